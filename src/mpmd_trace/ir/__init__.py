@@ -1,0 +1,1 @@
+"""The IR: types, attributes, ops, text form, diagnostics.  Imports nothing else of the project."""

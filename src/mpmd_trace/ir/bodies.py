@@ -1,0 +1,210 @@
+"""Functions from bodies to bodies.
+
+A body is the frozen region of a fragment or a named computation.  Whoever needs a different body derives it
+here; the result is remembered on the body it was derived from, so that the same change on the bodies of many
+microbatches is made once and yields the same object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import TypeVar, cast
+
+from .core import Block, Op, Region, Value, make_op
+from .location import UNKNOWN, Location
+from .semantics import trivially_dead
+from .types import Type
+
+__all__ = [
+    "BodyBuilder",
+    "dce",
+    "equivalent",
+    "fingerprint",
+    "free_values",
+    "map_ops",
+    "region_dce",
+    "remembered",
+    "restrict",
+]
+
+T = TypeVar("T")
+
+
+def remembered(region: Region, key: Hashable, make: Callable[[], T]) -> T:
+    """`make()`, computed once for this body and key.  `key` may contain other bodies."""
+    assert region.frozen, "only frozen bodies remember"
+    if key not in region.memo:
+        region.memo[key] = make()
+    return cast(T, region.memo[key])
+
+
+class BodyBuilder:
+    """Builds a new body.
+
+        builder = BodyBuilder()
+        x = builder.arg(type)
+        y, = builder.inline(other_body, [x])     # the ops of `other_body`; gives the values it returns
+        z = builder.op("stablehlo.add", [x, y], [type]).result
+        body = builder.finish([z])               # frozen
+    """
+
+    def __init__(self) -> None:
+        self.block = Block()
+
+    def arg(self, type: Type, loc: Location = UNKNOWN) -> Value:
+        """A new block argument."""
+        return self.block.add_arg(type, loc=loc)
+
+    def op(self, name: str, operands: Sequence[Value], result_types: Sequence[Type], **kwargs: object) -> Op:
+        """Append a new op (keyword arguments as for `Op`)."""
+        return self.block.append(make_op(name, operands, result_types, **kwargs))
+
+    def add(self, op: Op, mapping: dict[Value, Value]) -> Op:
+        """Append a copy of `op`, its operands (also inside its regions) replaced by `mapping`."""
+        return self.block.append(op.clone(mapping))
+
+    def inline(
+        self, body: Region, args: Sequence[Value], mapping: dict[Value, Value] | None = None
+    ) -> list[Value]:
+        """Append copies of the ops of `body` for these arguments; returns the values it would return."""
+        mapping = {} if mapping is None else mapping
+        block = body.block
+        mapping.update(zip(block.args, args, strict=True))
+        terminator = block.terminator
+        for op in block:
+            if op is not terminator:
+                self.block.append(op.clone(mapping))
+        return [mapping.get(v, v) for v in terminator.operands]
+
+    def finish(self, returned: Sequence[Value], terminator: str = "mpmd.return") -> Region:
+        """The frozen body that returns these values."""
+        self.block.append(make_op(terminator, returned))
+        return Region([self.block]).freeze()
+
+
+def free_values(op: Op) -> list[Value]:
+    """Values used inside the regions of `op` but defined outside of it, in order of first use.
+
+    The order is that of a post-order walk, operands left to right; frozen bodies have no free values.
+    """
+    if not op.regions or all(r.frozen for r in op.regions):
+        return []
+    inside: set[Block] = set()
+
+    def collect(region: Region) -> None:
+        for block in region.blocks:
+            inside.add(block)
+            for nested in block:
+                for r in nested.regions:
+                    if not r.frozen:
+                        collect(r)
+
+    for region in op.regions:
+        if not region.frozen:
+            collect(region)
+    found: dict[Value, None] = {}
+
+    def visit(region: Region) -> None:
+        for block in region.blocks:
+            for nested in block:
+                for r in nested.regions:
+                    if not r.frozen:
+                        visit(r)
+                for value in nested.operands:
+                    if value.block not in inside:
+                        found[value] = None
+
+    for region in op.regions:
+        if not region.frozen:
+            visit(region)
+    return list(found)
+
+
+def region_dce(region: Region) -> bool:
+    """Remove all transitively unused removable ops of a mutable region, at any depth.  Says if it did.
+
+    Frozen bodies in it are replaced by their cleaned version.
+    """
+    changed = False
+    for block in region.blocks:
+        for op in reversed(block):
+            if trivially_dead(op):
+                op.erase()
+                changed = True
+                continue
+            for i, nested in enumerate(op.regions):
+                if nested.frozen:
+                    cleaned = dce(nested)
+                    if cleaned is not nested:
+                        op.regions[i] = cleaned
+                        changed = True
+                elif region_dce(nested):
+                    changed = True
+    # An op that was kept because of a use in a region that has since been cleaned may be dead now.
+    return changed and (region_dce(region) or True)
+
+
+def has_dead_ops(region: Region) -> bool:
+    """Whether `dce` would change the body."""
+    return any(
+        trivially_dead(op) or any(has_dead_ops(r) for r in op.regions)
+        for block in region.blocks
+        for op in block
+    )
+
+
+def dce(body: Region) -> Region:
+    """The body without dead ops; the same object when there are none.  Arguments stay."""
+
+    def make() -> Region:
+        if not has_dead_ops(body):
+            return body
+        copy = body.clone()
+        region_dce(copy)
+        return copy.freeze()
+
+    return remembered(body, "dce", make)
+
+
+def restrict(
+    body: Region, keep_args: Sequence[bool] | None, keep_results: Sequence[bool] | None
+) -> Region:
+    """The body without some arguments (which must be unused) and some returned values; no other change."""
+    key = ("restrict", tuple(keep_args or ()), tuple(keep_results or ()))
+
+    def make() -> Region:
+        if all(keep_args or ()) and all(keep_results or ()):
+            return body
+        copy = body.clone()
+        block = copy.block
+        if keep_results is not None:
+            block.terminator.erase_operands([i for i, k in enumerate(keep_results) if not k])
+        if keep_args is not None:
+            block.erase_args([i for i, k in enumerate(keep_args) if not k])
+        return copy.freeze()
+
+    return remembered(body, key, make)
+
+
+def map_ops(body: Region, key: Hashable, rewrite: Callable[[Region], bool]) -> Region:
+    """The body after `rewrite` worked on a mutable copy of it; the same body when it says nothing changed."""
+
+    def make() -> Region:
+        copy = body.clone()
+        return copy.freeze() if rewrite(copy) else body
+
+    return remembered(body, key, make)
+
+
+def fingerprint(region: Region) -> str:
+    """A text that two regions share iff they print the same (up to value names).  Frozen ones remember it."""
+    from .printer import print_region
+
+    if region.frozen:
+        return remembered(region, "fingerprint", lambda: print_region(region))
+    return print_region(region)
+
+
+def equivalent(a: Region, b: Region) -> bool:
+    """Whether the two bodies consist of the same ops in the same order."""
+    return a is b or fingerprint(a) == fingerprint(b)

@@ -1,0 +1,707 @@
+"""Values, ops, blocks and regions.
+
+The model is MLIR's, because the results of passes depend on it: every value keeps the list of its uses,
+newest first (an op's last operand is newer than its first), blocks are ordered op lists, ops may hold regions.
+
+One thing differs.  The body of a fragment or of a named computation is *frozen* once built: ops refer to it,
+many ops may share it, and nobody changes it.  A pass that needs another body builds a new one
+(`ir/bodies.py`), so that equal changes on many microbatches are made once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+from .attributes import Attribute
+from .location import UNKNOWN, Location
+from .types import Type
+
+__all__ = ["Block", "BlockArg", "Op", "OpResult", "Region", "Use", "Value", "op_class"]
+
+_STRIDE = 1 << 10
+
+
+class Use:
+    """Operand number `index` of `owner`; a node of the use list of `value`."""
+
+    __slots__ = ("index", "next", "owner", "prev", "value")
+
+    def __init__(self, owner: Op, index: int, value: Value) -> None:
+        self.owner = owner
+        self.index = index
+        self.value = value
+        self.prev: Use | None = None
+        self.next = value._first
+        if value._first is not None:
+            value._first.prev = self
+        value._first = self
+
+    def _unlink(self) -> None:
+        prev, nxt = self.prev, self.next
+        if prev is None:
+            self.value._first = nxt
+        else:
+            prev.next = nxt
+        if nxt is not None:
+            nxt.prev = prev
+
+    def set(self, value: Value) -> None:
+        """Make the operand `value`; the use goes to the front of its list, even if it was there."""
+        self._unlink()
+        self.value = value
+        self.prev = None
+        self.next = value._first
+        if value._first is not None:
+            value._first.prev = self
+        value._first = self
+
+    def __repr__(self) -> str:
+        return f"<Use {self.index} of {self.owner.name}>"
+
+
+class Value:
+    """An SSA value: a block argument or an op result."""
+
+    __slots__ = ("_first", "index", "type")
+
+    def __init__(self, type: Type, index: int) -> None:
+        self.type = type
+        self.index = index
+        self._first: Use | None = None
+
+    @property
+    def uses(self) -> list[Use]:
+        """A copy of the use list, newest first."""
+        found, use = [], self._first
+        while use is not None:
+            found.append(use)
+            use = use.next
+        return found
+
+    @property
+    def users(self) -> list[Op]:
+        """The owners of the uses, newest first; an op that uses the value twice is there twice."""
+        found, use = [], self._first
+        while use is not None:
+            found.append(use.owner)
+            use = use.next
+        return found
+
+    @property
+    def distinct_users(self) -> list[Op]:
+        """The owners of the uses, newest first, each once."""
+        return list(dict.fromkeys(self.users))
+
+    @property
+    def has_uses(self) -> bool:
+        return self._first is not None
+
+    @property
+    def has_one_use(self) -> bool:
+        return self._first is not None and self._first.next is None
+
+    def replace_all_uses_with(self, other: Value) -> None:
+        """Redirect every use to `other`; their order in its list is reversed, as in MLIR."""
+        if other is self:
+            return
+        while self._first is not None:
+            self._first.set(other)
+
+    def replace_uses_if(self, other: Value, accept: Callable[[Use], bool]) -> None:
+        """Redirect the uses that `accept`, visited newest first."""
+        for use in self.uses:
+            if accept(use):
+                use.set(other)
+
+    @property
+    def defining_op(self) -> Op | None:
+        """The op that produces it; None for a block argument."""
+        return None
+
+    @property
+    def block(self) -> Block | None:
+        """The block in which it is defined."""
+        raise NotImplementedError
+
+    @property
+    def location(self) -> Location:
+        raise NotImplementedError
+
+
+class BlockArg(Value):
+    __slots__ = ("loc", "owner")
+
+    def __init__(self, type: Type, index: int, owner: Block, loc: Location = UNKNOWN) -> None:
+        super().__init__(type, index)
+        self.owner = owner
+        self.loc = loc
+
+    @property
+    def block(self) -> Block | None:
+        return self.owner
+
+    @property
+    def location(self) -> Location:
+        return self.loc
+
+    def __repr__(self) -> str:
+        return f"<argument {self.index} : {self.type}>"
+
+
+class OpResult(Value):
+    __slots__ = ("op",)
+
+    def __init__(self, type: Type, index: int, op: Op) -> None:
+        super().__init__(type, index)
+        self.op = op
+
+    @property
+    def defining_op(self) -> Op | None:
+        return self.op
+
+    @property
+    def block(self) -> Block | None:
+        return self.op.block
+
+    @property
+    def location(self) -> Location:
+        return self.op.loc
+
+    def __repr__(self) -> str:
+        return f"<result {self.index} of {self.op.name} : {self.type}>"
+
+
+class Op:
+    """An operation.
+
+    `props` are its inherent attributes (MLIR properties), `attrs` the discardable ones.  `results` is a
+    list; results are dropped only by `replace_op_dropping_results` of the rewriting helpers.
+    """
+
+    __slots__ = (
+        "_capacity",
+        "_next",
+        "_operands",
+        "_order",
+        "_prev",
+        "attrs",
+        "block",
+        "loc",
+        "name",
+        "props",
+        "regions",
+        "results",
+        "successors",
+    )
+    #: The op name that this class models; None for the generic class.
+    op_name: ClassVar[str | None] = None
+
+    def __init__(
+        self,
+        name: str,
+        operands: Sequence[Value] = (),
+        result_types: Sequence[Type] = (),
+        *,
+        props: Mapping[str, Attribute] | None = None,
+        attrs: Mapping[str, Attribute] | None = None,
+        regions: Sequence[Region] = (),
+        successors: Sequence[Block] = (),
+        loc: Location = UNKNOWN,
+    ) -> None:
+        self.name = name
+        self.props: dict[str, Attribute] = dict(props) if props else {}
+        self.attrs: dict[str, Attribute] = dict(attrs) if attrs else {}
+        self.results: list[OpResult] = [OpResult(t, i, self) for i, t in enumerate(result_types)]
+        self.regions: list[Region] = list(regions)
+        self.successors: list[Block] = list(successors)
+        self.loc = loc
+        self.block: Block | None = None
+        self._prev: Op | None = None
+        self._next: Op | None = None
+        self._order = -1
+        self._operands: list[Use] = [Use(self, i, v) for i, v in enumerate(operands)]
+        self._capacity = len(self._operands)
+        for region in self.regions:
+            if not region.frozen:
+                region.parent = self
+
+    # Operands.
+
+    @property
+    def operands(self) -> list[Value]:
+        """The operand values (a fresh list)."""
+        return [use.value for use in self._operands]
+
+    @property
+    def operand_uses(self) -> list[Use]:
+        """The operands as uses, in order (a fresh list)."""
+        return list(self._operands)
+
+    @property
+    def num_operands(self) -> int:
+        return len(self._operands)
+
+    def operand(self, index: int) -> Value:
+        return self._operands[index].value
+
+    def set_operand(self, index: int, value: Value) -> None:
+        self._check_mutable()
+        self._operands[index].set(value)
+
+    def set_operands(self, values: Sequence[Value]) -> None:
+        """Replace the whole operand list; every operand becomes a new use, in order."""
+        self._check_mutable()
+        values = list(values)
+        self._resize(len(values))
+        for use, value in zip(self._operands, values, strict=True):
+            use.set(value)
+
+    def append_operands(self, values: Sequence[Value]) -> None:
+        """Add operands at the end."""
+        self._check_mutable()
+        old = len(self._operands)
+        values = list(values)
+        self._resize(old + len(values), values)
+        for use, value in zip(self._operands[old:], values, strict=True):
+            if use.value is not value:
+                use.set(value)
+
+    def _resize(self, size: int, fill: Sequence[Value] = ()) -> None:
+        old = len(self._operands)
+        if size <= old:
+            for use in self._operands[size:]:
+                use._unlink()
+            del self._operands[size:]
+            return
+        if size > self._capacity:  # MLIR moves the operands to new storage: they become newer uses
+            self._capacity = max(1 << self._capacity.bit_length(), size)
+            for use in self._operands:
+                use.set(use.value)
+        placeholder = self._operands[0].value if self._operands else None
+        for i in range(old, size):
+            value = fill[i - old] if i - old < len(fill) else placeholder
+            if value is None:
+                value = _PLACEHOLDER
+            self._operands.append(Use(self, i, value))
+
+    def erase_operands(self, indices: Iterable[int]) -> None:
+        """Remove operands; those behind the first removed one become newer uses, as in MLIR."""
+        self._check_mutable()
+        gone = set(indices)
+        if not gone:
+            return
+        first = min(gone)
+        kept: list[Use] = []
+        for i, use in enumerate(self._operands):
+            if i in gone:
+                use._unlink()
+                continue
+            if i > first:
+                use.index = len(kept)
+                use.set(use.value)
+            kept.append(use)
+        self._operands = kept
+
+    def _check_mutable(self) -> None:
+        if self.block is not None and self.block.frozen:
+            raise RuntimeError(f"'{self.name}' is part of a frozen body; build a new body instead")
+
+    # Results.
+
+    @property
+    def result(self) -> OpResult:
+        """The only result."""
+        if len(self.results) != 1:
+            raise ValueError(f"'{self.name}' has {len(self.results)} results, not one")
+        return self.results[0]
+
+    @property
+    def has_uses(self) -> bool:
+        return any(r._first is not None for r in self.results)
+
+    @property
+    def users(self) -> list[Op]:
+        """The users of result 0 (newest first), then of result 1, ..."""
+        return [user for r in self.results for user in r.users]
+
+    @property
+    def distinct_users(self) -> list[Op]:
+        return list(dict.fromkeys(self.users))
+
+    def replace_all_uses_with(self, values: Sequence[Value]) -> None:
+        """Redirect the uses of each result to the value of the same number."""
+        for result, value in zip(self.results, values, strict=True):
+            result.replace_all_uses_with(value)
+
+    # Attributes: discardable ones win over inherent ones of the same name.
+
+    def attr(self, name: str) -> Attribute | None:
+        """The attribute of that name, discardable or inherent."""
+        found = self.attrs.get(name)
+        return found if found is not None else self.props.get(name)
+
+    # Position.
+
+    @property
+    def next_op(self) -> Op | None:
+        return self._next
+
+    @property
+    def prev_op(self) -> Op | None:
+        return self._prev
+
+    @property
+    def parent_op(self) -> Op | None:
+        """The op whose region holds this one; None at the top and inside a frozen body."""
+        if self.block is None or self.block.parent is None:
+            return None
+        return self.block.parent.parent
+
+    def is_before(self, other: Op) -> bool:
+        """Whether this op comes before `other`, which must be in the same block."""
+        block = self.block
+        assert block is not None and block is other.block, "ops of different blocks have no order"
+        if self._order < 0 or other._order < 0 or not block._ordered:
+            block._renumber()
+        return self._order < other._order
+
+    def ancestor_in(self, block: Block) -> Op | None:
+        """This op, or the op around it, that lies directly in `block`; None if there is none."""
+        op: Op | None = self
+        while op is not None and op.block is not block:
+            op = op.parent_op
+        return op
+
+    def move_before(self, other: Op) -> None:
+        """Move this op directly before `other`."""
+        if other is self:
+            return
+        assert other.block is not None
+        self._detach()
+        other.block._insert(self, other._prev, other)
+
+    def move_after(self, other: Op) -> None:
+        """Move this op directly behind `other`."""
+        if other is self:
+            return
+        assert other.block is not None
+        self._detach()
+        other.block._insert(self, other, other._next)
+
+    def _detach(self) -> None:
+        if self.block is not None:
+            self.block._remove(self)
+
+    def erase(self) -> None:
+        """Remove the op from its block and drop its operands.  Raises if a result still has uses."""
+        for result in self.results:
+            if result._first is not None:
+                raise RuntimeError(
+                    f"'{self.name}' still has users: {result._first.owner.name} uses result {result.index}"
+                )
+        self._check_mutable()
+        self._detach()
+        self.drop_all_references()
+
+    def drop_all_references(self) -> None:
+        """Take this op, and everything in its regions that is not frozen, off all use lists."""
+        for use in self._operands:
+            use._unlink()
+        self._operands = []
+        for region in self.regions:
+            if not region.frozen:
+                for block in region.blocks:
+                    for op in block:
+                        op.drop_all_references()
+
+    # Structure.
+
+    @property
+    def is_terminator(self) -> bool:
+        return self.name in _TERMINATORS or bool(self.successors)
+
+    def walk(self, *, post_order: bool = True, reverse: bool = False) -> Iterator[Op]:
+        """This op and everything nested in it, frozen bodies included."""
+        if not post_order:
+            yield self
+        for region in reversed(self.regions) if reverse else self.regions:
+            for block in reversed(region.blocks) if reverse else region.blocks:
+                for op in reversed(block) if reverse else block:
+                    yield from op.walk(post_order=post_order, reverse=reverse)
+        if post_order:
+            yield self
+
+    def clone(
+        self, mapping: dict[Value, Value] | None = None, *, operands: Sequence[Value] | None = None
+    ) -> Op:
+        """A detached copy; `mapping` (old value -> new value) is read for operands and extended by results.
+
+        Frozen bodies are shared, other regions copied.
+        """
+        mapping = {} if mapping is None else mapping
+        regions = [r if r.frozen else r.clone(mapping) for r in self.regions]
+        if operands is None:
+            operands = [mapping.get(use.value, use.value) for use in self._operands]
+        copy = self.__class__.__new__(self.__class__)
+        Op.__init__(
+            copy,
+            self.name,
+            operands,
+            [r.type for r in self.results],
+            props=self.props,
+            attrs=self.attrs,
+            regions=regions,
+            successors=self.successors,
+            loc=self.loc,
+        )
+        for old, new in zip(self.results, copy.results, strict=True):
+            mapping[old] = new
+        return copy
+
+    def __repr__(self) -> str:
+        return f"<Op {self.name}>"
+
+    def __str__(self) -> str:
+        from .printer import print_op
+
+        return print_op(self)
+
+
+class Block:
+    """An ordered list of ops with arguments.  Iteration fixes the next op before it hands out one."""
+
+    __slots__ = ("_first", "_last", "_ordered", "args", "frozen", "parent")
+
+    def __init__(self, arg_types: Iterable[Type] = ()) -> None:
+        self.args: list[BlockArg] = [BlockArg(t, i, self) for i, t in enumerate(arg_types)]
+        self.parent: Region | None = None
+        self.frozen = False
+        self._first: Op | None = None
+        self._last: Op | None = None
+        self._ordered = True
+
+    def __iter__(self) -> Iterator[Op]:
+        op = self._first
+        while op is not None:
+            following = op._next
+            yield op
+            op = following
+
+    def __reversed__(self) -> Iterator[Op]:
+        op = self._last
+        while op is not None:
+            previous = op._prev
+            yield op
+            op = previous
+
+    @property
+    def ops(self) -> list[Op]:
+        """The ops, in order (a fresh list)."""
+        return list(self)
+
+    @property
+    def first(self) -> Op | None:
+        return self._first
+
+    @property
+    def last(self) -> Op | None:
+        return self._last
+
+    @property
+    def terminator(self) -> Op:
+        """The last op.  Raises `ValueError` for an empty block."""
+        if self._last is None:
+            raise ValueError("the block has no terminator")
+        return self._last
+
+    @property
+    def parent_op(self) -> Op | None:
+        return None if self.parent is None else self.parent.parent
+
+    def add_arg(self, type: Type, index: int | None = None, loc: Location = UNKNOWN) -> BlockArg:
+        """Insert an argument (at the end by default)."""
+        index = len(self.args) if index is None else index
+        arg = BlockArg(type, index, self, loc)
+        self.args.insert(index, arg)
+        for i, other in enumerate(self.args):
+            other.index = i
+        return arg
+
+    def erase_args(self, indices: Iterable[int]) -> None:
+        """Remove arguments.  Raises if one still has uses."""
+        gone = set(indices)
+        for i in gone:
+            if self.args[i].has_uses:
+                raise RuntimeError(f"block argument {i} still has uses")
+        self.args = [a for i, a in enumerate(self.args) if i not in gone]
+        for i, arg in enumerate(self.args):
+            arg.index = i
+
+    def append(self, op: Op) -> Op:
+        """Put `op` at the end."""
+        op._detach()
+        self._insert(op, self._last, None)
+        return op
+
+    def insert_front(self, op: Op) -> Op:
+        op._detach()
+        self._insert(op, None, self._first)
+        return op
+
+    def insert_before(self, anchor: Op, op: Op) -> Op:
+        op._detach()
+        self._insert(op, anchor._prev, anchor)
+        return op
+
+    def insert_after(self, anchor: Op, op: Op) -> Op:
+        op._detach()
+        self._insert(op, anchor, anchor._next)
+        return op
+
+    def _insert(self, op: Op, before: Op | None, after: Op | None) -> None:
+        if self.frozen:
+            raise RuntimeError("the body is frozen; build a new one instead")
+        op.block = self
+        op._prev, op._next = before, after
+        if before is None:
+            self._first = op
+        else:
+            before._next = op
+        if after is None:
+            self._last = op
+        else:
+            after._prev = op
+        if not self._ordered:
+            op._order = -1
+        elif after is None:
+            op._order = 0 if before is None else before._order + _STRIDE
+        else:
+            low = before._order if before is not None else after._order - 2 * _STRIDE
+            op._order = (low + after._order) // 2
+            if op._order <= low or op._order < 0:
+                self._ordered = False
+
+    def _remove(self, op: Op) -> None:
+        if self.frozen:
+            raise RuntimeError("the body is frozen; build a new one instead")
+        if op._prev is None:
+            self._first = op._next
+        else:
+            op._prev._next = op._next
+        if op._next is None:
+            self._last = op._prev
+        else:
+            op._next._prev = op._prev
+        op.block = op._prev = op._next = None
+        op._order = -1
+
+    def _renumber(self) -> None:
+        order = _STRIDE * 2
+        op = self._first
+        while op is not None:
+            op._order = order
+            order += _STRIDE
+            op = op._next
+        self._ordered = True
+
+
+class Region:
+    """The blocks that an op holds.
+
+    `frozen`: the region is immutable and may be shared by many ops; then `parent` is None.  `memo` lets
+    functions from bodies to bodies remember their results (`ir/bodies.py`).
+    """
+
+    __slots__ = ("__weakref__", "blocks", "frozen", "memo", "parent")
+
+    def __init__(self, blocks: Iterable[Block] = ()) -> None:
+        self.blocks: list[Block] = list(blocks)
+        self.parent: Op | None = None
+        self.frozen = False
+        self.memo: dict[Any, Any] = {}
+        for block in self.blocks:
+            block.parent = self
+
+    @property
+    def block(self) -> Block:
+        """The only block.  Raises `ValueError` when there are none or several."""
+        if len(self.blocks) != 1:
+            raise ValueError(f"the region has {len(self.blocks)} blocks, not one")
+        return self.blocks[0]
+
+    @property
+    def returned(self) -> list[Value]:
+        """The operands of the terminator of the only block."""
+        return self.block.terminator.operands
+
+    def add_block(self, block: Block) -> Block:
+        if self.frozen:
+            raise RuntimeError("the body is frozen; build a new one instead")
+        block.parent = self
+        self.blocks.append(block)
+        return block
+
+    def freeze(self) -> Region:
+        """Make the region immutable and shareable.  Returns it."""
+        self.frozen = True
+        self.parent = None
+        self._freeze_blocks()
+        return self
+
+    def _freeze_blocks(self) -> None:
+        # Regions of leaf ops in the body may capture its values, so they are not shareable by themselves.
+        for block in self.blocks:
+            block.frozen = True
+            for op in block:
+                for region in op.regions:
+                    if not region.frozen:
+                        region._freeze_blocks()
+
+    def walk(self, *, post_order: bool = True, reverse: bool = False) -> Iterator[Op]:
+        """Every op in the region."""
+        for block in reversed(self.blocks) if reverse else self.blocks:
+            for op in reversed(block) if reverse else block:
+                yield from op.walk(post_order=post_order, reverse=reverse)
+
+    def clone(self, mapping: dict[Value, Value] | None = None) -> Region:
+        """An unfrozen copy; values defined outside are mapped by `mapping` or kept."""
+        mapping = {} if mapping is None else mapping
+        blocks: dict[Block, Block] = {}
+        for old in self.blocks:
+            new = Block()
+            for arg in old.args:
+                mapping[arg] = new.add_arg(arg.type, loc=arg.loc)
+            blocks[old] = new
+        copy = Region(blocks.values())
+        for old, new in blocks.items():
+            for op in old:
+                cloned = op.clone(mapping)
+                if cloned.successors:
+                    cloned.successors = [blocks.get(b, b) for b in cloned.successors]
+                new.append(cloned)
+        return copy
+
+
+_PLACEHOLDER = Value(Type("none"), 0)
+_TERMINATORS = frozenset(
+    {"func.return", "mpmd.return", "stablehlo.return", "sdy.return", "cf.br", "cf.cond_br"}
+)
+_CLASSES: dict[str, type[Op]] = {}
+
+
+def op_class(cls: type[Op]) -> type[Op]:
+    """Class decorator: ops named `cls.op_name` are instances of `cls`."""
+    assert cls.op_name is not None
+    _CLASSES[cls.op_name] = cls
+    return cls
+
+
+def make_op(name: str, *args: Any, **kwargs: Any) -> Op:
+    """An op of the class that models `name` (the generic class if none does); arguments as `Op`."""
+    cls = _CLASSES.get(name)
+    if cls is None:
+        return Op(name, *args, **kwargs)
+    op = cls.__new__(cls)
+    Op.__init__(op, name, *args, **kwargs)
+    return op

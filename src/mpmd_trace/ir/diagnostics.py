@@ -1,0 +1,132 @@
+"""Diagnostics: what is wrong, where in the user's program, what to do; collected and reported together."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+from .core import Op, Value
+from .location import UNKNOWN, Location
+
+__all__ = ["Diagnostic", "Diagnostics", "MpmdError", "Note", "PassFailed", "Severity"]
+
+Severity = Literal["error", "warning", "remark"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Note:
+    """A note attached to a diagnostic."""
+
+    message: str
+    location: Location = UNKNOWN
+
+
+@dataclasses.dataclass(frozen=True)
+class Diagnostic:
+    """One message.  `op` is the text of the op it is about, when there is one."""
+
+    severity: Severity
+    message: str
+    location: Location = UNKNOWN
+    notes: tuple[Note, ...] = ()
+    op: str | None = None
+
+    def __str__(self) -> str:
+        lines = [f"{self.location}: {self.severity}: {self.message}"]
+        if self.op:
+            lines += ["  " + line for line in self.op.splitlines()]
+        lines += [f"{note.location}: note: {note.message}" for note in self.notes]
+        return "\n".join(lines)
+
+
+class MpmdError(Exception):
+    """A program that cannot be compiled.  `diagnostics` holds every problem found, errors first."""
+
+    def __init__(self, diagnostics: Sequence[Diagnostic] | str, *, pass_name: str | None = None) -> None:
+        if isinstance(diagnostics, str):
+            diagnostics = [Diagnostic("error", diagnostics)]
+        order = {"error": 0, "warning": 1, "remark": 2}
+        self.diagnostics: list[Diagnostic] = sorted(diagnostics, key=lambda d: order[d.severity])
+        self.pass_name = pass_name
+        super().__init__("\n".join(str(d) for d in self.diagnostics if d.severity == "error"))
+
+
+class PassFailed(Exception):
+    """Raised inside a pass to stop it; the diagnostics have been emitted already."""
+
+
+class Diagnostics:
+    """Collects what passes report.
+
+    `error`, `warning` and `remark` record a message and return.  A pass that fails calls `fail` (and may go
+    on) or raises `PassFailed`; `fatal` records an error and raises.  As in MLIR, an error by itself does not
+    make a pass fail.
+    """
+
+    def __init__(self) -> None:
+        self.found: list[Diagnostic] = []
+        self.failed = False
+
+    def __iter__(self) -> Iterator[Diagnostic]:
+        return iter(self.found)
+
+    @property
+    def errors(self) -> list[Diagnostic]:
+        return [d for d in self.found if d.severity == "error"]
+
+    def emit(
+        self,
+        severity: Severity,
+        where: Op | Value | Location | None,
+        message: str,
+        notes: Sequence[Note] = (),
+    ) -> None:
+        location, text = UNKNOWN, None
+        if isinstance(where, Op):
+            location, text = where.loc, describe(where)
+        elif isinstance(where, Value):
+            location = where.location
+        elif isinstance(where, Location):
+            location = where
+        self.found.append(Diagnostic(severity, message, location, tuple(notes), text))
+
+    def error(
+        self, where: Op | Value | Location | None, message: str, notes: Sequence[Note] = ()
+    ) -> None:
+        self.emit("error", where, message, notes)
+
+    def warning(
+        self, where: Op | Value | Location | None, message: str, notes: Sequence[Note] = ()
+    ) -> None:
+        self.emit("warning", where, message, notes)
+
+    def remark(
+        self, where: Op | Value | Location | None, message: str, notes: Sequence[Note] = ()
+    ) -> None:
+        self.emit("remark", where, message, notes)
+
+    def fail(self) -> None:
+        """The running pass has failed; later passes do not run."""
+        self.failed = True
+
+    def fatal(
+        self, where: Op | Value | Location | None, message: str, notes: Sequence[Note] = ()
+    ) -> PassFailed:
+        """Record an error and give the exception to raise: `raise diagnostics.fatal(op, "...")`."""
+        self.error(where, message, notes)
+        self.failed = True
+        return PassFailed(message)
+
+
+def describe(op: Op) -> str:
+    """A short text of the op: generic form without the insides of its regions."""
+    operands = ", ".join(v.type.text for v in op.operands)
+    results = ", ".join(r.type.text for r in op.results)
+    from .attributes import dict_text
+
+    merged = {**op.props, **op.attrs}
+    merged.pop("arg_attrs", None)
+    merged.pop("res_attrs", None)
+    text = f'"{op.name}" {{{dict_text(merged)}}} : ({operands}) -> ({results})'
+    return text if len(text) <= 400 else text[:397] + "..."

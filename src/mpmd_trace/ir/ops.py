@@ -1,0 +1,569 @@
+"""The ops of the mpmd dialect (and `func.func`) as classes, and the module that holds functions.
+
+Every other op is a leaf: an `Op` of the generic class whose attributes are kept as they are.
+Source: the mpmd dialect, section 4 of its specification.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import ClassVar, cast
+
+from .attributes import (
+    ArrayAttr,
+    Attribute,
+    DictAttr,
+    IntegerAttr,
+    ReductionAttr,
+    StringAttr,
+    SymbolRefAttr,
+    TensorShardingPerValueAttr,
+    TopologyAttr,
+    TypeAttr,
+    UserOriginAttr,
+)
+from .core import Block, Op, Region, Value, make_op, op_class
+from .location import UNKNOWN, Location
+from .types import FunctionType, MeshTensorType, TensorType, Type, function_type
+
+__all__ = [
+    "AssignOp",
+    "BroadcastOp",
+    "CallOp",
+    "ForOp",
+    "FragmentCallOp",
+    "FragmentOp",
+    "FuncOp",
+    "Module",
+    "NamedComputationOp",
+    "NamedTensorOp",
+    "ReduceOp",
+    "TransferOp",
+    "UnassignOp",
+    "make_assign",
+    "make_fragment",
+    "make_return",
+    "make_transfer",
+    "make_unassign",
+]
+
+
+class _WithOrigin(Op):
+    __slots__ = ()
+
+    @property
+    def origin(self) -> tuple[UserOriginAttr, ...]:
+        found = self.props.get("origin")
+        return cast("tuple[UserOriginAttr, ...]", found.elements) if isinstance(found, ArrayAttr) else ()
+
+    @origin.setter
+    def origin(self, origins: Iterable[UserOriginAttr]) -> None:
+        self.props["origin"] = ArrayAttr.get(origins)
+
+    @property
+    def mesh(self) -> str:
+        """The name of the mesh it runs on."""
+        return cast(StringAttr, self.props["mesh_name"]).value
+
+    @mesh.setter
+    def mesh(self, name: str) -> None:
+        self.props["mesh_name"] = StringAttr.get(name)
+
+    @property
+    def call_counter(self) -> int | None:
+        """The microbatch or call number, from the discardable attribute `call_counter`."""
+        found = self.attrs.get("call_counter")
+        return found.value if isinstance(found, IntegerAttr) else None
+
+    @property
+    def is_user(self) -> bool:
+        """Whether it has an origin, i.e. contains code that the user named."""
+        return bool(self.origin)
+
+
+@op_class
+class FragmentOp(_WithOrigin):
+    """`mpmd.fragment`: a computation on one mesh.  Its body is frozen and may be shared."""
+
+    __slots__ = ()
+    op_name: ClassVar[str | None] = "mpmd.fragment"
+
+    @property
+    def body(self) -> Region:
+        """The frozen body."""
+        return self.regions[0]
+
+    @body.setter
+    def body(self, region: Region) -> None:
+        assert region.frozen, "the body of a fragment must be frozen"
+        self.regions[0] = region
+
+    @property
+    def stage(self) -> int | None:
+        found = self.props.get("stage_id")
+        return found.value if isinstance(found, IntegerAttr) else None
+
+    @stage.setter
+    def stage(self, value: int | None) -> None:
+        if value is None:
+            self.props.pop("stage_id", None)
+        else:
+            self.props["stage_id"] = IntegerAttr.get(value, "i64")
+
+    @property
+    def in_shardings(self) -> TensorShardingPerValueAttr | None:
+        return cast("TensorShardingPerValueAttr | None", self.props.get("in_shardings"))
+
+    @property
+    def out_shardings(self) -> TensorShardingPerValueAttr | None:
+        return cast("TensorShardingPerValueAttr | None", self.props.get("out_shardings"))
+
+    def value_attrs(self, which: str) -> list[DictAttr]:
+        """`arg_attrs` or `res_attrs`: one dictionary per operand or result, empty ones if absent."""
+        found = self.attrs.get(which)
+        if isinstance(found, ArrayAttr):
+            return [cast(DictAttr, e) for e in found.elements]
+        count = self.num_operands if which == "arg_attrs" else len(self.results)
+        return [DictAttr.get({})] * count
+
+
+@op_class
+class FragmentCallOp(_WithOrigin):
+    """`mpmd.fragment_call`: a call of an SPMD function on a mesh."""
+
+    __slots__ = ()
+    op_name: ClassVar[str | None] = "mpmd.fragment_call"
+
+    @property
+    def callee(self) -> str:
+        return cast(SymbolRefAttr, self.props["callee"]).name
+
+
+@op_class
+class NamedComputationOp(Op):
+    """`mpmd.named_computation`: code that the user named.  Its body is frozen and may be shared."""
+
+    __slots__ = ()
+    op_name: ClassVar[str | None] = "mpmd.named_computation"
+
+    @property
+    def origin(self) -> UserOriginAttr:
+        return cast(UserOriginAttr, self.props["origin"])
+
+    @property
+    def body(self) -> Region:
+        return self.regions[0]
+
+    @body.setter
+    def body(self, region: Region) -> None:
+        assert region.frozen, "the body of a named computation must be frozen"
+        self.regions[0] = region
+
+
+@op_class
+class NamedTensorOp(Op):
+    """`mpmd.named_tensor`: an identity with a name."""
+
+    __slots__ = ()
+    op_name: ClassVar[str | None] = "mpmd.named_tensor"
+
+    @property
+    def tensor_name(self) -> str:
+        return cast(StringAttr, self.props["name"]).value
+
+
+class _MeshCast(Op):
+    __slots__ = ()
+
+    @property
+    def label(self) -> str | None:
+        """The inherent `origin` string."""
+        found = self.props.get("origin")
+        return found.value if isinstance(found, StringAttr) else None
+
+
+@op_class
+class AssignOp(_MeshCast):
+    """`mpmd.assign`: puts a local tensor on a mesh (import phase only)."""
+
+    __slots__ = ()
+    op_name: ClassVar[str | None] = "mpmd.assign"
+
+    @property
+    def mesh_type(self) -> MeshTensorType:
+        return cast(MeshTensorType, self.results[0].type)
+
+
+@op_class
+class UnassignOp(_MeshCast):
+    """`mpmd.unassign`: forgets the mesh of a value (import phase only)."""
+
+    __slots__ = ()
+    op_name: ClassVar[str | None] = "mpmd.unassign"
+
+    @property
+    def mesh_type(self) -> MeshTensorType:
+        return cast(MeshTensorType, self.operand(0).type)
+
+
+@op_class
+class TransferOp(Op):
+    """`mpmd.transfer`: moves a value between meshes, or changes its sharding or memory on one mesh."""
+
+    __slots__ = ()
+    op_name: ClassVar[str | None] = "mpmd.transfer"
+
+    @property
+    def source_type(self) -> MeshTensorType:
+        return cast(MeshTensorType, self.operand(0).type)
+
+    @property
+    def target_type(self) -> MeshTensorType:
+        return cast(MeshTensorType, self.results[0].type)
+
+    @property
+    def is_intra_mesh(self) -> bool:
+        """Same mesh name and the same memory kind (absent and "device" differ)."""
+        source, target = self.source_type, self.target_type
+        return source.mesh == target.mesh and source.memory_kind == target.memory_kind
+
+
+@op_class
+class CallOp(Op):
+    """`mpmd.call`: a call of a private MPMD function."""
+
+    __slots__ = ()
+    op_name: ClassVar[str | None] = "mpmd.call"
+
+    @property
+    def callee(self) -> str:
+        return cast(SymbolRefAttr, self.props["callee"]).name
+
+    @property
+    def call_counter(self) -> int | None:
+        found = self.attrs.get("call_counter")
+        return found.value if isinstance(found, IntegerAttr) else None
+
+
+@op_class
+class ForOp(Op):
+    """`mpmd.for`: a loop with a static number of iterations; the last block argument is the index."""
+
+    __slots__ = ()
+    op_name: ClassVar[str | None] = "mpmd.for"
+
+    @property
+    def body(self) -> Region:
+        """The (mutable) body."""
+        return self.regions[0]
+
+    @property
+    def iterations(self) -> int:
+        return cast(IntegerAttr, self.props["iterations"]).value
+
+    @property
+    def unroll_factor(self) -> int | None:
+        found = self.props.get("unroll_factor")
+        return found.value if isinstance(found, IntegerAttr) else None
+
+
+@op_class
+class BroadcastOp(Op):
+    """`mpmd.broadcast`: the value is wanted on every mesh that uses it."""
+
+    __slots__ = ()
+    op_name: ClassVar[str | None] = "mpmd.broadcast"
+
+
+@op_class
+class ReduceOp(Op):
+    """`mpmd.reduce`: a reduction over values that may live on different meshes."""
+
+    __slots__ = ()
+    op_name: ClassVar[str | None] = "mpmd.reduce"
+
+    @property
+    def kind(self) -> str:
+        found = self.props.get("reduction")
+        return found.kind if isinstance(found, ReductionAttr) else "none"
+
+
+@op_class
+class FuncOp(Op):
+    """`func.func`."""
+
+    __slots__ = ()
+    op_name: ClassVar[str | None] = "func.func"
+
+    @property
+    def sym_name(self) -> str:
+        return cast(StringAttr, self.props["sym_name"]).value
+
+    @sym_name.setter
+    def sym_name(self, name: str) -> None:
+        self.props["sym_name"] = StringAttr.get(name)
+
+    @property
+    def type(self) -> FunctionType:
+        return cast(FunctionType, cast(TypeAttr, self.props["function_type"]).type)
+
+    @type.setter
+    def type(self, type: FunctionType) -> None:
+        self.props["function_type"] = TypeAttr.get(type)
+
+    @property
+    def is_declaration(self) -> bool:
+        return not self.regions or not self.regions[0].blocks
+
+    @property
+    def body(self) -> Block:
+        """The entry block.  Raises `ValueError` for a declaration."""
+        if self.is_declaration:
+            raise ValueError(f"@{self.sym_name} has no body")
+        return self.regions[0].blocks[0]
+
+    @property
+    def args(self) -> list[Value]:
+        return list(self.body.args)
+
+    @property
+    def returned(self) -> list[Value]:
+        """The operands of the return op."""
+        return self.body.terminator.operands
+
+    @property
+    def visibility(self) -> str:
+        """"public" (also when nothing is written), "private" or "nested"."""
+        found = self.props.get("sym_visibility") or self.attrs.get("sym_visibility")
+        return found.value if isinstance(found, StringAttr) else "public"
+
+    @visibility.setter
+    def visibility(self, value: str) -> None:
+        self.props["sym_visibility"] = StringAttr.get(value)
+
+    @property
+    def topology(self) -> TopologyAttr | None:
+        found = self.attrs.get("topology")
+        return found if isinstance(found, TopologyAttr) else None
+
+    @property
+    def is_mpmd(self) -> bool:
+        return "topology" in self.attrs
+
+    @property
+    def is_distributed(self) -> bool:
+        return "topology" in self.attrs or "mesh_shape" in self.attrs
+
+    @property
+    def is_entry_point(self) -> bool:
+        """Distributed and public."""
+        return self.is_distributed and self.visibility == "public"
+
+    # Argument and result attributes.
+
+    def _dicts(self, which: str, count: int) -> list[DictAttr]:
+        found = self.props.get(which)
+        if isinstance(found, ArrayAttr):
+            return [cast(DictAttr, e) for e in found.elements]
+        return [DictAttr.get({})] * count
+
+    @property
+    def arg_attrs(self) -> list[DictAttr]:
+        """One dictionary per argument (a fresh list)."""
+        return self._dicts("arg_attrs", len(self.type.inputs))
+
+    @property
+    def res_attrs(self) -> list[DictAttr]:
+        return self._dicts("res_attrs", len(self.type.results))
+
+    def _set_dicts(self, which: str, dicts: Sequence[DictAttr]) -> None:
+        if any(d.entries for d in dicts):
+            self.props[which] = ArrayAttr.get(dicts)
+        else:
+            self.props.pop(which, None)
+
+    def set_all_arg_attrs(self, dicts: Sequence[DictAttr]) -> None:
+        self._set_dicts("arg_attrs", dicts)
+
+    def set_all_res_attrs(self, dicts: Sequence[DictAttr]) -> None:
+        self._set_dicts("res_attrs", dicts)
+
+    def arg_attr(self, index: int, name: str) -> Attribute | None:
+        return self.arg_attrs[index].entries.get(name)
+
+    def res_attr(self, index: int, name: str) -> Attribute | None:
+        return self.res_attrs[index].entries.get(name)
+
+    def set_arg_attr(self, index: int, name: str, value: Attribute | None) -> None:
+        """Set an argument attribute; None removes it."""
+        dicts = self.arg_attrs
+        dicts[index] = dicts[index].without(name) if value is None else dicts[index].with_(name, value)
+        self.set_all_arg_attrs(dicts)
+
+    def set_res_attr(self, index: int, name: str, value: Attribute | None) -> None:
+        dicts = self.res_attrs
+        dicts[index] = dicts[index].without(name) if value is None else dicts[index].with_(name, value)
+        self.set_all_res_attrs(dicts)
+
+    def refresh_type(self) -> None:
+        """Set the function type from the entry block and the terminator; new entries get no attributes."""
+        arg_attrs, res_attrs = self.arg_attrs, self.res_attrs
+        inputs = tuple(a.type for a in self.body.args)
+        results = tuple(v.type for v in self.returned)
+        self.type = function_type(inputs, results)
+        empty = DictAttr.get({})
+        self.set_all_arg_attrs((arg_attrs + [empty] * len(inputs))[: len(inputs)])
+        self.set_all_res_attrs((res_attrs + [empty] * len(results))[: len(results)])
+
+    def erase_args(self, indices: Iterable[int]) -> None:
+        """Remove arguments with their attributes and refresh the type."""
+        gone = set(indices)
+        arg_attrs = [d for i, d in enumerate(self.arg_attrs) if i not in gone]
+        self.body.erase_args(gone)
+        self.set_all_arg_attrs(arg_attrs)
+        self.refresh_type()
+
+    def erase_results(self, indices: Iterable[int]) -> None:
+        """Remove results with their attributes (from the return op, too) and refresh the type."""
+        gone = set(indices)
+        res_attrs = [d for i, d in enumerate(self.res_attrs) if i not in gone]
+        self.body.terminator.erase_operands(gone)
+        self.set_all_res_attrs(res_attrs)
+        self.refresh_type()
+
+
+def make_fragment(
+    mesh: str,
+    operands: Sequence[Value],
+    result_types: Sequence[Type],
+    body: Region,
+    *,
+    origin: Iterable[UserOriginAttr] = (),
+    stage: int | None = None,
+    attrs: Mapping[str, Attribute] | None = None,
+    loc: Location = UNKNOWN,
+) -> FragmentOp:
+    """A detached fragment with a frozen body."""
+    assert body.frozen
+    props: dict[str, Attribute] = {
+        "mesh_name": StringAttr.get(mesh),
+        "origin": ArrayAttr.get(origin),
+    }
+    if stage is not None:
+        props["stage_id"] = IntegerAttr.get(stage, "i64")
+    op = make_op(
+        "mpmd.fragment", operands, result_types, props=props, attrs=attrs, regions=[body], loc=loc
+    )
+    return cast(FragmentOp, op)
+
+
+def make_transfer(value: Value, target: Type, *, loc: Location | None = None) -> TransferOp:
+    """A detached transfer of `value` to `target`."""
+    return cast(
+        TransferOp, make_op("mpmd.transfer", [value], [target], loc=loc or value.location)
+    )
+
+
+def make_assign(
+    value: Value, mesh_type: MeshTensorType, label: str | None = None, *, loc: Location | None = None
+) -> AssignOp:
+    """A detached assign of the local tensor `value`."""
+    props: dict[str, Attribute] = {} if label is None else {"origin": StringAttr.get(label)}
+    op = make_op("mpmd.assign", [value], [mesh_type], props=props, loc=loc or value.location)
+    return cast(AssignOp, op)
+
+
+def make_unassign(value: Value, label: str | None = None, *, loc: Location | None = None) -> UnassignOp:
+    """A detached unassign of the mesh tensor `value`."""
+    assert isinstance(value.type, MeshTensorType)
+    props: dict[str, Attribute] = {} if label is None else {"origin": StringAttr.get(label)}
+    op = make_op("mpmd.unassign", [value], [value.type.tensor], props=props, loc=loc or value.location)
+    return cast(UnassignOp, op)
+
+
+def make_return(values: Sequence[Value], name: str = "mpmd.return") -> Op:
+    """A detached terminator."""
+    return make_op(name, values)
+
+
+def local_type(type: Type) -> Type:
+    """The type inside a fragment of a value of this type outside: the global tensor of a mesh tensor."""
+    return type.tensor if isinstance(type, MeshTensorType) else type
+
+
+class Module:
+    """A `builtin.module` with its functions.  `print` gives MLIR text that the dialect's parser reads."""
+
+    __slots__ = ("op", "resources")
+
+    def __init__(self, op: Op | None = None, resources: str = "") -> None:
+        #: The `{-# ... #-}` section that holds the data of `dense_resource` attributes, as text.
+        self.resources = resources
+        self.op = op if op is not None else Op("builtin.module", regions=[Region([Block()])])
+
+    @property
+    def body(self) -> Block:
+        return self.op.regions[0].block
+
+    @property
+    def functions(self) -> list[FuncOp]:
+        """The functions, in order (a fresh list)."""
+        return [op for op in self.body if isinstance(op, FuncOp)]
+
+    @property
+    def mpmd_functions(self) -> list[FuncOp]:
+        """The functions with a topology, in order."""
+        return [f for f in self.functions if f.is_mpmd]
+
+    @property
+    def topology(self) -> TopologyAttr | None:
+        """The topology of the first function that has one."""
+        for f in self.functions:
+            if f.topology is not None:
+                return f.topology
+        return None
+
+    @property
+    def name(self) -> str | None:
+        found = self.op.attr("sym_name")
+        return found.value if isinstance(found, StringAttr) else None
+
+    def lookup(self, name: str) -> FuncOp | None:
+        """The function with that symbol name."""
+        for f in self.functions:
+            if f.sym_name == name:
+                return f
+        return None
+
+    @property
+    def main(self) -> FuncOp:
+        """The function `@main`.  Raises `ValueError` when there is none."""
+        found = self.lookup("main")
+        if found is None:
+            raise ValueError("the module has no function @main")
+        return found
+
+    def walk(self, *, post_order: bool = True, reverse: bool = False) -> Iterator[Op]:
+        return self.op.walk(post_order=post_order, reverse=reverse)
+
+    def clone(self) -> Module:
+        """A copy; frozen bodies are shared."""
+        return Module(self.op.clone(), self.resources)
+
+    def to_generic(self, *, debug_info: bool = False) -> str:
+        """The module in MLIR's generic form (fast; no dialect library is needed)."""
+        from .printer import print_op
+
+        text = print_op(self.op, debug_info=debug_info) + "\n"
+        return f"{text}\n{self.resources}\n" if self.resources else text
+
+    def __str__(self) -> str:
+        from ..jax_compat.mlir import prettify
+
+        return prettify(self.to_generic())
+
+
+def tensor_of(value: Value) -> TensorType | None:
+    """The (global) tensor type of a tensor or mesh tensor; None for a token."""
+    found = local_type(value.type)
+    return found if isinstance(found, TensorType) else None

@@ -1,0 +1,272 @@
+"""Reads MLIR's generic text form into the IR.
+
+Only the regular form that MLIR itself prints is read: one op a line.  Text that people write goes through
+`jax_compat.mlir.to_generic` first, which parses and verifies it with the real dialects.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from .attributes import Attribute, matching_bracket, parse_dict_body, split_top_level
+from .core import Block, Op, Region, Value, make_op
+from .location import UNKNOWN, Location
+from .ops import Module
+from .types import FunctionType, Type, parse_type
+
+__all__ = ["parse_generic"]
+
+_OP = re.compile(r'\s*(?:(%[\w$.-]+)(?::(\d+))? = )?"((?:[^"\\]|\\.)*)"\(([^()]*)\)')
+_ALIAS = re.compile(r"([#!][A-Za-z_][\w$.-]*) = (.*)$")
+_ALIAS_USE = re.compile(r'"(?:[^"\\]|\\.)*"|[#!][A-Za-z_][\w$-]*(?![\w$.-])')
+_SHARED_BODY_OPS = frozenset({"mpmd.fragment", "mpmd.named_computation"})
+
+
+class _Tail(NamedTuple):
+    """What follows the operand list of an op, without its location."""
+
+    successors: tuple[str, ...]
+    props: dict[str, Attribute]
+    attrs: dict[str, Attribute]
+    operand_types: tuple[Type, ...]
+    result_types: tuple[Type, ...]
+    opens_region: bool
+
+
+class _Frame:
+    """An op whose regions are being read."""
+
+    __slots__ = ("block", "header", "operands", "regions", "result", "tail")
+
+    def __init__(self, header: tuple[str, str | None, int], operands: list[Value], tail: _Tail) -> None:
+        self.header = header
+        self.operands = operands
+        self.tail = tail
+        self.regions: list[Region] = [Region()]
+        self.block: Block | None = None
+
+
+def parse_generic(text: str) -> Module:
+    """The module that `text` spells in generic form.
+
+    Raises `ValueError` on text that MLIR would not have printed.
+    """
+    return _Parser(text).run()
+
+
+class _Parser:
+    def __init__(self, text: str) -> None:
+        self.lines = text.split("\n")
+        self.values: dict[str, Value] = {}
+        self.pending: dict[str, Value] = {}
+        self.blocks: list[dict[str, Block]] = [{}]
+        self.tails: dict[str, _Tail] = {}
+        self.loc_table: dict[str, str] = {}
+        self.locs: dict[str, Location] = {}
+        self.aliases: dict[str, str] = {}
+        self.frames: list[_Frame] = []
+        self.top: Op | None = None
+
+    def run(self) -> Module:
+        trailer: list[str] = []
+        body: list[str] = []
+        for number, line in enumerate(self.lines):
+            if line.startswith(("#", "!")):
+                match = _ALIAS.match(line)
+                if match is None:
+                    raise ValueError(f"cannot read the alias definition: {line[:80]}")
+                name, value = match.groups()
+                if value.startswith("loc("):
+                    self.loc_table[name] = value[4:-1]
+                else:
+                    self.aliases[name] = self.expand(value)
+            elif line.startswith("{-#"):
+                trailer = self.lines[number:]
+                break
+            else:
+                body.append(line)
+        for line in body:
+            stripped = line.lstrip()
+            if not stripped or stripped.startswith("//"):
+                continue
+            first = stripped[0]
+            if first == "^":
+                self.block_header(stripped)
+            elif first == "}":
+                self.close(stripped)
+            else:
+                self.op(line)
+        if self.frames or self.top is None:
+            raise ValueError("the text ends inside of an op")
+        if self.pending:
+            raise ValueError(f"undefined values: {', '.join(sorted(self.pending))}")
+        module = Module(self.top)
+        module.resources = "\n".join(trailer)
+        return module
+
+    # Pieces.
+
+    def expand(self, text: str) -> str:
+        """`text` with attribute and type aliases replaced."""
+        if not self.aliases:
+            return text
+        return _ALIAS_USE.sub(lambda m: self.aliases.get(m.group(), m.group()), text)
+
+    def location(self, text: str) -> tuple[str, Location]:
+        """Split a trailing ` loc(...)` off."""
+        if not text.endswith(")"):
+            return text, UNKNOWN
+        at = text.rfind(" loc(#loc")
+        if at < 0 or text.find(")", at) != len(text) - 1:
+            at = text.find(" loc(")
+            if at < 0:
+                return text, UNKNOWN
+        body = text[at + 5 : -1]
+        loc = self.locs.get(body)
+        if loc is None:
+            resolved = self.loc_table.get(body, body)
+            loc = UNKNOWN if resolved == "unknown" else Location(resolved, self.loc_table)
+            self.locs[body] = loc
+        return text[:at], loc
+
+    def tail(self, text: str) -> _Tail:
+        found = self.tails.get(text)
+        if found is None:
+            found = self.parse_tail(self.expand(text))
+            if len(text) < 2000:  # big constants are not worth remembering
+                self.tails[text] = found
+        return found
+
+    def parse_tail(self, text: str) -> _Tail:
+        successors: tuple[str, ...] = ()
+        props: dict[str, Attribute] = {}
+        attrs: dict[str, Attribute] = {}
+        rest = text.lstrip()
+        if rest.startswith("["):
+            close = matching_bracket(rest, 0)
+            successors = tuple(split_top_level(rest[1:close]))
+            rest = rest[close + 1 :].lstrip()
+        if rest.startswith("<{"):
+            close = matching_bracket(rest, 1)
+            props = parse_dict_body(rest[2:close])
+            rest = rest[close + 2 :].lstrip()
+        if rest == "({":
+            return _Tail(successors, props, attrs, (), (), True)
+        if rest.startswith("{"):
+            close = matching_bracket(rest, 0)
+            attrs = parse_dict_body(rest[1:close])
+            rest = rest[close + 1 :].lstrip()
+        if not rest.startswith(":"):
+            raise ValueError(f"expected a type: {text[:120]}")
+        signature = parse_type(rest[1:].strip())
+        if not isinstance(signature, FunctionType):
+            raise ValueError(f"expected a function type: {rest[:120]}")
+        return _Tail(successors, props, attrs, signature.inputs, signature.results, False)
+
+    def value(self, name: str) -> Value:
+        found = self.values.get(name) or self.pending.get(name)
+        if found is None:
+            found = self.pending[name] = Value(parse_type("none"), 0)
+        return found
+
+    def define(self, name: str, value: Value) -> None:
+        if name in self.pending:
+            self.pending.pop(name).replace_all_uses_with(value)
+        self.values[name] = value
+
+    def block_named(self, name: str) -> Block:
+        return self.blocks[-1].setdefault(name, Block())
+
+    def block_header(self, line: str) -> None:
+        frame = self.frames[-1]
+        end = line.rfind(":", 0, line.find("//") if "//" in line and '"' not in line else None)
+        name, _, rest = line[:end].partition("(")
+        block = self.block_named(name)
+        if rest:
+            for part in split_top_level(rest[: rest.rindex(")")]):
+                text, loc = self.location(part)
+                arg_name, _, type_text = text.partition(":")
+                arg = block.add_arg(parse_type(self.expand(type_text.strip())), loc=loc)
+                self.define(arg_name.strip(), arg)
+        frame.regions[-1].add_block(block)
+        frame.block = block
+
+    def op(self, line: str) -> None:
+        match = _OP.match(line)
+        if match is None:
+            raise ValueError(f"cannot read the op: {line[:160]}")
+        result, count, name, operand_text = match.groups()
+        operands = [self.value(n) for n in operand_text.split(", ")] if operand_text else []
+        rest = line[match.end() :]
+        header = (name, result, int(count) if count else 1)
+        if rest.endswith("({"):
+            self.frames.append(_Frame(header, operands, self.tail(rest)))
+            self.blocks.append({})
+            return
+        rest, loc = self.location(rest)
+        self.finish(header, operands, self.tail(rest), {}, (), [], loc)
+
+    def close(self, line: str) -> None:
+        frame = self.frames[-1]
+        if line.startswith("}, {"):
+            frame.regions.append(Region())
+            frame.block = None
+            self.blocks[-1] = {}
+            return
+        if not line.startswith("})"):
+            raise ValueError(f"unexpected: {line[:80]}")
+        self.frames.pop()
+        self.blocks.pop()
+        rest, loc = self.location(line[2:])
+        end = self.tail(rest)
+        self.finish(
+            frame.header,
+            frame.operands,
+            end,
+            frame.tail.props,
+            frame.tail.successors,
+            frame.regions,
+            loc,
+        )
+
+    def finish(
+        self,
+        header: tuple[str, str | None, int],
+        operands: list[Value],
+        tail: _Tail,
+        props: dict[str, Attribute],
+        successors: tuple[str, ...],
+        regions: list[Region],
+        loc: Location,
+    ) -> None:
+        name, result, _ = header
+        if name in _SHARED_BODY_OPS:
+            for region in regions:
+                region.freeze()
+        op = make_op(
+            name,
+            operands,
+            tail.result_types,
+            props=props or tail.props,
+            attrs=tail.attrs,
+            regions=regions,
+            successors=[self.block_named(s) for s in successors or tail.successors],
+            loc=loc,
+        )
+        if result is not None:
+            if len(op.results) == 1:
+                self.define(result, op.results[0])
+            else:
+                for i, value in enumerate(op.results):
+                    self.define(f"{result}#{i}", value)
+        if not self.frames:
+            if self.top is not None:
+                raise ValueError("more than one op at the top level")
+            self.top = op
+            return
+        frame = self.frames[-1]
+        if frame.block is None:
+            frame.block = Block()
+            frame.regions[-1].add_block(frame.block)
+        frame.block.append(op)

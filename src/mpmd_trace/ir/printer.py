@@ -1,0 +1,117 @@
+"""MLIR's generic text form.  Fast and free of dialect knowledge; `jax_compat.mlir.prettify` makes it pretty."""
+
+from __future__ import annotations
+
+from .attributes import dict_text
+from .core import Block, Op, Region, Value
+from .location import Location
+
+__all__ = ["print_op", "print_region"]
+
+
+def print_op(op: Op, *, debug_info: bool = False) -> str:
+    """The op in generic form, with everything nested in it.
+
+    Values defined outside of it print as `%<unnamed>`-style names `%free0`, ...
+    """
+    printer = _Printer(debug_info)
+    printer.op(op, "")
+    text = "".join(printer.out)
+    if debug_info and printer.locs:
+        text += "\n" + "\n".join(f"{alias} = loc({t})" for t, alias in printer.locs.items())
+    return text
+
+
+def print_region(region: Region) -> str:
+    """The region in generic form, without locations."""
+    printer = _Printer(debug_info=False)
+    printer.region(region, "")
+    return "".join(printer.out)
+
+
+class _Printer:
+    def __init__(self, debug_info: bool) -> None:
+        self.out: list[str] = []
+        self.names: dict[Value, str] = {}
+        self.blocks: dict[Block, str] = {}
+        self.locs: dict[str, str] = {}
+        self.loc_of: dict[Location, str] = {}
+        self.counter = self.args = self.free = 0
+        self.debug_info = debug_info
+
+    def name(self, value: Value) -> str:
+        found = self.names.get(value)
+        if found is None:  # only when a part of a program is printed
+            found = self.names[value] = f"%free{self.free}"
+            self.free += 1
+        return found
+
+    def loc(self, loc: Location) -> str:
+        if not self.debug_info:
+            return ""
+        found = self.loc_of.get(loc)
+        if found is None:
+            text = loc.resolved
+            alias = self.locs.get(text)
+            if alias is None:
+                alias = self.locs[text] = f"#loc{len(self.locs) + 1}"
+            found = self.loc_of[loc] = f" loc({alias})"
+        return found
+
+    def op(self, op: Op, indent: str) -> None:
+        write = self.out.append
+        write(indent)
+        count = len(op.results)
+        names = self.names
+        if count:
+            base = f"%{self.counter}"
+            self.counter += 1
+            if count == 1:
+                names[op.results[0]] = base
+                write(f"{base} = ")
+            else:
+                for i, result in enumerate(op.results):
+                    names[result] = f"{base}#{i}"
+                write(f"{base}:{count} = ")
+        operands = op.operands
+        write(f'"{op.name}"(' + ", ".join([names.get(v) or self.name(v) for v in operands]) + ")")
+        if op.successors:
+            write("[" + ", ".join(self.block_name(b) for b in op.successors) + "]")
+        if op.props:
+            write(" <{" + dict_text(op.props) + "}>")
+        if op.regions:
+            write(" (")
+            for i, region in enumerate(op.regions):
+                if i:
+                    write(", ")
+                self.region(region, indent)
+            write(")")
+        if op.attrs:
+            write(" {" + dict_text(op.attrs) + "}")
+        results = [r.type.text for r in op.results]
+        right = results[0] if count == 1 and not results[0].startswith("(") else f"({', '.join(results)})"
+        write(f" : ({', '.join([v.type.text for v in operands])}) -> {right}{self.loc(op.loc)}")
+
+    def block_name(self, block: Block) -> str:
+        found = self.blocks.get(block)
+        if found is None:
+            found = self.blocks[block] = f"^bb{len(self.blocks)}"
+        return found
+
+    def region(self, region: Region, indent: str) -> None:
+        write = self.out.append
+        write("{\n")
+        inner = indent + "  "
+        for i, block in enumerate(region.blocks):
+            if i or block.args or len(region.blocks) > 1:
+                parts = []
+                for arg in block.args:
+                    self.names[arg] = f"%arg{self.args}"
+                    self.args += 1
+                    parts.append(f"{self.names[arg]}: {arg.type.text}{self.loc(arg.loc)}")
+                label = self.block_name(block)
+                write(f"{indent}{label}({', '.join(parts)}):\n" if parts else f"{indent}{label}:\n")
+            for op in block:
+                self.op(op, inner)
+                write("\n")
+        write(indent + "}")

@@ -1,0 +1,182 @@
+"""What passes may ask about an op without looking inside: is it pure, a constant, which reduction is it ...
+
+The tables are what MLIR answers for StableHLO, CHLO, sdy, func and mpmd ops (measured; sections 0.4 of the
+import specification and 3 of the common one).  An op of a dialect that is not listed has unknown effects.
+"""
+
+from __future__ import annotations
+
+from .attributes import Attribute, BoolAttr
+from .core import Op, Region, Value
+
+__all__ = [
+    "is_constant_like",
+    "is_negligible",
+    "is_pure",
+    "is_removable",
+    "reduction_kind",
+    "region_reduction_kind",
+    "trivially_dead",
+]
+
+#: Effects and speculatability are those of the ops in the regions.
+RECURSIVE = frozenset(
+    {
+        "mpmd.fragment",
+        "mpmd.named_computation",
+        "mpmd.for",
+        "stablehlo.reduce",
+        "stablehlo.reduce_window",
+        "stablehlo.select_and_scatter",
+        "stablehlo.scatter",
+        "stablehlo.sort",
+        "stablehlo.map",
+        "stablehlo.while",
+        "stablehlo.case",
+        "stablehlo.if",
+        "sdy.manual_computation",
+    }
+)
+#: Never removed, even when unused.
+EFFECTFUL = frozenset(
+    {
+        "func.call",
+        "func.func",
+        "mpmd.call",
+        "mpmd.fragment_call",
+        "sdy.mesh",
+        "sdy.sharding_constraint",
+        "sdy.sharding_group",
+        "stablehlo.all_gather",
+        "stablehlo.all_reduce",
+        "stablehlo.all_to_all",
+        "stablehlo.collective_broadcast",
+        "stablehlo.collective_permute",
+        "stablehlo.composite",
+        "stablehlo.infeed",
+        "stablehlo.outfeed",
+        "stablehlo.recv",
+        "stablehlo.reduce_scatter",
+        "stablehlo.rng",
+        "stablehlo.send",
+    }
+)
+#: Removable when unused, but not speculatable.
+REMOVABLE_ONLY = frozenset(
+    {
+        "sdy.manual_computation",
+        "stablehlo.cholesky",
+        "stablehlo.custom_call",
+        "stablehlo.triangular_solve",
+    }
+)
+_KNOWN_DIALECTS = ("stablehlo.", "chlo.", "mpmd.", "sdy.")
+#: Ops of other dialects that programs traced from JAX may contain.
+_PURE_ELSEWHERE = frozenset({"arith.constant", "tensor.empty", "builtin.unrealized_conversion_cast"})
+
+_REDUCTIONS = {
+    "stablehlo.add": "add",
+    "stablehlo.maximum": "max",
+    "stablehlo.minimum": "min",
+    "stablehlo.multiply": "mul",
+    "stablehlo.or": "or",
+    "stablehlo.and": "and",
+}
+#: The StableHLO op of each reduction kind.
+REDUCTION_OPS = {kind: name for name, kind in _REDUCTIONS.items()}
+
+
+def _is_dynamic(op: Op) -> bool:
+    return any("?" in r.type.text for r in op.results) or any(
+        "?" in v.type.text for v in op.operands
+    )
+
+
+def _nested(region: Region, pure: bool) -> bool:
+    key = "is_pure" if pure else "is_removable"
+    if region.frozen and key in region.memo:
+        return bool(region.memo[key])
+    check = is_pure if pure else is_removable
+    answer = all(check(op) for block in region.blocks for op in block)
+    if region.frozen:
+        region.memo[key] = answer
+    return answer
+
+
+def _side_effect(op: Op) -> bool:
+    found: Attribute | None = op.attr("has_side_effect")
+    return isinstance(found, BoolAttr) and found.value
+
+
+def is_removable(op: Op) -> bool:
+    """Whether MLIR removes the op when no result is used ("dead-able"; terminators count as such here)."""
+    name = op.name
+    if name in EFFECTFUL:
+        return False
+    if op.is_terminator:
+        return True
+    if name == "stablehlo.custom_call" and _side_effect(op):
+        return False
+    if not name.startswith(_KNOWN_DIALECTS) and name not in _PURE_ELSEWHERE:
+        return False
+    return all(_nested(region, pure=False) for region in op.regions)
+
+
+def is_pure(op: Op) -> bool:
+    """Whether the op has no effect and may be executed speculatively."""
+    name = op.name
+    if name in EFFECTFUL or name in REMOVABLE_ONLY:
+        return False
+    if op.is_terminator:
+        return True
+    if not name.startswith(_KNOWN_DIALECTS) and name not in _PURE_ELSEWHERE:
+        return False
+    if name.startswith("stablehlo.") and _is_dynamic(op):
+        return False
+    return all(_nested(region, pure=True) for region in op.regions)
+
+
+def trivially_dead(op: Op) -> bool:
+    """Removable, no terminator, and no result has a use (true for ops without results)."""
+    return not op.has_uses and not op.is_terminator and is_removable(op)
+
+
+def is_constant_like(op: Op) -> bool:
+    """Whether MLIR treats the op as a constant."""
+    return op.name in ("stablehlo.constant", "sdy.constant", "arith.constant")
+
+
+def is_negligible(op: Op) -> bool:
+    """No operand and exactly one result: constant, iota, ..."""
+    return op.num_operands == 0 and len(op.results) == 1
+
+
+def reduction_kind(op: Op) -> str | None:
+    """add, max, min, mul, or, and for the six StableHLO ops that reduce; None for others."""
+    return _REDUCTIONS.get(op.name)
+
+
+def region_reduction_kind(region: Region) -> str | None:
+    """The reduction that the region of a reduce or scatter computes, or None when it is another function.
+
+    The region has 2n arguments and returns n values; each must be the same reduction op of arguments i and
+    i + n, in either order.
+    """
+    if len(region.blocks) != 1:
+        return None
+    block = region.block
+    returned: list[Value] = block.terminator.operands
+    n = len(returned)
+    if len(block.args) != 2 * n or n == 0:
+        return None
+    kind: str | None = None
+    for i, value in enumerate(returned):
+        op = value.defining_op
+        this = None if op is None else reduction_kind(op)
+        if op is None or this is None or kind not in (None, this):
+            return None
+        left, right = op.operands
+        if {left, right} != {block.args[i], block.args[i + n]}:
+            return None
+        kind = this
+    return kind

@@ -1,0 +1,135 @@
+"""Reading and deriving shardings: which mesh, which local shape, which two mean the same.
+
+Source: the mpmd dialect, sections 2.3 and 4.4 of its specification.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import cast
+
+from .attributes import (
+    MeshAttr,
+    StringAttr,
+    SymbolRefAttr,
+    TensorShardingAttr,
+    parse_attribute,
+    parse_sharding_body,
+)
+from .ops import Module
+from .types import MeshTensorType, TensorType
+
+__all__ = [
+    "byte_size",
+    "equivalent_shardings",
+    "fully_closed",
+    "fully_open",
+    "local_shape",
+    "mesh_of",
+    "mesh_ref",
+    "mesh_symbols",
+    "sharding_class",
+    "sharding_like",
+]
+
+
+def mesh_symbols(module: Module) -> dict[str, MeshAttr]:
+    """The meshes that `sdy.mesh` ops of the module define, by symbol name."""
+    found: dict[str, MeshAttr] = {}
+    for op in module.body:
+        if op.name == "sdy.mesh":
+            name, mesh = op.attr("sym_name"), op.attr("mesh")
+            if isinstance(name, StringAttr) and isinstance(mesh, MeshAttr):
+                found[name.value] = mesh
+    return found
+
+
+def mesh_of(sharding: TensorShardingAttr, symbols: dict[str, MeshAttr]) -> MeshAttr | None:
+    """The mesh that a sharding refers to, by symbol or inlined; None for an unknown symbol."""
+    if sharding.mesh.startswith("@"):
+        return symbols.get(sharding.mesh_name)
+    return cast(MeshAttr, parse_attribute("#sdy." + sharding.mesh))
+
+
+def fully_open(mesh_ref: str, rank: int) -> TensorShardingAttr:
+    """Every dimension `{?}`; `mesh_ref` is spelled as in a sharding, e.g. `@mesh`."""
+    return parse_sharding_body(f"<{mesh_ref}, [{', '.join(['{?}'] * rank)}]>")
+
+
+def fully_closed(mesh_ref: str, rank: int) -> TensorShardingAttr:
+    """Every dimension `{}`."""
+    return parse_sharding_body(f"<{mesh_ref}, [{', '.join(['{}'] * rank)}]>")
+
+
+def mesh_ref(name: str) -> str:
+    """How a sharding spells a reference to the mesh with this symbol name."""
+    return SymbolRefAttr.get(name).text
+
+
+def sharding_like(
+    sharding: TensorShardingAttr, *, mesh_ref: str | None = None, dims: Sequence[str] | None = None
+) -> TensorShardingAttr:
+    """The sharding with another mesh reference or other dimensions."""
+    mesh_ref = sharding.mesh if mesh_ref is None else mesh_ref
+    dims = sharding.dims if dims is None else dims
+    return parse_sharding_body(f"<{mesh_ref}, [{', '.join(dims)}]{sharding.suffix}>")
+
+
+def sharding_class(sharding: TensorShardingAttr | None) -> tuple[object, ...] | None:
+    """What distinguishes shardings in effect: two are equivalent iff this is equal.
+
+    None when nothing is sharded; openness of dimensions and replicated axes do not count.
+    """
+    if sharding is None:
+        return None
+    axes = tuple(sharding.dim_axes(i) for i in range(len(sharding.dims)))
+    if not any(axes) and not sharding.unreduced:
+        return None
+    return (sharding.mesh, axes, sharding.unreduced)
+
+
+def equivalent_shardings(a: TensorShardingAttr | None, b: TensorShardingAttr | None) -> bool:
+    """Whether values with these shardings need no resharding between them."""
+    return a is b or sharding_class(a) == sharding_class(b)
+
+
+def local_shape(
+    tensor: TensorType, sharding: TensorShardingAttr | None, mesh: MeshAttr | None
+) -> tuple[int, ...]:
+    """The shape of the part of a tensor on one device, each dimension rounded up."""
+    shape = tensor.shape or ()
+    if sharding is None or mesh is None:
+        return shape
+    sizes = dict(mesh.axes)
+    local = []
+    for i, size in enumerate(shape):
+        parts = 1
+        for axis in sharding.dim_axes(i) if i < len(sharding.dims) else ():
+            parts *= axis.size if axis.size is not None else sizes.get(axis.name, 1)
+        local.append(-(-size // parts))
+    return tuple(local)
+
+
+_WIDTH = re.compile(r"(?:ui|si|i|bf|f|tf)(\d+)")
+
+
+def bit_width(element: str) -> int:
+    """The number of bits of an element type.  Raises `ValueError` for types without a size."""
+    if element.startswith("complex<"):
+        return 2 * bit_width(element[len("complex<") : -1])
+    if element.startswith("!quant.uniform<"):
+        return bit_width(element[len("!quant.uniform<") :])
+    match = _WIDTH.match(element)
+    if match is None:
+        raise ValueError(f"elements of type {element} have no size")
+    return 19 if element == "tf32" else int(match.group(1))
+
+
+def byte_size(type: MeshTensorType, symbols: dict[str, MeshAttr]) -> float:
+    """The bytes that a value of this type takes on one device (a fraction for elements of some bits)."""
+    mesh = None if type.sharding is None else mesh_of(type.sharding, symbols)
+    count = 1
+    for size in local_shape(type.tensor, type.sharding, mesh):
+        count *= size
+    return count * bit_width(type.tensor.element) / 8

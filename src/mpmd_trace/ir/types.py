@@ -1,0 +1,258 @@
+"""Types of the IR: interned, immutable, printed exactly as MLIR prints them.
+
+Two types are equal iff they are the same object, which makes comparison and hashing free.  Build them with
+the functions below or with `parse_type`; never call the constructors.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .attributes import TensorShardingAttr
+
+__all__ = [
+    "FunctionType",
+    "MeshTensorType",
+    "TensorType",
+    "Type",
+    "function_type",
+    "mesh_tensor",
+    "parse_type",
+    "tensor",
+]
+
+
+class Type:
+    """Any MLIR type.  `text` is its canonical spelling."""
+
+    __slots__ = ("__weakref__", "text")
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.text}>"
+
+    @property
+    def is_token(self) -> bool:
+        """Whether this is a StableHLO token, the only non-tensor value that fragments may carry."""
+        return self.text == "!stablehlo.token"
+
+
+class TensorType(Type):
+    """A builtin tensor.  `shape` is None when unranked; a dynamic dimension is -1."""
+
+    __slots__ = ("element", "encoding", "shape")
+
+    def __init__(
+        self, text: str, shape: tuple[int, ...] | None, element: str, encoding: str | None
+    ) -> None:
+        super().__init__(text)
+        self.shape = shape
+        self.element = element
+        self.encoding = encoding
+
+    @property
+    def is_ranked(self) -> bool:
+        return self.shape is not None
+
+    @property
+    def rank(self) -> int:
+        if self.shape is None:
+            raise ValueError(f"{self.text} has no rank")
+        return len(self.shape)
+
+    @property
+    def num_elements(self) -> int:
+        count = 1
+        for size in self.shape or ():
+            count *= size
+        return count
+
+
+class MeshTensorType(Type):
+    """A tensor that lives on a mesh: `!mpmd.mesh_tensor<"m", tensor<..>, sharding=.., memory_kind=..>`.
+
+    Source: the mpmd dialect, section 2.1 of its specification.
+    """
+
+    __slots__ = ("memory_kind", "mesh", "sharding", "tensor")
+
+    def __init__(
+        self,
+        text: str,
+        mesh: str,
+        tensor: TensorType,
+        sharding: TensorShardingAttr | None,
+        memory_kind: str | None,
+    ) -> None:
+        super().__init__(text)
+        self.mesh = mesh
+        self.tensor = tensor
+        self.sharding = sharding
+        self.memory_kind = memory_kind
+
+    @property
+    def on_host(self) -> bool:
+        """Whether the value lives in pinned host memory."""
+        return self.memory_kind == "pinned_host"
+
+    def with_sharding(self, sharding: TensorShardingAttr | None) -> MeshTensorType:
+        return mesh_tensor(self.mesh, self.tensor, sharding, self.memory_kind)
+
+    def with_mesh(self, mesh: str) -> MeshTensorType:
+        return mesh_tensor(mesh, self.tensor, self.sharding, self.memory_kind)
+
+    def with_memory_kind(self, memory_kind: str | None) -> MeshTensorType:
+        return mesh_tensor(self.mesh, self.tensor, self.sharding, memory_kind)
+
+
+class FunctionType(Type):
+    """`(inputs) -> results`."""
+
+    __slots__ = ("inputs", "results")
+
+    def __init__(self, text: str, inputs: tuple[Type, ...], results: tuple[Type, ...]) -> None:
+        super().__init__(text)
+        self.inputs = inputs
+        self.results = results
+
+
+_types: dict[str, Type] = {}
+_SIMPLE_TENSOR = re.compile(r"tensor<((?:(?:\d+|\?)x)*|\*x)([^,<>]+|complex<[a-z0-9]+>)>$")
+
+
+def tensor(shape: tuple[int, ...], element: str, encoding: str | None = None) -> TensorType:
+    """The ranked tensor type with this shape (dynamic: -1) and element type, e.g. `tensor((4, 2), "f32")`."""
+    dims = "".join("?x" if size < 0 else f"{size}x" for size in shape)
+    text = f"tensor<{dims}{element}{', ' + encoding if encoding else ''}>"
+    found = _types.get(text)
+    if found is None:
+        found = _types[text] = TensorType(text, shape, element, encoding)
+    assert isinstance(found, TensorType)
+    return found
+
+
+@functools.lru_cache(maxsize=None)
+def mesh_tensor(
+    mesh: str,
+    tensor: TensorType,
+    sharding: TensorShardingAttr | None = None,
+    memory_kind: str | None = None,
+) -> MeshTensorType:
+    """The mesh tensor type of `tensor` on `mesh`."""
+    from .attributes import quote
+
+    text = f"!mpmd.mesh_tensor<{quote(mesh)}, {tensor.text}"
+    if sharding is not None:
+        text += f", sharding={sharding.stripped}"
+    if memory_kind is not None:
+        text += f", memory_kind={quote(memory_kind)}"
+    text += ">"
+    found = _types.get(text)
+    if found is None:
+        found = _types[text] = MeshTensorType(text, mesh, tensor, sharding, memory_kind)
+    assert isinstance(found, MeshTensorType)
+    return found
+
+
+def function_type(inputs: tuple[Type, ...], results: tuple[Type, ...]) -> FunctionType:
+    """The function type; printed without parentheses around a single plain result, as MLIR does."""
+    left = ", ".join(t.text for t in inputs)
+    if len(results) == 1 and not isinstance(results[0], FunctionType):
+        right = results[0].text
+    else:
+        right = "(" + ", ".join(t.text for t in results) + ")"
+    text = f"({left}) -> {right}"
+    found = _types.get(text)
+    if found is None:
+        found = _types[text] = FunctionType(text, inputs, results)
+    assert isinstance(found, FunctionType)
+    return found
+
+
+def parse_type(text: str) -> Type:
+    """The type that `text` (as printed by MLIR) spells.  Unknown types stay opaque.
+
+    Raises `ValueError` when the text of a tensor, mesh tensor or function type is malformed.
+    """
+    found = _types.get(text)
+    if found is None:
+        found = _parse(text.strip())
+        _types[text] = found
+    return found
+
+
+def _parse(text: str) -> Type:
+    if text in _types:
+        return _types[text]
+    if text.startswith("tensor<"):
+        return _parse_tensor(text)
+    if text.startswith("!mpmd.mesh_tensor<"):
+        return _parse_mesh_tensor(text)
+    if text.startswith("("):
+        return _parse_function(text)
+    return _types.setdefault(text, Type(text))
+
+
+def _parse_tensor(text: str) -> TensorType:
+    match = _SIMPLE_TENSOR.match(text)
+    if match is not None:
+        dims, element = match.groups()
+        if dims == "*x":
+            return TensorType(text, None, element, None)
+        shape = tuple(-1 if d == "?" else int(d) for d in dims.split("x")[:-1])
+        return TensorType(text, shape, element, None)
+    inner = text[len("tensor<") : -1]
+    match = re.match(r"((?:(?:\d+|\?)x)*|\*x)", inner)
+    assert match is not None
+    dims, rest = match.group(1), inner[match.end() :]
+    from .attributes import split_top_level
+
+    parts = split_top_level(rest)
+    encoding = ", ".join(parts[1:]) or None
+    shape_: tuple[int, ...] | None = tuple(
+        -1 if d == "?" else int(d) for d in dims.split("x")[:-1]
+    )
+    return TensorType(text, None if dims == "*x" else shape_, parts[0], encoding)
+
+
+def _parse_mesh_tensor(text: str) -> MeshTensorType:
+    from .attributes import parse_sharding_body, split_top_level, unquote
+
+    parts = split_top_level(text[len("!mpmd.mesh_tensor<") : -1])
+    inner = parse_type(parts[1])
+    if not isinstance(inner, TensorType):
+        raise ValueError(f"mesh tensor of a non-tensor: {text}")
+    sharding, memory_kind = None, None
+    for part in parts[2:]:
+        key, _, value = part.partition("=")
+        if key.strip() == "sharding":
+            sharding = parse_sharding_body(value.strip())
+        elif key.strip() == "memory_kind":
+            memory_kind = unquote(value.strip())
+        else:
+            raise ValueError(f"unknown part '{part}' in {text}")
+    return mesh_tensor(unquote(parts[0]), inner, sharding, memory_kind)
+
+
+def _parse_function(text: str) -> FunctionType:
+    from .attributes import matching_bracket, split_top_level
+
+    close = matching_bracket(text, 0)
+    inputs = tuple(parse_type(t) for t in split_top_level(text[1:close]))
+    rest = text[close + 1 :].strip()
+    if not rest.startswith("->"):
+        raise ValueError(f"not a function type: {text}")
+    rest = rest[2:].strip()
+    if rest.startswith("(") and matching_bracket(rest, 0) == len(rest) - 1:
+        results = tuple(parse_type(t) for t in split_top_level(rest[1:-1]))
+    else:
+        results = (parse_type(rest),)
+    return function_type(inputs, results)
