@@ -1,0 +1,94 @@
+"""What a pass is: a frozen dataclass whose fields are its options."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+from ..ir.diagnostics import Diagnostics
+from ..ir.ops import FuncOp, Module
+
+__all__ = ["Pass", "option"]
+
+
+def option(default: Any, help: str, *, name: str | None = None) -> Any:
+    """A dataclass field that is an option of a pass.
+
+    `help` is the line that `mpmd-trace passes` shows.  The option's textual name is the field's with dashes
+    for underscores, unless `name` is given.  Types: bool, int, str, and tuple[...] for comma separated lists.
+    """
+    metadata = {"help": help, "name": name}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+@dataclasses.dataclass(frozen=True)
+class Pass:
+    """One step of the compiler.
+
+    Subclasses set `name` (the one the reference uses) and `summary`, declare options as fields made with
+    `option`, and implement `run`, which works on the module in place and says whether it changed anything.
+    Problems go to `diagnostics`; a pass fails by `diagnostics.fail()` or by raising what
+    `diagnostics.fatal(...)` returns.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+
+    def run(self, module: Module, diagnostics: Diagnostics) -> bool:
+        raise NotImplementedError
+
+    @classmethod
+    def options(cls) -> Iterator[tuple[str, dataclasses.Field[Any]]]:
+        """The textual names of the options with their fields, in order."""
+        for field in dataclasses.fields(cls):
+            if "help" in field.metadata:
+                yield field.metadata["name"] or field.name.replace("_", "-"), field
+
+    @property
+    def spec(self) -> str:
+        """The pass as text, with the options that are not at their default: `name{a=true b=2}`."""
+        parts = []
+        for name, field in type(self).options():
+            value = getattr(self, field.name)
+            if value != field.default:
+                parts.append(f"{name}={_option_text(value)}")
+        return self.name + (f"{{{' '.join(parts)}}}" if parts else "")
+
+
+def _option_text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple | list):
+        return ",".join(_option_text(v) for v in value)
+    return str(value)
+
+
+@dataclasses.dataclass(frozen=True)
+class FunctionPass(Pass):
+    """A pass that works on one function after the other.
+
+    `distributed_only`: functions without `topology` and `mesh_shape` are left alone; `mpmd_only`: those
+    without `topology`; `entry_only`: all but public distributed ones.
+    """
+
+    distributed_only: ClassVar[bool] = True
+    mpmd_only: ClassVar[bool] = False
+    entry_only: ClassVar[bool] = False
+
+    def run(self, module: Module, diagnostics: Diagnostics) -> bool:
+        changed = False
+        for function in module.functions:
+            if function.is_declaration:
+                continue
+            if self.distributed_only and not function.is_distributed:
+                continue
+            if self.mpmd_only and not function.is_mpmd:
+                continue
+            if self.entry_only and not function.is_entry_point:
+                continue
+            changed = self.run_on_function(function, module, diagnostics) or changed
+        return changed
+
+    def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
+        raise NotImplementedError

@@ -1,0 +1,143 @@
+"""The topological sort of a block that the scheduling and merging passes share.
+
+The reference sorts by repeated scans over the ops that are left: an op is taken in the first scan in which
+everything it depends on has been taken, possibly earlier in the same scan.  The result is therefore *not* the
+smallest order, and printed programs show it.  Which scan takes an op follows from its predecessors alone, so
+one pass over the graph gives the order without any scanning (section 0.3 of the optimise specification).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ..ir.bodies import free_values
+from ..ir.core import Block, Op
+
+__all__ = ["Join", "apply_order", "block_dependencies", "scan_order", "sort_block"]
+
+
+class Join:
+    """Every op in `targets` waits for every op in `sources`, without their product of edges."""
+
+    __slots__ = ("sources", "targets")
+
+    def __init__(self, sources: Iterable[int], targets: Iterable[int]) -> None:
+        self.sources = list(sources)
+        self.targets = list(targets)
+
+
+def block_dependencies(ops: Sequence[Op]) -> list[list[int]]:
+    """For each op the indices of the ops (of the same list) that it uses, also from inside its regions."""
+    index = {op: i for i, op in enumerate(ops)}
+    found: list[list[int]] = []
+    for i, op in enumerate(ops):
+        preds: dict[int, None] = {}
+        values = op.operands
+        if op.regions:
+            values += free_values(op)
+        for value in values:
+            producer = value.defining_op
+            if producer is None:
+                continue
+            j = index.get(producer)
+            if j is not None and j != i:
+                preds[j] = None
+        found.append(list(preds))
+    return found
+
+
+def scan_order(
+    preds: Sequence[Sequence[int]],
+    edges: Iterable[tuple[int, int]] = (),
+    joins: Sequence[Join] = (),
+) -> list[int] | None:
+    """The order in which the scans take ops 0..n-1, or None when there is a cycle.
+
+    `preds[i]` are the predecessors of op i; `edges` (before, after) and `joins` add to them.
+    """
+    n = len(preds)
+    total = n + len(joins)  # node n + k is join k
+    waiting = [len(p) for p in preds] + [0] * len(joins)
+    succs: list[list[int]] = [[] for _ in range(total)]
+    for i, ps in enumerate(preds):
+        for p in ps:
+            succs[p].append(i)
+    for a, b in edges:
+        succs[a].append(b)
+        waiting[b] += 1
+    for node, join in enumerate(joins, n):
+        for a in join.sources:
+            succs[a].append(node)
+        waiting[node] += len(join.sources)
+        succs[node].extend(join.targets)
+        for b in join.targets:
+            waiting[b] += 1
+    # A node is taken at (scan, position): one scan later than a predecessor that stands behind it.  A join
+    # counts as taken where the last of its sources is.
+    scan = [0] * total
+    position = [*range(n), *([-1] * len(joins))]
+    ready = [i for i in range(total) if waiting[i] == 0]
+    taken = 0
+    while ready:
+        node = ready.pop()
+        taken += 1
+        at_scan, at_position = scan[node], position[node]
+        for s in succs[node]:
+            if s >= n:
+                if (at_scan, at_position) > (scan[s], position[s]):
+                    scan[s], position[s] = at_scan, at_position
+            else:
+                needed = at_scan + (at_position > s)
+                if needed > scan[s]:
+                    scan[s] = needed
+            waiting[s] -= 1
+            if waiting[s] == 0:
+                ready.append(s)
+    if taken < total:
+        return None
+    return sorted(range(n), key=lambda i: (scan[i], i))
+
+
+def _order_with_cycles(preds: Sequence[Sequence[int]]) -> list[int]:
+    """The literal scans: when one takes nothing, the first op that is left is forced."""
+    todo = list(range(len(preds)))
+    done = [False] * len(preds)
+    order: list[int] = []
+    while todo:
+        left = []
+        for i in todo:
+            if all(done[p] for p in preds[i]):
+                done[i] = True
+                order.append(i)
+            else:
+                left.append(i)
+        if len(left) == len(todo):
+            done[left[0]] = True
+            order.append(left.pop(0))
+        todo = left
+    return order
+
+
+def sort_block(block: Block) -> bool:
+    """Sort the ops in front of the terminator topologically.  Returns False when there is a cycle.
+
+    With a cycle the order is still the reference's: the first op that cannot be taken is forced.
+    """
+    ops = block.ops[:-1]
+    preds = block_dependencies(ops)
+    order = scan_order(preds)
+    acyclic = order is not None
+    if order is None:
+        order = _order_with_cycles(preds)
+    apply_order(block, [ops[i] for i in order])
+    return acyclic
+
+
+def apply_order(block: Block, ops: Sequence[Op]) -> bool:
+    """Put the ops (all but the terminator) into this order.  Says whether something moved."""
+    if all(a is b for a, b in zip(block, ops, strict=False)):
+        return False
+    terminator = block.terminator
+    for op in ops:
+        op.move_before(terminator)
+    return True

@@ -1,0 +1,169 @@
+"""`mpmd-pipeline-scheduler`: puts the fragments of each mesh in the order of a pipeline schedule."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Sequence
+from typing import ClassVar
+
+from ...ir.core import Op
+from ...ir.diagnostics import Diagnostics
+from ...ir.ops import FragmentOp, FuncOp, Module
+from ..base import FunctionPass, option
+from ..block_order import Join, apply_order, block_dependencies, scan_order, sort_block
+from ..control_dependencies import add_control_dependency, remove_control_dependencies
+from ..fragment_info import call_counter, is_scheduling_unit, single_transpose_count, split_type
+from ..mesh_order import schedulable_meshes
+from ..options import nearest
+from .paths import find_path
+from .predicates import SCHEDULES, Constraints, Predicate, ScheduleError, Unit, find_schedule
+
+__all__ = ["PipelineScheduler"]
+
+log = logging.getLogger(__name__)
+
+
+def scheduling_units(function: FuncOp, ops: Sequence[Op]) -> dict[FragmentOp, Unit]:
+    """The scheduling units among the ops: user fragments with a call counter, all forward or all backward."""
+    assert function.topology is not None
+    meshes = {name: i for i, name in enumerate(schedulable_meshes(function.topology))}
+    units: dict[FragmentOp, Unit] = {}
+    for index, op in enumerate(ops):
+        if not isinstance(op, FragmentOp) or not is_scheduling_unit(op):
+            continue
+        transpose, counter = single_transpose_count(op), call_counter(op)
+        assert transpose is not None and counter is not None
+        units[op] = Unit(
+            index=index,
+            mesh=op.mesh,
+            mesh_index=meshes.get(op.mesh),
+            num_meshes=len(meshes),
+            transpose=transpose,
+            counter=counter,
+            stage=op.stage,
+            drops_transferred=split_type(op) == "kDropTransferred",
+        )
+    return units
+
+
+def _as_graph(found: list[Constraints]) -> tuple[list[tuple[int, int]], list[Join]]:
+    """Edges between op indices, and joins for the orders between whole groups."""
+    edges: list[tuple[int, int]] = []
+    joins: list[Join] = []
+    for constraints in found:
+        edges += [(a.index, b.index) for a, b in constraints.edges]
+        for firsts, seconds in constraints.barriers:
+            joins.append(Join([u.index for u in firsts], [u.index for u in seconds]))
+        for chain in constraints.chains:
+            for left, right in zip(chain, chain[1:], strict=False):
+                if len(left) * len(right) <= len(left) + len(right):
+                    edges += [(a.index, b.index) for a in left for b in right]
+                else:
+                    joins.append(Join([u.index for u in left], [u.index for u in right]))
+    return edges, joins
+
+
+@dataclasses.dataclass(frozen=True)
+class PipelineScheduler(FunctionPass):
+    """Fragments on each mesh follow a pipeline schedule; transfers and the rest follow their operands.
+
+    Two scheduling units a and b of a mesh that do not depend on each other are ordered by the schedule's
+    predicate; then the block is sorted topologically.
+
+        // 1F1B, one mesh             // after
+        f0, f1, b1, b0                f0, b0, f1, b1
+
+    The reference asks for a path between every two units of a mesh.  When the constraints of the schedule
+    and the uses have no cycle, the result depends on their closure alone, so the schedule's sparse form and
+    one topological sort give the same order in linear time; otherwise the pairs are asked one by one, as in
+    the reference.
+    """
+
+    name: ClassVar[str] = "mpmd-pipeline-scheduler"
+    summary: ClassVar[str] = "Orders the fragments of each mesh by a pipeline schedule."
+    mpmd_only: ClassVar[bool] = True
+    must_happen_before: str = option("1F1B", f"The schedule: {', '.join(SCHEDULES)}.")
+    remove_control_dependencies: bool = option(
+        True, "Whether the control operands that express the order are removed at the end."
+    )
+    #: A predicate of the user's own instead of a name: says whether the first unit must precede the second.
+    predicate: Predicate | None = None
+
+    def run(self, module: Module, diagnostics: Diagnostics) -> bool:
+        if self.predicate is None and find_schedule(self.must_happen_before) is None:
+            raise diagnostics.fatal(
+                None,
+                f"there is no schedule '{self.must_happen_before}'"
+                f"{nearest(self.must_happen_before, SCHEDULES) or '; known: ' + ', '.join(SCHEDULES)}",
+            )
+        return super().run(module, diagnostics)
+
+    def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
+        ops = function.body.ops[:-1]
+        units = scheduling_units(function, ops)
+        name = find_schedule(self.must_happen_before)
+        if self.predicate is None and name in ("Circular", "CircularWithReversedBackward"):
+            self._check_stages(units, name)
+        if self.predicate is None and self.remove_control_dependencies:
+            assert name is not None
+            order = self._sparse_order(ops, units, name)
+            if order is not None:
+                return apply_order(function.body, order)
+        predicate = self.predicate if self.predicate is not None else SCHEDULES[name or "none"][0]
+        try:
+            self._add_pair_by_pair(units, predicate)
+        except ScheduleError as error:
+            remove_control_dependencies(function)
+            raise diagnostics.fatal(function, str(error)) from None
+        before = function.body.ops
+        sort_block(function.body)
+        if self.remove_control_dependencies:
+            remove_control_dependencies(function)
+        return function.body.ops != before
+
+    def _check_stages(self, units: dict[FragmentOp, Unit], name: str) -> None:
+        for op, unit in units.items():
+            if unit.stage is None:
+                log.warning(
+                    "%s: the %s schedule orders by stage, but a fragment of mesh '%s' (%s) has none; it "
+                    "stays where its operands allow. Assign a stage to its name.",
+                    op.loc,
+                    name,
+                    unit.mesh,
+                    ", ".join(o.short for o in op.origin),
+                )
+
+    def _sparse_order(
+        self, ops: Sequence[Op], units: dict[FragmentOp, Unit], name: str
+    ) -> list[Op] | None:
+        by_mesh: dict[str, list[Unit]] = {}
+        for unit in units.values():
+            by_mesh.setdefault(unit.mesh, []).append(unit)
+        found: list[Constraints] = []
+        for group in by_mesh.values():
+            constraints = SCHEDULES[name][1](group)
+            if constraints is None:
+                return None
+            found.append(constraints)
+        order = scan_order(block_dependencies(ops), *_as_graph(found))
+        return None if order is None else [ops[i] for i in order]
+
+    def _add_pair_by_pair(self, units: dict[FragmentOp, Unit], before: Predicate) -> None:
+        """The reference's way: every independent pair of a mesh, each edge visible to the next question."""
+        by_mesh: dict[str, list[tuple[FragmentOp, Unit]]] = {}
+        for op, unit in units.items():
+            by_mesh.setdefault(unit.mesh, []).append((op, unit))
+        for a, unit_a in units.items():
+            for b, unit_b in by_mesh[unit_a.mesh]:
+                if a is b or not a.results:
+                    continue
+                earlier, later = (a, b) if unit_a.index < unit_b.index else (b, a)
+                try:
+                    wanted = before(unit_a, unit_b)
+                except ScheduleError:
+                    if find_path(earlier, later) is None:  # only independent units need an order
+                        raise
+                    continue
+                if wanted and find_path(earlier, later) is None:
+                    add_control_dependency(a, b)

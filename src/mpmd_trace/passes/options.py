@@ -1,0 +1,130 @@
+"""Pass pipelines as text: `builtin.module(mpmd-call-inline,func.func(mpmd-foo{a=true b=x,y}))`."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+import typing
+from typing import Any
+
+from ..ir.diagnostics import MpmdError
+from .base import Pass
+
+__all__ = ["convert", "make_pass", "parse_options", "parse_pipeline", "split_outside"]
+
+_OPEN, _CLOSE = "([{", ")]}"
+
+
+def split_outside(text: str, separators: str) -> list[str]:
+    """Split at separators that are outside of brackets and quotes; empty parts are dropped."""
+    parts, depth, quote, start = [], 0, "", 0
+    for i, char in enumerate(text):
+        if quote:
+            quote = "" if char == quote else quote
+        elif char in "\"'":
+            quote = char
+        elif char in _OPEN:
+            depth += 1
+        elif char in _CLOSE:
+            depth -= 1
+        elif char in separators and depth == 0:
+            parts.append(text[start:i])
+            start = i + 1
+    parts.append(text[start:])
+    return [p.strip() for p in parts if p.strip()]
+
+
+def _unwrap(text: str) -> str:
+    for left, right in ("{}", "''", '""'):
+        if len(text) >= 2 and text[0] == left and text[-1] == right:
+            return text[1:-1]
+    return text
+
+
+def convert(text: str | None, annotation: Any, default: Any, where: str) -> Any:
+    """The value of an option from its text (None: only the name was given).  Raises `MpmdError`."""
+    if annotation is bool:
+        if text is None:
+            return True
+        table = {"true": True, "1": True, "false": False, "0": False}
+        if text in ("true", "True", "TRUE", "1", "false", "False", "FALSE", "0"):
+            return table[text.lower()]
+        raise MpmdError(f"{where} is a flag: write true or false, not '{text}'")
+    if text is None:
+        raise MpmdError(f"{where} needs a value: write {where.split()[-1]}=VALUE")
+    text = _unwrap(text)
+    if annotation is int:
+        try:
+            return int(text)
+        except ValueError:
+            raise MpmdError(f"{where} is a whole number, not '{text}'") from None
+    if annotation is str:
+        return text
+    if typing.get_origin(annotation) is tuple:
+        element = typing.get_args(annotation)[0]
+        return tuple(convert(p, element, None, where) for p in split_outside(text, ","))
+    raise TypeError(f"{where}: options of type {annotation} are not supported")
+
+
+def parse_options(text: str) -> dict[str, str | None]:
+    """`a=1 b={x y} flag` as a dictionary; None where no value is written."""
+    options: dict[str, str | None] = {}
+    for part in split_outside(text, " \n\t"):
+        name, sep, value = part.partition("=")
+        options[name] = value if sep else None
+    return options
+
+
+def nearest(name: str, known: typing.Iterable[str]) -> str:
+    """`; did you mean ...?` for the known names that are close, or nothing."""
+    close = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
+    return f"; did you mean {' or '.join(close)}?" if close else ""
+
+
+def make_pass(cls: type[Pass], options: dict[str, str | None]) -> Pass:
+    """The pass with options given as text.  Raises `MpmdError` for unknown options and wrong types."""
+    fields = dict(cls.options())
+    hints = typing.get_type_hints(cls)
+    values = {}
+    for name, text in options.items():
+        field = fields.get(name)
+        if field is None:
+            known = f"; it has {', '.join(fields)}" if fields else "; it has none"
+            raise MpmdError(
+                f"{cls.name} has no option '{name}'{nearest(name, fields) or known}"
+            )
+        values[field.name] = convert(
+            text, hints[field.name], field.default, f"option {cls.name} {name}"
+        )
+    return dataclasses.replace(cls(), **values)
+
+
+_ITEM = re.compile(r"\s*([A-Za-z0-9_.-]+)\s*")
+
+
+def parse_pipeline(text: str) -> list[tuple[str, dict[str, str | None]]]:
+    """The passes of a textual pipeline in order, as (name, options); `builtin.module(..)` and `func.func(..)`
+    anchors are flattened, since our passes know what they work on.  Raises `MpmdError` on bad syntax.
+    """
+    passes: list[tuple[str, dict[str, str | None]]] = []
+    for item in split_outside(text, ","):
+        match = _ITEM.match(item)
+        if match is None:
+            raise MpmdError(f"expected a pass name in the pipeline, found '{item}'")
+        name, rest = match.group(1), item[match.end() :].strip()
+        if rest.startswith("("):
+            if not rest.endswith(")"):
+                raise MpmdError(f"unbalanced parenthesis behind '{name}' in the pipeline")
+            if name not in ("builtin.module", "func.func", "any"):
+                raise MpmdError(f"passes can be nested in builtin.module and func.func, not in '{name}'")
+            passes += parse_pipeline(rest[1:-1])
+        elif rest.startswith("{"):
+            if not rest.endswith("}"):
+                raise MpmdError(f"unbalanced brace behind '{name}' in the pipeline")
+            passes.append((name, parse_options(rest[1:-1])))
+        elif rest:
+            raise MpmdError(f"unexpected '{rest}' behind '{name}' in the pipeline")
+        else:
+            passes.append((name, {}))
+    return passes
