@@ -1,0 +1,116 @@
+"""`dump`, `show`, `diff` and `passes`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+from ..ir.diagnostics import MpmdError
+from .talk import say
+
+__all__ = ["diff_snapshots", "dump_program", "list_passes", "show_program"]
+
+
+def dump_program(file: str, out: str, debug_info: bool) -> list[dict[str, Any]]:
+    """Compile the program and write its snapshots; gives the index."""
+    from ..program import load_program
+    from ..report.files import write_folder
+    from ..report.snapshots import Snapshots
+    from ..text import parse
+
+    program = load_program(file)
+    snapshots = Snapshots(debug_info=debug_info)
+    lowered = program.jitted().lower(*program.args, hooks=[snapshots])
+    snapshots.start(parse(lowered.traced.mlir_text()))
+    _ = lowered.partitioned
+    write_folder(out, snapshots.files(diffs=True))
+    for entry in snapshots.index:
+        if entry["changed"]:
+            counts = entry["ops"]
+            fragments = counts.get("mpmd.fragment", 0) + counts.get("mpmd.fragment_call", 0)
+            say(
+                f"{entry['index']:3}  {entry['milliseconds']:9.1f} ms  {sum(counts.values()):7} ops "
+                f"{fragments:5} fragments  {entry['pass']}"
+            )
+    say(f"wrote {len(snapshots.texts)} snapshots to {out}/")
+    return snapshots.index
+
+
+def show_program(file: str, stage: str) -> str:
+    """The program as text."""
+    from ..program import load_program
+
+    names = {"jaxpr": "jaxpr", "ir": "stablehlo", "stablehlo": "stablehlo", "mpmd": "mpmd", "plan": "plan"}
+    if stage not in names:
+        raise MpmdError(f"--stage is jaxpr, ir, mpmd or plan, not '{stage}'")
+    program = load_program(file)
+    lowered = program.jitted().lower(*program.args)
+    if stage == "plan":
+        from ..backend.planner import make_plan
+
+        return str(make_plan(lowered.partitioned.module))
+    text: str = lowered.as_text(names[stage])
+    return text
+
+
+def _find(folder: str, wanted: str) -> str:
+    if not os.path.isdir(folder):
+        raise MpmdError(f"there is no folder {folder}; write one with mpmd-trace dump FILE --out {folder}")
+    names = sorted(n for n in os.listdir(folder) if n.endswith(".mlir"))
+    number = wanted.zfill(3) + "_" if wanted.isdigit() else wanted
+    found = [n for n in names if n.startswith(number) or n == wanted]
+    if not found and not wanted.isdigit():
+        found = [n for n in names if wanted in n]
+    if len(found) != 1:
+        what = f"{len(found)} snapshots are" if found else "no snapshot is"
+        raise MpmdError(f"{what} called '{wanted}' in {folder}; it has {', '.join(names) or 'none'}")
+    return found[0]
+
+
+def diff_snapshots(folder: str, a: str, b: str) -> str:
+    """A unified diff of two snapshots, given by number or by (a part of) their names."""
+    from ..report.snapshots import unified_diff
+
+    texts = []
+    for wanted in (a, b):
+        name = _find(folder, wanted)
+        with open(os.path.join(folder, name), encoding="utf-8") as file:
+            texts.append((name, file.read()))
+    return unified_diff(texts[0][1], texts[1][1], texts[0][0], texts[1][0])
+
+
+def list_passes(name: str | None) -> list[dict[str, Any]]:
+    """Name, kind, summary and options of every pass and pipeline."""
+    from ..passes import registry
+    from ..passes.options import nearest
+
+    registry.pass_class("")  # fills the tables
+    found = []
+    for kind, table in (("pass", registry.PASSES), ("pipeline", registry.PIPELINES)):
+        for key in table:
+            if name not in (None, key):
+                continue
+            cls = registry.pass_class(key) or registry.pipeline_class(key)
+            assert cls is not None
+            options = [
+                {
+                    "name": option,
+                    "type": str(field.type),
+                    "default": _default(field.default),
+                    "help": field.metadata["help"],
+                }
+                for option, field in cls.options()
+            ]
+            found.append({"name": key, "kind": kind, "summary": cls.summary, "options": options})
+    if name is not None and not found:
+        known = [*registry.PASSES, *registry.PIPELINES]
+        raise MpmdError(f"there is no pass or pipeline '{name}'{nearest(name, known)}")
+    sys.stdout.flush()
+    return found
+
+
+def _default(value: Any) -> Any:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return ",".join(map(str, value)) if isinstance(value, tuple) else value

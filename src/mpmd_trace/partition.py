@@ -1,0 +1,355 @@
+"""The partitioner as one function: import, optimise, shard and export a module.
+
+It takes the arguments of the reference's driver (`jaxlib._sdy_mpmd.apply_mpmd_partitioning`) and gives the same
+module, but never changes its input, and rejects what the reference ignores or aborts on.
+Source: section 6 of the optimise and export specification.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, cast
+
+from .ir.attributes import BoolAttr, MeshAttr, StringAttr, TopologyAttr
+from .ir.diagnostics import Diagnostic, MpmdError
+from .ir.ops import FuncOp, Module
+from .ir.types import MeshTensorType
+from .passes.base import Pass
+from .passes.manager import Hook, PassManager, PassRun
+from .passes.mesh_order import split_memory_kind
+from .passes.optimize.predicates import SCHEDULES, Predicate, Sparse, find_schedule
+from .passes.options import nearest
+from .text import parse
+
+__all__ = ["OPTIONS", "IoSpec", "Partitioned", "Phases", "partition", "read_module"]
+
+Phases = Literal["import", "optimize", "all"]
+NamedMeshes = Sequence[tuple[str, Sequence[tuple[str, int]]]]
+Assignment = Mapping[str, str | tuple[str, int | None]]
+
+#: Partitioning options with their defaults and what they do.
+OPTIONS: dict[str, tuple[bool | str, str]] = {
+    "mpmd_infer_transfers": (False, "add transfers where values are needed on other meshes"),
+    "mpmd_infer_cross_mesh_reductions": (
+        False,
+        "turn reductions over values of several meshes into mpmd reductions",
+    ),
+    "mpmd_fragment_remat": (False, "recompute forward fragments before backward ones"),
+    "mpmd_merge_remat_fragments": (False, "merge the recomputation into the backward fragment"),
+    "mpmd_split_bwd_fragments": (
+        False,
+        "split backward fragments at the values that are transferred",
+    ),
+    "mpmd_pipeline_schedule": ("GPipe", f"one of {', '.join(SCHEDULES)}"),
+    "mpmd_assume_homogeneous_devices": (False, "accepted for the reference's sake; has no effect"),
+    "mpmd_absorb_inferred_fragments_on_entry_point_function": (
+        False,
+        "let user fragments absorb inferred ones in the main function, too",
+    ),
+    "mpmd_copy_constant_creation_from_producer_to_consumer": (
+        False,
+        "create constants where they are used instead of sending them",
+    ),
+    "mpmd_apply_merge_transfers_pass": (
+        False,
+        "send small values between the same meshes in one transfer",
+    ),
+    "mpmd_merge_inferred_after_scheduling": (
+        False,
+        "merge inferred fragments after scheduling instead of before",
+    ),
+    "mpmd_fail_on_backward_deps": (
+        False,
+        "refuse programs in which a value moves to an earlier mesh in a forward pass",
+    ),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class IoSpec:
+    """Where an input or output of the program lives.
+
+    `dims`: per dimension the axis names that shard it; empty when there is no sharding.
+    """
+
+    mesh: str
+    dims: tuple[tuple[str, ...], ...] = ()
+    unreduced: tuple[str, ...] = ()
+    memory_kind: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Partitioned:
+    """What `partition` returns: the module, and for each pass that ran what it did and how long it took."""
+
+    module: Module
+    runs: tuple[PassRun, ...]
+    diagnostics: tuple[Diagnostic, ...] = ()
+
+    def as_text(self) -> str:
+        """The module as MLIR."""
+        return str(self.module)
+
+    @property
+    def input_specs(self) -> list[IoSpec]:
+        """The mesh and sharding of each argument of `@main`.  Raises `MpmdError` before mesh inference."""
+        main = self.module.main
+        return [_io_spec(main, i, True) for i in range(len(main.type.inputs))]
+
+    @property
+    def output_specs(self) -> list[IoSpec]:
+        """The mesh and sharding of each result of `@main`.  Raises `MpmdError` before mesh inference."""
+        main = self.module.main
+        return [_io_spec(main, i, False) for i in range(len(main.type.results))]
+
+
+def _io_spec(main: FuncOp, index: int, is_input: bool) -> IoSpec:
+    type = (main.type.inputs if is_input else main.type.results)[index]
+    if not isinstance(type, MeshTensorType):
+        what = "argument" if is_input else "result"
+        raise MpmdError(f"{what} {index} of @main is on no mesh; it is a {type}")
+    attr = (main.arg_attr if is_input else main.res_attr)(index, "mhlo.memory_kind")
+    kind = type.memory_kind or (attr.value if isinstance(attr, StringAttr) else None)
+    sharding = type.sharding
+    if sharding is None:
+        return IoSpec(type.mesh, memory_kind=kind)
+    dims = tuple(tuple(a.name for a in sharding.dim_axes(i)) for i in range(len(sharding.dims)))
+    return IoSpec(type.mesh, dims, tuple(a.name for a in sharding.unreduced), kind)
+
+
+def read_module(module: Any) -> Module:
+    """Our IR of MLIR text, of a jaxlib module, or a copy of a module that is our IR already."""
+    if isinstance(module, Module):
+        return module.clone()
+    if isinstance(module, str):
+        return parse(module)
+    if hasattr(module, "operation"):
+        from .jax_compat.mlir import module_to_generic
+
+        return parse(module_to_generic(module))
+    raise TypeError(
+        f"a module is MLIR text, a jaxlib.mlir.ir.Module or an mpmd_trace Module, not {type(module).__name__}"
+    )
+
+
+def check_options(options: Mapping[str, Any] | None) -> dict[str, Any]:
+    """All partitioning options with defaults filled in.  Raises `MpmdError` that lists every mistake."""
+    checked: dict[str, Any] = {name: default for name, (default, _) in OPTIONS.items()}
+    problems: list[str] = []
+    for name, value in dict(options or {}).items():
+        if name not in OPTIONS:
+            problems.append(
+                f"there is no partitioning option '{name}'"
+                f"{nearest(name, OPTIONS) or '; known: ' + ', '.join(OPTIONS)}"
+            )
+        elif name == "mpmd_pipeline_schedule":
+            known = find_schedule(value or "none") if isinstance(value, str | None) else None
+            if known is None:
+                problems.append(
+                    f"there is no schedule '{value}'"
+                    f"{nearest(str(value), SCHEDULES) or '; known: ' + ', '.join(SCHEDULES)}"
+                )
+            checked[name] = known
+        elif not isinstance(value, bool):
+            problems.append(f"partitioning option '{name}' is True or False, not {value!r}")
+        else:
+            checked[name] = value
+    if problems:
+        raise MpmdError([Diagnostic("error", p) for p in problems])
+    return checked
+
+
+def _check_names(
+    meshes: Mapping[str, Any],
+    assignment: Assignment,
+    inputs: Sequence[str | None],
+    outputs: Sequence[str | None],
+) -> None:
+    wanted = [(f"name '{n}'", v if isinstance(v, str) else v[0]) for n, v in assignment.items()]
+    wanted += [(f"input {i}", m) for i, m in enumerate(inputs) if m is not None]
+    wanted += [(f"output {i}", m) for i, m in enumerate(outputs) if m is not None]
+    problems = [
+        f"{what} is assigned to mesh '{split_memory_kind(mesh)[0]}', which the topology does not have"
+        f"{nearest(mesh, meshes) or '; it has ' + ', '.join(meshes)}"
+        for what, mesh in wanted
+        if split_memory_kind(mesh)[0] not in meshes
+    ]
+    if problems:
+        raise MpmdError([Diagnostic("error", p) for p in problems])
+
+
+def _mark_donated(main: FuncOp, donated: Iterable[int]) -> None:
+    wanted = set(donated)
+    count = len(main.type.inputs)
+    bad = sorted(i for i in wanted if not 0 <= i < count)
+    if bad:
+        raise MpmdError(f"@main has {count} arguments, so argument {bad[0]} cannot be donated")
+    problems = []
+    dicts = main.arg_attrs
+    for i, attrs in enumerate(dicts):
+        marked = {"jax.buffer_donor", "tf.aliasing_output"} & attrs.entries.keys()
+        if i in wanted and not marked:
+            dicts[i] = attrs.with_("jax.buffer_donor", BoolAttr.get(True))
+        elif i not in wanted and marked:
+            problems.append(
+                f"argument {i} of @main carries {sorted(marked)[0]} but is not among the donated arguments; "
+                "donate it or drop the attribute"
+            )
+    if problems:
+        raise MpmdError([Diagnostic("error", p, main.args[0].location) for p in problems])
+    main.set_all_arg_attrs(dicts)
+
+
+def _assignment_items(assignment: Assignment) -> tuple[str, ...]:
+    """`name@mesh/stage` for each name."""
+    parts = []
+    for name, value in assignment.items():
+        mesh, stage = (value, None) if isinstance(value, str) else (value[0], value[1])
+        parts.append(f"{name}@{mesh}" + ("" if stage is None else f"/{stage}"))
+    return tuple(parts)
+
+
+def _index_items(meshes: Sequence[str | None]) -> tuple[str, ...]:
+    return tuple(f"{i}@{mesh}" for i, mesh in enumerate(meshes) if mesh is not None)
+
+
+def phase_passes(
+    options: Mapping[str, Any],
+    assignment: Assignment,
+    input_meshes: Sequence[str | None],
+    output_meshes: Sequence[str | None],
+    *,
+    merge_rules: Sequence[str] = (),
+    schedule_rules: Sequence[str] = (),
+    predicate: Predicate | None = None,
+    constraints: Sparse | None = None,
+    phases: Phases = "all",
+    equisharding: Sequence[tuple[int, int]] = (),
+) -> list[list[Pass]]:
+    """The passes of each phase, as the driver runs them."""
+    from .passes.export.pipelines import ExportPipeline
+    from .passes.import_.pipelines import ImportPipeline
+    from .passes.optimize.pipelines import OptimizePipeline
+    from .passes.sharding.pipelines import ShardingPropagationPipeline
+
+    found: list[list[Pass]] = []
+    found.append(
+        ImportPipeline(
+            name_to_mesh_assignment=_assignment_items(assignment),
+            input_assignment=_index_items(input_meshes),
+            output_assignment=_index_items(output_meshes),
+            constraints=tuple(f"{i}:{o}" for i, o in equisharding),
+            merge_after_scheduling=options["mpmd_merge_inferred_after_scheduling"],
+            absorb_on_entry_point=options["mpmd_absorb_inferred_fragments_on_entry_point_function"],
+            infer_transfers=options["mpmd_infer_transfers"],
+            infer_cross_mesh_reductions=options["mpmd_infer_cross_mesh_reductions"],
+            split_bwd_fragments=options["mpmd_split_bwd_fragments"],
+        ).passes()
+    )
+    if phases == "import":
+        return found
+    found.append(
+        OptimizePipeline(
+            any_schedule=True,
+            pipeline_schedule=options["mpmd_pipeline_schedule"],
+            predicate=predicate,
+            constraints=constraints,
+            fragment_merge_rules=tuple(merge_rules),
+            fragment_schedule_rules=tuple(schedule_rules),
+            merge_after_scheduling=options["mpmd_merge_inferred_after_scheduling"],
+            absorb_on_entry_point=options["mpmd_absorb_inferred_fragments_on_entry_point_function"],
+            apply_fragment_remat=options["mpmd_fragment_remat"],
+            merge_remat_fragments=options["mpmd_merge_remat_fragments"],
+        ).passes()
+    )
+    if phases == "optimize":
+        return found
+    found.append(ShardingPropagationPipeline().passes())
+    found.append(
+        ExportPipeline(
+            copy_constants_from_producer_to_consumer=options[
+                "mpmd_copy_constant_creation_from_producer_to_consumer"
+            ],
+            apply_merge_transfers=options["mpmd_apply_merge_transfers_pass"],
+            fail_on_backward_deps=options["mpmd_fail_on_backward_deps"],
+        ).passes()
+    )
+    return found
+
+
+def partition(
+    module: Any,
+    func_name: str,
+    named_meshes: NamedMeshes,
+    assignment: Assignment,
+    input_meshes: Sequence[str | None],
+    output_meshes: Sequence[str | None],
+    donate_argnums: Sequence[int] = (),
+    *,
+    partitioning_options: Mapping[str, Any] | None = None,
+    fragment_merge_rules: Sequence[Any] = (),
+    fragment_schedule_rules: Sequence[Any] = (),
+    phases: Phases = "all",
+    predicate: Predicate | None = None,
+    constraints: Sparse | None = None,
+    hooks: Sequence[Hook] = (),
+) -> Partitioned:
+    """Partition the program `@main` of a module over meshes.
+
+    Args:
+        module: MLIR text, a jaxlib module, or our IR; it is not changed.
+        func_name: the program's name, for messages; the function processed is always `@main`.
+        named_meshes: the topology, as (mesh name, [(axis name, size), ...]) pairs.
+        assignment: the mesh, or (mesh, stage), of each named computation and tensor.
+        input_meshes: for each argument of `@main` a mesh or None (inferred); likewise `output_meshes`.
+        donate_argnums: the arguments whose buffers the program may reuse.
+        partitioning_options: see `OPTIONS`.
+        fragment_merge_rules: which fragments become one (rules or their text).
+        fragment_schedule_rules: which fragments run in a given order; they replace the schedule.
+        phases: "import", "optimize" (import and optimise) or "all".
+        predicate: says which of two scheduling units of a mesh runs first, instead of a named schedule.
+        constraints: the orders wanted on a mesh, from its units, instead of a named schedule.
+        hooks: called after each pass.
+
+    Raises:
+        MpmdError: with every problem found.
+    """
+    if phases not in ("import", "optimize", "all"):
+        raise ValueError(f"phases is 'import', 'optimize' or 'all', not {phases!r}")
+    options = check_options(partitioning_options)
+    meshes = {name: MeshAttr.get(axes) for name, axes in named_meshes}
+    if not meshes:
+        raise MpmdError("the topology has no mesh; give at least one")
+    _check_names(meshes, assignment, input_meshes, output_meshes)
+    work = read_module(module)
+    main = work.lookup("main")
+    if main is None:
+        raise MpmdError(f"the module of '{func_name}' has no function @main to partition")
+    for given, declared, what in (
+        (input_meshes, main.type.inputs, "arguments"),
+        (output_meshes, main.type.results, "results"),
+    ):
+        if len(given) > len(declared):
+            raise MpmdError(
+                f"@main of '{func_name}' has {len(declared)} {what}, but meshes are given for {len(given)}"
+            )
+    main.attrs["topology"] = TopologyAttr.get(meshes)
+    _mark_donated(main, donate_argnums)
+    runs: list[PassRun] = []
+    found: list[Diagnostic] = []
+    for passes in phase_passes(
+        options,
+        assignment,
+        input_meshes,
+        output_meshes,
+        merge_rules=[str(r) for r in fragment_merge_rules],
+        schedule_rules=[str(r) for r in fragment_schedule_rules],
+        predicate=predicate,
+        constraints=constraints,
+        phases=phases,
+    ):
+        manager = PassManager(cast("Sequence[str | Pass]", passes), hooks, first_index=len(runs))
+        runs += manager.run(work)
+        found += manager.diagnostics.found
+    return Partitioned(work, tuple(runs), tuple(found))

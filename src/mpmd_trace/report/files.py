@@ -1,0 +1,49 @@
+"""Writing a folder of results whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable
+
+__all__ = ["MARKER", "write_folder"]
+
+#: Folders that we made carry this file; others are never replaced.
+MARKER = ".mpmd_trace"
+
+
+def write_folder(folder: str, files: Iterable[tuple[str, str | bytes]]) -> None:
+    """Write `files` (relative names and contents) to `folder`, replacing what an earlier run left there.
+
+    Everything goes to a new folder beside it first, which is then renamed.  Raises `FileExistsError` when the
+    folder exists, is not empty and was not written by us.
+    """
+    folder = os.path.abspath(folder)
+    if os.path.isdir(folder) and os.listdir(folder) and not os.path.exists(os.path.join(folder, MARKER)):
+        raise FileExistsError(
+            f"{folder} is not empty and was not written by mpmd-trace; choose another folder or empty it"
+        )
+    parent = os.path.dirname(folder)
+    os.makedirs(parent, exist_ok=True)
+    fresh = tempfile.mkdtemp(prefix=os.path.basename(folder) + ".", dir=parent)
+    try:
+        for name, content in files:
+            path = os.path.join(fresh, name)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            data = content.encode() if isinstance(content, str) else content
+            with open(path, "wb") as file:
+                file.write(data)
+        with open(os.path.join(fresh, MARKER), "w", encoding="utf-8") as file:
+            file.write("written by mpmd-trace; replaced by the next run\n")
+        os.chmod(fresh, 0o755)
+        old = None
+        if os.path.exists(folder):
+            old = tempfile.mkdtemp(prefix=".old.", dir=parent)
+            os.rename(folder, os.path.join(old, "out"))
+        os.rename(fresh, folder)
+        if old is not None:
+            shutil.rmtree(old, ignore_errors=True)
+    except BaseException:
+        shutil.rmtree(fresh, ignore_errors=True)
+        raise

@@ -1,0 +1,113 @@
+"""One snapshot of the module per pass that changed it, with an index.
+
+    out/passes/000_traced.mlir
+    out/passes/013_mpmd-map-named-ops-to-mpmd-ops.mlir
+    out/passes/index.json
+
+The index lists every pass: its spec, whether it changed the module, op counts, CPU milliseconds, the file and
+a hash of its text.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import difflib
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from ..ir.core import Op, Region
+from ..ir.ops import Module
+from ..passes.manager import PassRun
+
+__all__ = ["Snapshots", "count_ops", "read_index", "unified_diff"]
+
+
+def count_ops(module: Module) -> dict[str, int]:
+    """How often each op occurs, with shared bodies counted once for every op that refers to them; also
+    `distinct bodies`, the number of different fragment bodies."""
+    counts: collections.Counter[str] = collections.Counter()
+    cached: dict[Region, collections.Counter[str]] = {}
+
+    def visit(op: Op, into: collections.Counter[str]) -> None:
+        into[op.name] += 1
+        for region in op.regions:
+            if not region.frozen:
+                for block in region.blocks:
+                    for nested in block:
+                        visit(nested, into)
+                continue
+            found = cached.get(region)
+            if found is None:
+                found = cached[region] = collections.Counter()
+                for nested in region.block:
+                    visit(nested, found)
+            into.update(found)
+
+    visit(module.op, counts)
+    result = dict(sorted(counts.items()))
+    result["distinct bodies"] = len(cached)
+    return result
+
+
+@dataclasses.dataclass
+class Snapshots:
+    """A pass hook that keeps what changed.  `texts` maps file names to texts, `index` is `index.json`."""
+
+    #: Keep texts, or the index alone.
+    keep_texts: bool = True
+    debug_info: bool = False
+    texts: dict[str, str] = dataclasses.field(default_factory=dict)
+    index: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+
+    def start(self, module: Module) -> None:
+        """Record the module before the first pass."""
+        self._record(0, "traced", True, 0.0, module)
+
+    def __call__(self, run: PassRun, module: Module) -> None:
+        self._record(run.index + 1, run.spec, run.changed, run.seconds, module)
+
+    def _record(self, number: int, spec: str, changed: bool, seconds: float, module: Module) -> None:
+        entry: dict[str, Any] = {
+            "index": number,
+            "pass": spec,
+            "changed": changed,
+            "milliseconds": round(1000 * seconds, 3),
+        }
+        if changed:
+            entry["ops"] = count_ops(module)
+            if self.keep_texts:
+                name = f"{number:03d}_{spec.partition('{')[0]}.mlir"
+                text = str(module)
+                self.texts[name] = text
+                entry["file"] = name
+                entry["sha256"] = hashlib.sha256(text.encode()).hexdigest()
+        self.index.append(entry)
+
+    def files(self, *, diffs: bool = False) -> Iterator[tuple[str, str]]:
+        """File names with their contents: the snapshots, perhaps a `.diff` to the one before, and the index."""
+        before: tuple[str, str] | None = None
+        for name, text in self.texts.items():
+            yield name, text
+            if diffs and before is not None:
+                yield name.replace(".mlir", ".diff"), unified_diff(before[1], text, before[0], name)
+            before = (name, text)
+        yield "index.json", json.dumps({"passes": self.index}, indent=1) + "\n"
+
+
+def unified_diff(a: str, b: str, a_name: str, b_name: str) -> str:
+    """What changed between two snapshots, in unified form with three lines around each change."""
+    lines = difflib.unified_diff(
+        a.splitlines(keepends=True), b.splitlines(keepends=True), a_name, b_name, n=3
+    )
+    return "".join(lines)
+
+
+def read_index(folder: str) -> list[dict[str, Any]]:
+    """The entries of `index.json` in a folder that `dump` or `run` wrote.  Raises `OSError`, `ValueError`."""
+    with open(os.path.join(folder, "index.json"), encoding="utf-8") as file:
+        found: list[dict[str, Any]] = json.load(file)["passes"]
+    return found

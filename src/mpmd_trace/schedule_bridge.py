@@ -1,0 +1,156 @@
+"""From a schedule, however it is given, to what the scheduling pass understands.
+
+The library's schedules are explicit orders of actions; the pass orders *scheduling units* (fragments with a
+microbatch).  Here each action finds its fragments.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from .ir.diagnostics import Diagnostic, MpmdError
+from .passes.optimize.predicates import (
+    SCHEDULES,
+    Constraints,
+    Predicate,
+    ScheduleError,
+    Sparse,
+    Unit,
+    find_schedule,
+)
+from .schedules import Schedule, find_entry, get_schedule
+from .schedules import ScheduleError as LibraryError
+
+if TYPE_CHECKING:
+    from .config import Config
+
+__all__ = ["ScheduleChoice", "choose_schedule", "constraints_of"]
+
+#: Schedules that run the weight-gradient part apart from the rest, so the backward must be split for them.
+_SPLITS = "mpmd_split_bwd_fragments"
+
+
+@dataclasses.dataclass(frozen=True)
+class ScheduleChoice:
+    """How the scheduler is driven: partitioning options, and a predicate or constraints instead of a name."""
+
+    name: str
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    predicate: Predicate | None = None
+    constraints: Sparse | None = None
+
+
+def choose_schedule(config: Config) -> ScheduleChoice:
+    """The schedule of a configuration: a name of the reference's or of the library's, a `Schedule`, or a
+    comparator `(unit, unit) -> bool` that says which of two fragments of a mesh runs first.
+
+    Raises `MpmdError` for a name that neither has.
+    """
+    wanted = config.pipeline_schedule
+    if wanted is None:
+        return ScheduleChoice(config.partitioning_options.get("mpmd_pipeline_schedule") or "GPipe")
+    if isinstance(wanted, str):
+        known = find_schedule(wanted)
+        if known is not None:
+            splits = {_SPLITS: True} if known.startswith("ZeroBubble") else {}
+            return ScheduleChoice(known, {"mpmd_pipeline_schedule": known, **splits})
+        try:
+            entry = find_entry(wanted)
+        except LibraryError as error:
+            known_names = ", ".join(SCHEDULES)
+            raise MpmdError(
+                [Diagnostic("error", f"{error} (the reference's own names: {known_names})")]
+            ) from None
+        return _of_library(entry.name, lambda p, m, v: get_schedule(entry.name, p, m, chunks=v))
+    if isinstance(wanted, Schedule):
+        return _of_library(wanted.name, lambda p, m, v: wanted)
+    if callable(wanted):
+        return ScheduleChoice(getattr(wanted, "__name__", "comparator"), predicate=wanted)
+    raise MpmdError(
+        f"pipeline_schedule is a name, a Schedule or a comparator of two fragments, not {wanted!r}"
+    )
+
+
+def _of_library(name: str, make: Callable[[int, int, int | None], Schedule]) -> ScheduleChoice:
+    probe_splits = _splits_backward(name, make)
+    options = {_SPLITS: True} if probe_splits else {}
+    return ScheduleChoice(name, options, constraints=constraints_of(make))
+
+
+def _splits_backward(name: str, make: Callable[[int, int, int | None], Schedule]) -> bool:
+    """Whether the schedule has weight-gradient actions; asked on a size that every schedule can do."""
+    for chunks in (None, 2):
+        try:
+            return make(2, 8, chunks).splits_backward
+        except LibraryError:
+            continue
+    return False
+
+
+def constraints_of(make: Callable[[int, int, int | None], Schedule]) -> Sparse:
+    """Constraints for the scheduler from `make(meshes, microbatches, chunks)`.
+
+    Actions are matched with fragments by kind, microbatch, and rank of the stage among those of the mesh.
+    """
+    made: dict[tuple[int, int, int | None], Schedule] = {}
+
+    def constraints(units: Sequence[Unit]) -> Constraints:
+        stages = sorted({u.stage for u in units if u.stage is not None})
+        chunks = max(len(stages), 1)
+        microbatches = max(u.counter for u in units) + 1
+        meshes, mesh = units[0].num_meshes, units[0].m
+        key = (meshes, microbatches, chunks if chunks > 1 else None)
+        if key not in made:
+            try:
+                made[key] = make(*key)
+            except LibraryError as error:
+                raise ScheduleError(
+                    f"{error} (the program has {meshes} meshes, {microbatches} microbatches, "
+                    f"{chunks} stages on mesh '{units[0].mesh}')"
+                ) from None
+        schedule = made[key]
+        if schedule.meshes != meshes or schedule.microbatches != microbatches:
+            raise ScheduleError(
+                f"the schedule is for {schedule.meshes} meshes and {schedule.microbatches} microbatches, but "
+                f"the program has {meshes} and {microbatches}"
+            )
+        return Constraints(chains=[_chain(schedule, mesh, units, stages)])
+
+    return constraints
+
+
+def _chain(
+    schedule: Schedule, mesh: int, units: Sequence[Unit], stages: Sequence[int]
+) -> list[list[Unit]]:
+    """The units of the mesh in the order of its actions."""
+    own = schedule.placement.stages_on[mesh]
+    if stages and len(own) != len(stages):
+        raise ScheduleError(
+            f"schedule '{schedule.name}' puts {len(own)} stages on mesh '{units[0].mesh}', but the program has "
+            f"{len(stages)} there ({', '.join(map(str, stages))}); assign as many stages, or choose another "
+            "schedule"
+        )
+    rank = {stage: i for i, stage in enumerate(stages)}
+    waiting: dict[tuple[int, str, int], list[Unit]] = {}
+    for unit in units:
+        kind = "F" if unit.transpose == 0 else "W" if unit.drops_transferred else "B"
+        chunk = rank[unit.stage] if unit.stage is not None else 0
+        waiting.setdefault((chunk, kind, unit.counter), []).append(unit)
+    chain: list[list[Unit]] = []
+    for stage, kind, microbatch in schedule.total_order(mesh):
+        chunk = own.index(stage)
+        # A backward action takes both parts of a split backward; an input-gradient action takes the whole
+        # backward where the program could not be split.
+        for part in {"F": "F", "I": "B", "W": "W", "B": "BW", "O": ""}[kind]:
+            found = waiting.pop((chunk, part, microbatch), None)
+            if found:
+                chain.append(found)
+    if waiting:
+        (chunk, kind, microbatch), left = next(iter(waiting.items()))
+        raise ScheduleError(
+            f"schedule '{schedule.name}' has no action for {len(waiting)} fragments of mesh "
+            f"'{left[0].mesh}', for example {kind} of microbatch {microbatch}, chunk {chunk}"
+        )
+    return chain
