@@ -1,0 +1,257 @@
+"""Options shared by the schedule commands, and what turns them into schedules and costs."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from mpmd_trace.schedules import Costs, Schedule, Simulation
+
+Name = Annotated[str, typer.Argument(help="Name of a schedule (see list), or a CSV table.")]
+Meshes = Annotated[int | None, typer.Option("--meshes", "-p", help="Number of meshes.")]
+Microbatches = Annotated[
+    int | None, typer.Option("--microbatches", "-m", help="Number of microbatches.")
+]
+Chunks = Annotated[int | None, typer.Option("--chunks", "-v", help="Chunks per mesh.")]
+GroupSize = Annotated[
+    int | None, typer.Option(help="Microbatches per round of an interleaved schedule.")
+]
+PlacementOption = Annotated[
+    str | None,
+    typer.Option("--placement", help="For a CSV table: the mesh of each stage, e.g. 0,1,1,0."),
+]
+Edges = Annotated[
+    str | None,
+    typer.Option("--edges", help="Extra data flow between stages, e.g. 0-2,1-3; with a leading "
+                 "'=' instead of the chain."),
+]
+StagesPerChunk = Annotated[
+    int, typer.Option(help="Stages in a row where the schedule has one.", min=1)
+]
+Forward = Annotated[str, typer.Option("--forward", help="Time of F per mesh, or a list per stage.")]
+InputGrad = Annotated[str, typer.Option("--input-grad", help="Time of I, likewise.")]
+WeightGrad = Annotated[str, typer.Option("--weight-grad", help="Time of W, likewise.")]
+Backward = Annotated[
+    str | None, typer.Option("--backward", help="Time of a full backward; default I + W.")
+]
+FusedCost = Annotated[
+    str | None, typer.Option("--fused-cost", help="Time of a fused F and B; default F + B.")
+]
+Latency = Annotated[float, typer.Option("--latency", help="Time of a transfer between meshes.")]
+Bandwidth = Annotated[
+    float | None, typer.Option("--bandwidth", help="Size a link moves per unit of time.")
+]
+Size = Annotated[str, typer.Option("--size", help="Size of a stage's output.")]
+TransfersOption = Annotated[
+    str,
+    typer.Option("--transfers", help="async (in the background), exposed (occupy the sender) or "
+                 "blocking (both ends meet)."),
+]
+FusedOption = Annotated[
+    str, typer.Option("--fused", help="Run fused actions as one block, or serial.")
+]
+WeightFraction = Annotated[
+    float | None,
+    typer.Option("--weight-fraction", help="Part of the activations a weight-gradient keeps; "
+                 "default 1, for zb-auto 0.5."),
+]
+MemoryLimit = Annotated[
+    float | None, typer.Option("--memory-limit", help="Microbatches of activations per mesh.")
+]
+Output = Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file.")]
+Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
+
+
+def _numbers(text: str, what: str) -> float | tuple[float, ...]:
+    """A number, or a tuple from a comma-separated list."""
+    from mpmd_trace.schedules import ScheduleError
+
+    try:
+        values = [float(part) for part in text.split(",")]
+    except ValueError:
+        raise ScheduleError(f"{what} '{text}' is neither a number nor a list of numbers") from None
+    if not all(math.isfinite(v) and v >= 0 for v in values):
+        raise ScheduleError(f"{what} '{text}' must be 0 or more")
+    return values[0] if len(values) == 1 else tuple(values)
+
+
+def whole_numbers(text: str, what: str) -> tuple[int, ...]:
+    """Integers from a comma-separated list."""
+    from mpmd_trace.schedules import ScheduleError
+
+    try:
+        values = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise ScheduleError(f"{what} '{text}' is not a list of whole numbers") from None
+    if any(v < 0 for v in values):
+        raise ScheduleError(f"{what} '{text}' must not be negative")
+    return values
+
+
+def costs(
+    forward: str,
+    input_grad: str,
+    weight_grad: str,
+    backward: str | None,
+    fused_cost: str | None,
+    latency: float,
+    bandwidth: float | None,
+    size: str,
+) -> Costs:
+    """The costs that the options describe."""
+    from mpmd_trace.schedules import Costs
+
+    return Costs(
+        forward=_numbers(forward, "--forward"),
+        input_grad=_numbers(input_grad, "--input-grad"),
+        weight_grad=_numbers(weight_grad, "--weight-grad"),
+        backward=None if backward is None else _numbers(backward, "--backward"),
+        fused=None if fused_cost is None else _numbers(fused_cost, "--fused-cost"),
+        latency=latency,
+        bandwidth=bandwidth,
+        size=_numbers(size, "--size"),
+    )
+
+
+def load(
+    name: str,
+    meshes: int | None,
+    microbatches: int | None,
+    *,
+    chunks: int | None = None,
+    group_size: int | None = None,
+    placement: str | None = None,
+    edges: str | None = None,
+    stages_per_chunk: int = 1,
+    costs: Costs | None = None,
+    memory_limit: float | None = None,
+    weight_fraction: float | None = None,
+    checked: bool = True,
+) -> Schedule:
+    """A schedule of the library, or the table in a CSV file, checked unless told otherwise."""
+    from mpmd_trace.schedules import (
+        Placement,
+        ScheduleError,
+        contiguous_stages,
+        find_entry,
+        get_schedule,
+        load_csv,
+        validate,
+    )
+
+    if is_file(name):
+        table = None if placement is None else Placement.of(
+            whole_numbers(placement, "--placement"), meshes
+        )
+        schedule = load_csv(Path(name), placement=table, microbatches=microbatches)
+        if meshes is not None and meshes != schedule.meshes:
+            raise ScheduleError(f"{name} has {schedule.meshes} rows, but --meshes is {meshes}")
+        if stages_per_chunk > 1:
+            schedule = contiguous_stages(schedule, stages_per_chunk)
+    else:
+        find_entry(name)
+        if placement is not None:
+            raise ScheduleError("--placement goes with a CSV table; a named schedule has its own")
+        missing = [
+            option
+            for option, value in (("--meshes", meshes), ("--microbatches", microbatches))
+            if value is None
+        ]
+        if missing:
+            raise ScheduleError(f"schedule '{name}' needs {' and '.join(missing)}")
+        assert meshes is not None and microbatches is not None
+        schedule = get_schedule(
+            name, meshes, microbatches, chunks=chunks, group_size=group_size, costs=costs,
+            memory_limit=memory_limit, weight_fraction=weight_fraction,
+            stages_per_chunk=stages_per_chunk,
+        )
+    if edges is not None:
+        schedule = _with_edges(schedule, edges)
+    return validate(schedule) if checked else schedule
+
+
+def _with_edges(schedule: Schedule, text: str) -> Schedule:
+    from mpmd_trace.schedules import ScheduleError, StageGraph
+
+    alone = text.startswith("=")
+    pairs: list[tuple[int, int]] = []
+    for part in text.removeprefix("=").split(","):
+        ends = part.split("-")
+        if len(ends) != 2 or not all(e.strip().isdigit() for e in ends):
+            raise ScheduleError(f"--edges '{text}': '{part}' is not two stages as in 0-2")
+        pairs.append((int(ends[0]), int(ends[1])))
+    graph = StageGraph.from_edges(schedule.stages, pairs) if alone else (
+        schedule.graph.with_skips(*pairs)
+    )
+    return schedule.with_graph(graph)
+
+
+def is_file(name: str) -> bool:
+    """Whether a name means a table in a file."""
+    return name.lower().endswith(".csv") or ("/" in name and Path(name).is_file())
+
+
+def name_and_chunks(text: str) -> tuple[str, int | None]:
+    """`interleaved-1f1b/4` is four chunks; anything else has the chunks it has."""
+    if is_file(text) or "/" not in text:
+        return text, None
+    name, _, number = text.rpartition("/")
+    return (name, int(number)) if number.isdigit() else (text, None)
+
+
+def chunks_if_any(name: str, chunks: int | None) -> int | None:
+    """The chunks, for a schedule that has a choice."""
+    from mpmd_trace.schedules import find_entry
+
+    if chunks is None or is_file(name) or "chunks" not in find_entry(name).options:
+        return None
+    return chunks
+
+
+def weight_fraction_for(name: str, given: float | None) -> float | None:
+    """The weight fraction of zb-auto when none is given: that of real layers."""
+    from mpmd_trace.schedules import AUTO_WEIGHT_FRACTION, find_entry
+
+    if given is not None or is_file(name):
+        return given
+    return AUTO_WEIGHT_FRACTION if find_entry(name).name == "zb-auto" else None
+
+
+def run(
+    schedule: Schedule, costs: Costs, transfers: str, fused: str, weight_fraction: float | None
+) -> Simulation:
+    """The simulation of a schedule; odd options are a `ScheduleError`."""
+    from mpmd_trace.schedules import simulate
+
+    chosen: Any = {"transfers": transfers, "fused": fused}
+    return simulate(
+        schedule, costs, weight_fraction=1.0 if weight_fraction is None else weight_fraction,
+        **chosen,
+    )
+
+
+def table(
+    results: list[tuple[str, Simulation]], base: float | None, memory_limit: float | None
+) -> str:
+    """Results as a table, one line each."""
+    width = max(8, *(len(name) for name, _ in results))
+    head = f"{'schedule':<{width}} {'makespan':>10} {'span':>10} {'rate':>7} {'rate(span)':>10}"
+    lines = [f"{head} {'peak':>6} {'vs 1f1b':>8}"]
+    for name, r in results:
+        gain = "" if base is None else f"{100 * (base / r.makespan - 1):+.1f} %"
+        peak = max(r.peak_activations)
+        over = "  over the limit" if memory_limit is not None and peak > memory_limit + 1e-9 else ""
+        lines.append(
+            f"{name:<{width}} {_short(r.makespan):>10} {_short(r.span):>10} "
+            f"{r.bubble_rate_makespan:>7.4f} {r.bubble_rate_span:>10.4f} "
+            f"{_short(peak):>6} {gain:>8}{over}"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _short(value: float) -> str:
+    return f"{round(value, 4):g}" if value < 1e6 else f"{value:.6g}"

@@ -1,0 +1,61 @@
+"""Pipeline schedules: one data model to compile, check, simulate, search and draw.
+
+The package stands alone: it imports neither jax nor the rest of the compiler.
+"""
+
+from mpmd_trace.schedules._actions import KIND_NAMES as KIND_NAMES
+from mpmd_trace.schedules._actions import KINDS as KINDS
+from mpmd_trace.schedules._actions import Action as Action
+from mpmd_trace.schedules._actions import Fused as Fused
+from mpmd_trace.schedules._actions import Kind as Kind
+from mpmd_trace.schedules._actions import Step as Step
+from mpmd_trace.schedules._actions import backward as backward
+from mpmd_trace.schedules._actions import forward as forward
+from mpmd_trace.schedules._actions import fused as fused
+from mpmd_trace.schedules._actions import input_grad as input_grad
+from mpmd_trace.schedules._actions import parse_action as parse_action
+from mpmd_trace.schedules._actions import weight_grad as weight_grad
+from mpmd_trace.schedules._check import check as check
+from mpmd_trace.schedules._check import explain as explain
+from mpmd_trace.schedules._check import validate as validate
+from mpmd_trace.schedules._costs import Costs as Costs
+from mpmd_trace.schedules._custom import from_comparator as from_comparator
+from mpmd_trace.schedules._custom import from_function as from_function
+from mpmd_trace.schedules._custom import from_key as from_key
+from mpmd_trace.schedules._errors import Problem as Problem
+from mpmd_trace.schedules._errors import ScheduleError as ScheduleError
+from mpmd_trace.schedules._errors import ScheduleWarning as ScheduleWarning
+from mpmd_trace.schedules._exact import Exact as Exact
+from mpmd_trace.schedules._exact import solve_exact as solve_exact
+from mpmd_trace.schedules._graph import StageGraph as StageGraph
+from mpmd_trace.schedules._greedy import AUTO_WEIGHT_FRACTION as AUTO_WEIGHT_FRACTION
+from mpmd_trace.schedules._greedy import zb_auto as zb_auto
+from mpmd_trace.schedules._partition import Partition as Partition
+from mpmd_trace.schedules._partition import partition_layers as partition_layers
+from mpmd_trace.schedules._picture import Picture as Picture
+from mpmd_trace.schedules._picture import draw as draw
+from mpmd_trace.schedules._registry import ENTRIES as ENTRIES
+from mpmd_trace.schedules._registry import Entry as Entry
+from mpmd_trace.schedules._registry import find_entry as find_entry
+from mpmd_trace.schedules._registry import get_schedule as get_schedule
+from mpmd_trace.schedules._registry import orders as orders
+from mpmd_trace.schedules._registry import schedule_names as schedule_names
+from mpmd_trace.schedules._render import save_png as save_png
+from mpmd_trace.schedules._render import to_svg as to_svg
+from mpmd_trace.schedules._result import Event as Event
+from mpmd_trace.schedules._result import Simulation as Simulation
+from mpmd_trace.schedules._result import Timeline as Timeline
+from mpmd_trace.schedules._schedule import Placement as Placement
+from mpmd_trace.schedules._schedule import Schedule as Schedule
+from mpmd_trace.schedules._schedule import contiguous_stages as contiguous_stages
+from mpmd_trace.schedules._schedule import from_orders as from_orders
+from mpmd_trace.schedules._schedule import load_csv as load_csv
+from mpmd_trace.schedules._schedule import save_csv as save_csv
+from mpmd_trace.schedules._search import Candidate as Candidate
+from mpmd_trace.schedules._search import SearchResult as SearchResult
+from mpmd_trace.schedules._search import search as search
+from mpmd_trace.schedules._simulate import simulate as simulate
+from mpmd_trace.schedules._text import grid as grid
+from mpmd_trace.schedules._text import path_report as path_report
+from mpmd_trace.schedules._text import report as report
+from mpmd_trace.schedules._trace import chrome_trace as chrome_trace

@@ -1,0 +1,332 @@
+"""Is a schedule one that can run? Every reason why not, each with its place."""
+
+from __future__ import annotations
+
+from mpmd_trace.schedules import _memory
+from mpmd_trace.schedules._actions import KIND_NAMES, Action, Kind, Step
+from mpmd_trace.schedules._costs import Costs, PerStage, per_stage
+from mpmd_trace.schedules._engine import Blocking
+from mpmd_trace.schedules._errors import Problem, ScheduleError
+from mpmd_trace.schedules._program import Program, build, find_cycle, stuck_heads
+from mpmd_trace.schedules._schedule import Schedule
+
+
+def check(
+    schedule: Schedule,
+    *,
+    memory_limit: PerStage | None = None,
+    activation: PerStage = 1.0,
+    weight_fraction: float = 1.0,
+    blocking: bool = False,
+) -> list[Problem]:
+    """All problems of a schedule; an empty list means that it runs to its end.
+
+    Checked are: stages on their meshes and microbatches in range; each action once, none missing;
+    forward before backward and input- before weight-gradient within a stage; fused parts that do
+    not need each other; no deadlock; with `memory_limit` (one number, or one per mesh, in units
+    of `activation`), the peak of each mesh; with `blocking`, no deadlock when both ends of a
+    transfer have to meet.
+    """
+    problems = _ranges(schedule)
+    if problems:
+        # Positions mean nothing for actions that cannot exist, so stop here.
+        return problems
+    seen, problems = _unique(schedule)
+    problems += _complete(schedule, seen)
+    problems += _within_stage(schedule, seen)
+    problems += _fused(schedule)
+    problems += _optimizer(schedule)
+    program = build(schedule)
+    # A missing action is reported where it is needed; those reports come from `_complete` first.
+    stuck = stuck_heads(program)
+    if stuck:
+        cycle = find_cycle(program, stuck)
+        # A mesh that waits for itself has a wrong order within a stage, which was said above.
+        if len(cycle) > 1 or not any(p.code in ("order", "fused") for p in problems):
+            problems.append(_deadlock(program, cycle))
+    elif blocking and not program.absent:
+        run = Blocking(program, [1.0] * len(program.steps), Costs())
+        if not run.finished():
+            problems += _blocked(program, run)
+    if memory_limit is not None:
+        problems += _memory_limit(schedule, memory_limit, activation, weight_fraction)
+    return problems
+
+
+def validate(
+    schedule: Schedule,
+    *,
+    memory_limit: PerStage | None = None,
+    activation: PerStage = 1.0,
+    weight_fraction: float = 1.0,
+    blocking: bool = False,
+) -> Schedule:
+    """The schedule itself when `check` finds nothing; else a `ScheduleError` with all problems."""
+    problems = check(
+        schedule,
+        memory_limit=memory_limit,
+        activation=activation,
+        weight_fraction=weight_fraction,
+        blocking=blocking,
+    )
+    if problems:
+        count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+        text = f"schedule '{schedule.name}' has {count}:\n{explain(schedule, problems)}"
+        raise ScheduleError(text, problems)
+    return schedule
+
+
+def explain(schedule: Schedule, problems: list[Problem], around: int = 3, limit: int = 20) -> str:
+    """The problems as text, each with the part of the mesh's list it is about."""
+    lines: list[str] = []
+    for problem in problems[:limit]:
+        lines.append(f"{problem.code}: {problem}")
+        if 0 <= problem.row < len(schedule.orders) and problem.column >= 0:
+            order = schedule.orders[problem.row]
+            begin = max(0, problem.column - around)
+            cells = [str(s) for s in order[begin : problem.column + around + 1]]
+            if begin < len(order) and problem.column < len(order):
+                before = ("... " if begin else "") + "".join(
+                    f"{c}  " for c in cells[: problem.column - begin]
+                )
+                after = "  ".join(cells[problem.column - begin :])
+                dots = "  ..." if problem.column + around + 1 < len(order) else ""
+                lines.append(f"    {before}{after}{dots}")
+                mark = "^" * len(cells[problem.column - begin])
+                lines.append(f"    {' ' * len(before)}{mark} here")
+    if len(problems) > limit:
+        lines.append(f"and {len(problems) - limit} more")
+    return "\n".join(lines)
+
+
+def _ranges(schedule: Schedule) -> list[Problem]:
+    problems: list[Problem] = []
+    mesh_of = schedule.placement.mesh_of
+    if len(schedule.orders) != schedule.meshes:
+        problems.append(
+            Problem(
+                "placement",
+                f"there are {len(schedule.orders)} lists of actions, "
+                f"but the stages are placed on {schedule.meshes} meshes",
+            )
+        )
+        return problems
+    if len(schedule.graph) != len(mesh_of):
+        problems.append(
+            Problem(
+                "graph",
+                f"the graph has {len(schedule.graph)} stages, the placement {len(mesh_of)}",
+            )
+        )
+        return problems
+    for stage, mesh in enumerate(mesh_of):
+        if not 0 <= mesh < schedule.meshes:
+            problems.append(
+                Problem("placement", f"stage {stage} is placed on mesh {mesh}, "
+                        f"but the meshes are 0 to {schedule.meshes - 1}")
+            )
+    for row, column, action in schedule.actions():
+        stage, m = action.stage, action.microbatch
+        if not 0 <= stage < len(mesh_of):
+            message = f"stage {stage} does not exist; the stages are 0 to {len(mesh_of) - 1}"
+            problems.append(Problem("range", message, row, column, str(action)))
+        elif mesh_of[stage] != row:
+            message = f"stage {stage} lives on mesh {mesh_of[stage]}, not on mesh {row}"
+            hint = f"move the action to row {mesh_of[stage]}"
+            problems.append(Problem("placement", message, row, column, str(action), hint))
+        elif action.kind == "O":
+            if m >= 0:
+                message = "an optimiser action has no microbatch"
+                problems.append(Problem("range", message, row, column, str(action)))
+        elif m not in schedule.microbatches_of(stage):
+            mbs = schedule.microbatches_of(stage)
+            message = (
+                f"microbatch {m} does not run through stage {stage}; "
+                f"its microbatches are {mbs.start} to {mbs.stop - 1}"
+            )
+            problems.append(Problem("range", message, row, column, str(action)))
+    return problems
+
+
+_Seen = dict[tuple[int, Kind, int], tuple[int, int]]
+
+
+def _unique(schedule: Schedule) -> tuple[_Seen, list[Problem]]:
+    seen: _Seen = {}
+    problems: list[Problem] = []
+    for row, column, action in schedule.actions():
+        key = (action.stage, action.kind, action.microbatch)
+        before = seen.setdefault(key, (row, column))
+        if before != (row, column) or _twice_in(schedule.orders[row][column], action):
+            message = f"{KIND_NAMES[action.kind]} of stage {action.stage}"
+            if action.microbatch >= 0:
+                message += f", microbatch {action.microbatch}"
+            message += f" runs a second time; the first is at column {before[1]}"
+            problem = Problem("duplicate", message, row, column, str(action), "remove one of them")
+            if problem not in problems[-1:]:
+                problems.append(problem)
+    return seen, problems
+
+
+def _twice_in(step: Step, action: Action) -> bool:
+    return len(step.parts) > 1 and step.parts.count(action) > 1
+
+
+def _complete(schedule: Schedule, seen: _Seen) -> list[Problem]:
+    problems: list[Problem] = []
+    for stage, mesh in enumerate(schedule.placement.mesh_of):
+        for m in schedule.microbatches_of(stage):
+            here = f"stage {stage}, microbatch {m}"
+            full = seen.get((stage, "B", m))
+            split = seen.get((stage, "I", m))
+            weight = seen.get((stage, "W", m))
+            user = full or split or weight
+            if (stage, "F", m) not in seen:
+                column = -1 if user is None else user[1]
+                text = "" if user is None else str(schedule.orders[mesh][user[1]])
+                message = f"forward {stage}F{m} of {here} is missing"
+                problems.append(Problem("missing", message, mesh, column, text))
+            if schedule.forward_only:
+                if user is not None:
+                    message = f"{here} has a backward, but the schedule is forward only"
+                    problems.append(Problem("duplicate", message, mesh, user[1]))
+                continue
+            if user is None:
+                message = f"backward of {here} is missing: neither {stage}B{m} nor {stage}I{m}"
+                problems.append(Problem("missing", message, mesh))
+            elif full is not None and (split or weight):
+                other = "I" if split else "W"
+                message = f"{here} has a full backward {stage}B{m} and also {stage}{other}{m}"
+                hint = "keep the full backward, or the two halves"
+                place = (split or weight or full)[1]
+                text = f"{stage}{other}{m}"
+                problems.append(Problem("duplicate", message, mesh, place, text, hint))
+            elif full is None and split is None:
+                message = f"input-gradient {stage}I{m} of {here} is missing"
+                problems.append(Problem("missing", message, mesh, user[1], f"{stage}W{m}"))
+            elif full is None and weight is None:
+                message = f"weight-gradient {stage}W{m} of {here} is missing"
+                problems.append(Problem("missing", message, mesh, user[1], f"{stage}I{m}"))
+    return problems
+
+
+def _within_stage(schedule: Schedule, seen: _Seen) -> list[Problem]:
+    problems: list[Problem] = []
+    rules: tuple[tuple[Kind, Kind], ...] = (("F", "B"), ("F", "I"), ("I", "W"))
+    for (stage, kind, m), (row, column) in seen.items():
+        for earlier, later in rules:
+            if kind != later:
+                continue
+            place = seen.get((stage, earlier, m))
+            if place is not None and place > (row, column):
+                message = (
+                    f"{KIND_NAMES[later]} of stage {stage}, microbatch {m} runs before its "
+                    f"{KIND_NAMES[earlier]} {stage}{earlier}{m}, which is at column {place[1]}"
+                )
+                problems.append(Problem("order", message, row, column, f"{stage}{kind}{m}"))
+    return sorted(problems, key=lambda p: (p.row, p.column))
+
+
+def _fused(schedule: Schedule) -> list[Problem]:
+    problems: list[Problem] = []
+    for row, order in enumerate(schedule.orders):
+        for column, step in enumerate(order):
+            parts = step.parts
+            for a in parts if len(parts) > 1 else ():
+                for b in parts:
+                    if a != b and _feeds(schedule, a, b):
+                        message = f"{b} needs the result of {a}, so they cannot run as one block"
+                        problems.append(Problem("fused", message, row, column, str(step)))
+    return problems
+
+
+def _feeds(schedule: Schedule, a: Action, b: Action) -> bool:
+    if a.microbatch != b.microbatch:
+        return False
+    if a.stage == b.stage:
+        return (a.kind, b.kind) in {("F", "B"), ("F", "I"), ("I", "W")}
+    if a.kind == b.kind == "F":
+        return a.stage in schedule.graph.inputs(b.stage, b.microbatch)
+    backward = {"B", "I"}
+    if a.kind in backward and b.kind in backward:
+        return a.stage in schedule.graph.outputs(b.stage, b.microbatch)
+    return False
+
+
+def _optimizer(schedule: Schedule) -> list[Problem]:
+    """An optimiser step comes after every gradient of its stage; all stages have one, or none."""
+    place: dict[int, tuple[int, int]] = {}
+    for row, column, action in schedule.actions():
+        if action.kind == "O":
+            place.setdefault(action.stage, (row, column))
+    problems: list[Problem] = []
+    if not place:
+        return problems
+    for stage, mesh in enumerate(schedule.placement.mesh_of):
+        if stage not in place:
+            message = f"stage {stage} has no optimiser step, but other stages do"
+            problems.append(Problem("missing", message, mesh))
+    for row, column, action in schedule.actions():
+        if action.kind in ("B", "W", "I") and action.stage in place:
+            at = place[action.stage]
+            if (row, column) > at:
+                message = f"the optimiser step of stage {action.stage} runs before {action}"
+                problems.append(Problem("order", message, *at, f"{action.stage}O"))
+    return problems
+
+
+def _deadlock(program: Program, cycle: list[tuple[int, int]]) -> Problem:
+    steps = program.steps
+    parts = []
+    for head, need in cycle:
+        mesh, other = program.mesh[head], program.mesh[need]
+        where = f"mesh {mesh} is at {steps[head]} and waits for {steps[need]}"
+        parts.append(f"{where} on mesh {other}" if other != mesh else f"{where}, later on itself")
+    head = cycle[0][0]
+    row, column = program.place(head)
+    message = "deadlock: " + "; ".join(parts)
+    return Problem("deadlock", message, row, column, str(steps[head]))
+
+
+def _blocked(program: Program, run: Blocking) -> list[Problem]:
+    problems: list[Problem] = []
+    for mesh, position, pairs in run.waiting:
+        row, column = mesh, position - program.first[mesh]
+        last = position >= program.first[mesh + 1]
+        action = "" if last else str(program.steps[position])
+        texts = []
+        for producer, target in pairs:
+            source = program.mesh[producer]
+            if source == mesh:
+                texts.append(f"to send {program.steps[producer]} to mesh {target}")
+            else:
+                texts.append(f"to receive {program.steps[producer]} from mesh {source}")
+        message = f"deadlock when transfers block: mesh {mesh} waits {' and '.join(texts)}"
+        problems.append(Problem("blocking", message, row, -1 if last else column, action))
+    return problems
+
+
+def _memory_limit(
+    schedule: Schedule, limit: PerStage, activation: PerStage, weight_fraction: float
+) -> list[Problem]:
+    limits = limit if isinstance(limit, tuple) else (limit,) * schedule.meshes
+    if len(limits) != schedule.meshes:
+        raise ScheduleError(f"{len(limits)} memory limits for {schedule.meshes} meshes")
+    share = per_stage(activation, schedule, "activation")
+    keep = not schedule.forward_only
+    problems: list[Problem] = []
+    for mesh, order in enumerate(schedule.orders):
+        held = 0.0
+        changes = _memory.changes(order, share, weight_fraction, keep)
+        for column, (taken, given) in enumerate(changes):
+            held += taken
+            if held > limits[mesh] + 1e-9:
+                peak = _memory.peak(order, share, weight_fraction, keep)
+                message = (
+                    f"mesh {mesh} would hold {held:g} microbatches of activations, "
+                    f"its limit is {limits[mesh]:g} (peak {peak:g})"
+                )
+                problems.append(Problem("memory", message, mesh, column, str(order[column])))
+                break
+            held -= given
+    return problems

@@ -1,0 +1,147 @@
+"""What actions and transfers cost. Any unit of time will do, as long as it is one unit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from mpmd_trace.schedules._actions import Action, Step
+from mpmd_trace.schedules._errors import ScheduleError
+from mpmd_trace.schedules._schedule import Schedule
+
+PerStage: TypeAlias = float | tuple[float, ...]
+"""A number for a whole mesh (all its chunks together), or one number for each stage."""
+
+PerLink: TypeAlias = float | Mapping[tuple[int, int], float]
+"""A number for every pair of meshes, or one for each (source, target); absent pairs have 0."""
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Times of the actions, and of the transfers between meshes.
+
+    A single number is the time of a *mesh* for one microbatch, all its chunks together, so that
+    one of V chunks takes 1/V of it (the convention of the papers). A tuple holds the time of each
+    *stage*, taken as it is.
+
+    - `forward`, `input_grad`, `weight_grad`: F, I and W;
+    - `backward`: a full backward; the sum of I and W unless given;
+    - `fused`: a block of a forward and a backward; the sum of its parts unless given;
+    - `optimizer`: an optimiser step of a stage (of a mesh, when a single number);
+    - `actions`: the time of single actions, which beats everything above;
+    - `latency`: time from the end of an action to the arrival of its output on another mesh;
+    - `size` and `bandwidth`: the size of a stage's output (and gradient) and the size a link
+      moves per unit of time; outputs on one link queue up. Without bandwidth, size costs nothing.
+    """
+
+    forward: PerStage = 1.0
+    input_grad: PerStage = 1.0
+    weight_grad: PerStage = 1.0
+    backward: PerStage | None = None
+    fused: PerStage | None = None
+    optimizer: PerStage = 0.0
+    latency: PerLink = 0.0
+    bandwidth: PerLink | None = None
+    size: PerStage = 0.0
+    actions: Mapping[Action, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        names = ("forward", "input_grad", "weight_grad", "backward", "fused", "optimizer", "size")
+        for name in names:
+            value = getattr(self, name)
+            if isinstance(value, Sequence):
+                object.__setattr__(self, name, tuple(map(float, value)))
+                value = getattr(self, name)
+            for number in value if isinstance(value, tuple) else (value,):
+                _positive(name, number)
+        for link in ("latency", "bandwidth"):
+            value = getattr(self, link)
+            for number in value.values() if isinstance(value, Mapping) else (value,):
+                _positive(link, number)
+        if isinstance(self.bandwidth, (int, float)) and self.bandwidth == 0:
+            raise ScheduleError("bandwidth is 0, so no transfer would ever end")
+
+    def delay(self, source: int, target: int) -> float:
+        """The latency of a link; 0 within a mesh."""
+        if source == target:
+            return 0.0
+        if isinstance(self.latency, Mapping):
+            return self.latency.get((source, target), 0.0)
+        return self.latency
+
+    def seconds_per_size(self, source: int, target: int) -> float:
+        """Time to move one unit of size over a link, latency aside."""
+        if self.bandwidth is None or source == target:
+            return 0.0
+        if isinstance(self.bandwidth, Mapping):
+            width = self.bandwidth.get((source, target))
+            return 0.0 if not width else 1.0 / width
+        return 1.0 / self.bandwidth
+
+
+def _positive(name: str, number: object) -> None:
+    if number is None:
+        return
+    if not isinstance(number, (int, float)) or not 0 <= number < float("inf"):
+        raise ScheduleError(f"cost '{name}' is {number}; it must be a number, 0 or more")
+
+
+def per_stage(value: PerStage, schedule: Schedule, what: str = "cost") -> list[float]:
+    """The number of each stage: a tuple as it is, a single number divided by the mesh's chunks."""
+    if isinstance(value, tuple):
+        if len(value) != schedule.stages:
+            raise ScheduleError(
+                f"{what} lists {len(value)} stages, but schedule '{schedule.name}' "
+                f"has {schedule.stages}"
+            )
+        return [float(v) for v in value]
+    chunks = schedule.chunks_of
+    return [value / (chunks[m] or 1.0) for m in schedule.placement.mesh_of]
+
+
+class Timer:
+    """Looks up how long each step of a schedule takes."""
+
+    def __init__(self, schedule: Schedule, costs: Costs) -> None:
+        self.table: dict[str, list[float]] = {
+            "F": per_stage(costs.forward, schedule, "forward"),
+            "I": per_stage(costs.input_grad, schedule, "input_grad"),
+            "W": per_stage(costs.weight_grad, schedule, "weight_grad"),
+        }
+        self.table["B"] = (
+            [i + w for i, w in zip(self.table["I"], self.table["W"], strict=True)]
+            if costs.backward is None
+            else per_stage(costs.backward, schedule, "backward")
+        )
+        if isinstance(costs.optimizer, tuple):
+            self.table["O"] = per_stage(costs.optimizer, schedule, "optimizer")
+        else:
+            stages_on = schedule.placement.stages_on
+            self.table["O"] = [
+                costs.optimizer / len(stages_on[m]) for m in schedule.placement.mesh_of
+            ]
+        self._fused = (
+            None if costs.fused is None else per_stage(costs.fused, schedule, "fused")
+        )
+        self._actions = costs.actions
+
+    def part(self, action: Action) -> float:
+        """The time of a plain action."""
+        if self._actions:
+            own = self._actions.get(action)
+            if own is not None:
+                return own
+        return self.table[action.kind][action.stage]
+
+    def step(self, step: Step) -> float:
+        """The time of a step; a fused block costs what its parts cost unless `fused` is given."""
+        if isinstance(step, Action):
+            return self.part(step)
+        if self._fused is not None:
+            return self._fused[step.parts[0].stage]
+        return sum(self.part(p) for p in step.parts)
+
+    def work(self, step: Step) -> float:
+        """The time of the parts of a step, one after the other."""
+        return sum(self.part(p) for p in step.parts)

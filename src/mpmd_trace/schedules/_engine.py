@@ -1,0 +1,220 @@
+"""The two engines that play a program through time: transfers in the background, or blocking."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Protocol
+
+from mpmd_trace.schedules._costs import Costs, per_stage
+from mpmd_trace.schedules._program import Program
+
+
+class Run(Protocol):
+    """A program that was played: when each step started and ended, when results arrived."""
+
+    starts: list[float]
+    ends: list[float]
+
+    def finished(self) -> bool:
+        """Whether every step ran and every transfer ended."""
+
+    def arrival(self, producer: int, mesh: int) -> float:
+        """When the result of a step is on a mesh."""
+
+
+class Background:
+    """Transfers that do not make the receiving mesh wait until it needs them."""
+
+    def __init__(
+        self, program: Program, durations: list[float], costs: Costs, exposed: bool
+    ) -> None:
+        self.program, self.durations, self.costs = program, durations, costs
+        count = len(program.steps)
+        self.starts = [0.0] * count
+        self.ends = [-1.0] * count
+        self._plain = (
+            not exposed and costs.bandwidth is None and isinstance(costs.latency, (int, float))
+        )
+        self._latency = costs.latency if isinstance(costs.latency, (int, float)) else 0.0
+        self._exposed = exposed
+        self._arrivals: dict[tuple[int, int], float] = {}
+        self._link_free: dict[tuple[int, int], float] = {}
+        self._targets: list[list[int]] = []
+        if not self._plain:
+            self._targets = targets(program)
+            self._size = per_stage(costs.size, program.schedule, "size")
+        self._run()
+
+    def finished(self) -> bool:
+        """Whether every step ran."""
+        return -1.0 not in self.ends
+
+    def arrival(self, producer: int, mesh: int) -> float:
+        """When the result of a step is on a mesh."""
+        if self.program.mesh[producer] == mesh:
+            return self.ends[producer]
+        if self._plain:
+            return self.ends[producer] + self._latency
+        return self._arrivals[producer, mesh]
+
+    def _run(self) -> None:
+        program, starts, ends, durations = self.program, self.starts, self.ends, self.durations
+        mesh_of, needs, first = program.mesh, program.needs, program.first
+        plain, latency = self._plain, self._latency
+        meshes = len(first) - 1
+        position = first[:-1]
+        free = [0.0] * meshes
+        waiting: dict[int, list[int]] = {}
+        queue = deque(range(meshes))
+        while queue:
+            mesh = queue.popleft()
+            now = free[mesh]
+            i, last = position[mesh], first[mesh + 1]
+            while i < last:
+                start = now
+                for need in needs[i]:
+                    at = ends[need]
+                    if at < 0.0:
+                        waiting.setdefault(need, []).append(mesh)
+                        break
+                    if mesh_of[need] != mesh:
+                        at = at + latency if plain else self._arrivals[need, mesh]
+                    if at > start:
+                        start = at
+                else:
+                    starts[i] = start
+                    now = ends[i] = start + durations[i]
+                    if not plain:
+                        now = self._send(i, mesh, now)
+                    if i in waiting:
+                        queue.extend(waiting.pop(i))
+                    i += 1
+                    continue
+                break
+            position[mesh] = i
+            free[mesh] = now
+
+    def _send(self, step: int, mesh: int, now: float) -> float:
+        """Sends a step's results; returns when the mesh may go on."""
+        for target in self._targets[step]:
+            latency = self.costs.delay(mesh, target)
+            wire = transfer_size(self.program, step, self._size)
+            wire *= self.costs.seconds_per_size(mesh, target)
+            if self._exposed:
+                now += latency + wire
+                self._arrivals[step, target] = now
+            else:
+                begin = max(now, self._link_free.get((mesh, target), 0.0))
+                self._link_free[mesh, target] = begin + wire
+                self._arrivals[step, target] = begin + wire + latency
+        return now
+
+
+class Blocking:
+    """Transfers at which both ends meet."""
+
+    def __init__(
+        self, program: Program, durations: list[float], costs: Costs
+    ) -> None:
+        self.program = program
+        count = len(program.steps)
+        self.starts = [0.0] * count
+        self.ends = [-1.0] * count
+        size = per_stage(costs.size, program.schedule, "size")
+        groups = meeting_groups(program)
+        self._at: dict[tuple[int, int], float] = {}
+        posted: dict[tuple[int, int], float] = {}
+        meshes = len(program.first) - 1
+        position = list(program.first[:-1])
+        blocked: list[bool] = [False] * meshes
+        clock = [0.0] * meshes
+        queue = deque(range(meshes))
+        while queue:
+            mesh = queue.popleft()
+            while position[mesh] <= program.first[mesh + 1]:
+                i = position[mesh]
+                group = groups[mesh][i - program.first[mesh]]
+                if not blocked[mesh]:
+                    blocked[mesh] = True
+                    for pair in group:
+                        other = posted.get(pair)
+                        if other is None:
+                            posted[pair] = clock[mesh]
+                            continue
+                        source, target = program.mesh[pair[0]], pair[1]
+                        wire = transfer_size(program, pair[0], size)
+                        wire *= costs.seconds_per_size(source, target)
+                        begin = max(other, clock[mesh])
+                        self._at[pair] = begin + costs.delay(source, target) + wire
+                        queue.append(target if mesh == source else source)
+                if any(pair not in self._at for pair in group):
+                    break
+                blocked[mesh] = False
+                for pair in group:
+                    clock[mesh] = max(clock[mesh], self._at[pair])
+                if i < program.first[mesh + 1]:
+                    ready = max((self.ends[d] for d in program.needs[i]), default=0.0)
+                    self.starts[i] = max(clock[mesh], ready)
+                    self.ends[i] = clock[mesh] = self.starts[i] + durations[i]
+                position[mesh] += 1
+        self.waiting = [
+            (m, position[m], [p for p in groups[m][position[m] - program.first[m]]
+                              if p not in self._at])
+            for m in range(meshes)
+            if position[m] <= program.first[m + 1]
+        ]
+
+    def finished(self) -> bool:
+        """Whether every step ran and every transfer ended."""
+        return not self.waiting
+
+    def arrival(self, producer: int, mesh: int) -> float:
+        """When the result of a step is on a mesh."""
+        if self.program.mesh[producer] == mesh:
+            return self.ends[producer]
+        return self._at[producer, mesh]
+
+
+def targets(program: Program) -> list[list[int]]:
+    """For each step, the other meshes that need its result, in order of first need."""
+    out: list[list[int]] = [[] for _ in program.steps]
+    for step, needs in enumerate(program.needs):
+        mesh = program.mesh[step]
+        for need in needs:
+            if program.mesh[need] != mesh and mesh not in out[need]:
+                out[need].append(mesh)
+    return out
+
+
+def meeting_groups(program: Program) -> list[list[list[tuple[int, int]]]]:
+    """Per mesh and gap between its steps, the transfers (producer, target mesh) at that gap.
+
+    Gap k lies before the mesh's k-th step: it holds what step k-1 sends and what step k needs
+    first; the last gap lies after the last step.
+    """
+    groups: list[list[list[tuple[int, int]]]] = [
+        [[] for _ in range(program.first[m + 1] - program.first[m] + 1)]
+        for m in range(len(program.first) - 1)
+    ]
+    seen: set[tuple[int, int]] = set()
+    for step, needs in enumerate(program.needs):
+        mesh = program.mesh[step]
+        for need in needs:
+            source = program.mesh[need]
+            if source != mesh and (need, mesh) not in seen:
+                seen.add((need, mesh))
+                groups[mesh][step - program.first[mesh]].append((need, mesh))
+                groups[source][need - program.first[source] + 1].append((need, mesh))
+    return groups
+
+
+def transfer_size(program: Program, step: int, size: list[float]) -> float:
+    """How much the results of a step hold: those of its forwards and input-gradients."""
+    total = 0.0
+    for part in program.steps[step].parts:
+        if part.kind == "F":
+            total += size[part.stage]
+        elif part.kind in ("I", "B"):
+            # The gradient of a stage's input has the size of what it reads.
+            total += sum(size[p] for p in program.schedule.graph.feeds[part.stage])
+    return total

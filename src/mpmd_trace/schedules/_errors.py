@@ -1,0 +1,47 @@
+"""What goes wrong with a schedule, told to the person who wrote it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One mistake in a schedule, and the action it is about.
+
+    `row` is the mesh and `column` the position in the mesh's list, both counted from 0; they are
+    -1 where the mistake has no single place. `code` is one of `range`, `placement`, `duplicate`,
+    `missing`, `order`, `fused`, `graph`, `deadlock`, `blocking`, `memory`, `text`.
+    """
+
+    code: str
+    message: str
+    row: int = -1
+    column: int = -1
+    action: str = ""
+    hint: str = ""
+
+    def __str__(self) -> str:
+        where = ""
+        if self.row >= 0:
+            where = f"row {self.row}"
+            if self.column >= 0:
+                where += f", column {self.column}"
+            if self.action:
+                where += f" ({self.action})"
+            where += ": "
+        hint = f" ({self.hint})" if self.hint else ""
+        return f"{where}{self.message}{hint}"
+
+
+class ScheduleError(ValueError):
+    """A schedule, or a request for one, makes no sense; `problems` lists every reason."""
+
+    def __init__(self, message: str, problems: Sequence[Problem] = ()) -> None:
+        super().__init__(message)
+        self.problems = tuple(problems)
+
+
+class ScheduleWarning(UserWarning):
+    """A schedule is legal, but it is unlikely to be what its name promises."""

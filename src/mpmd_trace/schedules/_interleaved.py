@@ -1,0 +1,164 @@
+"""Schedules with several chunks of the model on each mesh, placed in a loop.
+
+Stage c*P + r is chunk c of mesh r. Sources: interleaved 1F1B (Megatron-LM, arXiv 2104.04473),
+looped BFS (arXiv 2211.05953), the circular orders of Shardy MPMD, the zero-bubble variant of
+torch's pipelining package, the KimiK2 variant of JaxPP.
+"""
+
+from __future__ import annotations
+
+import math
+
+from mpmd_trace.schedules._actions import Action, Step
+from mpmd_trace.schedules._errors import Problem, ScheduleError
+from mpmd_trace.schedules._program import build, stuck_heads
+from mpmd_trace.schedules._schedule import Placement, Schedule, make
+
+
+def group_size_for(meshes: int, microbatches: int, group_size: int | None) -> int:
+    """Microbatches per round: the given number, or as many rounds of at least P as fit."""
+    if group_size is None:
+        return math.ceil(microbatches / max(1, microbatches // meshes))
+    if group_size < min(meshes, microbatches):
+        message = (
+            f"group size {group_size} is smaller than the {meshes} meshes, so a chunk would wait "
+            "for its own output to come round"
+        )
+        hint = f"use a group size of at least {min(meshes, microbatches)}"
+        raise ScheduleError(f"{message}; {hint}", [Problem("range", message, hint=hint)])
+    return min(group_size, microbatches)
+
+
+def depth_first(microbatches: int, chunks: int, group: int) -> list[tuple[int, int]]:
+    """(chunk, microbatch) of each forward: a group through all chunks, then the next group.
+
+    The last group holds what is left over.
+    """
+    return [
+        (chunk, m)
+        for start in range(0, microbatches, group)
+        for chunk in range(chunks)
+        for m in range(start, min(start + group, microbatches))
+    ]
+
+
+def interleaved_1f1b(
+    meshes: int, microbatches: int, chunks: int = 2, group_size: int | None = None
+) -> Schedule:
+    """1F1B over V chunks per mesh, depth first; the last group may be ragged."""
+    return _interleaved("interleaved-1f1b", meshes, microbatches, chunks, group_size, extra=0)
+
+
+def kimi_k2(
+    meshes: int, microbatches: int, chunks: int = 2, group_size: int | None = None
+) -> Schedule:
+    """Interleaved 1F1B with one more warm-up forward, which leaves room to overlap transfers."""
+    return _interleaved("kimi-k2", meshes, microbatches, chunks, group_size, extra=1)
+
+
+def _interleaved(
+    name: str, meshes: int, microbatches: int, chunks: int, group_size: int | None, extra: int
+) -> Schedule:
+    group = group_size_for(meshes, microbatches, group_size)
+    schedule = _depth_first(name, meshes, microbatches, chunks, group, extra)
+    rest = microbatches % group
+    if 0 < rest < meshes and stuck_heads(build(schedule)):
+        # A last group smaller than the pipeline can wait for its own output. Filling it up and
+        # leaving the surplus out again cannot: whole microbatches do not wait for each other.
+        full = _depth_first(name, meshes, microbatches - rest + group, chunks, group, extra)
+        orders = [
+            [step for step in order if step.parts[0].microbatch < microbatches]
+            for order in full.orders
+        ]
+        schedule = make(name, orders, schedule.placement, microbatches)
+    return schedule
+
+
+def _depth_first(
+    name: str, meshes: int, microbatches: int, chunks: int, group: int, extra: int
+) -> Schedule:
+    table = depth_first(microbatches, chunks, group)
+    total = len(table)
+    orders: list[list[Step]] = []
+    for r in range(meshes):
+        fwd = [Action(c * meshes + r, "F", m) for c, m in table]
+        bwd = [Action((chunks - 1 - c) * meshes + r, "B", m) for c, m in table]
+        ahead = min(total, (chunks - 1) * group + 2 * (meshes - 1 - r) + extra)
+        order: list[Step] = list(fwd[:ahead])
+        for n in range(total):
+            if ahead + n < total:
+                order.append(fwd[ahead + n])
+            order.append(bwd[n])
+        orders.append(order)
+    return make(name, orders, Placement.loop(meshes, chunks), microbatches)
+
+
+def interleaved_zero_bubble(
+    meshes: int, microbatches: int, chunks: int = 2, group_size: int | None = None
+) -> Schedule:
+    """Interleaved 1F1B with split backwards and half the warm-up.
+
+    Mesh r holds back r weight-gradients, which fill its gaps at the end.
+    """
+    group = group_size_for(meshes, microbatches, group_size)
+    table = depth_first(microbatches, chunks, group)
+    total = len(table)
+    orders: list[list[Step]] = []
+    for r in range(meshes):
+        back = [((chunks - 1 - c) * meshes + r, m) for c, m in table]
+        ahead = min(total, (chunks - 1) * group + (meshes - 1 - r))
+        order: list[Step] = [Action(c * meshes + r, "F", m) for c, m in table[:ahead]]
+        for n, (stage, m) in enumerate(back):
+            if ahead + n < total:
+                c, mb = table[ahead + n]
+                order.append(Action(c * meshes + r, "F", mb))
+            order.append(Action(stage, "I", m))
+            if n >= r:
+                order.append(Action(back[n - r][0], "W", back[n - r][1]))
+        order += [Action(s, "W", m) for s, m in back[max(0, total - r) :]]
+        orders.append(order)
+    return make("interleaved-zero-bubble", orders, Placement.loop(meshes, chunks), microbatches)
+
+
+def looped_bfs(meshes: int, microbatches: int, chunks: int = 2) -> Schedule:
+    """Breadth first: every microbatch through one chunk, then the next chunk.
+
+    The backward takes chunks and microbatches in descending order.
+    """
+    orders: list[list[Step]] = []
+    for r in range(meshes):
+        order: list[Step] = [
+            Action(c * meshes + r, "F", m) for c in range(chunks) for m in range(microbatches)
+        ]
+        order += [
+            Action(c * meshes + r, "B", m)
+            for c in reversed(range(chunks))
+            for m in reversed(range(microbatches))
+        ]
+        orders.append(order)
+    return make("looped-bfs", orders, Placement.loop(meshes, chunks), microbatches)
+
+
+def circular(meshes: int, microbatches: int, chunks: int = 2) -> Schedule:
+    """Groups of P microbatches through all chunks; then the backwards of the groups, in order."""
+    orders: list[list[Step]] = []
+    for r in range(meshes):
+        table = depth_first(microbatches, chunks, meshes)
+        order: list[Step] = [Action(c * meshes + r, "F", m) for c, m in table]
+        order += [Action((chunks - 1 - c) * meshes + r, "B", m) for c, m in table]
+        orders.append(order)
+    return make("circular", orders, Placement.loop(meshes, chunks), microbatches)
+
+
+def circular_with_reversed_backward(
+    meshes: int, microbatches: int, chunks: int = 2
+) -> Schedule:
+    """Circular, with the backwards in exactly the reverse order of the forwards."""
+    orders: list[list[Step]] = []
+    for r in range(meshes):
+        table = depth_first(microbatches, chunks, meshes)
+        order: list[Step] = [Action(c * meshes + r, "F", m) for c, m in table]
+        order += [Action(c * meshes + r, "B", m) for c, m in reversed(table)]
+        orders.append(order)
+    placement = Placement.loop(meshes, chunks)
+    return make("circular-with-reversed-backward", orders, placement, microbatches)

@@ -1,0 +1,53 @@
+"""How many activations each mesh holds, over its own order of actions.
+
+The unit is the activations of one microbatch on one mesh; a chunk of V holds 1/V of it. A
+forward takes its share when it starts. A full backward gives it back when it ends. Of a split
+backward, the weight-gradient keeps the fraction w of it: 1-w is given back when the
+input-gradient ends, w when the weight-gradient ends. w = 1 is the pessimistic count, w = 0 the
+optimistic one; a transformer layer has M_B = sb(34h+5as) and M_W = 32sbh (arXiv 2401.10241).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from mpmd_trace.schedules._actions import Step
+
+
+def changes(
+    order: Iterable[Step], share: Sequence[float], weight_fraction: float, keep: bool = True
+) -> list[tuple[float, float]]:
+    """For each step of a mesh, (taken at its start, given back at its end).
+
+    Without `keep` no backward follows, and a forward gives back what it took.
+    """
+    out: list[tuple[float, float]] = []
+    for step in order:
+        taken = given = 0.0
+        for part in step.parts:
+            kind = part.kind
+            if kind == "F":
+                taken += share[part.stage]
+                if not keep:
+                    given += share[part.stage]
+            elif kind == "B":
+                given += share[part.stage]
+            elif kind == "I":
+                given += share[part.stage] * (1.0 - weight_fraction)
+            elif kind == "W":
+                given += share[part.stage] * weight_fraction
+        out.append((taken, given))
+    return out
+
+
+def peak(
+    order: Iterable[Step], share: Sequence[float], weight_fraction: float, keep: bool = True
+) -> float:
+    """The most a mesh holds at once. Time plays no part: a mesh does one thing after the other."""
+    held = highest = 0.0
+    for taken, given in changes(order, share, weight_fraction, keep):
+        held += taken
+        if held > highest:
+            highest = held
+        held -= given
+    return round(highest, 9)

@@ -1,0 +1,212 @@
+"""The library: every schedule by name, with its other names and what it asks for."""
+
+from __future__ import annotations
+
+import difflib
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+from mpmd_trace.schedules._check import validate
+from mpmd_trace.schedules._costs import Costs
+from mpmd_trace.schedules._errors import Problem, ScheduleError, ScheduleWarning
+from mpmd_trace.schedules._graph import StageGraph
+from mpmd_trace.schedules._schedule import Schedule, contiguous_stages
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A schedule of the library.
+
+    `options` are the keyword arguments beside meshes and microbatches: `chunks`, `group_size`,
+    `costs`, `memory_limit`, `weight_fraction`. `chunks` is the number of chunks per mesh it has
+    when it cannot choose.
+    """
+
+    name: str
+    summary: str
+    source: str
+    function: str
+    aliases: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+    fixed: tuple[tuple[str, Any], ...] = ()
+    placement: str = "one stage per mesh"
+    needs: str = ""
+
+    def generator(self) -> Callable[..., Schedule]:
+        """The function that makes the schedule; its module is imported now, not before."""
+        module, function = self.function.split(":")
+        made = getattr(import_module(f"mpmd_trace.schedules.{module}"), function)
+        return partial(made, **dict(self.fixed)) if self.fixed else made
+
+
+_INTERLEAVED = ("chunks", "group_size")
+_LOOP = "V chunks per mesh, in a loop"
+_V = "2 chunks per mesh, in a V"
+_TWO_WAYS = "2 chains in opposite directions, parameters twice"
+_ZB = "arXiv 2401.10241"
+_AUTO = ("costs", "memory_limit", "weight_fraction")
+
+ENTRIES: tuple[Entry, ...] = (
+    Entry("none", "program order: one microbatch after the other", "", "_classic:program_order"),
+    Entry("gpipe", "all forwards, then all backwards", "arXiv 1811.06965", "_classic:gpipe"),
+    Entry("1f1b", "one forward, one backward; memory bounded by the number of meshes",
+          "arXiv 2104.04473", "_classic:one_f_one_b", ("one-f-one-b", "dapple")),
+    Entry("eager-1f1b", "1F1B with twice the warm-up: hides transfers", "JaxPP",
+          "_classic:eager_one_f_one_b"),
+    Entry("gpipe-but-1f1b-for-last-mesh", "GPipe, but the last mesh starts each backward at once",
+          "Shardy MPMD", "_classic:gpipe_but_1f1b_for_last_mesh"),
+    Entry("interleaved-1f1b", "1F1B over several chunks per mesh, depth first",
+          "arXiv 2104.04473", "_interleaved:interleaved_1f1b", ("interleaved",),
+          _INTERLEAVED, placement=_LOOP),
+    Entry("kimi-k2", "interleaved 1F1B with one more warm-up forward", "JaxPP, Megatron-LM",
+          "_interleaved:kimi_k2", ("kimi",), _INTERLEAVED, placement=_LOOP),
+    Entry("looped-bfs", "breadth first: every microbatch through a chunk, then the next chunk",
+          "arXiv 2211.05953", "_interleaved:looped_bfs", ("bfs", "interleaved-gpipe"),
+          ("chunks",), placement=_LOOP),
+    Entry("circular", "groups of P microbatches through all chunks; backwards in the same groups",
+          "Shardy MPMD", "_interleaved:circular", (), ("chunks",), placement=_LOOP),
+    Entry("circular-with-reversed-backward", "circular, backwards in reverse order",
+          "Shardy MPMD", "_interleaved:circular_with_reversed_backward", (),
+          ("chunks",), placement=_LOOP),
+    Entry("zb-h1", "1F1B's memory, a third of its bubble", _ZB, "_zero_bubble:zb_h1",
+          ("zero-bubble-h1", "zero-bubble", "zb1p")),
+    Entry("zb-h2", "no bubble in the span, twice the memory of 1F1B", _ZB, "_zero_bubble:zb_h2",
+          ("zero-bubble-h2-zero-tx-latency", "zero-bubble-h2"), needs="M >= 2P-1"),
+    Entry("zb-h2-half-latency", "ZB-H2 for transfers that take half a stage time", "Shardy MPMD",
+          "_zero_bubble:zb_h2", ("zero-bubble-h2-half-tx-latency",),
+          fixed=(("transfer_ratio", 0.5),), needs="M >= 3P-2"),
+    Entry("zb-h2-full-latency", "ZB-H2 for transfers that take a whole stage time", "Shardy MPMD",
+          "_zero_bubble:zb_h2", ("zero-bubble-h2-full-tx-latency",),
+          fixed=(("transfer_ratio", 1.0),), needs="M >= 4P-3"),
+    Entry("interleaved-zero-bubble", "interleaved 1F1B with split backwards, half the warm-up",
+          "torch", "_interleaved:interleaved_zero_bubble", ("interleaved-zb",),
+          _INTERLEAVED, placement=_LOOP),
+    Entry("zb-v", "no bubble in the span at F = I = W, memory of 1F1B", "arXiv 2405.15362",
+          "_zero_bubble:zb_v", ("zbv", "zbv-zero-bubble", "zero-bubble-v"),
+          placement=_V, needs="M >= 2P-1"),
+    Entry("v-half", "half of 1F1B's memory, about half of its bubble", "arXiv 2405.15362",
+          "_vshape:v_half", (), ("memory_limit",), placement=_V),
+    Entry("v-min", "a third of 1F1B's memory, about two thirds of its bubble", "arXiv 2405.15362",
+          "_vshape:v_min", (), (), placement=_V),
+    Entry("dualpipe", "two directions at once; forward and backward of a mesh overlap",
+          "DeepSeek DualPipe", "_dual:dualpipe", ("dual-pipe",),
+          placement=_TWO_WAYS,
+          needs="P and M even, M >= 2P"),
+    Entry("dualpipe-v", "DualPipe with one chain folded into a V", "DeepSeek DualPipe",
+          "_dual:dualpipe_v", ("dual-pipe-v",), placement=_V, needs="M >= 2P"),
+    Entry("parallel-pipelines-with-wrap-around",
+          "inference on a ring: microbatch k starts on mesh k", "Shardy MPMD",
+          "_classic:parallel_pipelines_with_wrap_around", ("wrap-around",)),
+    Entry("zb-auto", "the best of 8 greedy zero-bubble heuristics under a memory limit",
+          _ZB, "_greedy:zb_auto", ("zero-bubble-auto", "zb-greedy"), _AUTO),
+)
+
+
+MAX_PAIRS = 2_000_000
+"""Forwards of the largest schedule that is made: what fits in memory and in a few minutes."""
+
+
+def canonical(name: str) -> str:
+    """A name without case, spaces, dashes and underscores."""
+    return "".join(c for c in name.lower() if c.isalnum())
+
+
+_BY_NAME: Mapping[str, Entry] = {
+    canonical(n): entry for entry in ENTRIES for n in (entry.name, *entry.aliases)
+}
+
+
+def find_entry(name: str) -> Entry:
+    """The entry of a name, ours or the reference's, in any case; else the nearest names."""
+    entry = _BY_NAME.get(canonical(name))
+    if entry is None:
+        near = difflib.get_close_matches(canonical(name), _BY_NAME, n=4, cutoff=0.5)
+        names = list(dict.fromkeys(_BY_NAME[n].name for n in near))[:3]
+        hint = f"did you mean {' or '.join(names)}?" if names else (
+            "known are " + ", ".join(e.name for e in ENTRIES)
+        )
+        message = f"unknown schedule '{name}'"
+        raise ScheduleError(f"{message}; {hint}", [Problem("name", message, hint=hint)])
+    return entry
+
+
+def schedule_names() -> list[str]:
+    """Our names of all schedules, in the order of the library."""
+    return [entry.name for entry in ENTRIES]
+
+
+def get_schedule(
+    name: str,
+    meshes: int,
+    microbatches: int,
+    *,
+    chunks: int | None = None,
+    group_size: int | None = None,
+    costs: Costs | None = None,
+    memory_limit: float | None = None,
+    weight_fraction: float | None = None,
+    graph: StageGraph | None = None,
+    stages_per_chunk: int = 1,
+    guard: bool = True,
+) -> Schedule:
+    """The schedule of that name, checked.
+
+    Options a schedule has no use for must be left out, except `costs`, `memory_limit` and
+    `weight_fraction`, which only zb-auto reads. `graph` is another data flow between the stages;
+    `stages_per_chunk` puts that many stages in a row where one would be. With `guard`, a schedule
+    that degenerates (too few microbatches) gives a `ScheduleWarning` with simulated times.
+    """
+    entry = find_entry(name)
+    for what, value in (("meshes", meshes), ("microbatches", microbatches), ("chunks", chunks),
+                        ("group size", group_size)):
+        if value is not None and (not isinstance(value, int) or value < 1):
+            message = f"the number of {what} is {value}; it must be 1 or more"
+            if what == "group size":
+                message = f"the group size is {value}; it must be 1 or more"
+            raise ScheduleError(message, [Problem("range", message)])
+    if meshes * microbatches * (chunks or 1) > MAX_PAIRS:
+        message = (
+            f"{meshes} meshes x {microbatches} microbatches x {chunks or 1} chunks is more than "
+            f"this library handles ({MAX_PAIRS} forwards)"
+        )
+        raise ScheduleError(message, [Problem("range", message)])
+    given: dict[str, Any] = {
+        "chunks": chunks,
+        "group_size": group_size,
+        "costs": costs,
+        "memory_limit": memory_limit,
+        "weight_fraction": weight_fraction,
+    }
+    own = {_V: (2,), _TWO_WAYS: (1, 2)}.get(entry.placement, (1,))
+    if chunks is not None and "chunks" not in entry.options and chunks not in own:
+        message = f"schedule '{entry.name}' has {entry.placement}; chunks={chunks} does not fit it"
+        raise ScheduleError(message, [Problem("range", message)])
+    if group_size is not None and "group_size" not in entry.options:
+        users = ", ".join(e.name for e in ENTRIES if "group_size" in e.options)
+        message = f"schedule '{entry.name}' has no group size; those that have are {users}"
+        raise ScheduleError(message, [Problem("range", message)])
+    options = {k: v for k, v in given.items() if v is not None and k in entry.options}
+    schedule = entry.generator()(meshes, microbatches, **options)
+    if stages_per_chunk != 1:
+        schedule = contiguous_stages(schedule, stages_per_chunk)
+    if graph is not None:
+        schedule = schedule.with_graph(graph)
+    validate(schedule)
+    if guard:
+        from mpmd_trace.schedules._guard import degenerate
+
+        for text in degenerate(entry, schedule, costs):
+            warnings.warn(text, ScheduleWarning, stacklevel=2)
+    return schedule
+
+
+def orders(
+    name: str, meshes: int, microbatches: int, **options: Any
+) -> list[list[tuple[int, str, int]]]:
+    """The total order of each mesh as plain `(stage, kind, microbatch)` tuples."""
+    schedule = get_schedule(name, meshes, microbatches, **options)
+    return [[(s, k, m) for s, k, m in schedule.total_order(i)] for i in range(schedule.meshes)]

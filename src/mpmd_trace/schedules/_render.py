@@ -1,0 +1,105 @@
+"""Pictures as SVG (no dependency) and PNG (Pillow)."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+from xml.sax.saxutils import escape
+
+from mpmd_trace.schedules._errors import ScheduleError
+from mpmd_trace.schedules._picture import Line, Picture, Rect, Text
+
+FONT = "DejaVu Sans, Verdana, Helvetica, sans-serif"
+MAX_PNG_SIDE = 32_000
+
+
+def to_svg(picture: Picture) -> str:
+    """A self-contained SVG; resting the pointer on an action shows its name and times."""
+    out = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_n(picture.width)}" '
+        f'height="{_n(picture.height)}" viewBox="0 0 {_n(picture.width)} {_n(picture.height)}" '
+        f'font-family="{FONT}">',
+        f'<rect width="{_n(picture.width)}" height="{_n(picture.height)}" fill="#ffffff"/>',
+    ]
+    for shape in picture.shapes:
+        if isinstance(shape, Rect):
+            out.append(_rect(shape))
+        elif isinstance(shape, Text):
+            weight = ' font-weight="bold"' if shape.bold else ""
+            anchor = f' text-anchor="{shape.anchor}"' if shape.anchor != "start" else ""
+            # Labels lie on the actions, and must not catch the pointer.
+            out.append(
+                f'<text x="{_n(shape.x)}" y="{_n(shape.y)}" font-size="{_n(shape.size)}" '
+                f'fill="{shape.fill}"{anchor}{weight} pointer-events="none">'
+                f"{escape(shape.text)}</text>"
+            )
+        else:
+            points = " ".join(f"{_n(x)},{_n(y)}" for x, y in shape.points)
+            out.append(
+                f'<polyline points="{points}" fill="{shape.fill or "none"}" '
+                f'stroke="{shape.stroke}" stroke-width="{_n(shape.width)}"/>'
+            )
+    out.append("</svg>")
+    return "\n".join(out) + "\n"
+
+
+def _rect(shape: Rect) -> str:
+    title = f"<title>{escape(shape.title)}</title>" if shape.title else ""
+    place = f'x="{_n(shape.x)}" width="{_n(shape.width)}"'
+    if not shape.second:
+        box = f'<rect {place} y="{_n(shape.y)}" height="{_n(shape.height)}" fill="{shape.fill}"'
+        return f"{box}>{title}</rect>" if title else f"{box}/>"
+    half = shape.height / 2
+    return (
+        f"<g>{title}"
+        f'<rect {place} y="{_n(shape.y)}" height="{_n(half)}" fill="{shape.fill}"/>'
+        f'<rect {place} y="{_n(shape.y + half)}" height="{_n(half)}" fill="{shape.second}"/></g>'
+    )
+
+
+def _n(value: float) -> str:
+    return f"{round(value, 2):g}" if abs(value) < 1e5 else str(round(value))
+
+
+def save_png(picture: Picture, path: str | Path, zoom: float | None = None) -> None:
+    """Writes a PNG of the picture's size times `zoom` (2, less if very wide); needs Pillow."""
+    try:
+        from PIL import Image, ImageDraw, ImageFont
+    except ImportError:
+        raise ScheduleError(
+            "PNG pictures need Pillow; install it, or write SVG, which needs nothing"
+        ) from None
+
+    if zoom is None:
+        zoom = 2.0 if picture.width <= 6000 else 1.25
+    zoom = min(zoom, MAX_PNG_SIDE / max(picture.width, picture.height))
+    size = (math.ceil(picture.width * zoom), math.ceil(picture.height * zoom))
+    image = Image.new("RGB", size, "white")
+    pen = ImageDraw.Draw(image)
+    fonts: dict[float, Any] = {}
+    anchors = {"start": "ls", "middle": "ms", "end": "rs"}
+    for shape in picture.shapes:
+        if isinstance(shape, Rect):
+            left, right = shape.x * zoom, (shape.x + shape.width) * zoom - 1
+            halves = [(shape.y, shape.height, shape.fill)]
+            if shape.second:
+                half = shape.height / 2
+                halves = [(shape.y, half, shape.fill), (shape.y + half, half, shape.second)]
+            for y, height, fill in halves:
+                box = (left, y * zoom, max(right, left), max((y + height) * zoom - 1, y * zoom))
+                pen.rectangle(box, fill=fill)
+        elif isinstance(shape, Line):
+            points = [(x * zoom, y * zoom) for x, y in shape.points]
+            if shape.fill:
+                pen.polygon(points, fill=shape.fill)
+            pen.line(points, fill=shape.stroke, width=max(1, round(shape.width * zoom)))
+        else:
+            font = fonts.get(shape.size)
+            if font is None:
+                font = fonts[shape.size] = ImageFont.load_default(size=shape.size * zoom)
+            pen.text(
+                (shape.x * zoom, shape.y * zoom), shape.text, fill=shape.fill, font=font,
+                anchor=anchors[shape.anchor],
+            )
+    image.save(path, format="PNG")

@@ -1,0 +1,371 @@
+"""A schedule: an ordered list of actions per mesh, and where each stage lives."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from mpmd_trace.schedules._actions import Action, Kind, Step, parse_action
+from mpmd_trace.schedules._errors import Problem, ScheduleError
+from mpmd_trace.schedules._graph import StageGraph
+
+_COMMENT = re.compile(r"#\s*(ring|edges|only):\s*([\d\s-]+)")
+
+PlacementKind: TypeAlias = Literal["loop", "v", "custom"]
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The mesh of each stage: `mesh_of[stage]`."""
+
+    meshes: int
+    mesh_of: tuple[int, ...]
+
+    @classmethod
+    def loop(cls, meshes: int, chunks: int = 1) -> Placement:
+        """Stage `s` on mesh `s mod meshes`: 0 1 2 3 0 1 2 3."""
+        return cls(meshes, tuple(s % meshes for s in range(meshes * chunks)))
+
+    @classmethod
+    def v(cls, meshes: int, chunks: int = 2) -> Placement:
+        """Down and up again: 0 1 2 3 3 2 1 0. The first and the last stage share a mesh."""
+        down = tuple(range(meshes))
+        rows = [down if c % 2 == 0 else down[::-1] for c in range(chunks)]
+        return cls(meshes, tuple(m for row in rows for m in row))
+
+    @classmethod
+    def of(cls, mesh_of: Iterable[int], meshes: int | None = None) -> Placement:
+        """Any table of meshes, one per stage."""
+        table = tuple(mesh_of)
+        return cls(max(table, default=-1) + 1 if meshes is None else meshes, table)
+
+    @property
+    def kind(self) -> PlacementKind:
+        """`loop`, `v`, or `custom` for anything else."""
+        chunks, rest = divmod(len(self.mesh_of), max(self.meshes, 1))
+        if rest == 0 and chunks:
+            if self.mesh_of == Placement.loop(self.meshes, chunks).mesh_of:
+                return "loop"
+            if self.mesh_of == Placement.v(self.meshes, chunks).mesh_of:
+                return "v"
+        return "custom"
+
+    @cached_property
+    def stages_on(self) -> tuple[tuple[int, ...], ...]:
+        """The stages of each mesh, ascending."""
+        rows: list[list[int]] = [[] for _ in range(self.meshes)]
+        for stage, mesh in enumerate(self.mesh_of):
+            if 0 <= mesh < self.meshes:
+                rows[mesh].append(stage)
+        return tuple(tuple(row) for row in rows)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What each mesh does, in order; nothing about time.
+
+    `only` restricts a stage to some microbatches (a schedule with two directions runs half of
+    them through each chain). `model_stage` names the part of the model a stage computes, for
+    schedules that hold a part twice. `forward_only` schedules have no backward passes.
+    """
+
+    name: str
+    orders: tuple[tuple[Step, ...], ...]
+    placement: Placement
+    microbatches: int
+    graph: StageGraph
+    forward_only: bool = False
+    only: tuple[range, ...] | None = None
+    model_stage: tuple[int, ...] | None = None
+    notes: tuple[str, ...] = field(default=(), compare=False)
+
+    @property
+    def meshes(self) -> int:
+        """How many meshes there are."""
+        return self.placement.meshes
+
+    @property
+    def stages(self) -> int:
+        """How many stages there are."""
+        return len(self.placement.mesh_of)
+
+    def microbatches_of(self, stage: int) -> range:
+        """The microbatches that run through a stage."""
+        return range(self.microbatches) if self.only is None else self.only[stage]
+
+    @cached_property
+    def chunks_of(self) -> tuple[float, ...]:
+        """For each mesh, the number of its stages that one microbatch visits (V in the papers)."""
+        return tuple(
+            sum(len(self.microbatches_of(s)) for s in stages) / max(self.microbatches, 1)
+            for stages in self.placement.stages_on
+        )
+
+    @cached_property
+    def splits_backward(self) -> bool:
+        """Whether some backward pass is split in input- and weight-gradient."""
+        return any(a.kind == "W" for _, _, a in self.actions())
+
+    def actions(self) -> Iterator[tuple[int, int, Action]]:
+        """Every plain action with its (row, column); the parts of a fused one share a column."""
+        for row, order in enumerate(self.orders):
+            for column, step in enumerate(order):
+                for part in step.parts:
+                    yield row, column, part
+
+    def total_order(self, mesh: int) -> list[tuple[int, Kind, int]]:
+        """The order of one mesh as plain `(stage, kind, microbatch)`; fused parts in sequence."""
+        return [(a.stage, a.kind, a.microbatch) for step in self.orders[mesh] for a in step.parts]
+
+    def texts(self) -> list[list[str]]:
+        """The orders as text, one list per mesh."""
+        return [[str(step) for step in order] for order in self.orders]
+
+    def __len__(self) -> int:
+        return sum(len(order) for order in self.orders)
+
+    def with_graph(self, graph: StageGraph) -> Schedule:
+        """The same orders, with another data flow between the stages."""
+        if len(graph) != self.stages:
+            message = f"the graph has {len(graph)} stages, the schedule {self.stages}"
+            raise ScheduleError(message, [Problem("graph", message)])
+        return replace(self, graph=graph)
+
+    def with_optimizer(self) -> Schedule:
+        """The same schedule with an optimiser step of each stage after its last backward."""
+        orders: list[tuple[Step, ...]] = []
+        for order in self.orders:
+            last: dict[int, int] = {}
+            for column, step in enumerate(order):
+                for part in step.parts:
+                    last[part.stage] = column
+            after: dict[int, list[int]] = {}
+            for stage, column in last.items():
+                after.setdefault(column, []).append(stage)
+            row: list[Step] = []
+            for column, step in enumerate(order):
+                row.append(step)
+                row += [Action(stage, "O") for stage in sorted(after.get(column, ()))]
+            orders.append(tuple(row))
+        return replace(self, orders=tuple(orders))
+
+    def unfused(self) -> Schedule:
+        """The same schedule with each fused block as its parts, one after the other."""
+        orders = tuple(tuple(p for step in order for p in step.parts) for order in self.orders)
+        return replace(self, orders=orders)
+
+    def to_csv(self) -> str:
+        """One line per mesh, actions separated by commas.
+
+        What the lists do not tell is written as comments in front: a data flow that is not a
+        chain, and stages that do not run all microbatches.
+        """
+        head = ""
+        if self.graph.entry is not None:
+            head += f"# ring: {' '.join(map(str, self.graph.entry))}\n"
+        elif not self.graph.is_chain:
+            edges = [f"{p}-{s}" for s, feeds in enumerate(self.graph.feeds) for p in feeds]
+            head += f"# edges: {' '.join(edges)}\n"
+        if self.only is not None:
+            head += f"# only: {' '.join(f'{r.start}-{r.stop - 1}' for r in self.only)}\n"
+        return head + "".join(",".join(row) + "\n" for row in self.texts())
+
+
+def contiguous_stages(schedule: Schedule, per_stage: int) -> Schedule:
+    """Each stage becomes `per_stage` stages in a row on the same mesh, run one after the other.
+
+    Stage s turns into stages s*n to s*n+n-1, in that order forwards and in reverse backwards.
+    """
+    if per_stage < 1:
+        raise ScheduleError("a stage is made of at least one stage")
+    if schedule.graph.entry is not None:
+        raise ScheduleError("a pipeline that wraps around has one stage per mesh")
+
+    def spread(step: Step) -> Iterator[Step]:
+        for part in step.parts:
+            inner = range(part.stage * per_stage, (part.stage + 1) * per_stage)
+            for stage in inner if part.kind in ("F", "O") else reversed(inner):
+                yield Action(stage, part.kind, part.microbatch)
+
+    feeds: list[tuple[int, ...]] = []
+    for stage in range(schedule.stages):
+        first = tuple(p * per_stage + per_stage - 1 for p in schedule.graph.feeds[stage])
+        feeds.append(first)
+        feeds += [(stage * per_stage + k,) for k in range(per_stage - 1)]
+    return Schedule(
+        name=schedule.name,
+        orders=tuple(tuple(a for step in order for a in spread(step)) for order in schedule.orders),
+        placement=Placement.of(
+            (m for m in schedule.placement.mesh_of for _ in range(per_stage)), schedule.meshes
+        ),
+        microbatches=schedule.microbatches,
+        graph=StageGraph(tuple(feeds)),
+        forward_only=schedule.forward_only,
+        only=None
+        if schedule.only is None
+        else tuple(r for r in schedule.only for _ in range(per_stage)),
+        model_stage=None
+        if schedule.model_stage is None
+        else tuple(s * per_stage + k for s in schedule.model_stage for k in range(per_stage)),
+        notes=schedule.notes,
+    )
+
+
+def from_orders(
+    orders: Iterable[Iterable[Step | str]],
+    *,
+    name: str = "custom",
+    placement: Placement | None = None,
+    microbatches: int | None = None,
+    graph: StageGraph | None = None,
+    forward_only: bool | None = None,
+) -> Schedule:
+    """A schedule from lists of actions (or their text), one per mesh.
+
+    What is not given is read off the lists: a stage lives on the first mesh that mentions it,
+    stages form a chain, and a schedule without any backward action is an inference schedule.
+    Nothing is checked here; `check` does that.
+    """
+    rows: list[tuple[Step, ...]] = []
+    for r, order in enumerate(orders):
+        row: list[Step] = []
+        for c, step in enumerate(order):
+            if isinstance(step, str):
+                try:
+                    step = parse_action(step)
+                except ScheduleError as error:
+                    old = error.problems[0]
+                    new = Problem("text", old.message, r, c, "", old.hint)
+                    raise ScheduleError(str(new), [new]) from None
+            row.append(step)
+        rows.append(tuple(row))
+    plain = [(r, a) for r, row_ in enumerate(rows) for step in row_ for a in step.parts]
+    if not plain:
+        raise ScheduleError("the table holds no actions")
+    if placement is None:
+        home: dict[int, int] = {}
+        for r, action in plain:
+            home.setdefault(action.stage, r)
+        absent = [s for s in range(max(home)) if s not in home]
+        if absent:
+            message = (f"stages {', '.join(map(str, absent))} have no action, "
+                       f"but stage {max(home)} does")
+            raise ScheduleError(message, [Problem("missing", message)])
+        placement = Placement.of((home[s] for s in range(len(home))), len(rows))
+    if microbatches is None:
+        microbatches = max(a.microbatch for _, a in plain) + 1
+    if forward_only is None:
+        forward_only = all(a.kind == "F" for _, a in plain)
+    return Schedule(
+        name=name,
+        orders=tuple(rows),
+        placement=placement,
+        microbatches=microbatches,
+        graph=StageGraph.chain(len(placement.mesh_of)) if graph is None else graph,
+        forward_only=forward_only,
+    )
+
+
+def load_csv(
+    source: str | Path,
+    *,
+    placement: Placement | None = None,
+    microbatches: int | None = None,
+    graph: StageGraph | None = None,
+    name: str | None = None,
+) -> Schedule:
+    """A schedule from a table: one line per mesh, actions such as `2F0` separated by commas.
+
+    `source` is a path, or the text itself when it contains a line break. Empty cells are idle
+    slots and are skipped; lines that start with # are comments.
+    """
+    if isinstance(source, Path) or "\n" not in source:
+        path = Path(source)
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "not a text file"
+            raise ScheduleError(f"cannot read schedule table {path}: {reason}") from None
+        name = name or path.stem
+    else:
+        text = source
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
+    rows = [
+        [cell.strip() for cell in row if cell.strip()]
+        for row in csv.reader(io.StringIO("\n".join(lines)))
+    ]
+    while rows and not rows[-1]:
+        rows.pop()
+    schedule = from_orders(
+        rows,
+        name=name or "csv",
+        placement=placement,
+        microbatches=microbatches,
+        graph=graph,
+    )
+    return _with_comments(schedule, text, graph is None)
+
+
+def _with_comments(schedule: Schedule, text: str, graph_too: bool) -> Schedule:
+    """Applies what `to_csv` wrote as comments; other comments mean nothing."""
+    for line in text.splitlines():
+        match = _COMMENT.fullmatch(line.strip())
+        if match is None:
+            continue
+        what, rest = match.group(1), match.group(2).split()
+        try:
+            if what == "ring" and graph_too:
+                graph = StageGraph.ring(schedule.stages, [int(v) for v in rest])
+                schedule = schedule.with_graph(graph)
+            elif what == "edges" and graph_too:
+                pairs = [tuple(map(int, v.split("-"))) for v in rest]
+                graph = StageGraph.from_edges(schedule.stages, [(a, b) for a, b in pairs])
+                schedule = schedule.with_graph(graph)
+            elif what == "only":
+                ends = [tuple(map(int, v.split("-"))) for v in rest]
+                if len(ends) != schedule.stages:
+                    raise ValueError("one range per stage")
+                schedule = replace(schedule, only=tuple(range(a, b + 1) for a, b in ends))
+        except ValueError as error:
+            if isinstance(error, ScheduleError):
+                raise
+            message = f"cannot read the comment '{line.strip()}'"
+            raise ScheduleError(message, [Problem("text", message)]) from None
+    return schedule
+
+
+def save_csv(schedule: Schedule, path: str | Path) -> None:
+    """Writes the table that `load_csv` reads."""
+    Path(path).write_text(schedule.to_csv(), encoding="utf-8")
+
+
+def make(
+    name: str,
+    orders: Sequence[Sequence[Step]],
+    placement: Placement,
+    microbatches: int,
+    *,
+    graph: StageGraph | None = None,
+    forward_only: bool = False,
+    only: tuple[range, ...] | None = None,
+    model_stage: tuple[int, ...] | None = None,
+    notes: Sequence[str] = (),
+) -> Schedule:
+    """A schedule from a generator's lists; stages form a chain unless `graph` is given."""
+    return Schedule(
+        name,
+        tuple(tuple(order) for order in orders),
+        placement,
+        microbatches,
+        StageGraph.chain(len(placement.mesh_of)) if graph is None else graph,
+        forward_only,
+        only,
+        model_stage,
+        tuple(notes),
+    )

@@ -1,0 +1,209 @@
+"""Which schedule is best for these costs and this memory, and how far from perfect it is."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mpmd_trace.schedules._costs import Costs, Timer
+from mpmd_trace.schedules._errors import Problem, ScheduleError, ScheduleWarning
+from mpmd_trace.schedules._exact import Exact, Measure, binaries, solve_exact
+from mpmd_trace.schedules._greedy import ALL_CHOICES, greedy, limits_of
+from mpmd_trace.schedules._registry import ENTRIES, find_entry, get_schedule
+from mpmd_trace.schedules._result import Simulation
+from mpmd_trace.schedules._schedule import Placement, Schedule, make
+from mpmd_trace.schedules._simulate import simulate
+
+NOT_SEARCHED = ("none", "zb-auto", "parallel-pipelines-with-wrap-around")
+"""The worst case, what `search` itself does, and inference."""
+
+EXACT_UP_TO = 60
+"""Binary variables up to which `search` proves optimality unasked (seconds of work)."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A schedule, what its simulation says, and whether it keeps to the memory limit."""
+
+    schedule: Schedule
+    result: Simulation
+    fits: bool
+    chunks: int = 1
+
+    @property
+    def name(self) -> str:
+        """The name, with the number of chunks where the schedule has a choice."""
+        entry_chunks = self.chunks > 1 and self.schedule.placement.kind == "loop"
+        return f"{self.schedule.name}/{self.chunks}" if entry_chunks else self.schedule.name
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """The best schedule, all candidates from best to worst, and a bound.
+
+    `lower_bound` is a time (by `measure`) that no schedule of this kind beats: proved by the
+    exact solver where `exact` is given, else from the work and the ramps alone.
+    """
+
+    best: Candidate
+    candidates: tuple[Candidate, ...]
+    measure: Measure
+    lower_bound: float
+    exact: Exact | None
+
+    def value(self, candidate: Candidate) -> float:
+        """The time of a candidate by the measure of the search."""
+        return candidate.result.span if self.measure == "span" else candidate.result.makespan
+
+    @property
+    def gap(self) -> float:
+        """How far the best is above the bound, as a fraction of it; 0 means optimal."""
+        value = self.value(self.best)
+        return max(0.0, (value - self.lower_bound) / self.lower_bound) if self.lower_bound else 0.0
+
+
+def search(
+    costs: Costs | None = None,
+    memory_limit: float | Sequence[float] | None = None,
+    *,
+    meshes: int,
+    microbatches: int,
+    chunks: Sequence[int] = (1,),
+    measure: Measure = "makespan",
+    weight_fraction: float = 1.0,
+    exact: bool | None = None,
+    time_limit: float = 60.0,
+    names: Sequence[str] | None = None,
+) -> SearchResult:
+    """Tries the library and the greedy zero-bubble family, and proves a bound for small cases.
+
+    `memory_limit` is in microbatches of activations per mesh. `measure` is what to minimise:
+    `makespan` for one step by itself, `span` when steps may overlap. `chunks` are the numbers of
+    chunks per mesh to try; with more than one chunk, per-stage costs must be given as one number
+    per mesh. `exact` asks for (or forbids) the exact solver, which runs unasked up to
+    `EXACT_UP_TO` binary variables and covers one chunk per mesh.
+    """
+    costs = Costs() if costs is None else costs
+    limits = None if memory_limit is None else limits_of(meshes, memory_limit, 0.0)
+    candidates: list[Candidate] = []
+
+    def consider(schedule: Schedule, v: int) -> None:
+        result = simulate(schedule, costs, weight_fraction=weight_fraction)
+        fits = limits is None or all(
+            p <= limit + 1e-9 for p, limit in zip(result.peak_activations, limits, strict=True)
+        )
+        candidates.append(Candidate(schedule, result, fits, v))
+
+    refused: list[str] = []
+    for schedule, v in _library(meshes, microbatches, chunks, names, costs, memory_limit, refused):
+        try:
+            consider(schedule, v)
+        except ScheduleError as error:
+            refused.append(str(error))
+    if names is None and 1 in chunks:
+        own = limits or [2.0 * meshes] * meshes
+        seen: set[object] = set()
+        for choice in ALL_CHOICES:
+            schedule = greedy(meshes, microbatches, costs, own, weight_fraction, choice)
+            if schedule.orders not in seen:
+                seen.add(schedule.orders)
+                consider(schedule, 1)
+    if not candidates:
+        reason = f": {refused[0]}" if refused else ""
+        raise ScheduleError(f"no schedule suits {meshes} meshes and {microbatches} "
+                            f"microbatches{reason}")
+
+    def rank(c: Candidate) -> tuple[float, ...]:
+        value = c.result.span if measure == "span" else c.result.makespan
+        other = c.result.makespan if measure == "span" else c.result.span
+        return (not c.fits, round(value, 9), round(max(c.result.peak_activations), 9),
+                round(other, 9))
+
+    candidates.sort(key=rank)
+    solved: Exact | None = None
+    if exact or (exact is None and names is None and 1 in chunks
+                 and binaries(meshes, microbatches) <= EXACT_UP_TO):
+        start = next((c.schedule for c in candidates if c.fits and _splits(c)), None)
+        limit = None if limits is None else min(limits)
+        solved = solve_exact(
+            meshes, microbatches, costs, limit, weight_fraction=weight_fraction,
+            measure=measure, start=start, time_limit=time_limit,
+        )
+        if solved.schedule is not start:
+            consider(solved.schedule, 1)
+            candidates.sort(key=rank)
+    best = candidates[0]
+    if not best.fits:
+        lowest = min(candidates, key=lambda c: max(c.result.peak_activations))
+        message = (
+            f"no schedule of {meshes} meshes and {microbatches} microbatches keeps to the memory "
+            f"limit; {lowest.name} comes closest with {max(lowest.result.peak_activations):g}"
+        )
+        raise ScheduleError(message, [Problem("memory", message)])
+    bound = _bound(meshes, microbatches, costs, measure, max(chunks))
+    if solved is not None and best.chunks == 1:
+        bound = max(bound, solved.lower_bound)
+    return SearchResult(best, tuple(candidates), measure, bound, solved)
+
+
+def _library(
+    meshes: int,
+    microbatches: int,
+    chunks: Sequence[int],
+    names: Sequence[str] | None,
+    costs: Costs,
+    memory_limit: float | Sequence[float] | None,
+    refused: list[str],
+) -> list[tuple[Schedule, int]]:
+    """The library's schedules that suit the numbers; why others do not goes to `refused`."""
+    out: list[tuple[Schedule, int]] = []
+    entries = ENTRIES if names is None else [find_entry(n) for n in names]
+    for entry in entries:
+        if names is None and entry.name in NOT_SEARCHED:
+            continue
+        own = chunks if "chunks" in entry.options else (2,) if "in a V" in entry.placement else (1,)
+        for v in own:
+            if v not in chunks or (names is None and v == 1 and "chunks" in entry.options):
+                continue
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", ScheduleWarning)
+                    limit = memory_limit if isinstance(memory_limit, (int, float)) else None
+                    made = get_schedule(
+                        entry.name, meshes, microbatches,
+                        chunks=v if "chunks" in entry.options else None,
+                        costs=costs, memory_limit=limit, guard=False,
+                    )
+            except ScheduleError as error:
+                refused.append(str(error))
+                continue
+            out.append((made, v))
+    return out
+
+
+def _splits(candidate: Candidate) -> bool:
+    """Whether the exact model covers the schedule: one stage per mesh and split backwards."""
+    schedule = candidate.schedule
+    whole = any(a.kind == "B" for _, _, a in schedule.actions())
+    return schedule.stages == schedule.meshes and not whole
+
+
+def _bound(meshes: int, microbatches: int, costs: Costs, measure: Measure, chunks: int) -> float:
+    """A mesh cannot finish before its first input arrives, all its work, and the way back.
+
+    With several chunks only the first and last chunk's way counts.
+    """
+    frame = make("bound", [()] * meshes, Placement.loop(meshes), microbatches)
+    timer = Timer(frame, costs)
+    best = 0.0
+    for s in range(meshes):
+        work = sum(timer.table[k][s] for k in ("F", "I", "W")) * microbatches
+        head = tail = 0.0
+        if measure == "makespan" and chunks == 1:
+            for p in range(s):
+                head += timer.table["F"][p] + costs.delay(p, p + 1)
+            # After its last input-gradient a mesh may still have weight-gradients to run, so the
+            # way back to mesh 0 counts only as far as those do not cover it: not at all here.
+        best = max(best, head + work + tail)
+    return best

@@ -1,0 +1,224 @@
+"""The data model: text, CSV, placements, users' own schedules, costs and transfers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mpmd_trace.schedules import (
+    Action,
+    Costs,
+    Event,
+    Fused,
+    Placement,
+    ScheduleError,
+    Timeline,
+    check,
+    find_entry,
+    from_comparator,
+    from_function,
+    from_key,
+    from_orders,
+    get_schedule,
+    load_csv,
+    orders,
+    parse_action,
+    save_csv,
+    schedule_names,
+    simulate,
+)
+
+plain = st.builds(
+    Action, st.integers(0, 200), st.sampled_from(["F", "I", "W", "B"]), st.integers(0, 999)
+)
+
+
+@given(plain | st.builds(lambda a, b: Fused((a, b)), plain, plain))
+def test_text_round_trips(step: Action | Fused) -> None:
+    assert parse_action(str(step)) == step
+
+
+def test_text() -> None:
+    assert str(Action(2, "F", 0)) == "2F0"
+    assert str(Action(3, "O")) == "3O"
+    assert str(Fused((Action(0, "F", 7), Action(7, "B", 3)))) == "(0F7;7B3)OVERLAP_F_B"
+    for bad in ("", "F0", "2X0", "2F", "2O1", "(0F7;7B3)OVERLAP_B_F", "2f0", "2F0 2F1"):
+        with pytest.raises(ScheduleError, match="cannot read action"):
+            parse_action(bad)
+
+
+def test_csv(tmp_path: Path) -> None:
+    names = ("1f1b", "interleaved-zero-bubble", "dualpipe-v", "zb-v", "dualpipe",
+             "parallel-pipelines-with-wrap-around")
+    for name in names:
+        schedule = get_schedule(name, 4, 8)
+        save_csv(schedule, tmp_path / "s.csv")
+        loaded = load_csv(tmp_path / "s.csv")
+        assert loaded.orders == schedule.orders
+        assert loaded.placement == schedule.placement
+        assert (loaded.graph, loaded.only) == (schedule.graph, schedule.only)
+        assert loaded.microbatches == schedule.microbatches
+        assert check(loaded) == []
+    text = "# a comment\n0F0, ,0B0\n1F0,1B0,\n"
+    assert load_csv(text).texts() == [["0F0", "0B0"], ["1F0", "1B0"]]
+    with pytest.raises(ScheduleError, match=r"row 1, column 1: cannot read action '1Q0'"):
+        load_csv("0F0,0B0\n1F0,1Q0\n")
+    with pytest.raises(ScheduleError, match="cannot read the comment '# only: 0-1'"):
+        load_csv("# only: 0-1\n0F0\n1F0\n")
+    with pytest.raises(ScheduleError, match="cannot read schedule table"):
+        load_csv(tmp_path / "none.csv")
+    with pytest.raises(ScheduleError, match="holds no actions"):
+        load_csv("\n\n")
+    with pytest.raises(ScheduleError, match="stages 1 have no action"):
+        load_csv("0F0\n2F0\n")
+
+
+def test_placements() -> None:
+    assert Placement.loop(3, 2).mesh_of == (0, 1, 2, 0, 1, 2)
+    assert Placement.v(3).mesh_of == (0, 1, 2, 2, 1, 0)
+    assert [Placement.loop(3, 2).kind, Placement.v(3).kind, Placement.of((0, 0, 1)).kind] == [
+        "loop", "v", "custom"]
+    assert Placement.v(2).stages_on == ((0, 3), (1, 2))
+
+
+REFERENCE = {
+    "1F1B": "1f1b",
+    "GPipe": "gpipe",
+    "Circular": "circular",
+    "CircularWithReversedBackward": "circular-with-reversed-backward",
+    "GPipeBut1F1BForLastMesh": "gpipe-but-1f1b-for-last-mesh",
+    "ZeroBubbleH1": "zb-h1",
+    "ZeroBubbleH2ZeroTxLatency": "zb-h2",
+    "ZeroBubbleH2HalfTxLatency": "zb-h2-half-latency",
+    "ZeroBubbleH2FullTxLatency": "zb-h2-full-latency",
+    "ParallelPipelinesWithWrapAround": "parallel-pipelines-with-wrap-around",
+    "none": "none",
+}
+
+
+@pytest.mark.parametrize("name", REFERENCE)
+def test_names_of_the_reference(name: str) -> None:
+    for text in (name, name.lower(), name.upper()):
+        assert find_entry(text).name == REFERENCE[name]
+    for own in schedule_names():
+        assert find_entry(own.replace("-", "_")).name == own
+
+
+def test_orders_as_plain_tuples() -> None:
+    assert orders("1f1b", 2, 2)[1] == [(1, "F", 0), (1, "B", 0), (1, "F", 1), (1, "B", 1)]
+    assert (0, "F", 7) in orders("dualpipe-v", 4, 8)[0]
+
+
+def test_comparator() -> None:
+    def one_f_one_b(a: Action, b: Action) -> bool:
+        if a.kind == "B" and b.kind == "F":
+            return a.microbatch == b.microbatch - 4 + a.stage
+        if a.kind == "F" and b.kind == "B":
+            return a.microbatch == b.microbatch + 4 - (a.stage + 1)
+        return a.microbatch < b.microbatch
+
+    assert from_comparator(one_f_one_b, 4, 8).orders == get_schedule("1f1b", 4, 8).orders
+    free = from_comparator(lambda a, b: False, 2, 2)
+    assert free.orders == get_schedule("none", 2, 2).orders
+    with pytest.raises(ScheduleError, match="a circle on mesh 0"):
+        from_comparator(lambda a, b: a.kind == b.kind, 2, 3)
+
+
+def test_comparator_of_a_chunked_split_schedule_keeps_the_data_flow() -> None:
+    schedule = from_comparator(
+        lambda a, b: (a.kind != "F", a.microbatch) < (b.kind != "F", b.microbatch),
+        2, 3, chunks=2, split=True,
+    )
+    assert check(schedule) == []
+
+
+def test_sort_key_and_function() -> None:
+    key = from_key(lambda a: (a.kind == "B", a.microbatch), 4, 8)
+    assert key.orders == get_schedule("gpipe", 4, 8).orders
+    made = from_function(
+        lambda meshes, count: [[f"{r}F{m}" for m in range(count)] for r in range(meshes)], 3, 2
+    )
+    assert made.forward_only and check(made) == []
+    with pytest.raises(ScheduleError, match="1 lists of actions for 2 meshes"):
+        from_function(lambda meshes, count: [["0F0"]], 2, 1)
+    with pytest.raises(ScheduleError, match="do not compare"):
+        from_key(lambda a: a.microbatch if a.kind == "F" else "x", 1, 2)
+
+
+def test_uneven_stages_and_per_action_costs() -> None:
+    schedule = get_schedule("gpipe", 2, 2)
+    result = simulate(schedule, Costs(forward=(1, 3), input_grad=(1, 1), weight_grad=(0, 0)))
+    assert result.makespan == 1 + 2 * 3 + 2 * 1 + 1
+    assert result.ideal == 2 * (3 + 1) and result.work == [4, 8]
+    slow = simulate(schedule, Costs(actions={Action(0, "F", 0): 5.0}))
+    assert slow.makespan == simulate(schedule).makespan + 4
+
+
+def test_bandwidth_latency_and_overlap() -> None:
+    schedule = from_orders([["0F0", "0F1"], ["1F0", "1F1"]])
+    costs = Costs(forward=1, latency=0.5, bandwidth=2.0, size=4.0)
+    result = simulate(schedule, costs)
+    # Each output takes 2 on the wire; the second one queues behind the first.
+    assert result.timeline.rows[1][0].start == 1 + 2 + 0.5
+    assert result.timeline.rows[1][1].start == 1 + 2 + 2 + 0.5
+    exposed = simulate(schedule, costs, transfers="exposed")
+    assert exposed.timeline.rows[0][1].start == 1 + 2.5
+    assert exposed.timeline.rows[1][1].start == 2 * (1 + 2.5)
+    blocking = simulate(schedule, costs, transfers="blocking")
+    assert blocking.makespan >= exposed.makespan
+    one_way = simulate(schedule, Costs(latency={(0, 1): 7.0}))
+    assert one_way.timeline.rows[1][0].start == 8
+
+
+def test_blocking_equals_async_without_transfer_time() -> None:
+    for name in ("gpipe", "1f1b", "zb-h1"):
+        schedule = get_schedule(name, 4, 8)
+        assert simulate(schedule, transfers="blocking").makespan >= simulate(schedule).makespan
+
+
+def test_fused_cost() -> None:
+    schedule = get_schedule("dualpipe-v", 4, 8)
+    both = simulate(schedule, Costs(fused=3.0)).makespan
+    hidden = simulate(schedule, Costs(fused=2.2)).makespan
+    assert hidden < both == simulate(schedule).makespan
+
+
+def test_memory_curve_and_fraction() -> None:
+    schedule = from_orders([["0F0", "0I0", "0F1", "0W0", "0I1", "0W1"]])
+    assert simulate(schedule).memory_curve(0) == [
+        (0, 0), (0, 1), (2, 2), (4, 1), (6, 0)]
+    assert simulate(schedule, weight_fraction=0.25).peak_activations == (1.25,)
+    assert simulate(schedule, weight_fraction=0.0).peak_activations == (1.0,)
+    loaded = simulate(schedule, static=3.0, activation=2.0)
+    assert loaded.peak_memory == (7.0,)
+
+
+def test_dualpipe_holds_each_part_of_the_model_twice() -> None:
+    schedule = get_schedule("dualpipe", 4, 8)
+    assert schedule.model_stage == (0, 1, 2, 3, 0, 1, 2, 3)
+    assert schedule.microbatches_of(0) == range(4) and schedule.microbatches_of(4) == range(4, 8)
+    assert schedule.placement.stages_on[0] == (0, 7)
+
+
+def test_measured_timeline() -> None:
+    events = [Event(1, Action(1, "F", 0), 7.0, 8.0), Event(0, Action(0, "F", 0), 5.0, 6.5)]
+    timeline = Timeline.from_events("measured", events, " ms")
+    assert timeline.rows[0][0].start == 0 and timeline.end == 3
+
+
+def test_stands_alone() -> None:
+    code = (
+        "import sys, mpmd_trace.schedules as s; s.simulate(s.get_schedule('zb-h1', 4, 8));"
+        "print([m for m in ('jax', 'scipy', 'matplotlib', 'numpy') if m in sys.modules])"
+    )
+    path = str(Path(__file__).parents[2] / "src")
+    out = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True,
+        env={"PYTHONPATH": path, "PATH": ""},
+    )
+    assert out.stdout.strip() == "[]"

@@ -1,0 +1,94 @@
+"""Text grids, SVG, PNG and traces."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+from mpmd_trace.schedules import (
+    Costs,
+    Event,
+    Timeline,
+    chrome_trace,
+    draw,
+    get_schedule,
+    grid,
+    path_report,
+    report,
+    save_png,
+    simulate,
+    to_svg,
+)
+
+
+def test_grid() -> None:
+    text = grid(simulate(get_schedule("1f1b", 2, 3)))
+    assert text == (
+        "mesh 0           4           8\n"
+        "0    F0 F1 ......B0--- F2 B1--- ...B2---\n"
+        "1    ...F0 B0--- F1 B1--- F2 B2--- ......\n"
+    )
+
+
+def test_grid_names_stages_where_a_mesh_has_several() -> None:
+    text = grid(simulate(get_schedule("dualpipe-v", 2, 4)))
+    assert "0F0" in text and "&" in text
+
+
+def test_grid_panels() -> None:
+    text = grid(simulate(get_schedule("1f1b", 4, 8)), 40)
+    assert all(len(line) <= 40 for line in text.splitlines())
+    assert text.count("mesh") == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "meshes", "microbatches"),
+    [("zb-h1", 4, 8), ("dualpipe-v", 4, 8), ("1f1b", 32, 128)],
+)
+def test_svg(name: str, meshes: int, microbatches: int) -> None:
+    schedule = get_schedule(name, meshes, microbatches)
+    svg = to_svg(draw(simulate(schedule)))
+    root = ET.fromstring(svg)
+    titles = [e for e in root.iter() if e.tag.endswith("title")]
+    assert len(titles) == len(schedule)
+    width = float(root.get("width") or 0)
+    texts = [e for e in root.iter() if e.tag.endswith("text")]
+    assert len(texts) >= len(schedule) and all(0 <= float(t.get("x") or -1) < width for t in texts)
+    assert svg == to_svg(draw(simulate(schedule)))
+
+
+def test_png_is_reproducible(tmp_path: Path) -> None:
+    result = simulate(get_schedule("zb-v", 4, 8))
+    for name in ("a.png", "b.png"):
+        save_png(draw(result), tmp_path / name)
+    data = (tmp_path / "a.png").read_bytes()
+    assert data.startswith(b"\x89PNG") and data == (tmp_path / "b.png").read_bytes()
+
+
+def test_plan_beside_measurement() -> None:
+    plan = simulate(get_schedule("1f1b", 2, 2), Costs(2, 2, 2))
+    events = [
+        Event(e.mesh, e.step, 1.1 * e.start + 3, 1.1 * e.end + 3)
+        for row in plan.timeline.rows for e in row
+    ]
+    measured = Timeline.from_events("measured", events, " ms")
+    svg = to_svg(draw(plan, measured))
+    assert "1f1b beside measured" in svg and "measured: makespan 19.8 ms" in svg
+
+
+def test_trace() -> None:
+    schedule = get_schedule("interleaved-1f1b", 2, 4)
+    data = json.loads(chrome_trace(simulate(schedule)))
+    phases = [e["ph"] for e in data["traceEvents"]]
+    assert phases.count("X") == len(schedule)
+    assert phases.count("s") == phases.count("f") > 0 and "C" in phases
+
+
+def test_reports() -> None:
+    result = simulate(get_schedule("1f1b", 4, 8))
+    assert "bubble (makespan) 9  = 27.27 %" in report(result)
+    assert "bubble (span)     9" in report(result)
+    assert path_report(result).startswith("critical path: F 11, B 22\n")
