@@ -13,6 +13,7 @@ from typing import TypeVar
 from .types import Type, parse_type
 
 __all__ = [
+    "UNIT",
     "ArrayAttr",
     "Attribute",
     "Axis",
@@ -29,7 +30,6 @@ __all__ = [
     "TensorShardingPerValueAttr",
     "TopologyAttr",
     "TypeAttr",
-    "UNIT",
     "UnitAttr",
     "UserOriginAttr",
     "matching_bracket",

@@ -19,7 +19,9 @@ from .types import Type
 
 __all__ = ["Block", "BlockArg", "Op", "OpResult", "Region", "Use", "Value", "op_class"]
 
-_STRIDE = 1 << 10
+#: Order numbers: those of neighbours differ by a stride, and the first is so large that many ops fit in front.
+_STRIDE = 1 << 20
+_FIRST = 1 << 50
 
 
 class Use:
@@ -575,7 +577,7 @@ class Block:
         if not self._ordered:
             op._order = -1
         elif after is None:
-            op._order = 0 if before is None else before._order + _STRIDE
+            op._order = _FIRST if before is None else before._order + _STRIDE
         else:
             low = before._order if before is not None else after._order - 2 * _STRIDE
             op._order = (low + after._order) // 2
@@ -597,7 +599,7 @@ class Block:
         op._order = -1
 
     def _renumber(self) -> None:
-        order = _STRIDE * 2
+        order = _FIRST
         op = self._first
         while op is not None:
             op._order = order

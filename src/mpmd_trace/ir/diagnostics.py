@@ -33,10 +33,13 @@ class Diagnostic:
     op: str | None = None
 
     def __str__(self) -> str:
-        lines = [f"{self.location}: {self.severity}: {self.message}"]
+        place = "" if self.location.resolved == "unknown" else f"{self.location}: "
+        lines = [f"{place}{self.severity}: {self.message}"]
         if self.op:
             lines += ["  " + line for line in self.op.splitlines()]
-        lines += [f"{note.location}: note: {note.message}" for note in self.notes]
+        for note in self.notes:
+            place = "" if note.location.resolved == "unknown" else f"{note.location}: "
+            lines.append(f"{place}note: {note.message}")
         return "\n".join(lines)
 
 

@@ -389,10 +389,16 @@ class FuncOp(Op):
         self._set_dicts("res_attrs", dicts)
 
     def arg_attr(self, index: int, name: str) -> Attribute | None:
-        return self.arg_attrs[index].entries.get(name)
+        return self._entry("arg_attrs", index, name)
 
     def res_attr(self, index: int, name: str) -> Attribute | None:
-        return self.res_attrs[index].entries.get(name)
+        return self._entry("res_attrs", index, name)
+
+    def _entry(self, which: str, index: int, name: str) -> Attribute | None:
+        found = self.props.get(which)
+        if not isinstance(found, ArrayAttr):
+            return None
+        return cast(DictAttr, found.elements[index]).entries.get(name)
 
     def set_arg_attr(self, index: int, name: str, value: Attribute | None) -> None:
         """Set an argument attribute; None removes it."""

@@ -139,7 +139,7 @@ def tensor(shape: tuple[int, ...], element: str, encoding: str | None = None) ->
     return found
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def mesh_tensor(
     mesh: str,
     tensor: TensorType,

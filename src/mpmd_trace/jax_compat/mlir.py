@@ -13,10 +13,10 @@ from typing import Any
 from ..ir.diagnostics import Diagnostic, MpmdError, Note
 from ..ir.location import Location
 
-__all__ = ["prettify", "run_pipeline", "to_generic"]
+__all__ = ["normalize_attribute", "prettify", "run_pipeline", "to_generic"]
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _registry() -> Any:
     from jaxlib.mlir import ir
     from jaxlib.mlir._mlir_libs import _jax_mlir_ext
@@ -117,6 +117,11 @@ def to_generic(text: str, *, filename: str = "-", allow_unregistered: bool = Fal
     return generic.replace('loc("-":', f'loc("{filename}":') if filename != "-" else generic
 
 
+def module_to_generic(module: Any) -> str:
+    """A jaxlib module in generic form with locations; the module is not changed."""
+    return _generic(module)
+
+
 def prettify(generic: str, *, debug_info: bool = False, allow_unregistered: bool = True) -> str:
     """Generic text in the dialects' own syntax.  Text that does not verify stays generic."""
     from jaxlib.mlir import ir
@@ -129,6 +134,17 @@ def prettify(generic: str, *, debug_info: bool = False, allow_unregistered: bool
             return generic
         text: str = module.operation.get_asm(enable_debug_info=debug_info, assume_verified=True)
     return text
+
+
+def prettify_or_fail(generic: str, *, debug_info: bool = False, generic_form: bool = False) -> str:
+    """Generic text in the dialects' own syntax.  Raises `MpmdError` when it does not verify."""
+    context = new_context(allow_unregistered=True)
+    with context:
+        module = _parse(generic, context, "-")
+        text: str = module.operation.get_asm(
+            enable_debug_info=debug_info, print_generic_op_form=generic_form, assume_verified=True
+        )
+    return text if text.endswith("\n") else text + "\n"
 
 
 def run_pipeline(
@@ -156,7 +172,7 @@ def run_pipeline(
         return _generic(module), found
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def pipeline_parses(pipeline: str) -> bool:
     """Whether MLIR's pass registry in jaxlib knows every pass of this textual pipeline."""
     from jaxlib.mlir import passmanager
@@ -168,3 +184,28 @@ def pipeline_parses(pipeline: str) -> bool:
         except ValueError:
             return False
     return True
+
+
+@functools.lru_cache(maxsize=None)
+def expand_pipeline(pipeline: str) -> str:
+    """The passes that a named pipeline stands for, as text.  Raises `MpmdError` when jaxlib does not know it."""
+    from jaxlib.mlir import passmanager
+
+    context = new_context()
+    with context, _collecting(context):
+        try:
+            return str(passmanager.PassManager.parse(pipeline, context))
+        except ValueError as error:
+            raise MpmdError(f"cannot read the pipeline '{pipeline}': {error}") from None
+
+
+@functools.cache
+def _attribute_context() -> Any:
+    return new_context()
+
+
+def normalize_attribute(text: str) -> str:
+    """The attribute as MLIR prints it: `dense<"0x0000803F"> : tensor<f32>` is `dense<1.000000e+00> : ...`."""
+    from jaxlib.mlir import ir
+
+    return str(ir.Attribute.parse(text, _attribute_context()))

@@ -1,0 +1,315 @@
+"""Where the parts of a program run: topology, assignments, schedule."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import jax
+from jax.sharding import AbstractMesh, Mesh
+
+from mpmd_trace.frontend.errors import FrontendError, problem, raise_problems
+from mpmd_trace.frontend.names import nearest
+from mpmd_trace.ir.diagnostics import Diagnostic
+
+MEMORY_KINDS = ("device", "pinned_host")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Assignment:
+    """The mesh of a name; for a computation perhaps a stage, for a tensor perhaps a memory."""
+
+    mesh: str
+    stage: int | None = None
+    memory_kind: str | None = None
+
+    def __str__(self) -> str:
+        kind = "" if self.memory_kind is None else f"#{self.memory_kind}"
+        stage = "" if self.stage is None else f"/{self.stage}"
+        return f"{self.mesh}{kind}{stage}"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Config:
+    """A checked configuration; made by `make_config`."""
+
+    #: The meshes by name, in the order of the topology.
+    topology: Mapping[str, Mesh | AbstractMesh]
+    #: The assignment of each name.
+    assignments: Mapping[str, Assignment]
+    #: Pytree prefixes of the dynamic arguments and of the result, of `Assignment` or None.
+    input_mesh_assignment: Any
+    output_mesh_assignment: Any
+    partitioning_options: Mapping[str, Any]
+    #: A schedule or the name of one.
+    pipeline_schedule: Any
+    fragment_merge_rules: tuple[Any, ...]
+    fragment_schedule_rules: tuple[Any, ...]
+
+    @property
+    def name_to_mesh_assignment(self) -> dict[str, str]:
+        """The mesh of each name, with `#memory_kind` where there is one."""
+        return {n: str(dataclasses.replace(a, stage=None)) for n, a in self.assignments.items()}
+
+    @property
+    def name_to_stage_assignment(self) -> dict[str, int]:
+        """The stage of each name that has one."""
+        return {n: a.stage for n, a in self.assignments.items() if a.stage is not None}
+
+    @property
+    def assignment_text(self) -> str:
+        """The assignments as the passes' option: `name@mesh/stage`, comma separated."""
+        return ",".join(f"{name}@{a}" for name, a in self.assignments.items())
+
+    @property
+    def is_abstract(self) -> bool:
+        """Whether a mesh has no devices, so that programs can be compiled but not run."""
+        return any(isinstance(mesh, AbstractMesh) for mesh in self.topology.values())
+
+    def input_meshes(self, in_tree: Any) -> dict[int, Assignment]:
+        """The assigned inputs, by position among the leaves of `in_tree` (args, kwargs)."""
+        leaves = jax.tree.unflatten(in_tree, range(in_tree.num_leaves))[0]
+        return _per_leaf(self.input_mesh_assignment, leaves, "input_mesh_assignment")
+
+    def output_meshes(self, out_tree: Any) -> dict[int, Assignment]:
+        """The assigned outputs, by position among the leaves of `out_tree`."""
+        leaves = jax.tree.unflatten(out_tree, range(out_tree.num_leaves))
+        return _per_leaf(self.output_mesh_assignment, leaves, "output_mesh_assignment")
+
+
+def make_config(
+    topology: Mapping[str, Mesh | AbstractMesh] | Sequence[tuple[str, Mesh | AbstractMesh]],
+    name_to_mesh_assignment: Mapping[str, str | tuple[str, int | None]],
+    *,
+    name_to_stage_assignment: Mapping[str, int] | None = None,
+    input_mesh_assignment: Any = (),
+    output_mesh_assignment: Any = (),
+    partitioning_options: Mapping[str, Any] | None = None,
+    pipeline_schedule: Any = None,
+    fragment_merge_rules: Iterable[Any] = (),
+    fragment_schedule_rules: Iterable[Any] = (),
+) -> Config:
+    """A configuration, checked as far as that is possible without a program.
+
+    Args:
+        topology: the meshes by name. An `AbstractMesh` serves for compiling only.
+        name_to_mesh_assignment: for each name `"mesh"`, `"mesh/stage"` or `(mesh, stage)`; a mesh
+            may carry a memory kind for tensors, `"mesh#pinned_host"`.
+        name_to_stage_assignment: stages of names, besides those given with the meshes.
+        input_mesh_assignment: a pytree prefix of the dynamic arguments, of mesh names (with memory
+            kind) or None; `()` assigns nothing.
+        output_mesh_assignment: a pytree prefix of the result, likewise.
+        partitioning_options: options of the compiler, by name.
+        pipeline_schedule: a schedule, or the name of one.
+        fragment_merge_rules: which fragments become one.
+        fragment_schedule_rules: which fragments run in a given order.
+
+    Raises:
+        FrontendError: with every mistake found.
+    """
+    problems: list[Diagnostic] = []
+    options = dict(partitioning_options or {})
+    meshes = _topology(topology, options, problems)
+    assignments: dict[str, Assignment] = {}
+    stages = dict(name_to_stage_assignment or {})
+    for name, value in dict(name_to_mesh_assignment).items():
+        found = _assignment(value, f"the name {name!r}", meshes, problems)
+        if found is None:
+            continue
+        stage = stages.get(name, found.stage)
+        if found.stage is not None and stage != found.stage:
+            problems.append(
+                problem(
+                    f"the name {name!r} has stage {found.stage} in name_to_mesh_assignment and "
+                    f"stage {stage} in name_to_stage_assignment. Give it once."
+                )
+            )
+        if not _is_stage(stage):
+            problems.append(problem(f"the name {name!r} has stage {stage!r}; a stage is an int from 0 on."))
+            continue
+        assignments[name] = dataclasses.replace(found, stage=stage)
+    for name in stages:
+        if name not in name_to_mesh_assignment:
+            problems.append(
+                problem(
+                    f"the name {name!r} has a stage but no mesh. " + nearest(name, name_to_mesh_assignment)
+                )
+            )
+    _check_stages(assignments, problems)
+    inputs = _prefix(input_mesh_assignment, "input_mesh_assignment", meshes, problems)
+    outputs = _prefix(output_mesh_assignment, "output_mesh_assignment", meshes, problems)
+    raise_problems(problems)
+    return Config(
+        topology=MappingProxyType(meshes),
+        assignments=MappingProxyType(assignments),
+        input_mesh_assignment=inputs,
+        output_mesh_assignment=outputs,
+        partitioning_options=MappingProxyType(options),
+        pipeline_schedule=pipeline_schedule,
+        fragment_merge_rules=tuple(fragment_merge_rules),
+        fragment_schedule_rules=tuple(fragment_schedule_rules),
+    )
+
+
+def _topology(
+    topology: Any, options: Mapping[str, Any], problems: list[Diagnostic]
+) -> dict[str, Mesh | AbstractMesh]:
+    pairs = list(topology.items()) if isinstance(topology, Mapping) else list(topology)
+    meshes: dict[str, Mesh | AbstractMesh] = {}
+    owners: dict[Any, str] = {}
+    if not pairs:
+        problems.append(problem("the topology has no mesh. Give at least one, by name."))
+    for pair in pairs:
+        if not isinstance(pair, tuple) or len(pair) != 2:
+            problems.append(
+                problem(f"a topology lists (name, mesh) pairs or maps names to meshes; got {pair!r}.")
+            )
+            continue
+        name, mesh = pair
+        if not isinstance(name, str) or not name or set(name) & set(',@#"'):
+            problems.append(problem(f"{name!r} cannot name a mesh: use a string without , @ # or quotes."))
+        elif name in meshes:
+            problems.append(problem(f"the topology has two meshes called {name!r}."))
+        elif not isinstance(mesh, (Mesh, AbstractMesh)):
+            problems.append(
+                problem(
+                    f"the mesh {name!r} is a {type(mesh).__name__}; make it with jax.sharding.Mesh "
+                    "or, for compiling only, jax.sharding.AbstractMesh."
+                )
+            )
+        else:
+            meshes[name] = mesh
+            _check_devices(name, mesh, owners, problems)
+    if not options.get("enable_heterogeneous_meshes"):
+        _check_axes(meshes, problems)
+    return meshes
+
+
+def _check_devices(
+    name: str, mesh: Mesh | AbstractMesh, owners: dict[Any, str], problems: list[Diagnostic]
+) -> None:
+    if isinstance(mesh, AbstractMesh):
+        return
+    shared: dict[str, list[str]] = {}
+    for device in mesh.devices.flat:
+        owner = owners.setdefault(device, name)
+        if owner != name:
+            shared.setdefault(owner, []).append(str(device))
+    for owner, devices in shared.items():
+        problems.append(
+            problem(
+                f"the meshes {owner!r} and {name!r} overlap: both have {', '.join(devices)}. Give "
+                "each mesh devices of its own."
+            )
+        )
+
+
+def _check_axes(meshes: Mapping[str, Mesh | AbstractMesh], problems: list[Diagnostic]) -> None:
+    shapes = {name: dict(mesh.shape) for name, mesh in meshes.items()}
+    first = next(iter(shapes), None)
+    for name, shape in shapes.items():
+        if first is not None and list(shape.items()) != list(shapes[first].items()):
+            problems.append(
+                problem(
+                    f"the mesh {name!r} has axes {shape}, the mesh {first!r} {shapes[first]}. Give "
+                    "all meshes the same axes, or set the option enable_heterogeneous_meshes."
+                )
+            )
+
+
+def _is_stage(stage: object) -> bool:
+    if stage is None:
+        return True
+    return isinstance(stage, int) and not isinstance(stage, bool) and stage >= 0
+
+
+def _assignment(
+    value: Any, what: str, meshes: Mapping[str, Any], problems: list[Diagnostic]
+) -> Assignment | None:
+    """`value` as an assignment; None, and a problem, when it is not one."""
+    stage: Any = None
+    text = value
+    if isinstance(value, tuple) and len(value) == 2:
+        text, stage = value
+    if not isinstance(text, str):
+        problems.append(
+            problem(f'{what} is assigned to {value!r}. Write "mesh", "mesh/stage" or (mesh, stage).')
+        )
+        return None
+    head, slash, tail = text.rpartition("/")
+    if slash and tail.isdecimal() and text not in meshes:
+        if stage is not None:
+            problems.append(problem(f"{what} is assigned to {value!r}, which gives two stages."))
+            return None
+        text, stage = head, int(tail)
+    mesh, has_kind, kind = text.partition("#")
+    if mesh not in meshes:
+        problems.append(
+            problem(
+                f"{what} is assigned to the mesh {mesh!r}, which the topology lacks. " + nearest(mesh, meshes)
+            )
+        )
+        return None
+    if has_kind and kind not in MEMORY_KINDS:
+        problems.append(
+            problem(
+                f"{what} is assigned to memory {kind!r} of mesh {mesh!r}; memories are "
+                f"{' and '.join(MEMORY_KINDS)}."
+            )
+        )
+        return None
+    return Assignment(mesh, stage, kind if has_kind else None)
+
+
+def _check_stages(assignments: Mapping[str, Assignment], problems: list[Diagnostic]) -> None:
+    first: dict[int, str] = {}
+    for name, assigned in assignments.items():
+        if assigned.stage is None:
+            continue
+        other = first.setdefault(assigned.stage, name)
+        if assignments[other].mesh != assigned.mesh:
+            problems.append(
+                problem(
+                    f"stage {assigned.stage} is on two meshes: {other!r} is on "
+                    f"{assignments[other].mesh!r}, {name!r} on {assigned.mesh!r}. A stage runs on "
+                    "one mesh; number the stages along the pipeline."
+                )
+            )
+
+
+def _prefix(prefix: Any, what: str, meshes: Mapping[str, Any], problems: list[Diagnostic]) -> Any:
+    """`prefix` with each mesh name parsed."""
+
+    def one(path: Any, value: Any) -> Assignment | None:
+        if value is None:
+            return None
+        where = f"{what}{jax.tree_util.keystr(path)}"
+        found = _assignment(value, where, meshes, problems)
+        if found is not None and found.stage is not None:
+            problems.append(problem(f"{where} has a stage; only computations have stages."))
+        return found
+
+    return jax.tree_util.tree_map_with_path(one, prefix, is_leaf=lambda x: x is None)
+
+
+def _per_leaf(prefix: Any, full: Any, what: str) -> dict[int, Assignment]:
+    """The assignment of each leaf (a position) of `full` that has one."""
+    if prefix is None or (isinstance(prefix, tuple) and not prefix):
+        return {}
+    found: dict[int, Assignment] = {}
+
+    def spread(assigned: Assignment | None, below: Any) -> None:
+        if assigned is not None:
+            found.update(dict.fromkeys(jax.tree.leaves(below), assigned))
+
+    try:
+        jax.tree.map(spread, prefix, full, is_leaf=lambda x: x is None or isinstance(x, Assignment))
+    except ValueError as error:
+        raise FrontendError(
+            f"{what} is not a pytree prefix of the "
+            f"{'dynamic arguments' if what.startswith('input') else 'result'}: "
+            + str(error).split("\n", 1)[0]
+        ) from error
+    return found

@@ -1,0 +1,227 @@
+"""Arguments of a program: flattening, naming, donation and shardings."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Sharding
+
+from mpmd_trace.frontend.errors import FrontendError, problem, raise_problems
+from mpmd_trace.frontend.shardings import Meshes
+from mpmd_trace.ir.diagnostics import Diagnostic
+from mpmd_trace.jax_compat import tracing
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Leaf:
+    """One array among the arguments or results."""
+
+    #: Where it is, such as `model.layers[0].weight`.
+    name: str
+    #: Shape and dtype as the user sees them; typed keys keep their key dtype.
+    struct: jax.ShapeDtypeStruct
+    #: The PRNG of a typed key (`threefry2x32`), None for other arrays.
+    key_impl: str | None
+    #: Shape and dtype of the array in the compiled program (the key data of a typed key).
+    physical: tuple[tuple[int, ...], str]
+
+    @staticmethod
+    def of(name: str, aval: Any) -> Leaf:
+        """The leaf called `name` of the type `aval`."""
+        impl = tracing.key_implementation(aval) if tracing.is_key(aval) else None
+        return Leaf(name, tracing.struct(aval), impl, tracing.physical(aval))
+
+
+def path_name(root: str, path: Sequence[Any]) -> str:
+    """The name of the leaf at `path` of the value called `root`."""
+    return f"{root}{jax.tree_util.keystr(tuple(path))}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Given:
+    """The arguments of one call of the user's function."""
+
+    name: str
+    leaves: tuple[Leaf, ...]
+    in_tree: Any
+    donated: tuple[int, ...]
+    statics: dict[int, Any]
+
+    def call(self, fn: Callable[..., Any], leaves: Sequence[Any]) -> Any:
+        """`fn` on arguments whose arrays are `leaves`."""
+        dynamic, kwargs = jax.tree.unflatten(self.in_tree, leaves)
+        fill = iter(dynamic)
+        count = len(dynamic) + len(self.statics)
+        args = [self.statics[i] if i in self.statics else next(fill) for i in range(count)]
+        return fn(*args, **kwargs)
+
+
+def flatten(
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    static_argnums: int | Sequence[int],
+    donate_argnums: int | Sequence[int],
+) -> Given:
+    """The flat dynamic arguments of `fn(*args, **kwargs)`.
+
+    Raises:
+        FrontendError: for positions out of range, arguments both static and donated, and leaves
+            that are not arrays.
+    """
+    if not callable(fn):
+        raise FrontendError(f"trace needs a function, got {type(fn).__name__}: {fn!r}.")
+    name = str(getattr(fn, "__name__", type(fn).__name__))
+    static = _positions(static_argnums, len(args), "static_argnums", name)
+    donate = _positions(donate_argnums, len(args), "donate_argnums", name)
+    both = sorted(static & donate)
+    if both:
+        raise FrontendError(f"arguments {both} of {name} are both static and donated.")
+    labels = _labels(fn, len(args))
+    dynamic = [(labels[i], a, i in donate) for i, a in enumerate(args) if i not in static]
+    dynamic += [(k, kwargs[k], False) for k in sorted(kwargs)]
+    leaves: list[Leaf] = []
+    donated: list[int] = []
+    problems: list[Diagnostic] = []
+    for label, value, gives in dynamic:
+        for path, leaf in jax.tree_util.tree_leaves_with_path(value):
+            where = path_name(label, path)
+            aval = _type_of(leaf)
+            if aval is None:
+                problems.append(problem(_not_an_array(where, leaf)))
+                continue
+            if gives:
+                donated.append(len(leaves))
+            leaves.append(Leaf.of(where, aval))
+    raise_problems(problems)
+    in_tree = jax.tree.structure((tuple(a for i, a in enumerate(args) if i not in static), kwargs))
+    return Given(name, tuple(leaves), in_tree, tuple(donated), {i: args[i] for i in sorted(static)})
+
+
+def _positions(positions: int | Sequence[int], count: int, what: str, name: str) -> frozenset[int]:
+    listed = (positions,) if isinstance(positions, int) else tuple(positions)
+    bad = [p for p in listed if not -count <= p < count]
+    if bad:
+        raise FrontendError(f"{what} {bad} are out of range: {name} was given {count} arguments.")
+    return frozenset(p % count for p in listed)
+
+
+def _labels(fn: Callable[..., Any], count: int) -> list[str]:
+    """The names of the positional parameters, `args[i]` where there is none."""
+    try:
+        parameters = list(inspect.signature(fn).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    names = [p.name for p in parameters if p.kind in kinds][:count]
+    variadic = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "args")
+    return names + [f"{variadic}[{i}]" for i in range(count - len(names))]
+
+
+def _type_of(leaf: Any) -> Any:
+    """The abstract value of an argument leaf, None when it is not an array."""
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        weak = bool(getattr(leaf, "weak_type", False))
+        return jax.core.ShapedArray(leaf.shape, leaf.dtype, weak_type=weak)
+    if not isinstance(leaf, (jax.Array, np.ndarray, np.generic, bool, int, float, complex)):
+        return None
+    try:
+        aval = jax.typeof(leaf)
+    except TypeError:
+        return None
+    return jax.core.ShapedArray(aval.shape, aval.dtype, weak_type=bool(aval.weak_type))
+
+
+def _not_an_array(where: str, leaf: Any) -> str:
+    return (
+        f"argument {where} is not an array but a {type(leaf).__name__}: {_short(leaf)}. Make the "
+        "argument static (static_argnums), or split arrays from the rest first "
+        "(mpmd_trace.equinox.filter_jit does so for Equinox modules)."
+    )
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def check_results(named: Sequence[tuple[Any, Any]]) -> None:
+    """Raise a `FrontendError` when a result is not an array."""
+    problems = []
+    for path, leaf in named:
+        if _type_of(leaf) is None:
+            problems.append(
+                problem(
+                    f"{path_name('result', path)} is not an array but a {type(leaf).__name__}: "
+                    f"{_short(leaf)}. Return only arrays (eqx.partition splits a module)."
+                )
+            )
+    raise_problems(problems)
+
+
+def shardings(
+    prefix: Any, tree: Any, leaves: Sequence[Leaf], meshes: Meshes, what: str
+) -> tuple[tuple[Any, ...], list[Diagnostic]]:
+    """Per leaf `(text of the sharding or None, memory kind or None)` or None, and the mistakes.
+
+    `prefix` is a pytree prefix of the positional arguments, or of the result.
+    """
+    if prefix is None:
+        return (None,) * len(leaves), []
+    full = jax.tree.unflatten(tree, range(len(leaves)))
+    per_leaf: list[Any] = [None] * len(leaves)
+    if what == "in_shardings":
+        full, _ = full
+        if isinstance(prefix, list):
+            prefix = tuple(prefix)
+    try:
+        jax.tree.map(
+            lambda spec, below: [per_leaf.__setitem__(i, spec) for i in jax.tree.leaves(below)],
+            prefix,
+            full,
+            is_leaf=lambda x: x is None or isinstance(x, Sharding),
+        )
+    except ValueError as error:
+        message = str(error).split("\n", 1)[0]
+        return (None,) * len(leaves), [
+            problem(
+                f"{what} does not fit the {'arguments' if what == 'in_shardings' else 'result'}: "
+                f"it must be a pytree prefix of them. {message}"
+            )
+        ]
+    found: list[Any] = []
+    problems: list[Diagnostic] = []
+    for leaf, sharding in zip(leaves, per_leaf, strict=True):
+        if sharding is None:
+            found.append(None)
+            continue
+        aval = jax.core.ShapedArray(leaf.struct.shape, leaf.struct.dtype)
+        text, mistake = meshes.text(sharding, aval)
+        mistake = mistake or _misfit(sharding, leaf)
+        if mistake is not None:
+            problems.append(problem(f"{what} of {leaf.name}: {mistake}"))
+        found.append((text, getattr(sharding, "memory_kind", None)))
+    return tuple(found), problems
+
+
+def _misfit(sharding: Any, leaf: Leaf) -> str | None:
+    spec, shape = sharding.spec, leaf.struct.shape
+    if len(spec) > len(shape):
+        return f"{spec} has {len(spec)} entries for an array of shape {shape}."
+    for size, entry in zip(shape, spec, strict=False):
+        axes = () if entry is None or not isinstance(entry, (str, tuple)) else entry
+        axes = (axes,) if isinstance(axes, str) else axes
+        parts = 1
+        for axis in axes:
+            parts *= sharding.mesh.shape[axis]
+        if size % parts:
+            return (
+                f"a dimension of size {size} (shape {shape}) cannot be divided into {parts} parts "
+                f"by {spec}. Choose a size divisible by {parts}, or leave the dimension whole."
+            )
+    return None

@@ -1,0 +1,149 @@
+"""Values of a traced program that are known while it is rewritten: loop indices, and stacked slices.
+
+An unrolled loop indexes arrays with its counter and stacks its results. Knowing the counter gives
+each iteration a plain slice; keeping a stack as a list of its slices gives a later loop (such as the
+derivative of the first) each slice without concatenating them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from mpmd_trace.jax_compat import tracing
+
+
+class Known:
+    """An integer or boolean array whose value is known."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: np.ndarray[Any, Any]) -> None:
+        self.value = value
+
+
+class Stack:
+    """Arrays of one shape, to be stacked along a new first axis when somebody needs the whole."""
+
+    __slots__ = ("_whole", "parts")
+
+    def __init__(self, parts: Sequence[Any]) -> None:
+        self.parts = list(parts)
+        self._whole: Any = None
+
+    def whole(self) -> Any:
+        """The stacked array, made once."""
+        if self._whole is None:
+            self._whole = _stack([whole(p) for p in self.parts])
+        return self._whole
+
+
+def _stack(parts: Sequence[Any]) -> Any:
+    return lax.concatenate([lax.expand_dims(jnp.asarray(p), (0,)) for p in parts], 0)
+
+
+def whole(value: Any) -> Any:
+    """`value` as an array of the trace."""
+    if isinstance(value, Known):
+        if value.value.ndim == 0 or not _is_range(value.value):
+            return value.value
+        return lax.iota(value.value.dtype, value.value.shape[0])
+    return value.whole() if isinstance(value, Stack) else value
+
+
+def _is_range(value: np.ndarray[Any, Any]) -> bool:
+    return value.ndim == 1 and bool(np.array_equal(value, np.arange(value.size)))
+
+
+def slice_at(value: Any, index: int) -> Any:
+    """`value[index]` along the first axis."""
+    if isinstance(value, Stack):
+        return value.parts[index]
+    if isinstance(value, Known):
+        return Known(np.asarray(value.value[index]))
+    return lax.index_in_dim(value, index, keepdims=False)
+
+
+# Cheap, pure, and what index arithmetic is made of.
+_ARITHMETIC = ("add", "add_any", "sub", "mul", "max", "min", "neg", "sign", "rem", "div", "clamp")
+_LOGIC = ("eq", "ne", "lt", "le", "gt", "ge", "and", "or", "not", "xor", "select_n")
+_MOVING = ("convert_element_type", "broadcast_in_dim", "squeeze", "reshape", "slice", "copy")
+_FOLDABLE = frozenset((*_ARITHMETIC, *_LOGIC, *_MOVING))
+_MOST_ELEMENTS = 4096
+
+
+def _is_index(aval: tracing.Aval) -> bool:
+    dtype = getattr(aval, "dtype", None)
+    if dtype is None or aval.size > _MOST_ELEMENTS or tracing.is_key(aval):
+        return False
+    return bool(np.issubdtype(dtype, np.integer) or dtype == np.bool_)
+
+
+def _known_input(value: Any) -> np.ndarray[Any, Any] | None:
+    if isinstance(value, Known):
+        return value.value
+    if isinstance(value, (bool, int, np.integer, np.bool_)):
+        return np.asarray(value)
+    if isinstance(value, np.ndarray) and value.ndim == 0 and value.dtype.kind in "iub":
+        return value
+    return None
+
+
+def fold(eqn: tracing.Equation, args: Sequence[Any]) -> list[Any] | None:
+    """The results of `eqn` as `Known`s, when its operands are known integers; None otherwise."""
+    if not all(_is_index(v.aval) for v in eqn.outvars):
+        return None
+    name = eqn.primitive.name
+    if name == "iota":
+        if len(eqn.outvars[0].aval.shape) != 1:
+            return None
+    elif name not in _FOLDABLE:
+        return None
+    values: list[Any] = []
+    for atom, arg in zip(eqn.invars, args, strict=True):
+        value = _known_input(arg)
+        if value is None:
+            return None
+        values.append(value.astype(atom.aval.dtype))
+    with jax.ensure_compile_time_eval():
+        results = tracing.rebind(eqn, values)
+    return [Known(np.asarray(r)) for r in results]
+
+
+def as_known(value: Any, aval: tracing.Aval) -> Any:
+    """`value`, wrapped as known when it is an integer literal of the program."""
+    if isinstance(value, (Known, Stack)) or not _is_index(aval):
+        return value
+    known = _known_input(value)
+    return value if known is None else Known(known.astype(aval.dtype))
+
+
+_RESHAPING = frozenset({"squeeze", "reshape", "slice", "broadcast_in_dim"})
+
+
+def sliced(eqn: tracing.Equation, args: Sequence[Any], moved: bool = False) -> list[Any] | None:
+    """The result of a `dynamic_slice` at a known place as a plain slice; None for other equations.
+
+    With `moved`, reshapes of such slices count too.
+    """
+    name = eqn.primitive.name
+    if moved and name in _RESHAPING:
+        return tracing.rebind(eqn, [whole(a) for a in args])
+    if name != "dynamic_slice":
+        return None
+    starts = [_known_input(a) for a in args[1:]]
+    shape, sizes = eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape
+    if len(starts) != len(shape):
+        return None
+    first = []
+    for start, dimension, size in zip(starts, shape, sizes, strict=True):
+        if start is None:
+            return None
+        first.append(min(max(int(start), 0), dimension - size))
+    limits = [a + b for a, b in zip(first, sizes, strict=True)]
+    return [lax.slice(whole(args[0]), first, limits)]

@@ -1,0 +1,138 @@
+"""Loops whose iterations become calls, one per microbatch.
+
+Outside `mpmd_trace.jit` they are `jax.lax.scan`s, so they can be differentiated, batched and nested.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+
+from mpmd_trace.frontend import tags
+from mpmd_trace.frontend.errors import FrontendError
+
+Carry = TypeVar("Carry")
+
+
+def _check_count(count: object, what: str) -> int:
+    if isinstance(count, bool) or not hasattr(count, "__index__") or tags.is_array(count):
+        raise FrontendError(
+            f"{what} needs its number of iterations as a Python int, got {count!r}. The number of "
+            "microbatches is part of the compiled program; pass it as a static argument."
+        )
+    return int(count.__index__())
+
+
+def _check_unroll(unroll: object, count: int, what: str) -> None:
+    if unroll is None or unroll is True or unroll == count:
+        return
+    raise FrontendError(
+        f"{what} can only be unrolled fully (unroll=None, True or {count}), got unroll={unroll!r}: "
+        "every iteration becomes a call of its own, which the schedule then places."
+    )
+
+
+def fori_loop(
+    n: int, body: Callable[[Any, Carry], Carry], init: Carry, *, unroll: bool | int | None = None
+) -> Carry:
+    """`carry = body(i, carry)` for `i` from 0 to `n - 1`, starting with `init`; the last carry.
+
+    `i` is an `int32` scalar. Each iteration becomes a call with `call_counter = i`; so do the
+    iterations of its derivatives, with the counter of the iteration they differentiate.
+
+    Args:
+        n: how many iterations, a Python int, at least 0.
+        body: a function of the index and the carry; its result has the types of the carry.
+        init: a pytree of arrays.
+        unroll: None, True or `n`, which mean the same.
+
+    Raises:
+        FrontendError: for a traced or negative `n`, or an `unroll` other than those.
+    """
+    count = _check_count(n, "fori_loop")
+
+    def step(i: Any, carry: Carry, _: None) -> tuple[Carry, None]:
+        return body(i, carry), None
+
+    final: Carry = _loop("fori_loop", step, init, None, count, unroll)[0]
+    return final
+
+
+def enumerated_for(
+    body: Callable[[Any, Carry, Any], Any],
+    carry: Carry,
+    inputs: Any,
+    *,
+    unroll: bool | int | None = None,
+) -> Any:
+    """`carry = body(i, carry, inputs[i])` for every slice of `inputs`; the last carry.
+
+    `body` may instead return `(carry, outputs)` when `carry` is not itself a pair of that form: what
+    counts is whether the result has the structure of `carry`. The outputs of all iterations are
+    stacked along a new first axis, and the result is `(carry, stacked)`.
+
+    Args:
+        body: a function of the index (an `int32` scalar), the carry and one slice of the inputs.
+        carry: the first carry, a pytree of arrays.
+        inputs: a pytree of arrays whose first axes have the same length.
+        unroll: None, True or the number of slices, which mean the same.
+
+    Raises:
+        FrontendError: when the first axes differ or there is no array, or for another `unroll`.
+    """
+    leaves = jax.tree_util.tree_leaves_with_path(inputs)
+    lengths = {jax.tree_util.keystr(p): jnp.shape(x)[:1] for p, x in leaves}
+    if not leaves or len(set(lengths.values())) != 1 or () in lengths.values():
+        listed = ", ".join(f"inputs{path}: {n[0] if n else 'scalar'}" for path, n in lengths.items())
+        raise FrontendError(
+            "enumerated_for needs inputs whose arrays have first axes of one length, got "
+            f"{listed or 'no array'}."
+        )
+    count = next(iter(lengths.values()))[0]
+    structure = jax.tree.structure(carry)
+    stacks = False
+
+    def step(i: Any, state: Carry, item: Any) -> tuple[Carry, Any]:
+        nonlocal stacks
+        result = body(i, state, item)
+        if jax.tree.structure(result) == structure:
+            return result, None
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise FrontendError(
+                "the body of enumerated_for must return a carry of the structure it got, or "
+                f"(carry, outputs); the carry has {structure}, the result "
+                f"{jax.tree.structure(result)}."
+            )
+        stacks = True
+        return result
+
+    final, outputs = _loop("enumerated_for", step, carry, inputs, count, unroll)
+    return (final, outputs) if stacks else final
+
+
+def _loop(
+    what: str,
+    step: Callable[[Any, Any, Any], tuple[Any, Any]],
+    init: Any,
+    inputs: Any,
+    count: int,
+    unroll: bool | int | None,
+) -> tuple[Any, Any]:
+    if count < 0:
+        raise FrontendError(f"{what} cannot run {count} iterations.")
+    _check_unroll(unroll, count, what)
+
+    def run(start: Any, items: Any) -> Any:
+        def scanned(state: Any, indexed: Any) -> tuple[Any, Any]:
+            i, item = indexed
+            return step(i, state, item)
+
+        # The index comes in as data, not as a carry: no iteration then waits for the one before
+        # only to count.
+        return jax.lax.scan(scanned, start, (jnp.arange(count, dtype=jnp.int32), items), count)
+
+    result: tuple[Any, Any] = tags.tagged(run, tags.Tag("loop", what))(init, inputs)
+    return result

@@ -1,0 +1,265 @@
+"""Tagged `jax.jit`s: how a name travels through JAX's transformations.
+
+A named computation is an ordinary `jax.jit` whose function has a reserved name. JAX differentiates,
+batches and rematerialises it like any other, keeps its name, and records on each equation which
+transformations made it; the frontend recognises the name afterwards. Outside `mpmd_trace.jit`
+nothing else happens.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from mpmd_trace.frontend import markers
+from mpmd_trace.frontend.errors import FrontendError
+
+_PREFIX = "mpmd_trace."
+_COUNTER = "mpmd_trace.call_counter="
+
+
+@dataclass(frozen=True, slots=True)
+class Tag:
+    """What a tagged jit stands for: `kind` is `named_computation`, `call` or `loop`."""
+
+    kind: str
+    name: str
+
+    def encode(self) -> str:
+        """The reserved function name."""
+        return f"{_PREFIX}{self.kind}[{self.name}]"
+
+
+def decode(function_name: str) -> Tag | None:
+    """The tag that `function_name` spells, or None for a name that a user gave."""
+    if not function_name.startswith(_PREFIX) or not function_name.endswith("]"):
+        return None
+    kind, _, rest = function_name[len(_PREFIX) :].partition("[")
+    return Tag(kind, rest[:-1])
+
+
+def counter_scope(call_counter: int) -> str:
+    """The name scope that carries a call counter to the frontend."""
+    return f"{_COUNTER}{call_counter}"
+
+
+def counter_in(scopes: Sequence[str]) -> int | None:
+    """The innermost call counter among `scopes`, or None."""
+    for scope in reversed(scopes):
+        if scope.startswith(_COUNTER):
+            return int(scope[len(_COUNTER) :])
+    return None
+
+
+def check_name(name: object, what: str) -> str:
+    """`name`, when it can name a computation or tensor; `what` says which in the error."""
+    if not isinstance(name, str) or not name:
+        raise FrontendError(f"{what} needs a non-empty string as its name, got {name!r}.")
+    bad = sorted(set(name) & set(',@"\\\n'))
+    if bad:
+        raise FrontendError(
+            f"{what} name {name!r} contains {', '.join(map(repr, bad))}, which separate entries "
+            "of a name assignment. Choose a name without them."
+        )
+    return name
+
+
+@dataclass(frozen=True, slots=True)
+class _Statics:
+    """The part of a call that is not an array: hashable, and equal for equal programs."""
+
+    treedef: Any
+    leaves: tuple[Any, ...]
+
+
+class _Hole:
+    """Marks, among the static leaves, the place of an array."""
+
+    def __repr__(self) -> str:
+        return "<array>"
+
+
+_HOLE = _Hole()
+_ATTRIBUTE_KEYS = (jax.tree_util.GetAttrKey, jax.tree_util.FlattenedIndexKey)
+
+
+def is_array(leaf: object) -> bool:
+    """Whether `leaf` is an array or tracer (typed PRNG keys included)."""
+    return isinstance(leaf, (jax.Array, np.ndarray, np.generic)) or hasattr(leaf, "__jax_array__")
+
+
+def _is_dynamic(path: Sequence[Any], leaf: object) -> bool:
+    if is_array(leaf):
+        return True
+    # A number in a list is data, as for jax.jit; a number in an object is a setting of the object
+    # (Equinox modules branch on such fields in Python).
+    in_object = any(isinstance(key, _ATTRIBUTE_KEYS) for key in path)
+    return isinstance(leaf, (bool, int, float, complex)) and not in_object
+
+
+class _Whole:
+    """A static argument, kept whole: opaque to the flattening of arguments."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Whole) and bool(self.value == other.value)
+
+    def __hash__(self) -> int:
+        return hash(self.value)
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+
+def _unwrap(value: Any) -> Any:
+    return value.value if isinstance(value, _Whole) else value
+
+
+#: Per user function, the tagged jits made of it. They refer to it weakly, so that it can go.
+_jits: weakref.WeakKeyDictionary[Any, dict[Tag, Callable[..., Any]]] = weakref.WeakKeyDictionary()
+
+
+def _jit_of(function: Callable[..., Any] | None, tag: Tag) -> Callable[..., Any]:
+    """A tagged jit `(statics, *arrays) -> result` that runs `function`.
+
+    When `function` is None, it is found in the arguments (callable pytrees such as modules).
+    """
+    function_is_argument = function is None
+    made: dict[Tag, Callable[..., Any]] | None = None
+    if function_is_argument or not _is_compared_by_identity(function):
+        reference: Callable[[], Any] = lambda: function  # noqa: E731 (one of two forms)
+    else:
+        try:
+            made = _jits.setdefault(function, {})
+            reference = weakref.ref(function)
+        except TypeError:  # cannot be referred to weakly: no sharing between wrappers
+            reference = lambda: function  # noqa: E731
+    if made is not None and tag in made:
+        return made[tag]
+
+    def run(statics: _Statics, *arrays: Any) -> Any:
+        fill = iter(arrays)
+        leaves = [next(fill) if leaf is _HOLE else leaf for leaf in statics.leaves]
+        callee, args, kwargs = jax.tree.unflatten(statics.treedef, leaves)
+        target = callee if function_is_argument else reference()
+        result = target(*map(_unwrap, args), **{k: _unwrap(v) for k, v in kwargs.items()})
+        return markers.counted(result) if tag.kind == "named_computation" else result
+
+    run.__name__ = run.__qualname__ = tag.encode()
+    jitted: Callable[..., Any] = jax.jit(run, static_argnums=0)
+    if made is not None:
+        made[tag] = jitted
+    return jitted
+
+
+def _is_compared_by_identity(value: Any) -> bool:
+    return getattr(type(value), "__eq__", None) is object.__eq__
+
+
+def _is_leaf_callable(function: Any) -> bool:
+    leaves = jax.tree.leaves(function)
+    return len(leaves) == 1 and leaves[0] is function
+
+
+def tagged(function: Callable[..., Any], tag: Tag, static_argnames: Sequence[str] = ()) -> Callable[..., Any]:
+    """`function` as a tagged jit.
+
+    Arrays anywhere in the arguments, and in `function` itself when it is a pytree or a method of
+    one, become operands; every other leaf is static and must be hashable. `static_argnames` lists
+    arguments that are static as a whole.
+
+    Raises:
+        FrontendError: when `function` is not callable, a static name does not exist, or a static
+            value cannot be hashed.
+    """
+    if not callable(function):
+        raise FrontendError(f"{tag.kind} needs a function, got {type(function).__name__}: {function!r}.")
+    names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
+    signature = _signature(function, names, tag)
+    owner: Any = None
+    target: Callable[..., Any] | None = function
+    if isinstance(function, types.MethodType) and not _is_leaf_callable(function.__self__):
+        owner, target = function.__self__, function.__func__
+    elif not _is_leaf_callable(function):
+        target = None
+
+    # A wrapper keeps its jit, and so its cache, even where it is not shared between wrappers.
+    jitted = _jit_of(target, tag)
+
+    @functools.wraps(function, updated=())
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if signature is not None:
+            args, kwargs = _mark_static(signature, names, args, kwargs)
+        if owner is not None:
+            args = (owner, *args)
+        callee = function if target is None else None
+        flat, treedef = jax.tree_util.tree_flatten_with_path((callee, args, kwargs))
+        arrays, rest = [], []
+        for path, leaf in flat:
+            dynamic = _is_dynamic(path, leaf)
+            arrays += [leaf] if dynamic else []
+            rest.append(_HOLE if dynamic else leaf)
+        statics = _Statics(treedef, tuple(rest))
+        try:
+            hash(statics)
+        except TypeError as error:
+            culprit = next((x for x in rest if not _hashable(x)), treedef)
+            raise FrontendError(
+                f"{tag.kind} {tag.name!r}: the argument leaf {culprit!r} of type "
+                f"{type(culprit).__name__} is neither an array nor hashable. Pass arrays, or make "
+                "it hashable."
+            ) from error
+        return jitted(statics, *arrays)
+
+    return wrapper
+
+
+def _hashable(value: object) -> bool:
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
+
+
+def _signature(function: Callable[..., Any], names: tuple[str, ...], tag: Tag) -> inspect.Signature | None:
+    if not names:
+        return None
+    signature = inspect.signature(function)
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
+    missing = [n for n in names if n not in signature.parameters and not takes_any]
+    if missing:
+        raise FrontendError(
+            f"{tag.kind} {tag.name!r}: static_argnames {missing} are not arguments of the "
+            f"function, which takes {list(signature.parameters)}."
+        )
+    return signature
+
+
+def _mark_static(
+    signature: inspect.Signature,
+    names: tuple[str, ...],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    positional = [
+        p.name
+        for p in signature.parameters.values()
+        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+    ]
+    marked = tuple(
+        _Whole(a) if i < len(positional) and positional[i] in names else a for i, a in enumerate(args)
+    )
+    return marked, {k: _Whole(v) if k in names else v for k, v in kwargs.items()}

@@ -1,0 +1,257 @@
+"""`trace`: from a function and example arguments to an MLIR module with `mpmd` ops."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+from mpmd_trace.frontend import arguments
+from mpmd_trace.frontend.arguments import Leaf
+from mpmd_trace.frontend.calls import live_equations
+from mpmd_trace.frontend.errors import FrontendError, problem, raise_problems
+from mpmd_trace.frontend.names import name_problems
+from mpmd_trace.frontend.rewrite import Rewriter
+from mpmd_trace.jax_compat import lowering, tracing
+
+if TYPE_CHECKING:
+    from mpmd_trace.config import Config
+
+tracing.hide_from_locations(os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Traced:
+    """A traced program.
+
+    The arguments of `main` in the MLIR module are the arrays of `constants` (closed-over arrays that
+    are too large to be written into the program), followed by the leaves of the dynamic arguments,
+    used or not. Typed PRNG keys are represented by their key data.
+    """
+
+    #: What JAX traced, with names as tagged jits.
+    jaxpr: Any
+    #: The program after rewriting, with `mpmd` equations: of the constants, then the arguments.
+    program: Any
+    #: The structure of `(args, kwargs)` without static arguments, and of the result.
+    in_tree: Any
+    out_tree: Any
+    #: One per leaf of the arguments and results: name, shape, dtype, weak type, PRNG of typed keys.
+    inputs: tuple[Leaf, ...]
+    outputs: tuple[Leaf, ...]
+    #: Large closed-over arrays: the leading inputs of `main`.
+    constants: tuple[Any, ...]
+    #: Indices into `inputs` of the leaves that the caller gives away.
+    donated: tuple[int, ...]
+    #: One per leaf: a NamedSharding or None.
+    in_shardings: tuple[Any, ...]
+    out_shardings: tuple[Any, ...]
+    #: Each name that occurs, with the places (`file:line`) where.
+    names: dict[str, list[str]]
+    #: The named computations among them that are not inside another one, with a place.
+    computations: dict[str, str | None]
+    #: (outer, inner) for named computations and tensors inside named computations, with a place.
+    nested: dict[tuple[str, str], str | None]
+    #: The text of the `sdy.mesh` op, when the program has shardings.
+    mesh_op: str | None
+    platform: str
+    name: str
+
+    @property
+    def in_avals(self) -> tuple[jax.ShapeDtypeStruct, ...]:
+        """Shapes and dtypes of the arguments."""
+        return tuple(leaf.struct for leaf in self.inputs)
+
+    @property
+    def out_avals(self) -> tuple[jax.ShapeDtypeStruct, ...]:
+        """Shapes and dtypes of the results."""
+        return tuple(leaf.struct for leaf in self.outputs)
+
+    @property
+    def in_names(self) -> tuple[str, ...]:
+        """Names of the arguments, such as `model.layers[0].weight`."""
+        return tuple(leaf.name for leaf in self.inputs)
+
+    @property
+    def out_names(self) -> tuple[str, ...]:
+        """Names of the results."""
+        return tuple(leaf.name for leaf in self.outputs)
+
+    @functools.cached_property
+    def _plain(self) -> Callable[..., Any]:
+        plain: Callable[..., Any] = jax.jit(lambda *a: lowering.run_plainly(self.program, a))
+        return plain
+
+    @functools.cached_property
+    def _module(self) -> Any:
+        avals = tracing.in_avals(self.program)
+        module = lowering.lower(tracing.as_function(self.program), avals, self.platform, self.name)
+        given = [
+            self._attributes(leaf, sharding, donated=i in self.donated)
+            for i, (leaf, sharding) in enumerate(zip(self.inputs, self.in_shardings, strict=True))
+        ]
+        results = [
+            self._attributes(leaf, sharding, result=True)
+            for leaf, sharding in zip(self.outputs, self.out_shardings, strict=True)
+        ]
+        lowering.annotate_main(
+            module,
+            arguments=[{} for _ in self.constants] + given,
+            argument_names=[f"constant{i}" for i in range(len(self.constants))] + list(self.in_names),
+            results=results,
+            meshes=[self.mesh_op] if self.mesh_op else [],
+        )
+        return module
+
+    @staticmethod
+    def _attributes(
+        leaf: Leaf, sharding: Any, *, donated: bool = False, result: bool = False
+    ) -> dict[str, str]:
+        attributes: dict[str, str] = {}
+        if result:
+            attributes["jax.result_info"] = lowering.quoted(leaf.name)
+        if donated:
+            attributes["jax.buffer_donor"] = "true"
+        if sharding is not None:
+            text, memory = sharding
+            if text is not None:
+                attributes["sdy.sharding"] = f"#sdy.sharding<{text}>"
+            if memory is not None:
+                attributes["mhlo.memory_kind"] = lowering.quoted(memory)
+        return attributes
+
+    def evaluate(self, *leaves: Any) -> list[Any]:
+        """The leaves of the result for `leaves` of the arguments, computed without meshes."""
+        return list(self._plain(*self.constants, *leaves))
+
+    def mlir_text(self, debug_info: bool = True) -> str:
+        """The module with `mpmd` ops, without topology; with source locations on request."""
+        return lowering.module_text(self._module, debug_info)
+
+
+def trace(
+    fn: Callable[..., Any],
+    *args: Any,
+    static_argnums: int | Sequence[int] = (),
+    donate_argnums: int | Sequence[int] = (),
+    in_shardings: Any = None,
+    out_shardings: Any = None,
+    platform: str | None = None,
+    **kwargs: Any,
+) -> Traced:
+    """Trace `fn` on example arguments (arrays or `jax.ShapeDtypeStruct`s).
+
+    Args:
+        fn: a function of pytrees of arrays.
+        *args: its arguments; those at `static_argnums` are passed as they are.
+        static_argnums: positions of static arguments.
+        donate_argnums: positions of arguments whose buffers may be reused.
+        in_shardings: a pytree prefix of the tuple of dynamic arguments, of NamedSharding or None.
+        out_shardings: a pytree prefix of the result, likewise.
+        platform: what to lower for (`cpu`, `cuda`, `tpu`); by default JAX's default backend.
+        **kwargs: keyword arguments, dynamic.
+
+    Raises:
+        FrontendError: when an argument is not an array, the program has side effects, a name occurs
+            where it cannot be placed, or shardings or positions do not fit.
+    """
+    given = arguments.flatten(fn, args, kwargs, static_argnums, donate_argnums)
+    shape: list[Any] = []
+
+    def flat(*leaves: Any) -> list[Any]:
+        result = given.call(fn, leaves)
+        named, tree = jax.tree_util.tree_flatten_with_path(result)
+        arguments.check_results(named)
+        shape.append(([arguments.path_name("result", path) for path, _ in named], tree))
+        return [leaf for _, leaf in named]
+
+    flat.__name__ = given.name
+    try:
+        closed = jax.make_jaxpr(flat)(*(leaf.struct for leaf in given.leaves))
+    except jax.errors.UnexpectedTracerError as error:
+        raise FrontendError(_leak(given.name, str(error).split("\n", 1)[0])) from error
+    leaked = [c for c in tracing.opened(closed).consts if isinstance(c, jax.core.Tracer)]
+    if leaked:
+        raise FrontendError(_leak(given.name, f"an array of type {leaked[0].aval}"))
+    out_names, out_tree = shape[-1]
+    outputs = tuple(
+        Leaf.of(name, aval) for name, aval in zip(out_names, tracing.out_avals(closed), strict=True)
+    )
+    _check_effects(closed, given.name)
+
+    rewriter = Rewriter()
+    large = rewriter.large_constants(closed)
+    avals = [jax.typeof(c) for c in large.values()] + list(tracing.in_avals(closed))
+    program = tracing.make_closed(rewriter.program(closed), avals)
+    problems = list(rewriter.problems)
+    in_specs, bad_in = arguments.shardings(
+        in_shardings, given.in_tree, given.leaves, rewriter.meshes, "in_shardings"
+    )
+    out_specs, bad_out = arguments.shardings(
+        out_shardings, out_tree, outputs, rewriter.meshes, "out_shardings"
+    )
+    raise_problems([*problems, *bad_in, *bad_out])
+    return Traced(
+        jaxpr=closed,
+        program=program,
+        in_tree=given.in_tree,
+        out_tree=out_tree,
+        inputs=given.leaves,
+        outputs=outputs,
+        constants=tuple(large.values()),
+        donated=given.donated,
+        in_shardings=in_specs,
+        out_shardings=out_specs,
+        names=dict(sorted(rewriter.names.items())),
+        computations=rewriter.computations,
+        nested=rewriter.nested,
+        mesh_op=rewriter.meshes.op(),
+        platform=platform or jax.default_backend().replace("gpu", "cuda"),
+        name=given.name,
+    )
+
+
+def _leak(name: str, what: str) -> str:
+    return (
+        f"{name} uses a value that belongs to another trace: a tracer was kept (in a global, an "
+        f"attribute or a cache) or closed over. Pass it as an argument. It is: {what}."
+    )
+
+
+def _check_effects(closed: Any, name: str) -> None:
+    problems = []
+
+    def visit(jaxpr: Any) -> None:
+        for eqn, alive in zip(tracing.opened(jaxpr).eqns, live_equations(jaxpr), strict=True):
+            inner = list(tracing.subjaxprs(eqn))
+            kinds = ", ".join(sorted(map(str, eqn.effects)))
+            if alive and eqn.effects and not inner:
+                problems.append(
+                    problem(
+                        f"{eqn.primitive.name} has a side effect ({kinds}), "
+                        "which a program split over meshes cannot order. Return the value instead, "
+                        "or use jax.pure_callback.",
+                        tracing.location(eqn),
+                    )
+                )
+            for sub in inner:
+                visit(sub)
+
+    if tracing.effects(closed):
+        visit(closed)
+        raise_problems(
+            problems or [problem(f"{name} has side effects ({', '.join(tracing.effects(closed))}).")]
+        )
+
+
+def check_names(traced: Traced, config: Config) -> None:
+    """Raise one `FrontendError` for every name of `config` that does not fit the program.
+
+    Checked: each assigned name occurs; each named computation that is not inside another one is
+    assigned; a name inside a named computation has that one's mesh and stage, or none.
+    """
+    raise_problems(name_problems(traced.names, traced.computations, traced.nested, config.assignments))

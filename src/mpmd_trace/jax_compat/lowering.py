@@ -1,0 +1,270 @@
+"""The primitives that stand for `mpmd` ops, and the lowering of a jaxpr that uses them to MLIR.
+
+The frontend binds these after differentiation and batching are over, so they need no rules but the
+two that lowering asks for. Each primitive gives exactly one op; bodies of named computations become
+regions, bodies of calls one private function per distinct jaxpr and module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax._src import core
+from jax._src.interpreters import mlir as jax_mlir
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import func as func_dialect
+from jaxlib.mlir.dialects import mpmd
+
+from mpmd_trace.jax_compat import tracing
+
+
+def _primitive(name: str, abstract_eval: Callable[..., Any]) -> Any:
+    primitive = core.Primitive(name)
+    primitive.multiple_results = True
+    primitive.def_abstract_eval(abstract_eval)
+    return primitive
+
+
+def _types_of_body(*_: Any, body: Any, **__: Any) -> list[Any]:
+    return list(tracing.out_avals(body))
+
+
+named_computation_p = _primitive("mpmd_named_computation", _types_of_body)
+call_p = _primitive("mpmd_call", _types_of_body)
+named_tensor_p = _primitive("mpmd_named_tensor", lambda x, name: [x])
+broadcast_p = _primitive("mpmd_broadcast", lambda x: [x])
+reduce_p = _primitive("mpmd_reduce", lambda *xs, reduction: [xs[0]])
+sharding_p = _primitive("mpmd_sharding_constraint", lambda x, sharding, mesh: [x])
+
+
+def _flat(values: Sequence[Any]) -> list[ir.Value]:
+    return [v for value in values for v in ((value,) if isinstance(value, ir.Value) else value)]
+
+
+def _ui32(value: int) -> ir.IntegerAttr:
+    return ir.IntegerAttr.get(ir.IntegerType.get_unsigned(32), value)
+
+
+def _lower_body(ctx: Any, body: Any, arguments: Sequence[ir.Value]) -> list[ir.Value]:
+    """Emit `body` at the insertion point; the ops use nothing from outside but `arguments`."""
+    parts = tracing.opened(body)
+    consts = [
+        jax_mlir.ir_constant(c, aval=v.aval) for c, v in zip(parts.consts, parts.constvars, strict=True)
+    ]
+    results, _ = jax_mlir.jaxpr_subcomp(
+        ctx.module_context,
+        getattr(body, "jaxpr", body),
+        ctx.name_stack,
+        ctx.tokens_in,
+        consts,
+        *arguments,
+        dim_var_values=(),
+        const_lowering={},
+        outer_traceback=None,
+    )
+    return _flat(results)
+
+
+def _result_types(ctx: Any) -> list[ir.Type]:
+    return [jax_mlir.aval_to_ir_type(ctx.module_context, a) for a in ctx.avals_out]
+
+
+def _lower_named_computation(
+    ctx: Any, *operands: ir.Value, body: Any, name: str, transpose_count: int
+) -> Sequence[ir.Value]:
+    mpmd.register_dialect(ctx.module_context.context)
+    quoted = ir.StringAttr.get(name)
+    count = f"({transpose_count})" if transpose_count else ""
+    op = ir.Operation.create(
+        "mpmd.named_computation",
+        results=_result_types(ctx),
+        operands=list(operands),
+        attributes={"origin": ir.Attribute.parse(f"#mpmd.user_origin<{quoted}{count}>")},
+        regions=1,
+    )
+    location = ir.Location.current
+    block = ir.Block.create_at_start(op.regions[0], [o.type for o in operands], [location] * len(operands))
+    with ir.InsertionPoint(block):
+        results = _lower_body(ctx, body, list(block.arguments))
+        ir.Operation.create("mpmd.return", operands=results)
+    return list(op.results)
+
+
+def _function_for(ctx: Any, body: Any, name: str) -> str:
+    """The symbol of the private function that holds `body`, made when this is its first use."""
+    module = ctx.module_context
+    made = module.cached_primitive_lowerings
+    key = ("mpmd_trace.function", id(body))
+    if key in made:
+        return str(made[key][1])
+    location = ir.Location.current
+    inputs = [jax_mlir.aval_to_ir_type(module, a) for a in tracing.in_avals(body)]
+    outputs = [jax_mlir.aval_to_ir_type(module, a) for a in tracing.out_avals(body)]
+    function = func_dialect.FuncOp(
+        jax_mlir.sanitize_name(name),
+        ir.FunctionType.get(inputs, outputs),
+        ip=module.ip,
+    )
+    function.attributes["sym_visibility"] = ir.StringAttr.get("private")
+    module.symbol_table.insert(function)
+    block = ir.Block.create_at_start(function.body, inputs, [location] * len(inputs))
+    with ir.InsertionPoint(block):
+        results = _lower_body(ctx, body, list(block.arguments))
+        func_dialect.ReturnOp(results)
+    symbol = str(function.name.value)
+    made[key] = (body, symbol)
+    return symbol
+
+
+def _lower_call(
+    ctx: Any, *operands: ir.Value, body: Any, name: str, call_counter: int | None
+) -> Sequence[ir.Value]:
+    mpmd.register_dialect(ctx.module_context.context)
+    symbol = _function_for(ctx, body, name)
+    attributes: dict[str, ir.Attribute] = {"callee": ir.FlatSymbolRefAttr.get(symbol)}
+    if call_counter is not None:
+        attributes["call_counter"] = _ui32(call_counter)
+    op = ir.Operation.create(
+        "mpmd.call", results=_result_types(ctx), operands=list(operands), attributes=attributes
+    )
+    return list(op.results)
+
+
+def _lower_identity(
+    ctx: Any, operands: Sequence[ir.Value], op_name: str, attributes: dict[str, ir.Attribute]
+) -> Sequence[ir.Value]:
+    mpmd.register_dialect(ctx.module_context.context)
+    op = ir.Operation.create(
+        op_name, results=[operands[0].type], operands=list(operands), attributes=attributes
+    )
+    return list(op.results)
+
+
+def _lower_named_tensor(ctx: Any, x: ir.Value, *, name: str) -> Sequence[ir.Value]:
+    return _lower_identity(ctx, [x], "mpmd.named_tensor", {"name": ir.StringAttr.get(name)})
+
+
+def _lower_broadcast(ctx: Any, x: ir.Value) -> Sequence[ir.Value]:
+    return _lower_identity(ctx, [x], "mpmd.broadcast", {})
+
+
+def _lower_reduce(ctx: Any, *xs: ir.Value, reduction: str) -> Sequence[ir.Value]:
+    mpmd.register_dialect(ctx.module_context.context)
+    kind = ir.Attribute.parse(f"#mpmd.reduction<{reduction}>")
+    return _lower_identity(ctx, xs, "mpmd.reduce", {"reduction": kind})
+
+
+def _lower_sharding(ctx: Any, x: ir.Value, *, sharding: str, mesh: str) -> Sequence[ir.Value]:
+    made = ctx.module_context.cached_primitive_lowerings
+    if ("mpmd_trace.mesh", mesh) not in made:  # the verifier wants it beside its uses
+        made["mpmd_trace.mesh", mesh] = _insert_mesh(ctx.module_context.module, mesh)
+    op = ir.Operation.create(
+        "sdy.sharding_constraint",
+        results=[x.type],
+        operands=[x],
+        attributes={"sharding": ir.Attribute.parse(f"#sdy.sharding<{sharding}>")},
+    )
+    return list(op.results)
+
+
+def _insert_mesh(module: ir.Module, text: str) -> bool:
+    """Put the `sdy.mesh` op spelled by `text` at the start of `module`, unless it has it."""
+    parsed = ir.Module.parse(text).body.operations[0]
+    symbol = str(parsed.operation.attributes["sym_name"])
+    for op in module.body.operations:
+        if op.operation.name == "sdy.mesh" and str(op.operation.attributes["sym_name"]) == symbol:
+            return False
+    parsed.operation.clone(ip=ir.InsertionPoint.at_block_begin(module.body))
+    return True
+
+
+for _p, _rule in (
+    (named_computation_p, _lower_named_computation),
+    (call_p, _lower_call),
+    (named_tensor_p, _lower_named_tensor),
+    (broadcast_p, _lower_broadcast),
+    (reduce_p, _lower_reduce),
+    (sharding_p, _lower_sharding),
+):
+    # Not cacheable: JAX would put the op into a function of its own, and the verifier wants mpmd
+    # ops directly in the functions that their users wrote.
+    jax_mlir.register_lowering(_p, _rule, cacheable=_p is sharding_p)
+
+
+def run_plainly(program: Any, args: Sequence[Any]) -> list[Any]:
+    """The results of `program` on `args`, as if it had no `mpmd` ops."""
+    parts = tracing.opened(program)
+    env: dict[Any, Any] = dict(zip(parts.constvars, parts.consts, strict=True))
+    env.update(zip(parts.invars, args, strict=True))
+
+    def read(atom: Any) -> Any:
+        return atom.val if tracing.is_literal(atom) else env[atom]
+
+    for eqn in parts.eqns:
+        values = [read(v) for v in eqn.invars]
+        if eqn.primitive in (named_computation_p, call_p):
+            results = run_plainly(eqn.params["body"], values)
+        elif eqn.primitive in (named_tensor_p, broadcast_p, reduce_p, sharding_p):
+            results = values[:1]
+        else:
+            results = tracing.rebind(eqn, values)
+        env.update(zip(eqn.outvars, results, strict=True))
+    return [read(v) for v in parts.outvars]
+
+
+def lower(function: Callable[..., Any], avals: Sequence[Any], platform: str, name: str) -> ir.Module:
+    """The MLIR module of `function` on flat arguments of the types `avals`; all arguments stay."""
+    function.__name__ = name
+    traced = jax.jit(function, keep_unused=True).trace(*map(tracing.struct, avals))
+    return traced.lower(lowering_platforms=(platform,)).compiler_ir("stablehlo")
+
+
+def annotate_main(
+    module: ir.Module,
+    *,
+    arguments: Sequence[dict[str, str]],
+    argument_names: Sequence[str],
+    results: Sequence[dict[str, str]],
+    meshes: Sequence[str],
+) -> None:
+    """Make main public, and add attributes (name -> MLIR text) to its arguments and results.
+
+    The locations of the arguments become their names.
+    Each element of `meshes` is the text of an `sdy.mesh` op, put at the start of the module.
+    """
+    with module.context, ir.Location.unknown():
+        main = next(
+            op
+            for op in module.body.operations
+            if "sym_name" in op.attributes and ir.StringAttr(op.attributes["sym_name"]).value == "main"
+        )
+        main.attributes["sym_visibility"] = ir.StringAttr.get("public")
+        entry = main.regions[0].blocks[0]
+        for argument, name in zip(entry.arguments, argument_names, strict=True):
+            argument.set_location(ir.Location.name(name))
+        for attribute, extra in (("arg_attrs", arguments), ("res_attrs", results)):
+            has = attribute in main.attributes
+            old = main.attributes[attribute] if has else None
+            merged = []
+            for i, new in enumerate(extra):
+                entries: dict[str, ir.Attribute] = {}
+                if old is not None:
+                    entries = {e.name: e.attr for e in ir.DictAttr(ir.ArrayAttr(old)[i])}
+                entries.update({k: ir.Attribute.parse(v) for k, v in new.items()})
+                merged.append(ir.DictAttr.get(entries))
+            main.attributes[attribute] = ir.ArrayAttr.get(merged)
+        for text in reversed(meshes):
+            _insert_mesh(module, text)
+
+
+def quoted(text: str) -> str:
+    """`text` as an MLIR string attribute."""
+    with jax_mlir.make_ir_context():
+        return str(ir.StringAttr.get(text))
+
+
+def module_text(module: ir.Module, debug_info: bool) -> str:
+    """The text of `module`, with source locations when `debug_info` is set."""
+    return str(module.operation.get_asm(enable_debug_info=debug_info))

@@ -1,0 +1,221 @@
+"""How MLIR functions become executables, and the cheapest way to run them and to copy arrays.
+
+Everything of the backend that depends on JAX's internals is here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import jax
+import numpy as np
+from jax._src import array as jax_array
+from jax._src import core, op_shardings
+from jax._src.interpreters import mlir as jax_mlir
+from jaxlib import _jax
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import func as func_dialect
+
+__all__ = [
+    "batched_copy",
+    "compile_lowered",
+    "direct_call",
+    "lower_function",
+    "same_tiles",
+    "small_copy",
+]
+
+ArrayImpl = jax_array.ArrayImpl
+
+
+class _Source:
+    """The text of a module, compared by identity so that it can be the parameter of a primitive."""
+
+    __slots__ = ("text",)
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+
+splice_p = core.Primitive("mpmd_program")
+splice_p.multiple_results = True
+splice_p.def_abstract_eval(lambda *_, source, out_avals: list(out_avals))
+
+
+def _lower_splice(
+    ctx: Any, *operands: ir.Value, source: _Source, out_avals: tuple[Any, ...]
+) -> Sequence[ir.Value]:
+    module = ctx.module_context.module
+    parsed = ir.Module.parse(source.text)
+    for op in list(parsed.body.operations):
+        if op.operation.name != "func.func":  # sdy.mesh; the functions are merged below
+            op.operation.detach_from_parent()
+            module.body.append(op)
+    symbol = jax_mlir.merge_mlir_modules(
+        module, "program", parsed, dst_symtab=ctx.module_context.symbol_table
+    )
+    results = [jax_mlir.aval_to_ir_type(ctx.module_context, a) for a in out_avals]
+    call = func_dialect.CallOp(results, ir.FlatSymbolRefAttr.get(symbol), list(operands))
+    return list(call.results)
+
+
+jax_mlir.register_lowering(splice_p, _lower_splice, cacheable=False)
+
+
+def lower_function(
+    text: str,
+    arguments: Sequence[jax.ShapeDtypeStruct],
+    results: Sequence[jax.ShapeDtypeStruct],
+    *,
+    name: str = "program",
+    donate: Mapping[int, int | None] = MappingProxyType({}),
+) -> Any:
+    """`@main` of the module `text` as a `jax.stages.Lowered` on flat arguments.
+
+    Shardings are those of `arguments` and `results`; unused arguments stay.  `donate`: the arguments whose
+    buffers may be reused, each with the result that must reuse it, or None.
+    """
+    source = _Source(text)
+    avals = tuple(core.ShapedArray(r.shape, r.dtype) for r in results)
+
+    def program(*args: Any) -> list[Any]:
+        out: list[Any] = splice_p.bind(*args, source=source, out_avals=avals)
+        return out
+
+    program.__name__ = program.__qualname__ = name
+    jitted = jax.jit(
+        program,
+        in_shardings=tuple(a.sharding for a in arguments),
+        out_shardings=[r.sharding for r in results],
+        keep_unused=True,
+    )
+    # 64-bit types stay what they are, whatever `jax_enable_x64` says.
+    with jax.enable_x64(True):
+        lowered = jitted.lower(*arguments)
+    if donate:
+        _mark_donated(lowered.compiler_ir("stablehlo"), donate)
+    return lowered
+
+
+def _mark_donated(module: ir.Module, donate: Mapping[int, int | None]) -> None:
+    """Donate as the compiler passes say; `donate_argnums` would pair arguments and results by itself."""
+    with module.context, ir.Location.unknown():
+        main = next(
+            op
+            for op in module.body.operations
+            if op.operation.name == "func.func" and ir.StringAttr(op.attributes["sym_name"]).value == "main"
+        )
+        dicts = []
+        for i, old in enumerate(ir.ArrayAttr(main.attributes["arg_attrs"])):
+            entries = {entry.name: entry.attr for entry in ir.DictAttr(old)}
+            if i in donate:
+                result = donate[i]
+                if result is None:
+                    entries["jax.buffer_donor"] = ir.BoolAttr.get(True)
+                else:
+                    i32 = ir.IntegerType.get_signless(32)
+                    entries["tf.aliasing_output"] = ir.IntegerAttr.get(i32, result)
+            dicts.append(ir.DictAttr.get(entries))
+        main.attributes["arg_attrs"] = ir.ArrayAttr.get(dicts)
+
+
+def compile_lowered(lowered: Any, options: dict[str, Any] | None = None) -> Any:
+    """The compiled program (`jax.stages.Compiled`); may run in any thread."""
+    with jax.enable_x64(True):
+        return lowered.compile(options)
+
+
+def direct_call(compiled: Any) -> Callable[[Sequence[jax.Array]], list[jax.Array]]:
+    """The program as a function of a sequence of arrays, without any check of them.
+
+    The arrays must have the shapes, dtypes and shardings of the program.
+    """
+    executable = compiled._executable
+    unsafe = executable.unsafe_call
+    if unsafe.ordered_effects or unsafe.has_unordered_effects or unsafe.has_host_callbacks:
+        return lambda args: list(unsafe(*args))
+    execute = executable.xla_executable.execute_sharded
+    handlers = unsafe.out_handler.handlers
+
+    def call(args: Sequence[jax.Array]) -> list[jax.Array]:
+        found: list[jax.Array] = execute(args).consume_with_handlers(handlers)
+        return found
+
+    return call
+
+
+def same_tiles(shape: tuple[int, ...], source: jax.sharding.Sharding, target: jax.sharding.Sharding) -> bool:
+    """Whether the two shardings put the same part of an array on the devices of the same number."""
+    if source.num_devices != target.num_devices:
+        return False
+    left = source._to_xla_hlo_sharding(len(shape))
+    right = target._to_xla_hlo_sharding(len(shape))
+    return bool(op_shardings.are_hlo_shardings_equal(left, right))
+
+
+def batched_copy(
+    shardings: Sequence[jax.sharding.NamedSharding], *, fresh: bool
+) -> Callable[[Sequence[jax.Array]], list[jax.Array]]:
+    """A function that copies arrays to these shardings, which must have the same tiles as theirs.
+
+    `fresh`: the copies never share a buffer with their source, even on the same device.
+    """
+    devices = [s._internal_device_list.addressable_device_list for s in shardings]
+    kind = _jax.ArrayCopySemantics.ALWAYS_COPY if fresh else _jax.ArrayCopySemantics.REUSE_INPUT
+    kinds = [kind] * len(shardings)
+    targets = list(shardings)
+    copy = _jax.batched_copy_array_to_devices_with_sharding
+
+    def call(arrays: Sequence[jax.Array]) -> list[jax.Array]:
+        found: list[jax.Array] = copy(arrays, devices, targets, kinds)
+        return found
+
+    return call
+
+
+#: Up to this size a copy inside of one CPU is quicker in the calling thread than in another one.
+_SMALL_BYTES = 1 << 16
+
+
+def small_copy(
+    specs: Sequence[jax.ShapeDtypeStruct],
+    sources: Sequence[jax.sharding.NamedSharding],
+    otherwise: Callable[[Sequence[jax.Array]], list[jax.Array]],
+) -> Callable[[Sequence[jax.Array]], list[jax.Array]]:
+    """`otherwise` (a batched copy to the shardings of `specs`), or something quicker for small arrays.
+
+    The CPU client copies in another thread, and waking that costs more than copying a small array.  So small
+    arrays that are computed already are copied here.
+    """
+    targets = [s.sharding for s in specs]
+    small = all(
+        s.dtype.kind in "biufc"  # what Python's buffer protocol knows
+        and s.size * s.dtype.itemsize <= _SMALL_BYTES
+        for s in specs
+    )
+    plain = all(
+        x.num_devices == 1
+        and (device := next(iter(x.device_set))).platform == "cpu"
+        and x.memory_kind in (None, device.default_memory().kind)
+        for x in (*sources, *targets)
+    )
+    if not small or not plain:
+        return otherwise
+    with jax.enable_x64(True):
+        places = [
+            (core.ShapedArray(s.shape, s.dtype), s.sharding, list(s.sharding.device_set)) for s in specs
+        ]
+    put = _jax.batched_device_put
+
+    def call(arrays: Sequence[jax.Array]) -> list[jax.Array]:
+        for array in arrays:
+            if not array.is_ready():
+                return otherwise(arrays)
+        return [
+            put(aval, sharding, [np.asarray(array)], device, True, True)
+            for array, (aval, sharding, device) in zip(arrays, places, strict=True)
+        ]
+
+    return call

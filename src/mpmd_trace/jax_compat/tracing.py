@@ -1,0 +1,211 @@
+"""Reading and rebuilding jaxprs: the part of tracing that depends on JAX's internals.
+
+Everything here hides a difference between the supported JAX releases or an attribute that JAX does
+not export. The frontend works with the plain values these functions return.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import jax
+from jax._src import core, source_info_util
+from jax._src.interpreters import ad, batching
+from jax._src.interpreters import mlir as jax_mlir
+
+#: A jaxpr together with its constants. JAX 0.12 has one class for both.
+Closed: TypeAlias = Any
+#: An equation of a jaxpr.
+Equation: TypeAlias = Any
+#: A variable or a literal of a jaxpr.
+Atom: TypeAlias = Any
+#: The abstract value (shape, dtype, weak type) of an atom.
+Aval: TypeAlias = Any
+
+
+@dataclass(frozen=True, slots=True)
+class OpenJaxpr:
+    """The parts of a jaxpr, with the values of its constants beside it."""
+
+    constvars: tuple[Atom, ...]
+    invars: tuple[Atom, ...]
+    outvars: tuple[Atom, ...]
+    eqns: tuple[Equation, ...]
+    consts: tuple[Any, ...]
+
+
+def opened(closed: Closed) -> OpenJaxpr:
+    """The parts of `closed`; an open jaxpr (as `checkpoint` carries one) has no constants."""
+    inner: Any = getattr(closed, "jaxpr", closed)
+    consts = tuple(getattr(closed, "consts", ()))
+    return OpenJaxpr(
+        tuple(inner.constvars),
+        tuple(inner.invars),
+        tuple(inner.outvars),
+        tuple(inner.eqns),
+        consts,
+    )
+
+
+def in_avals(closed: Closed) -> tuple[Aval, ...]:
+    """The abstract values of the arguments."""
+    return tuple(v.aval for v in opened(closed).invars)
+
+
+def out_avals(closed: Closed) -> tuple[Aval, ...]:
+    """The abstract values of the results."""
+    return tuple(v.aval for v in opened(closed).outvars)
+
+
+def is_jaxpr(value: object) -> bool:
+    """Whether `value` is a jaxpr, open or closed."""
+    kinds = (core.Jaxpr, getattr(core, "ClosedJaxpr", core.Jaxpr))
+    return isinstance(value, kinds)
+
+
+def is_literal(atom: Atom) -> bool:
+    """Whether `atom` is a literal rather than a variable."""
+    return isinstance(atom, core.Literal)
+
+
+def is_key(aval: Aval) -> bool:
+    """Whether `aval` is an array of typed PRNG keys."""
+    return bool(jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key))
+
+
+def key_implementation(aval: Aval) -> str:
+    """The name of the PRNG whose keys `aval` describes, such as `threefry2x32`."""
+    return str(aval.dtype._impl.name)
+
+
+def physical(aval: Aval) -> tuple[tuple[int, ...], str]:
+    """Shape and dtype name of the array that represents `aval` in the compiled program."""
+    lowered = core.physical_aval(aval)
+    return tuple(lowered.shape), str(lowered.dtype)
+
+
+def struct(aval: Aval) -> jax.ShapeDtypeStruct:
+    """`aval` as an argument for tracing."""
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=bool(aval.weak_type))
+
+
+def subjaxprs(eqn: Equation) -> Iterator[Closed]:
+    """The jaxprs among the parameters of `eqn`, in the order of the parameters."""
+    for value in eqn.params.values():
+        for item in value if isinstance(value, (tuple, list)) else (value,):
+            if is_jaxpr(item):
+                yield item
+
+
+def transposes(eqn: Equation) -> int:
+    """How many times `eqn` itself went through a transposition."""
+    stack = eqn.source_info.name_stack.stack
+    return sum(isinstance(e, source_info_util.Transform) and e.name == "transpose" for e in stack)
+
+
+def scopes(eqn: Equation) -> tuple[str, ...]:
+    """The named scopes that `eqn` was made in, outermost first."""
+    stack = eqn.source_info.name_stack.stack
+    return tuple(e.name for e in stack if isinstance(e, source_info_util.Scope))
+
+
+def location(eqn: Equation, hidden: tuple[str, ...] = ()) -> str | None:
+    """`file:line` of the user's code that made `eqn`; frames of `hidden` files do not count."""
+    for frame in source_info_util.user_frames(eqn.source_info.traceback):
+        if not frame.file_name.startswith(hidden):
+            return f"{frame.file_name}:{frame.start_line}"
+    return None
+
+
+def hide_from_locations(folder: str) -> None:
+    """Leave the frames of files below `folder` out of source locations, as JAX's own are."""
+    source_info_util.register_exclusion(folder)
+
+
+@contextlib.contextmanager
+def source_of(eqn: Equation) -> Iterator[None]:
+    """Give what is traced inside the source location, name scopes and settings of `eqn`."""
+    stack = source_info_util.current_name_stack() + eqn.source_info.name_stack
+    with (
+        source_info_util.user_context(eqn.source_info.traceback, name_stack=stack),
+        eqn.ctx.manager,
+    ):
+        yield
+
+
+def rebind(eqn: Equation, args: Sequence[Any], params: dict[str, Any] | None = None) -> list[Any]:
+    """The results of `eqn`'s primitive on `args`, with other parameters where `params` is given."""
+    bound = eqn.primitive.get_bind_params(eqn.params if params is None else params)
+    if isinstance(bound, tuple):
+        functions, bound = bound
+        results = eqn.primitive.bind(*functions, *args, **bound)
+    else:
+        results = eqn.primitive.bind(*args, **bound)
+    return list(results) if eqn.primitive.multiple_results else [results]
+
+
+@dataclass(frozen=True, slots=True)
+class ScanLayout:
+    """How the operands of a `scan` equation divide: constants, carries, scanned arrays."""
+
+    body: Closed
+    length: int
+    reverse: bool
+    constants: int
+    carries: int
+
+
+def scan_layout(eqn: Equation) -> ScanLayout:
+    """The layout of a `scan` equation."""
+    p = eqn.params
+    if "num_consts" in p:
+        constants, carries = p["num_consts"], p["num_carry"]
+    else:
+        constants, carries, _ = (len(part) for part in p["ft_in"].unpack())
+    return ScanLayout(p["jaxpr"], p["length"], bool(p["reverse"]), constants, carries)
+
+
+def make_closed(function: Callable[..., Any], avals: Sequence[Aval]) -> Closed:
+    """The jaxpr of `function` on arguments of the types `avals`."""
+    return jax.make_jaxpr(function)(*map(struct, avals))
+
+
+def as_function(closed: Closed) -> Callable[..., Any]:
+    """`closed` as a function of its arguments, which returns a list."""
+
+    def run(*args: Any) -> Any:
+        return core.jaxpr_as_fun(closed)(*args)
+
+    return run
+
+
+def effects(closed: Closed) -> tuple[str, ...]:
+    """The names of the side effects of a jaxpr, sorted."""
+    return tuple(sorted(str(e) for e in closed.effects))
+
+
+def identity_primitive(name: str, transposed: Callable[[Any, dict[str, Any]], Any]) -> Any:
+    """A primitive that returns its one operand, under every transformation.
+
+    Its derivative is itself; `transposed(cotangent, params)` gives its transpose.
+    """
+    primitive = core.Primitive(name)
+    primitive.def_impl(lambda x, **_: x)
+    primitive.def_abstract_eval(lambda x, **_: x)
+
+    def transpose_rule(cotangent: Any, _operand: Any, **params: Any) -> list[Any]:
+        if type(cotangent) is ad.Zero:
+            return [cotangent]
+        return [transposed(cotangent, params)]
+
+    ad.deflinear2(primitive, transpose_rule)
+
+    def batch_rule(args: Sequence[Any], dims: Sequence[Any], **params: Any) -> tuple[Any, Any]:
+        return primitive.bind(args[0], **params), dims[0]
+
+    batching.primitive_batchers[primitive] = batch_rule
+    jax_mlir.register_lowering(primitive, lambda _ctx, x, **_: [x])
+    return primitive

@@ -1,0 +1,107 @@
+"""`make_config` checks everything it can, and says all that is wrong at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import AbstractMesh, Mesh
+
+from mpmd_trace.config import Assignment, make_config
+from mpmd_trace.frontend import FrontendError
+
+MESH = AbstractMesh((2,), ("data",))
+TOPOLOGY = {"m0": MESH, "m1": MESH}
+
+
+def test_forms_of_assignments() -> None:
+    config = make_config(
+        list(TOPOLOGY.items()),
+        {"a": "m0/0", "b": ("m0", 0), "c": "m1", "t": "m1#pinned_host", "u": ("m1", None)},
+        name_to_stage_assignment={"c": 1},
+    )
+    assert config.assignments == {
+        "a": Assignment("m0", 0),
+        "b": Assignment("m0", 0),
+        "c": Assignment("m1", 1),
+        "t": Assignment("m1", None, "pinned_host"),
+        "u": Assignment("m1"),
+    }
+    assert config.assignment_text == "a@m0/0,b@m0/0,c@m1/1,t@m1#pinned_host,u@m1"
+    assert config.name_to_mesh_assignment["t"] == "m1#pinned_host"
+    assert config.name_to_stage_assignment == {"a": 0, "b": 0, "c": 1}
+    assert list(config.topology) == ["m0", "m1"]
+    assert config.is_abstract
+
+
+def test_prefixes_of_arguments_and_results() -> None:
+    config = make_config(
+        TOPOLOGY,
+        {},
+        input_mesh_assignment=({"w": "m0", "b": None}, "m1#pinned_host"),
+        output_mesh_assignment="m1",
+    )
+    in_tree = jax.tree.structure((({"w": [0, 0], "b": 0}, [0]), {"k": 0}))
+    assert config.input_meshes(in_tree) == {
+        1: Assignment("m0"),
+        2: Assignment("m0"),
+        3: Assignment("m1", None, "pinned_host"),
+    }
+    assert set(config.output_meshes(jax.tree.structure([0, 0]))) == {0, 1}
+    assert make_config(TOPOLOGY, {}).input_meshes(in_tree) == {}
+    with pytest.raises(FrontendError, match="not a pytree prefix of the dynamic arguments"):
+        config.input_meshes(jax.tree.structure(((0,), {})))
+
+
+def _one_device() -> Mesh:
+    return Mesh(np.array(jax.devices()[:1]), ("data",))
+
+
+@pytest.mark.parametrize(
+    ("topology", "assignment", "options", "message"),
+    [
+        ({}, {}, {}, "the topology has no mesh"),
+        ({"m0": 3}, {}, {}, "the mesh 'm0' is a int"),
+        ({"a@b": MESH}, {}, {}, "cannot name a mesh"),
+        ([("m0", MESH), ("m0", MESH)], {}, {}, "two meshes called 'm0'"),
+        (
+            {"m0": MESH, "m1": AbstractMesh((4,), ("data",))},
+            {},
+            {},
+            "the mesh 'm1' has axes {'data': 4}, the mesh 'm0' {'data': 2}",
+        ),
+        (TOPOLOGY, {"a": "m2"}, {}, "'m2', which the topology lacks. Did you mean 'm"),
+        (TOPOLOGY, {"a": "x"}, {}, "Known: 'm0', 'm1'."),
+        (TOPOLOGY, {"a": 3}, {}, "is assigned to 3"),
+        (TOPOLOGY, {"a": "m0#disk"}, {}, "memory 'disk' of mesh 'm0'"),
+        (TOPOLOGY, {"a": ("m0/1", 2)}, {}, "gives two stages"),
+        (TOPOLOGY, {"a": ("m0", -1)}, {}, "stage -1"),
+        (TOPOLOGY, {"a": "m0/1", "b": "m1/1"}, {}, "stage 1 is on two meshes"),
+        (TOPOLOGY, {"a": "m0/1"}, {"name_to_stage_assignment": {"a": 2}}, "Give it once"),
+        (TOPOLOGY, {"abc": "m0"}, {"name_to_stage_assignment": {"abd": 2}}, "a stage but no mesh"),
+        (TOPOLOGY, {}, {"input_mesh_assignment": ("m0", ["m3"])}, r"assignment\[1\]\[0\]"),
+        (TOPOLOGY, {}, {"output_mesh_assignment": "m0/1"}, "only computations have stages"),
+    ],
+)
+def test_mistakes(topology: Any, assignment: Any, options: Any, message: str) -> None:
+    with pytest.raises(FrontendError, match=message):
+        make_config(topology, assignment, **options)
+
+
+def test_overlapping_meshes() -> None:
+    with pytest.raises(FrontendError, match="'m0' and 'm1' overlap: both have"):
+        make_config({"m0": _one_device(), "m1": _one_device()}, {})
+
+
+def test_all_mistakes_are_reported_at_once() -> None:
+    with pytest.raises(FrontendError) as error:
+        make_config(TOPOLOGY, {"a": "m7", "b": ("m0", -2)}, output_mesh_assignment="m9")
+    assert len(error.value.diagnostics) == 3
+
+
+def test_a_config_cannot_be_changed() -> None:
+    config = make_config(TOPOLOGY, {"a": "m0"})
+    with pytest.raises(TypeError):
+        config.assignments["b"] = Assignment("m1")  # type: ignore[index]

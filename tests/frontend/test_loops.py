@@ -1,0 +1,175 @@
+"""Loops become calls, one per iteration, and can be differentiated, batched and nested."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from programs import (
+    batch,
+    calls,
+    check_same,
+    first,
+    functions,
+    loss,
+    origins,
+    plain_loss,
+    plain_text,
+    weights,
+)
+
+from mpmd_trace.api_ops import call, enumerated_for, fori_loop
+from mpmd_trace.frontend import FrontendError, trace
+
+
+def _fori(f: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda ws, x: fori_loop(x.shape[0], lambda i, c: c + f(ws, x[i]) * i, 0.0)
+
+
+def _python(f: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda ws, x: sum(f(ws, x[i]) * i for i in range(x.shape[0]))
+
+
+def test_fori_loop() -> None:
+    text = plain_text(check_same(_fori(loss), _python(plain_loss), weights(), batch()))
+    assert calls(text) == [("iteration", 0), ("iteration", 1), ("iteration", 2)]
+    assert functions(text) == ["iteration"]
+
+
+def test_slices_at_the_index_are_taken_outside_of_the_shared_body() -> None:
+    text = plain_text(trace(_fori(loss), weights(), batch()))
+    main, body = text.split("func.func private", 1)
+    assert main.count("stablehlo.slice") == 3
+    assert "slice" not in body
+
+
+def test_fori_loop_can_be_differentiated() -> None:
+    step, plain = jax.grad(_fori(loss)), jax.grad(_python(plain_loss))
+    text = plain_text(check_same(step, plain, weights(), batch()))
+    assert [counter for _, counter in calls(text)] == [0, 1, 2, 2, 1, 0]
+    assert origins(text)[-2:] == ["second(1)", "first(1)"]
+    assert "concatenate" not in text  # residuals go from iteration to iteration, not through stacks
+
+
+def test_fori_loop_can_be_batched() -> None:
+    xs = jnp.stack([batch(), batch() * 2])
+
+    def step(f: Callable[..., Any]) -> Callable[..., Any]:
+        return jax.vmap(jax.grad(f), (None, 0))
+
+    text = plain_text(check_same(step(_fori(loss)), step(_python(plain_loss)), weights(), xs))
+    assert [counter for _, counter in calls(text)] == [0, 1, 2, 2, 1, 0]
+
+
+def test_fori_loop_can_be_nested() -> None:
+    def nested(ws: list[jax.Array], x: jax.Array) -> Any:
+        def outer(i: Any, c: Any) -> Any:
+            return fori_loop(2, lambda j, d: d + loss(ws, x[i]) * (j + 1), c)
+
+        return fori_loop(x.shape[0], outer, 0.0)
+
+    def plain(ws: list[jax.Array], x: jax.Array) -> Any:
+        return sum(plain_loss(ws, x[i]) * (j + 1) for i in range(3) for j in range(2))
+
+    text = plain_text(check_same(jax.grad(nested), jax.grad(plain), weights(), batch()))
+    assert [counter for _, counter in calls(text)] == [0, 1, 2, 2, 1, 0]
+
+
+def test_fori_loop_with_explicit_calls() -> None:
+    def step(ws: list[jax.Array], x: jax.Array) -> Any:
+        return fori_loop(x.shape[0], lambda i, c: c + call(loss)(ws, x[i]) * i, 0.0)
+
+    text = plain_text(check_same(step, _python(plain_loss), weights(), batch()))
+    assert calls(text) == [("loss", 0), ("loss", 1), ("loss", 2)]
+    assert "dynamic_slice" not in text
+
+
+def test_no_iteration_gives_the_first_carry() -> None:
+    def step(ws: list[jax.Array], x: jax.Array) -> Any:
+        return fori_loop(0, lambda i, c: c + loss(ws, x[0]), 1.5)
+
+    check_same(step, lambda ws, x: jnp.float32(1.5), weights(), batch())
+
+
+def test_loop_without_names_stays_a_loop() -> None:
+    text = plain_text(check_same(_fori(plain_loss), _python(plain_loss), weights(), batch()))
+    assert "stablehlo.while" in text
+    assert not calls(text)
+
+
+def test_enumerated_for_accumulates_gradients() -> None:
+    def step(f: Callable[..., Any]) -> Callable[..., Any]:
+        def body(i: Any, total: Any, x: jax.Array, ws: Any) -> Any:
+            return jax.tree.map(jnp.add, total, jax.grad(f)(ws, x))
+
+        def run(ws: list[jax.Array], x: jax.Array) -> Any:
+            zero = jax.tree.map(jnp.zeros_like, ws)
+            return enumerated_for(lambda i, c, xi: body(i, c, xi, ws), zero, x, unroll=3)
+
+        return run
+
+    text = plain_text(check_same(step(loss), step(plain_loss), weights(), batch()))
+    assert calls(text) == [("iteration", 0), ("iteration", 1), ("iteration", 2)]
+    assert origins(text) == ["first", "second", "second(1)", "first(1)"]
+
+
+def test_enumerated_for_stacks_outputs() -> None:
+    def step(ws: list[jax.Array], x: jax.Array) -> Any:
+        return enumerated_for(lambda i, c, xi: (c + i, {"y": first(ws[0], xi), "i": i}), jnp.int32(0), x)
+
+    def plain(ws: list[jax.Array], x: jax.Array) -> Any:
+        return jnp.int32(3), {"y": jnp.tanh(x @ ws[0]), "i": jnp.arange(3)}
+
+    check_same(step, plain, weights(), batch())
+
+
+def test_a_loop_index_that_only_counts_does_not_go_through_the_calls() -> None:
+    def step(ws: list[jax.Array], x: jax.Array) -> Any:
+        return jax.lax.fori_loop(0, 3, lambda i, c: c + loss(ws, x[i]), 0.0)
+
+    def plain(ws: list[jax.Array], x: jax.Array) -> Any:
+        return sum(plain_loss(ws, x[i]) for i in range(3))
+
+    text = plain_text(check_same(step, plain, weights(), batch()))
+    assert "i32" not in text.split("func.func private")[1].split("{")[0].replace("f32", "")
+
+
+def test_a_reversed_scan_counts_by_its_slices() -> None:
+    def step(f: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda ws, x: jax.lax.scan(lambda c, xi: (c * 0.5 + f(ws, xi), c), 0.0, x, reverse=True)
+
+    text = plain_text(check_same(step(loss), step(plain_loss), weights(), batch()))
+    assert [counter for _, counter in calls(text)] == [2, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: fori_loop(jnp.int32(3), lambda i, c: c, 0.0), "as a Python int"),
+        (lambda: fori_loop(-1, lambda i, c: c, 0.0), "cannot run -1 iterations"),
+        (lambda: fori_loop(4, lambda i, c: c, 0.0, unroll=2), "only be unrolled fully"),
+        (lambda: enumerated_for(lambda i, c, x: c, 0.0, {}), "got no array"),
+        (
+            lambda: enumerated_for(lambda i, c, x: c, 0.0, {"a": jnp.ones(3), "b": jnp.ones((2, 2))}),
+            r"inputs\['a'\]: 3, inputs\['b'\]: 2",
+        ),
+        (lambda: enumerated_for(lambda i, c, x: [c, c, c], 0.0, jnp.ones(3)), "must return a carry"),
+    ],
+)
+def test_bad_loops(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(FrontendError, match=message):
+        make()
+
+
+def test_a_loop_of_unknown_length_around_names_is_an_error() -> None:
+    def step(ws: list[jax.Array], x: jax.Array) -> Any:
+        return jax.lax.while_loop(lambda c: c < 10, lambda c: c + 1 + loss(ws, x[0]), 0.0)
+
+    with pytest.raises(FrontendError) as error:
+        trace(step, weights(), batch())
+    text = str(error.value)
+    assert "'first', 'second' occurs inside a loop with a number of iterations" in text
+    assert "test_loops.py:" in text
