@@ -109,19 +109,15 @@ optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(schedule, we
 def step(parameters, static, opt_state, batch):
     """One training step; `batch` is `(microbatches, batch / microbatches, context + 1)`."""
 
-    def microbatch(parameters, tokens):
+    def microbatch(i, carry, tokens):
         def loss(parameters):
-            return loss_fn(eqx.combine(parameters, static), tokens)
+            return loss_fn(eqx.combine(parameters, static), tokens) / MICROBATCHES
 
-        return jax.value_and_grad(loss)(parameters)
+        return jax.tree.map(jnp.add, carry, jax.value_and_grad(loss)(parameters))
 
-    loss, grads = 0.0, None
-    for i in range(MICROBATCHES):
-        this_loss, this_grads = mpmd_trace.call(microbatch, call_counter=i)(parameters, batch[i])
-        loss = loss + this_loss
-        grads = this_grads if grads is None else jax.tree.map(jnp.add, grads, this_grads)
-    loss = loss / MICROBATCHES
-    grads = jax.tree.map(lambda g: g / MICROBATCHES, grads)
+    # Outside mpmd_trace.jit this is a lax.scan; inside, every iteration is a pipeline microbatch.
+    start = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, parameters))
+    loss, grads = mpmd_trace.enumerated_for(microbatch, start, batch)
     updates, opt_state = optimizer.update(grads, opt_state, parameters)
     return optax.apply_updates(parameters, updates), opt_state, loss, grads
 
@@ -134,18 +130,16 @@ def read_text():
     return np.array([ids[c] for c in text], np.int32), len(characters)
 
 
-def batches(text):
-    rng = np.random.default_rng(0)
-    while True:
-        starts = rng.integers(0, len(text) - CONTEXT - 1, BATCH)
-        rows = np.stack([text[s : s + CONTEXT + 1] for s in starts])
-        yield rows.reshape(MICROBATCHES, BATCH // MICROBATCHES, CONTEXT + 1)
+def batch_of(text, step):
+    """The batch of a step: random pieces of the text, the same in every run."""
+    starts = np.random.default_rng(step).integers(0, len(text) - CONTEXT - 1, BATCH)
+    rows = np.stack([text[s : s + CONTEXT + 1] for s in starts])
+    return rows.reshape(MICROBATCHES, BATCH // MICROBATCHES, CONTEXT + 1)
 
 
 def program():
     """What the command line runs."""
     text, vocabulary = read_text()
-    data = batches(text)
     model = eqx.filter_jit(GPT)(vocabulary, jax.random.key(0))
     parameters, static = eqx.partition(model, eqx.is_array)
 
@@ -167,10 +161,10 @@ def program():
     data_parallel = NamedSharding(topology["stage0"], PartitionSpec(None, "data"))
     return mpmd_trace.Program(
         train_step,
-        (parameters, optimizer.init(parameters), next(data)),
+        (parameters, optimizer.init(parameters), batch_of(text, 0)),
         config,
         steps=STEPS,
-        advance=lambda i, args, result: (result[0], result[1], next(data)),
+        advance=lambda i, args, result: (result[0], result[1], batch_of(text, i + 1)),
         loss=lambda result: result[2],
         gradients=lambda result: result[3],
         in_shardings=(None, None, data_parallel),

@@ -36,11 +36,17 @@ class PassManager:
     """
 
     def __init__(
-        self, pipeline: str | Sequence[str | Pass], hooks: Sequence[Hook] = (), *, error_is_failure: bool = True
+        self,
+        pipeline: str | Sequence[str | Pass],
+        hooks: Sequence[Hook] = (),
+        *,
+        error_is_failure: bool = True,
+        first_index: int = 0,
     ) -> None:
         self.passes = build(pipeline)
         self.hooks = list(hooks)
         self.error_is_failure = error_is_failure
+        self.first_index = first_index
         self.runs: list[PassRun] = []
         self.diagnostics = Diagnostics()
 
@@ -53,7 +59,11 @@ class PassManager:
             except PassFailed:
                 self.diagnostics.fail()
                 changed = True
-            record = PassRun(len(self.runs), one.spec, changed, time.process_time() - started)
+            except MpmdError as error:
+                self.diagnostics.found += error.diagnostics
+                self.diagnostics.fail()
+                changed = True
+            record = PassRun(self.first_index + len(self.runs), one.spec, changed, time.process_time() - started)
             self.runs.append(record)
             if self.diagnostics.failed:
                 if not self.diagnostics.errors:

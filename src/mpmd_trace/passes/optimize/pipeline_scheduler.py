@@ -17,7 +17,15 @@ from ..fragment_info import call_counter, is_scheduling_unit, single_transpose_c
 from ..mesh_order import schedulable_meshes
 from ..options import nearest
 from .paths import find_path
-from .predicates import SCHEDULES, Constraints, Predicate, ScheduleError, Unit, find_schedule
+from .predicates import (
+    SCHEDULES,
+    Constraints,
+    Predicate,
+    ScheduleError,
+    Sparse,
+    Unit,
+    find_schedule,
+)
 
 __all__ = ["PipelineScheduler"]
 
@@ -89,9 +97,12 @@ class PipelineScheduler(FunctionPass):
     )
     #: A predicate of the user's own instead of a name: says whether the first unit must precede the second.
     predicate: Predicate | None = None
+    #: The orders wanted on a mesh, from its units, instead of a name (schedules that are explicit orders).
+    constraints: Sparse | None = None
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
-        if self.predicate is None and find_schedule(self.must_happen_before) is None:
+        named = self.predicate is None and self.constraints is None
+        if named and find_schedule(self.must_happen_before) is None:
             raise diagnostics.fatal(
                 None,
                 f"there is no schedule '{self.must_happen_before}'"
@@ -102,12 +113,14 @@ class PipelineScheduler(FunctionPass):
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         ops = function.body.ops[:-1]
         units = scheduling_units(function, ops)
+        if self.constraints is not None:
+            return self._explicit_order(function, ops, units, self.constraints, diagnostics)
         name = find_schedule(self.must_happen_before)
         if self.predicate is None and name in ("Circular", "CircularWithReversedBackward"):
             self._check_stages(units, name)
         if self.predicate is None and self.remove_control_dependencies:
             assert name is not None
-            order = self._sparse_order(ops, units, name)
+            order = self._sparse_order(ops, units, SCHEDULES[name][1])
             if order is not None:
                 return apply_order(function.body, order)
         predicate = self.predicate if self.predicate is not None else SCHEDULES[name or "none"][0]
@@ -135,19 +148,40 @@ class PipelineScheduler(FunctionPass):
                 )
 
     def _sparse_order(
-        self, ops: Sequence[Op], units: dict[FragmentOp, Unit], name: str
+        self, ops: Sequence[Op], units: dict[FragmentOp, Unit], sparse: Sparse
     ) -> list[Op] | None:
         by_mesh: dict[str, list[Unit]] = {}
         for unit in units.values():
             by_mesh.setdefault(unit.mesh, []).append(unit)
         found: list[Constraints] = []
         for group in by_mesh.values():
-            constraints = SCHEDULES[name][1](group)
+            constraints = sparse(group)
             if constraints is None:
                 return None
             found.append(constraints)
         order = scan_order(block_dependencies(ops), *_as_graph(found))
         return None if order is None else [ops[i] for i in order]
+
+    def _explicit_order(
+        self,
+        function: FuncOp,
+        ops: Sequence[Op],
+        units: dict[FragmentOp, Unit],
+        constraints: Sparse,
+        diagnostics: Diagnostics,
+    ) -> bool:
+        try:
+            order = self._sparse_order(ops, units, constraints)
+        except ScheduleError as error:
+            raise diagnostics.fatal(function, str(error)) from None
+        if order is None:
+            raise diagnostics.fatal(
+                function,
+                "the schedule contradicts the data flow: following it on every mesh, some fragments would wait "
+                "for each other forever; check the order of actions, or that microbatches do not depend on "
+                "each other",
+            )
+        return apply_order(function.body, order)
 
     def _add_pair_by_pair(self, units: dict[FragmentOp, Unit], before: Predicate) -> None:
         """The reference's way: every independent pair of a mesh, each edge visible to the next question."""

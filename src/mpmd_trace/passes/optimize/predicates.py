@@ -17,7 +17,15 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-__all__ = ["SCHEDULES", "Constraints", "Predicate", "ScheduleError", "Unit", "find_schedule"]
+__all__ = [
+    "SCHEDULES",
+    "Constraints",
+    "Predicate",
+    "ScheduleError",
+    "Sparse",
+    "Unit",
+    "find_schedule",
+]
 
 
 class ScheduleError(Exception):

@@ -1,0 +1,79 @@
+"""`mpmd-remat-fragment`: recomputes forward fragments in front of the backward fragments that use them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+from ...ir.attributes import UNIT
+from ...ir.diagnostics import Diagnostics
+from ...ir.ops import FragmentOp, FuncOp, Module
+from ..base import FunctionPass, option
+from ..common.merge import merge_fragments
+from ..fragment_info import (
+    call_counter,
+    is_backward,
+    is_executed_immediately_after,
+    is_forward,
+    set_call_counter,
+)
+
+__all__ = ["RematFragment"]
+
+
+def _matches(forward: FragmentOp) -> list[FragmentOp]:
+    """The backward fragments in front of which `forward` has to be recomputed."""
+    counter = call_counter(forward)
+    if counter is None:
+        return []
+    return [
+        user
+        for user in forward.distinct_users
+        if isinstance(user, FragmentOp)
+        and is_backward(user)
+        and call_counter(user) == counter
+        and user.stage == forward.stage
+        and not is_executed_immediately_after(forward, user)
+    ]
+
+
+@dataclasses.dataclass(frozen=True)
+class RematFragment(FunctionPass):
+    """No backward fragment waits for activations that a forward fragment of its microbatch left long ago.
+
+    A backward fragment that uses results of a forward fragment with the same call counter and stage, and does
+    not run directly behind it, gets a copy of the forward fragment in front of it (marked `remat`), or, merged,
+    computes it itself.
+
+        %f = fragment "enc"            %f = fragment "enc"
+        ...                            ...
+        %b = fragment "enc"(1) (%f)    %r = fragment "enc" {remat}
+                                       %b = fragment "enc"(1) (%r)
+    """
+
+    name: ClassVar[str] = "mpmd-remat-fragment"
+    summary: ClassVar[str] = "Recomputes forward fragments for the backward fragments that use them."
+    merge_remat_fragments: bool = option(
+        False, "Whether the copy is merged into the backward fragment."
+    )
+
+    def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
+        forwards = [op for op in function.body if isinstance(op, FragmentOp) and is_forward(op)]
+        changed = False
+        for forward in forwards:
+            for backward in _matches(forward):
+                changed = True
+                copy = forward.clone()
+                assert isinstance(copy, FragmentOp)
+                backward.block.insert_before(backward, copy)  # type: ignore[union-attr]
+                for old, new in zip(forward.results, copy.results, strict=True):
+                    old.replace_uses_if(new, lambda use, b=backward: use.owner is b)  # type: ignore[misc]
+                if self.merge_remat_fragments:
+                    counter = call_counter(backward)
+                    merged = merge_fragments(copy, backward)
+                    if counter is not None:
+                        set_call_counter(merged, counter)
+                    merged.attrs["remat"] = UNIT
+                else:
+                    copy.attrs["remat"] = UNIT
+        return changed

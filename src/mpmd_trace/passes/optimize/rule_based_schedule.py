@@ -1,0 +1,104 @@
+"""`mpmd-rule-based-schedule`: puts fragments in the order that the user's rules ask for."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from typing import ClassVar
+
+from ...ir.core import Op
+from ...ir.diagnostics import Diagnostics, Note
+from ...ir.ops import FragmentOp, FuncOp, Module
+from ..base import FunctionPass, option
+from ..block_order import sort_block
+from ..control_dependencies import add_control_dependency, remove_control_dependencies
+from ..fragment_rules import FragmentInfo, ScheduleRule, parse_schedule_rule
+from .paths import find_path
+
+__all__ = ["RuleBasedSchedule"]
+
+log = logging.getLogger(__name__)
+
+
+def _show(op: Op) -> str:
+    return str(FragmentInfo.of(op)) if isinstance(op, FragmentOp) else op.name
+
+
+@dataclasses.dataclass(frozen=True)
+class RuleBasedSchedule(FunctionPass):
+    """Each fragment named in a rule runs before the next one of the rule on its mesh.
+
+    Rules that contradict the data flow, or name fragments that do not exist, are skipped with a warning in the
+    log.
+
+        // rule i -> j -> k; program order k, j, i     // after
+        %k = fragment "k"                              %i = fragment "i"
+        %j = fragment "j"                              %j = fragment "j"
+        %i = fragment "i"                              %k = fragment "k"
+    """
+
+    name: ClassVar[str] = "mpmd-rule-based-schedule"
+    summary: ClassVar[str] = "Orders fragments by rules given by the user."
+    mpmd_only: ClassVar[bool] = True
+    rules: tuple[str, ...] = option(
+        (), "Comma separated rules: FragmentScheduleRule(ordered_fragments=[INFO->INFO])."
+    )
+    remove_control_dependencies: bool = option(
+        True, "Whether the control operands that express the order are removed at the end."
+    )
+
+    def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
+        fragments: dict[FragmentInfo, FragmentOp] = {}
+        for op in function.walk():
+            if not isinstance(op, FragmentOp) or not op.is_user:
+                continue
+            info = FragmentInfo.of(op)
+            if info in fragments:
+                raise diagnostics.fatal(
+                    function,
+                    f"two fragments are called {info}, so a schedule rule cannot tell them apart; give one of "
+                    "the named computations another name",
+                    [Note("the first", fragments[info].loc), Note("the second", op.loc)],
+                )
+            fragments[info] = op
+        for text in self.rules:
+            self._apply(parse_schedule_rule(text), fragments)
+        before = function.body.ops
+        if not sort_block(function.body):
+            log.warning("%s: the schedule rules contradict each other or the data flow", function.loc)
+        if self.remove_control_dependencies:
+            remove_control_dependencies(function)
+        return function.body.ops != before
+
+    @staticmethod
+    def _apply(rule: ScheduleRule, fragments: dict[FragmentInfo, FragmentOp]) -> None:
+        infos = rule.ordered_fragments
+        if len(infos) < 2:
+            log.warning("a schedule rule needs at least two fragments; skipped: %s", rule)
+            return
+        before = infos[0]
+        for after in infos[1:]:
+            first, second = fragments.get(before), fragments.get(after)
+            if first is None:
+                log.warning("no fragment is %s; the part of the schedule rule is skipped", before)
+            elif second is None:
+                log.warning("no fragment is %s; the part of the schedule rule is skipped", after)
+                continue
+            elif first is second or find_path(first, second) is not None:
+                pass
+            elif first.mesh != second.mesh:
+                log.warning(
+                    "%s and %s run on different meshes; a schedule rule orders only within a mesh",
+                    before,
+                    after,
+                )
+            elif (conflict := find_path(second, first)) is not None:
+                log.warning(
+                    "the schedule rule wants %s before %s, but the data flow is the other way round:\n  %s",
+                    before,
+                    after,
+                    "\n  ".join(_show(op) for op in conflict),
+                )
+            else:
+                add_control_dependency(first, second)
+            before = after

@@ -1,0 +1,39 @@
+"""Curves as SVG."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+
+__all__ = ["curves_svg"]
+
+
+def curves_svg(
+    curves: Mapping[str, Sequence[float]], *, title: str, x_label: str = "step", y_label: str = "loss"
+) -> str:
+    """One line per curve over 1, 2, ...; the first is drawn wide, so that equal curves are both visible."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    with pyplot.rc_context({"svg.hashsalt": "mpmd_trace", "font.size": 11}):
+        figure, axes = pyplot.subplots(figsize=(7.2, 4.2))
+        styles = [
+            {"linewidth": 6, "alpha": 0.35, "color": "#4477aa"},
+            {"linewidth": 1.6, "color": "#222222"},
+            {"linewidth": 1.6, "linestyle": "--", "color": "#aa3377"},
+        ]
+        for (name, values), style in zip(curves.items(), styles, strict=False):
+            axes.plot(range(1, len(values) + 1), values, label=name, **style)
+        axes.set_xlabel(x_label)
+        axes.set_ylabel(y_label)
+        axes.set_title(title)
+        axes.legend(frameon=False)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(alpha=0.2)
+        figure.tight_layout()
+        buffer = io.StringIO()
+        figure.savefig(buffer, format="svg", metadata={"Date": None})
+        pyplot.close(figure)
+    return buffer.getvalue()

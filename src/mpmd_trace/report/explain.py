@@ -1,0 +1,359 @@
+"""Why is this value on that mesh?
+
+    explanation = explain(module, "model.py:12")     # or an input ("input 0"), or a name
+    print(explanation)
+
+The module is one whose named computations have become fragments and assigns (after
+`mpmd-introduce-transfers`, before mesh inference).  The answer is read off the sets that mesh inference
+computes: the chain of uses that asks for the mesh, and the sources that allow it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import difflib
+import re
+from collections.abc import Callable, Iterator
+
+from ..ir.attributes import quote
+from ..ir.core import BlockArg, Op, OpResult, Value
+from ..ir.diagnostics import MpmdError
+from ..ir.location import Location
+from ..ir.ops import AssignOp, CallOp, ForOp, FragmentOp, FuncOp, Module, UnassignOp
+from ..ir.types import MeshTensorType
+from ..passes.import_.mesh_flow import (
+    Flow,
+    because,
+    function_name,
+    is_user_label,
+    mesh_list,
+    place,
+)
+from ..passes.import_.mesh_sets import MeshSets, is_meshless, names, src_of_op
+from ..passes.manager import PassManager
+
+__all__ = ["Chain", "Explanation", "Placement", "explain"]
+
+_ANALYSIS = (
+    "mpmd-infer-mesh-populate-use-set",
+    "mpmd-infer-mesh-populate-src-set",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Chain:
+    """The steps between a value and what asks for it on `mesh`, or gives it there."""
+
+    mesh: str | None
+    steps: tuple[str, ...]
+    reason: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Placement:
+    """Where one value or op is, and why.
+
+    `needed` leads from it to the uses that ask for a mesh, `available` back to what it is computed from.
+    """
+
+    what: str
+    location: Location
+    meshes: tuple[str, ...]
+    rule: str
+    needed: tuple[Chain, ...] = ()
+    available: tuple[Chain, ...] = ()
+
+    def __str__(self) -> str:
+        verb = "is on" if self.meshes else "has"
+        lines = [f"{self.what}{place(self.location)} {verb} {mesh_list(self.meshes)}", f"  {self.rule}"]
+        for title, arrow, chains in (
+            ("needed by:", "->", self.needed),
+            ("computed from:", "<-", self.available),
+        ):
+            if chains:
+                lines.append(f"  {title}")
+            for chain in chains:
+                where = "" if chain.mesh is None else f" on {quote(chain.mesh)}"
+                why = f" because of {chain.reason}" if chain.reason else ""
+                lines.append(f"    {f' {arrow} '.join(chain.steps)}{where}{why}")
+        return "\n".join(lines)
+
+
+@dataclasses.dataclass(frozen=True)
+class Explanation:
+    """Everything that was asked for: one placement per value that fits the question."""
+
+    question: str
+    placements: tuple[Placement, ...]
+
+    def __str__(self) -> str:
+        return "\n".join(str(p) for p in self.placements)
+
+
+def explain(
+    module: Module, question: str, *, infer_transfers: bool = True, most: int = 10
+) -> Explanation:
+    """Tell why values are on their meshes; `module` is not changed.
+
+    Args:
+        module: a module before mesh inference.
+        question: `input 2` of the main function, a source position (`model.py:12`, `model.py:12:4`, line
+            numbers of the MLIR text as `-:12`), or a name that occurs in the location of an op or input
+            (`params['w']`, `jit(f)/add`, `add`).
+        infer_transfers: as the option of mesh inference of that name.
+        most: explain at most that many of the values that fit.
+
+    Raises:
+        MpmdError: when nothing fits; the message lists names that come close.
+    """
+    copy = module.clone()
+    targets = _find(copy, question)
+    if not targets:
+        raise MpmdError(f"nothing in the module is called or located at '{question}'{_near(copy, question)}")
+    return Explanation(question, _Explainer(copy, infer_transfers).placements(targets[:most]))
+
+
+# Finding what is asked for.
+
+_Target = tuple[Value | Op, FragmentOp | None]
+
+
+def _things(module: Module) -> Iterator[_Target]:
+    """Inputs and ops of MPMD functions, each with the fragment that it is in."""
+    for function in module.mpmd_functions:
+        if function.is_declaration:
+            continue
+        for arg in function.body.args:
+            yield arg, None
+        for op in function.regions[0].walk(post_order=False):
+            if isinstance(op, FragmentOp):
+                yield op, None
+                for nested in op.body.walk():
+                    if not nested.is_terminator:
+                        yield nested, op
+            elif op.block is not None and not op.block.frozen and not op.is_terminator:
+                yield op, None
+
+
+def _location(thing: Value | Op) -> Location:
+    return thing.loc if isinstance(thing, Op) else thing.location
+
+
+def _find(module: Module, question: str) -> list[_Target]:
+    numbered = re.fullmatch(r"(?:input|argument|arg) ?(\d+)", question.strip())
+    if numbered is not None:
+        entries = [f for f in module.mpmd_functions if f.is_entry_point and not f.is_declaration]
+        index = int(numbered.group(1))
+        return [(f.body.args[index], None) for f in entries if index < len(f.body.args)]
+    position = re.fullmatch(r"(.*?):(\d+)(?::(\d+))?", question.strip())
+
+    def at(loc: Location) -> bool:
+        if position is None:
+            return False
+        file, line, column = position.groups()
+        return any(
+            f.endswith(file) and n == int(line) and (column is None or c == int(column))
+            for f, n, c in loc.files
+        )
+
+    def called(loc: Location) -> bool:
+        name = loc.name
+        return name is not None and (name == question or name.rsplit("/", 1)[-1] == question)
+
+    things = list(_things(module))
+    for fits in (at, called):
+        found = [t for t in things if fits(_location(t[0]))]
+        if found:
+            return _without_casts(found)
+    return [t for t in things if isinstance(t[0], Op) and t[0].name in (question, f"stablehlo.{question}")]
+
+
+def _without_casts(found: list[_Target]) -> list[_Target]:
+    """Leave assigns and unassigns out when something else fits, too."""
+    kept = [t for t in found if not isinstance(t[0], AssignOp | UnassignOp)]
+    return kept or found
+
+
+def _near(module: Module, question: str) -> str:
+    known: dict[str, None] = {}
+    for thing, _ in _things(module):
+        loc = _location(thing)
+        if loc.name is not None:
+            known[loc.name] = None
+            known[loc.name.rsplit("/", 1)[-1]] = None
+        if loc.file is not None:
+            known[f"{loc.file[0].rsplit('/', 1)[-1]}:{loc.file[1]}"] = None
+    close = difflib.get_close_matches(question, list(known), n=3, cutoff=0.4)
+    return f"; did you mean {' or '.join(close)}?" if close else ""
+
+
+# Explaining it.
+
+
+class _Explainer:
+    """Runs the analysis on a module of its own and reads it."""
+
+    def __init__(self, module: Module, infer_transfers: bool) -> None:
+        self.module = module
+        self.infer_transfers = infer_transfers
+
+    def placements(self, targets: list[_Target]) -> tuple[Placement, ...]:
+        PassManager(_ANALYSIS, error_is_failure=False).run(self.module)
+        before = MeshSets(self.module)
+        wanted = {id(thing): self._needed(before, thing) for thing, _ in targets}
+        possible = {id(thing): self._possible(before, thing) for thing, _ in targets}
+        leaves = (
+            "mpmd-infer-mesh-assign-mesh-func-leaves"
+            f"{{infer-transfers={'true' if self.infer_transfers else 'false'} error-limit=-1}}"
+        )
+        with contextlib.suppress(MpmdError):  # what could not be placed says so below
+            PassManager([leaves, _ANALYSIS[0]], error_is_failure=False).run(self.module)
+        flow = Flow(MeshSets(self.module))
+        return tuple(
+            self._placement(thing, home, flow, wanted[id(thing)], possible[id(thing)])
+            for thing, home in targets
+        )
+
+    @staticmethod
+    def _values(thing: Value | Op) -> list[Value]:
+        return list(thing.results) if isinstance(thing, Op) else [thing]
+
+    def _needed(self, sets: MeshSets, thing: Value | Op) -> tuple[str, ...]:
+        values = self._values(thing)
+        return names(sets.use_of(values[0])) if values else ()
+
+    def _possible(self, sets: MeshSets, thing: Value | Op) -> tuple[str, ...] | None:
+        found = src_of_op(thing) if isinstance(thing, Op) else sets.src_of(thing)
+        return None if found is None else names(found)
+
+    def _placement(
+        self,
+        thing: Value | Op,
+        home: FragmentOp | None,
+        flow: Flow,
+        wanted: tuple[str, ...],
+        possible: tuple[str, ...] | None,
+    ) -> Placement:
+        what, location = _describe(thing), _location(thing)
+        fragment = home or (thing if isinstance(thing, FragmentOp) else None)
+        if fragment is not None:
+            rule = f"{_describe(fragment)} is assigned to {mesh_list([fragment.mesh])}"
+            if home is not None:
+                rule = f"it is part of {rule.replace(' is', ', which is', 1)}"
+            return Placement(what, location, (fragment.mesh,), rule)
+        values = self._values(thing)
+        typed = [v.type.mesh for v in values if isinstance(v.type, MeshTensorType)]
+        if typed:
+            rule = "an assignment, or a transfer, puts it there"
+            if isinstance(thing, BlockArg) and not thing.has_uses:
+                rule = "nothing uses it, so it takes the mesh with the smallest name"
+            return Placement(what, location, tuple(dict.fromkeys(typed)), rule)
+        meshes: dict[str, None] = {}
+        for value in values:
+            meshes.update(dict.fromkeys(names(flow.sets.needed(value))))
+        found = tuple(meshes)
+        if isinstance(thing, BlockArg) and _is_input(thing) and len(found) > 1:
+            found = (min(found, key=str.encode),)
+        if isinstance(thing, Op) and thing.block is None:  # it had no result and is in fragments by now
+            found = possible or ()
+        return Placement(
+            what,
+            location,
+            found,
+            _rule(found, tuple(meshes), wanted, possible),
+            tuple(self._forward(values, flow)),
+            tuple(self._backward(thing, flow)),
+        )
+
+    def _forward(self, values: list[Value], flow: Flow) -> Iterator[Chain]:
+        """For each mesh one shortest chain to a use that asks for it, a use that the user named if any."""
+        chosen: dict[str, Chain] = {}
+        by_user: set[str] = set()
+        for value, path in _paths(values, flow.step_forward):
+            for use in value.uses:
+                user = use.owner
+                if not isinstance(user, AssignOp) or user.mesh_type.mesh in by_user:
+                    continue
+                mesh = user.mesh_type.mesh
+                named = user.label is not None and is_user_label(user.label)
+                if mesh not in chosen or named:
+                    reason = because([user.label]) if user.label else ""
+                    chosen[mesh] = Chain(mesh, (*path, f"needed{place(user.loc)}"), reason)
+                if named:
+                    by_user.add(mesh)
+        yield from chosen.values()
+
+    def _backward(self, thing: Value | Op, flow: Flow) -> Iterator[Chain]:
+        """A shortest chain to everything on a mesh that it is computed from."""
+        starts = thing.operands if isinstance(thing, Op) else flow.step_back(thing)
+        what = _describe(thing)
+        for value, path in _paths(starts, flow.step_back):
+            if isinstance(value, OpResult) and isinstance(value.op, UnassignOp):
+                source = value.op.operand(0)
+                yield Chain(value.op.mesh_type.mesh, (what, *path[:-1], _describe(source)))
+            elif isinstance(value, BlockArg) and _is_input(value):
+                yield Chain(None, (what, *path))
+
+
+def _paths(
+    starts: list[Value], step: Callable[[Value], list[Value]]
+) -> Iterator[tuple[Value, tuple[str, ...]]]:
+    """Every reachable value with a shortest path to it, near ones first."""
+    paths: dict[Value, tuple[str, ...]] = {v: (_describe(v),) for v in starts}
+    waiting = list(paths)
+    for value in waiting:
+        yield value, paths[value]
+        for following in step(value):
+            if following not in paths:
+                paths[following] = (*paths[value], _describe(following))
+                waiting.append(following)
+
+
+def _is_input(value: BlockArg) -> bool:
+    owner = value.owner.parent_op
+    return isinstance(owner, FuncOp) and owner.is_entry_point
+
+
+def _describe(thing: Value | Op) -> str:
+    """A few words for an op or a value."""
+    if isinstance(thing, BlockArg):
+        around = thing.owner.parent_op
+        if isinstance(around, FuncOp):
+            role = "input" if around.is_entry_point else "argument"
+            return f"{role} {thing.index} of @{function_name(around)}"
+        return f"value {thing.index} of a loop" if isinstance(around, ForOp) else f"argument {thing.index}"
+    op = thing if isinstance(thing, Op) else thing.defining_op
+    assert op is not None
+    if isinstance(op, FragmentOp):
+        return f"named computation {op.origin[0].short}" if op.origin else "an inferred fragment"
+    if isinstance(op, CallOp):
+        return f"call of @{op.callee.removeprefix('shardy_mpmd')}"
+    name = op.loc.name
+    called = f" {quote(name)}" if name is not None and is_meshless(op) else ""
+    return f"'{op.name}'{called}"
+
+
+def _rule(
+    found: tuple[str, ...],
+    asked: tuple[str, ...],
+    wanted: tuple[str, ...],
+    possible: tuple[str, ...] | None,
+) -> str:
+    """Which rule of mesh inference decided."""
+    if not found:
+        return "nothing uses it, so it is removed"
+    if len(asked) > len(found):
+        return f"it is needed on {mesh_list(asked)}; an input is on the first of them by name and transferred"
+    if any(mesh in wanted for mesh in found):
+        if len(found) > 1:
+            return f"it is needed on {mesh_list(found)} and computed on each of them"
+        return f"it is needed on {mesh_list(found)}"
+    if possible:
+        return (
+            f"no computation asks for it; what it is computed from is on {mesh_list(possible)}, of which the "
+            "smallest name is taken"
+        )
+    if possible is not None:
+        return "what it is computed from is on different meshes; it takes the mesh with the smallest name"
+    return "nothing says where it should be, so it takes the mesh with the smallest name"

@@ -1,0 +1,119 @@
+"""The schedule of a compiled step as it was planned and as it was measured, on the same kind of timeline."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Sequence
+
+from ..backend.plan import Plan, Run, Transfer
+from ..backend.timeline import Timeline as Measured
+from ..ir.ops import FragmentOp, Module
+from ..passes.fragment_info import call_counter, single_transpose_count, split_type
+from ..passes.manager import PassRun
+from ..schedules import Action, Event, Timeline
+
+__all__ = ["FragmentActions", "measured_timeline", "planned_timeline"]
+
+
+@dataclasses.dataclass
+class FragmentActions:
+    """A pass hook that remembers what each fragment is: the exported program no longer says it.
+
+    `of_mesh[name]` lists, in order, the action of every fragment of the mesh; `O` for what belongs to no
+    microbatch (accumulation, optimiser).
+    """
+
+    of_mesh: dict[str, list[Action]] = dataclasses.field(default_factory=dict)
+
+    def __call__(self, run: PassRun, module: Module) -> None:
+        main = module.lookup("main")
+        if main is None or not run.changed:
+            return
+        fragments = [op for op in main.body if isinstance(op, FragmentOp)]
+        if not fragments or main.topology is None:
+            return
+        stages = {name: i for i, name in enumerate(main.topology.meshes)}
+        self.of_mesh = {name: [] for name in stages}
+        for op in fragments:
+            self.of_mesh[op.mesh].append(_action(op, stages[op.mesh]))
+
+
+def _action(op: FragmentOp, mesh: int) -> Action:
+    stage = op.stage if op.stage is not None else mesh
+    counter, count = call_counter(op), single_transpose_count(op)
+    if counter is None or count not in (0, 1):
+        return Action(stage, "O")
+    if count == 0:
+        return Action(stage, "F", counter)
+    part = split_type(op)
+    kind = "B" if part is None else "I" if part == "kKeepTransferred" else "W"
+    return Action(stage, kind, counter)  # type: ignore[arg-type]  # one of the letters above
+
+
+def _actions(plan: Plan, actions: FragmentActions) -> dict[int, tuple[int, Action]]:
+    """Mesh number and action of each run, by its place among the instructions."""
+    meshes = {name: i for i, name in enumerate(plan.meshes)}
+    waiting = {name: iter(found) for name, found in actions.of_mesh.items()}
+    result: dict[int, tuple[int, Action]] = {}
+    for at, instruction in enumerate(plan.instructions):
+        if isinstance(instruction, Run):
+            mesh = meshes[instruction.mesh]
+            result[at] = (mesh, next(waiting.get(instruction.mesh, iter(())), Action(mesh, "O")))
+    return result
+
+
+def _moving(plan: Plan) -> list[tuple[int, Run | Transfer]]:
+    """The instructions that take time, with their places."""
+    return [(i, x) for i, x in enumerate(plan.instructions) if isinstance(x, Run | Transfer)]
+
+
+def measured_timeline(plan: Plan, actions: FragmentActions, measured: Measured) -> Timeline:
+    """The measured step, in milliseconds."""
+    known = _actions(plan, actions)
+    places = [at for at, _ in _moving(plan)]
+    events = []
+    for entry in measured.entries:
+        found = known.get(places[entry.instruction])
+        if found is not None:
+            events.append(Event(found[0], found[1], 1000 * entry.start, 1000 * entry.end))
+    return Timeline.from_events("measured", events, " ms")
+
+
+def planned_timeline(
+    plan: Plan, actions: FragmentActions, measured: Sequence[Measured] = ()
+) -> Timeline:
+    """The step as it would run if every mesh had its own processors.
+
+    Each mesh runs its programs in the order of the plan, each as soon as its inputs are there.  A program takes
+    the shortest time it was measured to take (one unit where nothing was measured); transfers take none.
+    """
+    known = _actions(plan, actions)
+    costs: dict[int, list[float]] = {}
+    for one in measured:
+        for entry in one.entries:
+            if entry.program is not None:
+                costs.setdefault(entry.program, []).append(1000 * (entry.end - entry.start))
+    time_of = {program: statistics.quantiles([*v, *v], n=4)[0] for program, v in costs.items()}
+    ready: dict[int, float] = {}
+    free = dict.fromkeys(plan.meshes, 0.0)
+    events = []
+    for at, instruction in _moving(plan):
+        start = max((ready.get(s, 0.0) for s in instruction.inputs), default=0.0)
+        end = start
+        if isinstance(instruction, Run):
+            start = max(start, free[instruction.mesh])
+            end = start + time_of.get(instruction.program, 1.0)
+            free[instruction.mesh] = end
+            mesh, action = known[at]
+            events.append(Event(mesh, action, start, end))
+        for slot in instruction.outputs:
+            ready[slot] = end
+    return Timeline.from_events("planned", events, " ms" if costs else "")
+
+
+def bubble(timeline: Timeline) -> float:
+    """The part of the meshes' time, from the start to the end of the step, in which they do not compute."""
+    busy = sum(e.end - e.start for row in timeline.rows for e in row)
+    whole = timeline.end * len(timeline.rows)
+    return 1 - busy / whole if whole else 0.0
