@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .ir.collector import paused_collector
 from .ir.ops import Module
 from .ir.parser import parse_generic
 
@@ -15,6 +16,6 @@ def parse(text: str, *, filename: str = "-", allow_unregistered: bool = False) -
     """
     from .jax_compat.mlir import to_generic
 
-    return parse_generic(
-        to_generic(text, filename=filename, allow_unregistered=allow_unregistered)
-    )
+    generic = to_generic(text, filename=filename, allow_unregistered=allow_unregistered)
+    with paused_collector():
+        return parse_generic(generic)

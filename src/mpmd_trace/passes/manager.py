@@ -6,6 +6,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Sequence
 
+from ..ir.collector import paused_collector
 from ..ir.diagnostics import Diagnostics, MpmdError, PassFailed
 from ..ir.ops import Module
 from .base import Pass
@@ -52,6 +53,10 @@ class PassManager:
 
     def run(self, module: Module) -> list[PassRun]:
         """Run all passes; returns their records."""
+        with paused_collector():
+            return self._run(module)
+
+    def _run(self, module: Module) -> list[PassRun]:
         for one in self.passes:
             started = time.process_time()
             try:
