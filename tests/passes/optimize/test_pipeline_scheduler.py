@@ -1,0 +1,284 @@
+"""`mpmd-pipeline-scheduler` and the sort it relies on."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mpmd_trace.ir.diagnostics import MpmdError
+from mpmd_trace.ir.ops import FragmentOp, TransferOp
+from mpmd_trace.passes.block_order import Join, scan_order
+from mpmd_trace.passes.manager import run_passes
+from mpmd_trace.passes.optimize.pipeline_scheduler import PipelineScheduler
+from mpmd_trace.passes.optimize.predicates import SCHEDULES, Unit
+from mpmd_trace.text import parse
+from tests.oracle import assert_same_meaning
+from tests.passes.optimize.pipeline_programs import orders, pipeline
+
+# Section 9 of the optimise specification.
+VECTORS: list[tuple[str, int, int, dict[str, str]]] = [
+    (
+        "1F1B", 3, 5,
+        {
+            "m0": "F0 F1 F2 B0 F3 B1 F4 B2 B3 B4",
+            "m1": "F0 F1 B0 F2 B1 F3 B2 F4 B3 B4",
+            "m2": "F0 B0 F1 B1 F2 B2 F3 B3 F4 B4",
+        },
+    ),
+    ("GPipe", 2, 3, {"m0": "F0 F1 F2 B0 B1 B2", "m1": "F0 F1 F2 B0 B1 B2"}),
+    (
+        "GPipeBut1F1BForLastMesh", 3, 4,
+        {
+            "m0": "F0 F1 F2 F3 B0 B1 B2 B3",
+            "m1": "F0 F1 F2 F3 B0 B1 B2 B3",
+            "m2": "F0 B0 F1 B1 F2 B2 F3 B3",
+        },
+    ),
+    (
+        "ZeroBubbleH1", 3, 5,
+        {
+            "m0": "F0 F1 F2 B0 F3 B1 F4 B2 B3 B4",
+            "m1": "F0 F1 B0 F2 B1 W0 F3 B2 W1 F4 W4 B3 W2 B4 W3",
+            "m2": "F0 B0 F1 B1 F2 B2 W0 F3 B3 W3 W1 F4 B4 W4 W2",
+        },
+    ),
+    (
+        "ZeroBubbleH2ZeroTxLatency", 3, 6,
+        {
+            "m0": "F0 F1 F2 F3 F4 B0 F5 B1 B2 B3 B4 B5",
+            "m1": "F0 F1 F2 B0 F3 B1 F4 W4 B2 F5 W5 W0 B3 W1 B4 W2 B5 W3",
+            "m2": "F0 B0 F1 B1 F2 B2 W2 F3 B3 W3 F4 B4 W4 W0 F5 B5 W5 W1",
+        },
+    ),
+    (
+        "ZeroBubbleH2HalfTxLatency", 3, 7,
+        {
+            "m0": "F0 F1 F2 F3 F4 F5 F6 B0 B1 B2 B3 B4 B5 B6",
+            "m1": "F0 F1 F2 F3 B0 F4 W4 B1 F5 W5 B2 F6 W6 B3 W0 B4 W1 B5 W2 B6 W3",
+            "m2": "F0 B0 F1 B1 W1 F2 B2 W2 F3 B3 W3 F4 B4 W4 F5 B5 W5 F6 B6 W6 W0",
+        },
+    ),
+    (
+        "ZeroBubbleH2FullTxLatency", 3, 8,
+        {
+            "m0": "F0 F1 F2 F3 F4 F5 F6 F7 B0 B4 B5 B1 B6 B2 B7 B3",
+            "m1": "F0 F1 F2 F3 F4 B4 W4 B0 W0 F5 B5 W5 B1 W1 F6 B6 W6 B2 W2 F7 B7 W7 B3 W3",
+            "m2": "F0 B0 W0 F1 B1 W1 F2 B2 W2 F3 B3 W3 F4 B4 W4 F5 B5 W5 F6 B6 W6 F7 B7 W7",
+        },
+    ),
+    (
+        "Circular", 2, 4,
+        {
+            "m0": "F0.0 F0.1 F2.0 F2.1 F0.2 F0.3 F2.2 F2.3 B2.0 B2.1 B0.0 B0.1 B2.2 B2.3 B0.2 B0.3",
+            "m1": "F1.0 F1.1 F3.0 F3.1 F1.2 F1.3 F3.2 F3.3 B3.0 B3.1 B1.0 B1.1 B3.2 B3.3 B1.2 B1.3",
+        },
+    ),
+    (
+        "CircularWithReversedBackward", 2, 4,
+        {
+            "m0": "F0.0 F0.1 F2.0 F2.1 F0.2 F0.3 F2.2 F2.3 B2.3 B2.2 B0.3 B0.2 B2.1 B2.0 B0.1 B0.0",
+            "m1": "F1.0 F1.1 F3.0 F3.1 F1.2 F1.3 F3.2 F3.3 B3.3 B3.2 B1.3 B1.2 B3.1 B3.0 B1.1 B1.0",
+        },
+    ),
+    ("ParallelPipelinesWithWrapAround", 3, 3, {"m0": "F0 F2 F1", "m1": "F1 F0 F2", "m2": "F2 F1 F0"}),
+]  # fmt: skip
+
+
+def _program(name: str, meshes: int, microbatches: int) -> str:
+    return pipeline(
+        meshes,
+        microbatches,
+        stages_per_mesh=2 if name.startswith("Circular") else 1,
+        split_backward=name.startswith("ZeroBubble"),
+        forward_only=name.startswith("Parallel"),
+    )
+
+
+@pytest.mark.parametrize("pair_by_pair", [False, True], ids=["sparse", "pair by pair"])
+@pytest.mark.parametrize(("name", "meshes", "microbatches", "wanted"), VECTORS, ids=[v[0] for v in VECTORS])
+def test_conformance(
+    name: str, meshes: int, microbatches: int, wanted: dict[str, str], pair_by_pair: bool
+) -> None:
+    before = parse(_program(name, meshes, microbatches))
+    module = before.clone()
+    predicate = SCHEDULES[name][0] if pair_by_pair else None
+    run_passes(module, [PipelineScheduler(must_happen_before=name, predicate=predicate)])
+    assert orders(module, stages=name.startswith("Circular")) == wanted
+    assert_same_meaning(before, module)
+
+
+def test_whole_block_of_1f1b() -> None:
+    module = parse(pipeline(3, 4))
+    run_passes(module, "mpmd-pipeline-scheduler{must-happen-before=1F1B}")
+    shown = []
+    for op in module.main.body.ops[:-1]:
+        if isinstance(op, TransferOp):
+            shown.append("t")
+        elif isinstance(op, FragmentOp):
+            letter = "B" if op.origin[0].transpose_count else "F"
+            shown.append(f"{op.mesh}{letter}{op.call_counter}")
+    wanted = (
+        "m0F0 t m1F0 t m2F0 m2B0 t m0F1 t m1F1 t m2F1 m2B1 t m0F2 t m1B0 t m0B0 m1F2 t "
+        "m2F2 m2B2 t m0F3 t m1B1 t m0B1 m1F3 t m2F3 m2B3 t m1B2 t m0B2 m1B3 t m0B3"
+    )
+    assert [s for s in shown if s != "t"] == [s for s in wanted.split() if s != "t"]
+    # Transfers stand where their operands let the scans take them.
+    assert shown.count("t") == 16
+
+
+@st.composite
+def shuffled_programs(draw: st.DrawFn) -> tuple[str, str, list[int]]:
+    name = draw(st.sampled_from([n for n in SCHEDULES if n not in ("none", "ParallelPipelinesWithWrapAround")]))
+    meshes, microbatches = draw(st.integers(1, 4)), draw(st.integers(1, 5))
+    return name, _program(name, meshes, microbatches), draw(st.lists(st.integers(0, 10**6), max_size=40))
+
+
+@settings(max_examples=60, deadline=None)
+@given(shuffled_programs())
+def test_the_sparse_form_gives_the_order_of_the_pairs(case: tuple[str, str, list[int]]) -> None:
+    name, text, moves = case
+    module = parse(text)
+    body = module.main.body
+    for move in moves:  # another legal program order
+        ops = body.ops[:-1]
+        op = ops[move % len(ops)]
+        following = op.next_op
+        if following is not None and following is not body.last and following not in op.users:
+            op.move_after(following)
+    other = module.clone()
+    run_passes(module, [PipelineScheduler(must_happen_before=name)])
+    run_passes(other, [PipelineScheduler(must_happen_before=name, predicate=SCHEDULES[name][0])])
+    assert module.to_generic() == other.to_generic()
+
+
+def _units(name: str, meshes: int, mesh: int, microbatches: int) -> list[Unit]:
+    stages = (mesh, mesh + meshes) if name.startswith("Circular") else (None,)
+    kinds = [(0, False), (1, False)] + ([(1, True)] if name.startswith("ZeroBubble") else [])
+    if name.startswith("Parallel"):
+        kinds = kinds[:1]
+    keys = [(s, t, w, c) for s in stages for t, w in kinds for c in range(microbatches)]
+    return [
+        Unit(i, f"m{mesh}", mesh, meshes, t, c, s, w) for i, (s, t, w, c) in enumerate(keys)
+    ]
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("meshes", [1, 2, 3, 5])
+def test_constraints_and_predicate_have_one_closure(name: str, meshes: int) -> None:
+    for mesh in range(meshes):
+        units = _units(name, meshes, mesh, 7)
+        predicate, sparse = SCHEDULES[name]
+        found = sparse(units)
+        assert found is not None
+        n = len(units)
+        direct = {(a.index, b.index) for a in units for b in units if a is not b and predicate(a, b)}
+        given_edges = {(a.index, b.index) for a, b in found.edges if a is not b}
+        for firsts, seconds in found.barriers:
+            given_edges |= {(a.index, b.index) for a in firsts for b in seconds}
+        for chain in found.chains:
+            for left, right in zip(chain, chain[1:], strict=False):
+                given_edges |= {(a.index, b.index) for a in left for b in right}
+        assert _closure(n, direct) == _closure(n, given_edges), (name, meshes, mesh)
+
+
+def _closure(n: int, edges: set[tuple[int, int]]) -> list[int]:
+    reach = [0] * n
+    for a, b in edges:
+        reach[a] |= 1 << b
+    for k in range(n):
+        for i in range(n):
+            if reach[i] >> k & 1:
+                reach[i] |= reach[k]
+    return reach
+
+
+def test_unknown_schedule_names_the_nearest() -> None:
+    with pytest.raises(MpmdError, match="there is no schedule '1F1'; did you mean 1F1B"):
+        run_passes(parse(pipeline(1, 1)), "mpmd-pipeline-scheduler{must-happen-before=1F1}")
+
+
+def test_names_are_found_in_any_case() -> None:
+    module = parse(pipeline(2, 3))
+    run_passes(module, "mpmd-pipeline-scheduler{must-happen-before=gpipe}")
+    assert orders(module)["m0"] == "F0 F1 F2 B0 B1 B2"
+
+
+def test_a_host_mesh_cannot_be_scheduled_by_1f1b() -> None:
+    text = pipeline(1, 2).replace("m0", "m0/cpu")
+    with pytest.raises(MpmdError, match="mesh 'm0/cpu' is a host mesh"):
+        run_passes(parse(text), "mpmd-pipeline-scheduler{must-happen-before=1F1B}")
+
+
+def test_backward_programs_have_no_wrap_around() -> None:
+    with pytest.raises(MpmdError, match="forward-only"):
+        run_passes(
+            parse(pipeline(2, 2)),
+            "mpmd-pipeline-scheduler{must-happen-before=ParallelPipelinesWithWrapAround}",
+        )
+
+
+def test_circular_leaves_fragments_without_stage_alone(caplog: pytest.LogCaptureFixture) -> None:
+    module = parse(pipeline(2, 3))
+    before = module.to_generic()
+    run_passes(module, "mpmd-pipeline-scheduler{must-happen-before=Circular}")
+    assert module.to_generic() == before
+    assert "the Circular schedule orders by stage" in caplog.text
+
+
+def test_control_operands_can_be_kept() -> None:
+    module = parse(pipeline(1, 2))
+    run_passes(
+        module,
+        "mpmd-pipeline-scheduler{must-happen-before=GPipe remove-control-dependencies=false}",
+    )
+    marked = [op for op in module.main.body if "mpmd.control_operand_start_idx" in op.attrs]
+    assert marked and all(op.num_operands > 1 for op in marked)
+
+
+def test_spec_prints_back() -> None:
+    one = PipelineScheduler(must_happen_before="GPipe")
+    assert one.spec == "mpmd-pipeline-scheduler{must-happen-before=GPipe}"
+
+
+# The sort.
+
+
+def _scans(preds: list[list[int]]) -> list[int]:
+    todo, done, order = list(range(len(preds))), set(), []
+    while todo:
+        left = []
+        for i in todo:
+            if all(p in done for p in preds[i]):
+                done.add(i)
+                order.append(i)
+            else:
+                left.append(i)
+        assert len(left) < len(todo)
+        todo = left
+    return order
+
+
+@given(st.permutations(range(9)), st.sets(st.tuples(st.integers(0, 8), st.integers(0, 8))))
+def test_scan_order_is_that_of_the_literal_scans(rank: list[int], pairs: set[tuple[int, int]]) -> None:
+    preds: list[list[int]] = [[] for _ in rank]
+    for a, b in sorted(pairs):
+        if rank[a] < rank[b]:
+            preds[b].append(a)
+    assert scan_order(preds) == _scans(preds)
+
+
+@given(st.permutations(range(10)), st.integers(1, 9), st.sets(st.tuples(st.integers(0, 9), st.integers(0, 9))))
+def test_a_join_is_the_product_of_its_sets(rank: list[int], cut: int, pairs: set[tuple[int, int]]) -> None:
+    preds: list[list[int]] = [[] for _ in rank]
+    for a, b in sorted(pairs):
+        if rank[a] < rank[b]:
+            preds[b].append(a)
+    first = [i for i in range(10) if rank[i] < cut]
+    second = [i for i in range(10) if rank[i] >= cut]
+    product = [list({*p, *(first if i in second else ())}) for i, p in enumerate(preds)]
+    assert scan_order(preds, joins=[Join(first, second)]) == _scans(product)
+
+
+def test_a_cycle_has_no_order() -> None:
+    assert scan_order([[1], [0]]) is None

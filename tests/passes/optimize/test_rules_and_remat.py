@@ -1,0 +1,196 @@
+"""`mpmd-rule-based-schedule`, `mpmd-remat-fragment` and the optimise pipeline."""
+
+from __future__ import annotations
+
+import pytest
+
+from mpmd_trace.ir.diagnostics import MpmdError
+from mpmd_trace.ir.ops import FragmentOp
+from mpmd_trace.passes.manager import run_passes
+from mpmd_trace.passes.optimize.pipelines import OptimizePipeline
+from mpmd_trace.text import parse
+from tests.oracle import assert_same_meaning
+from tests.passes.optimize.pipeline_programs import orders, pipeline
+from tests.util import check
+
+S = '!s = !mpmd.mesh_tensor<"s0", tensor<4xf32>>\n'
+SIGNATURE = 'attributes {topology = #mpmd.topology<<"s0" : <["d"=2]>>>}'
+
+
+def fragment(name: str, label: str, operand: str, attributes: str = "", op: str = "sine") -> str:
+    return (
+        f'  %{name} = mpmd.fragment<mesh="s0", origin=[{label}]> ({operand}) {attributes} '
+        f"(%x: tensor<4xf32>) {{ %y = stablehlo.{op} %x : tensor<4xf32> mpmd.return %y : tensor<4xf32> }} "
+        ": (!s) -> !s\n"
+    )
+
+
+THREE = (
+    f"func.func public @main(%p: !s) -> (!s, !s, !s) {SIGNATURE} {{\n"
+    + fragment("k", '"k"', "%p")
+    + fragment("j", '"j"', "%p", op="cosine")
+    + fragment("i", '"i"', "%p", op="tanh")
+    + "  return %k, %j, %i : !s, !s, !s\n}"
+)
+
+
+def info(name: str) -> str:
+    return f'FragmentInfo(origins=["{name}"],mesh_name="s0")'
+
+
+def rule(*names: str) -> str:
+    return f"FragmentScheduleRule(ordered_fragments=[{'->'.join(map(info, names))}])"
+
+
+@pytest.mark.parametrize(
+    ("rules", "wanted"),
+    [
+        ([rule("i", "j", "k")], "i j k"),
+        ([rule("i", "missing", "k")], "j i k"),
+        ([rule("missing", "i", "k")], "j i k"),
+        ([rule("i", "j"), rule("j", "k")], "i j k"),
+        ([rule("i")], "k j i"),
+        ([rule("i", "j"), rule("j", "i")], "k j i"),
+    ],
+)
+def test_rules_order_fragments(rules: list[str], wanted: str) -> None:
+    before = parse(S + THREE)
+    module = before.clone()
+    run_passes(module, f"mpmd-rule-based-schedule{{rules={','.join(rules)}}}")
+    found = [op.origin[0].name for op in module.main.body if isinstance(op, FragmentOp)]
+    assert found == wanted.split()
+    assert_same_meaning(before, module)
+
+
+def test_a_rule_against_the_data_flow_is_skipped_with_the_path(caplog: pytest.LogCaptureFixture) -> None:
+    text = (
+        f"func.func public @main(%p: !s) -> !s {SIGNATURE} {{\n"
+        + fragment("a", '"a"', "%p")
+        + fragment("b", '"b"', "%a")
+        + "  return %b : !s\n}"
+    )
+    module = parse(S + text)
+    before = module.to_generic()
+    run_passes(module, f"mpmd-rule-based-schedule{{rules={rule('b', 'a')}}}")
+    assert module.to_generic() == before
+    assert "the data flow is the other way round" in caplog.text
+    assert info("a") in caplog.text
+
+
+def test_two_fragments_of_one_name_are_an_error() -> None:
+    text = THREE.replace('"j"', '"k"')
+    with pytest.raises(MpmdError, match="two fragments are called") as caught:
+        run_passes(parse(S + text), f"mpmd-rule-based-schedule{{rules={rule('i', 'k')}}}")
+    assert [n.message for n in caught.value.diagnostics[0].notes] == ["the first", "the second"]
+
+
+def test_rules_can_leave_control_operands() -> None:
+    module = parse(S + THREE)
+    run_passes(module, f"mpmd-rule-based-schedule{{rules={rule('i', 'k')} remove-control-dependencies=false}}")
+    marked = [op.origin[0].name for op in module.main.body if "mpmd.control_operand_start_idx" in op.attrs]
+    assert marked == ["k"]
+
+
+ONE = "{call_counter = 1 : ui32}"
+REMAT_BEFORE = (
+    f"func.func public @main(%a: !s) -> (!s, !s) {SIGNATURE} {{\n"
+    + fragment("f", '"enc"', "%a", ONE)
+    + fragment("g", '"dec"', "%a", ONE, "cosine")
+    + '  %b = mpmd.fragment<mesh="s0", origin=["enc"(1)]> (%g, %f) {call_counter = 1 : ui32} '
+    "(%x: tensor<4xf32>, %z: tensor<4xf32>) { %y = stablehlo.multiply %x, %z : tensor<4xf32> "
+    "mpmd.return %y : tensor<4xf32> } : (!s, !s) -> !s\n"
+    "  return %b, %g : !s, !s\n}"
+)
+
+
+def test_remat_copies_forward_fragments() -> None:
+    remat = "{call_counter = 1 : ui32, remat}"
+    after = (
+        f"func.func public @main(%a: !s) -> (!s, !s) {SIGNATURE} {{\n"
+        + fragment("f", '"enc"', "%a", ONE)
+        + fragment("g", '"dec"', "%a", ONE, "cosine")
+        + fragment("r", '"enc"', "%a", remat)
+        + fragment("r2", '"dec"', "%a", remat, "cosine")
+        + '  %b = mpmd.fragment<mesh="s0", origin=["enc"(1)]> (%r2, %r) {call_counter = 1 : ui32} '
+        "(%x: tensor<4xf32>, %z: tensor<4xf32>) { %y = stablehlo.multiply %x, %z : tensor<4xf32> "
+        "mpmd.return %y : tensor<4xf32> } : (!s, !s) -> !s\n"
+        "  return %b, %g : !s, !s\n}"
+    )
+    module = check(REMAT_BEFORE, "mpmd-remat-fragment", after, prelude=S)
+    assert_same_meaning(parse(S + REMAT_BEFORE), module)
+
+
+def test_remat_merges_on_request() -> None:
+    after = (
+        f"func.func public @main(%a: !s) -> (!s, !s) {SIGNATURE} {{\n"
+        + fragment("f", '"enc"', "%a", ONE)
+        + fragment("g", '"dec"', "%a", ONE, "cosine")
+        + '  %b = mpmd.fragment<mesh="s0", origin=["enc", "enc"(1)]> (%g, %a) '
+        "{call_counter = 1 : ui32, remat} (%x: tensor<4xf32>, %z: tensor<4xf32>) {\n"
+        "    %w = stablehlo.sine %z : tensor<4xf32>\n"
+        "    %y = stablehlo.multiply %x, %w : tensor<4xf32>\n"
+        "    mpmd.return %y : tensor<4xf32>\n  } : (!s, !s) -> !s\n"
+        "  return %b, %g : !s, !s\n}"
+    )
+    module = check(REMAT_BEFORE, "mpmd-remat-fragment{merge-remat-fragments=true}", after, prelude=S)
+    assert_same_meaning(parse(S + REMAT_BEFORE), module)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("(%g, %f) {call_counter = 1 : ui32}", "(%g, %f) {call_counter = 2 : ui32}"),
+        ("(%g, %f) {call_counter = 1 : ui32}", "(%g, %f)"),
+        ('origin=["enc"(1)]>', 'origin=["enc"(2)]>'),
+        ('origin=["enc"(1)]>', 'origin=["enc"(1)], stage=1>'),
+        ("(%g, %f)", "(%g, %g)"),
+    ],
+    ids=["counters differ", "no counter", "not backward", "stages differ", "directly behind"],
+)
+def test_remat_leaves_others_alone(change: tuple[str, str]) -> None:
+    assert change[0] in REMAT_BEFORE
+    module = parse(S + REMAT_BEFORE.replace(*change))
+    before = module.to_generic()
+    run_passes(module, "mpmd-remat-fragment")
+    assert module.to_generic() == before
+
+
+def test_remat_shares_the_body_it_copies() -> None:
+    module = parse(S + REMAT_BEFORE)
+    run_passes(module, "mpmd-remat-fragment")
+    bodies = [op.body for op in module.main.body if isinstance(op, FragmentOp) and op.origin[0].name == "dec"]
+    assert len(bodies) == 2 and bodies[0] is bodies[1]
+
+
+def test_the_textual_pipeline_knows_three_schedules() -> None:
+    module = parse(pipeline(2, 3))
+    run_passes(module, "mpmd-optimize-pipeline{pipeline-schedule=1F1B}")
+    assert orders(module)["m0"] == "F0 F1 B0 F2 B1 B2"
+    with pytest.raises(MpmdError, match="is one of none, 1F1B, Circular"):
+        run_passes(parse(pipeline(1, 1)), "mpmd-optimize-pipeline{pipeline-schedule=GPipe}")
+
+
+def test_pipeline_composition() -> None:
+    merge = f"FragmentMergeRule(sources=[{info('a')},{info('b')}],target={info('c')})"
+    full = OptimizePipeline(
+        any_schedule=True,
+        pipeline_schedule="GPipe",
+        fragment_merge_rules=(merge,),
+        apply_fragment_remat=True,
+        merge_remat_fragments=True,
+        merge_after_scheduling=True,
+        merge_forward_with_backward=True,
+        absorb_on_entry_point=True,
+    )
+    assert [p.spec for p in full.passes()] == [
+        "mpmd-pipeline-scheduler{must-happen-before=GPipe remove-control-dependencies=false}",
+        f"mpmd-rule-based-merge{{rules={merge}}}",
+        "mpmd-remat-fragment{merge-remat-fragments=true}",
+        "mpmd-verify-stage-merging",
+        "mpmd-absorb-inferred-fragments{absorb-on-entry-point-function=true}",
+        "mpmd-merge-inferred-fragments{merge-any-consumer=true}",
+        "mpmd-merge-inferred-fragments{merge-sideways=true}",
+        "mpmd-merge-forward-with-backward",
+    ]
+    rules = OptimizePipeline(fragment_schedule_rules=("s",)).passes()
+    assert rules[0].spec == "mpmd-rule-based-schedule{rules=s}"
