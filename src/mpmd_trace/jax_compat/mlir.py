@@ -6,10 +6,12 @@ jax itself is not imported here, so that tools that only read MLIR start fast.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from ..ir.attributes import quote
 from ..ir.diagnostics import Diagnostic, MpmdError, Note
 from ..ir.location import Location
 
@@ -44,59 +46,75 @@ def new_context(*, allow_unregistered: bool = False) -> Any:
 
 
 @contextmanager
-def _collecting(context: Any) -> Iterator[list[Diagnostic]]:
+def _collecting(context: Any, filename: str = "-") -> Iterator[list[Diagnostic]]:
+    """Collect what MLIR reports meanwhile: errors, too, in the order in which they come.
+
+    The parser calls its input "-"; locations get the name of the user's file.
+    """
     found: list[Diagnostic] = []
 
-    def handle(diagnostic: Any) -> bool:
-        severity = str(diagnostic.severity).rsplit(".", 1)[-1].lower()
-        notes = tuple(Note(n.message, _location(n.location)) for n in diagnostic.notes)
-        found.append(
-            Diagnostic(
-                severity if severity in ("error", "warning") else "remark",  # type: ignore[arg-type]
-                diagnostic.message,
-                _location(diagnostic.location),
-                notes,
-            )
-        )
+    def handle(reported: Any) -> bool:
+        found.append(_diagnostic(reported, filename))
         return True
 
+    # Otherwise the bindings put errors aside for their exception, and lose those of passes that succeed.
+    context.emit_error_diagnostics = True
     handler = context.attach_diagnostic_handler(handle)
     try:
         yield found
     finally:
         handler.detach()
+        context.emit_error_diagnostics = False
 
 
-def _location(loc: Any) -> Location:
+_CURRENT_OP = "see current operation: "
+
+
+def _diagnostic(reported: Any, filename: str) -> Diagnostic:
+    severity = str(reported.severity).rsplit(".", 1)[-1].lower()
+    notes, op = [], None
+    for note in reported.notes:
+        if op is None and note.message.startswith(_CURRENT_OP):
+            op = note.message[len(_CURRENT_OP) :].strip("\n")
+        else:
+            notes.append(Note(note.message, _location(note.location, filename)))
+    return Diagnostic(
+        "error" if severity == "error" else "warning" if severity == "warning" else "remark",
+        reported.message,
+        _location(reported.location, filename),
+        tuple(notes),
+        op,
+    )
+
+
+def _location(loc: Any, filename: str) -> Location:
     text = str(loc)
-    return Location(text[4:-1] if text.startswith("loc(") else text)
+    text = text[4:-1] if text.startswith("loc(") else text
+    return Location(_named(text, filename))
 
 
-def _parse(text: str, context: Any, filename: str) -> Any:
+def _named(text: str, filename: str) -> str:
+    if filename == "-":
+        return text
+    return re.sub(r'(?<![\w\\])"-":(?=\d)', lambda _: f"{quote(filename)}:", text)
+
+
+def _parse(
+    text: str, context: Any, filename: str, diagnostics: list[Diagnostic] | None = None
+) -> Any:
+    """The jaxlib module; warnings and remarks go to `diagnostics`.  Raises `MpmdError`."""
     from jaxlib.mlir import ir
 
-    with _collecting(context) as found:
+    with _collecting(context, filename) as found:
         try:
             module = ir.Module.parse(text, context)
         except ir.MLIRError as error:
-            if not found:
-                raise MpmdError(str(error)) from None
-            raise MpmdError([_renamed(d, filename) for d in found]) from None
+            raise MpmdError(found or str(error)) from None
+        except ValueError as error:  # not text at all
+            raise MpmdError(f"cannot read {filename}: {error}") from None
+    if diagnostics is not None:
+        diagnostics += found
     return module
-
-
-def _renamed(diagnostic: Diagnostic, filename: str) -> Diagnostic:
-    """The parser calls its input "-"; users want the name of their file."""
-    import dataclasses
-
-    def fix(loc: Location) -> Location:
-        return Location(loc.resolved.replace('"-":', f'"{filename}":'))
-
-    return dataclasses.replace(
-        diagnostic,
-        location=fix(diagnostic.location),
-        notes=tuple(Note(n.message, fix(n.location)) for n in diagnostic.notes),
-    )
 
 
 def _generic(module: Any) -> str:
@@ -106,15 +124,23 @@ def _generic(module: Any) -> str:
     return text
 
 
-def to_generic(text: str, *, filename: str = "-", allow_unregistered: bool = False) -> str:
-    """Any MLIR text (or a jaxlib module) in generic form, with locations, parsed and verified.
+def to_generic(
+    text: str,
+    *,
+    filename: str = "-",
+    allow_unregistered: bool = False,
+    diagnostics: list[Diagnostic] | None = None,
+) -> str:
+    """Any MLIR text in generic form, with locations, parsed and verified.
 
-    Raises `MpmdError` with the parser's and the verifier's diagnostics.
+    Warnings and remarks go to `diagnostics`.  Raises `MpmdError` with what the parser and the verifier report.
     """
     context = new_context(allow_unregistered=allow_unregistered)
     with context:
-        generic = _generic(_parse(text, context, filename))
-    return generic.replace('loc("-":', f'loc("{filename}":') if filename != "-" else generic
+        generic = _generic(_parse(text, context, filename, diagnostics))
+    if filename == "-":
+        return generic
+    return generic.replace('loc("-":', f"loc({quote(filename)}:")
 
 
 def module_to_generic(module: Any) -> str:
@@ -136,14 +162,15 @@ def prettify(generic: str, *, debug_info: bool = False, allow_unregistered: bool
     return text
 
 
-def prettify_or_fail(generic: str, *, debug_info: bool = False, generic_form: bool = False) -> str:
-    """Generic text in the dialects' own syntax.  Raises `MpmdError` when it does not verify."""
+def prettify_or_fail(generic: str, **printing: Any) -> str:
+    """Generic text in the dialects' own syntax.  Raises `MpmdError` when it does not verify.
+
+    `printing` are options of the bindings' `get_asm`: enable_debug_info, print_generic_op_form ...
+    """
     context = new_context(allow_unregistered=True)
     with context:
         module = _parse(generic, context, "-")
-        text: str = module.operation.get_asm(
-            enable_debug_info=debug_info, print_generic_op_form=generic_form, assume_verified=True
-        )
+        text: str = module.operation.get_asm(**{"assume_verified": True, **printing})
     return text if text.endswith("\n") else text + "\n"
 
 
@@ -162,9 +189,9 @@ def run_pipeline(
         try:
             manager = passmanager.PassManager.parse(pipeline, context)
         except ValueError as error:
-            raise MpmdError(f"cannot read the pipeline '{pipeline}': {error}") from None
+            raise MpmdError(f"cannot read the pipeline '{pipeline}': {_plain(error)}") from None
         manager.enable_verifier(True)
-        with _collecting(context) as found:
+        with _collecting(context, filename) as found:
             try:
                 manager.run(module.operation)
             except ir.MLIRError as error:
@@ -196,7 +223,12 @@ def expand_pipeline(pipeline: str) -> str:
         try:
             return str(passmanager.PassManager.parse(pipeline, context))
         except ValueError as error:
-            raise MpmdError(f"cannot read the pipeline '{pipeline}': {error}") from None
+            raise MpmdError(f"cannot read the pipeline '{pipeline}': {_plain(error)}") from None
+
+
+def _plain(error: Exception) -> str:
+    """The text of an exception in one line."""
+    return " ".join(str(error).split())
 
 
 @functools.cache

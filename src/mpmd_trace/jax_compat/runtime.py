@@ -10,7 +10,6 @@ from types import MappingProxyType
 from typing import Any
 
 import jax
-import numpy as np
 from jax._src import array as jax_array
 from jax._src import core, op_shardings
 from jax._src.interpreters import mlir as jax_mlir
@@ -24,7 +23,6 @@ __all__ = [
     "direct_call",
     "lower_function",
     "same_tiles",
-    "small_copy",
 ]
 
 ArrayImpl = jax_array.ArrayImpl
@@ -175,47 +173,9 @@ def batched_copy(
     return call
 
 
-#: Up to this size a copy inside of one CPU is quicker in the calling thread than in another one.
-_SMALL_BYTES = 1 << 16
-
-
-def small_copy(
-    specs: Sequence[jax.ShapeDtypeStruct],
-    sources: Sequence[jax.sharding.NamedSharding],
-    otherwise: Callable[[Sequence[jax.Array]], list[jax.Array]],
-) -> Callable[[Sequence[jax.Array]], list[jax.Array]]:
-    """`otherwise` (a batched copy to the shardings of `specs`), or something quicker for small arrays.
-
-    The CPU client copies in another thread, and waking that costs more than copying a small array.  So small
-    arrays that are computed already are copied here.
-    """
-    targets = [s.sharding for s in specs]
-    small = all(
-        s.dtype.kind in "biufc"  # what Python's buffer protocol knows
-        and s.size * s.dtype.itemsize <= _SMALL_BYTES
-        for s in specs
-    )
-    plain = all(
-        x.num_devices == 1
-        and (device := next(iter(x.device_set))).platform == "cpu"
-        and x.memory_kind in (None, device.default_memory().kind)
-        for x in (*sources, *targets)
-    )
-    if not small or not plain:
-        return otherwise
-    with jax.enable_x64(True):
-        places = [
-            (core.ShapedArray(s.shape, s.dtype), s.sharding, list(s.sharding.device_set)) for s in specs
-        ]
-    put = _jax.batched_device_put
-
-    def call(arrays: Sequence[jax.Array]) -> list[jax.Array]:
-        for array in arrays:
-            if not array.is_ready():
-                return otherwise(arrays)
-        return [
-            put(aval, sharding, [np.asarray(array)], device, True, True)
-            for array, (aval, sharding, device) in zip(arrays, places, strict=True)
-        ]
-
-    return call
+def with_weak_type(x: jax.Array) -> jax.Array:
+    """`x`, sharing its buffers, with the weak type of a Python number."""
+    array: Any = x
+    aval = array.aval.update(weak_type=True)
+    found: jax.Array = ArrayImpl(aval, array.sharding, array._arrays, committed=True, _skip_checks=True)
+    return found

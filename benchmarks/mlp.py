@@ -1,0 +1,148 @@
+"""A training step of a multilayer perceptron in stages, for the benchmarks of the runtime."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+import mpmd_trace
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """`layers` of `width` x `width` in equal `stages`, one mesh of one device each."""
+
+    width: int
+    layers: int
+    stages: int
+    microbatches: int
+    batch: int
+    schedule: str = "1F1B"
+
+    def parameters(self) -> list[list[tuple[np.ndarray, np.ndarray]]]:
+        rng = np.random.default_rng(0)
+        n, per_stage = self.width, self.layers // self.stages
+        return [
+            [
+                (rng.normal(size=(n, n)).astype(np.float32) / n**0.5, np.zeros(n, np.float32))
+                for _ in range(per_stage)
+            ]
+            for _ in range(self.stages)
+        ]
+
+    def data(self) -> tuple[np.ndarray, np.ndarray]:
+        rng = np.random.default_rng(1)
+        x, y = (rng.normal(size=(self.batch, self.width)).astype(np.float32) for _ in range(2))
+        return x, y
+
+    def loss(self, parameters: Any, x: jax.Array, y: jax.Array) -> jax.Array:
+        def stage(layers: Any, x: jax.Array) -> jax.Array:
+            for w, b in layers:
+                x = jnp.tanh(x @ w + b)
+            return x
+
+        def last(layers: Any, x: jax.Array, y: jax.Array) -> jax.Array:
+            return jnp.mean((stage(layers, x) - y) ** 2)
+
+        for i, layers in enumerate(parameters[:-1]):
+            x = mpmd_trace.named_computation(stage, name=f"stage{i}")(layers, x)
+        name = f"stage{self.stages - 1}"
+        return mpmd_trace.named_computation(last, name=name)(parameters[-1], x, y)
+
+    def step(self, parameters: Any, x: jax.Array, y: jax.Array) -> tuple[Any, jax.Array]:
+        """Forward, backward and update, with gradients accumulated over the microbatches."""
+        size = self.batch // self.microbatches
+        loss = jnp.zeros(())
+        gradients = jax.tree.map(jnp.zeros_like, parameters)
+        for i in range(self.microbatches):
+            part = slice(i * size, (i + 1) * size)
+            value_and_grad = mpmd_trace.call(jax.value_and_grad(self.loss), call_counter=i)
+            one, gradient = value_and_grad(parameters, x[part], y[part])
+            loss, gradients = loss + one, jax.tree.map(jnp.add, gradients, gradient)
+        rate = 0.01 / self.microbatches
+        return jax.tree.map(lambda p, g: p - rate * g, parameters, gradients), loss / self.microbatches
+
+    def config(self) -> mpmd_trace.Config:
+        devices = jax.devices()
+        meshes = [f"m{i}" for i in range(self.stages)]
+        return mpmd_trace.make_config(
+            {m: Mesh(np.array(devices[i : i + 1]), ("x",)) for i, m in enumerate(meshes)},
+            {f"stage{i}": (m, i) for i, m in enumerate(meshes)},
+            input_mesh_assignment=(meshes, None, None),
+            output_mesh_assignment=(meshes, None),
+            partitioning_options={"mpmd_infer_transfers": True, "mpmd_infer_cross_mesh_reductions": True},
+            pipeline_schedule=self.schedule,
+        )
+
+
+def timed(step: Callable[..., Any], parameters: Any, x: Any, y: Any, steps: int) -> tuple[float, Any]:
+    """Seconds per step, and the parameters after the steps."""
+    jax.block_until_ready((parameters, x, y))
+    start = time.perf_counter()
+    for _ in range(steps):
+        parameters, loss = step(parameters, x, y)
+    jax.block_until_ready((parameters, loss))
+    return (time.perf_counter() - start) / steps, parameters
+
+
+def compare(case: Case, *, steps: int, rounds: int) -> dict[str, float]:
+    """Time of a pipelined step over the time of the same step under plain `jax.jit` on one device.
+
+    The two take turns, `rounds` times; the ratio is the median over the rounds.
+    """
+    x, y = case.data()
+    begin = time.perf_counter()
+    compiled = (
+        mpmd_trace.jit(case.step, case.config(), donate_argnums=(0,)).lower(case.parameters(), x, y).compile()
+    )
+    compile_seconds = time.perf_counter() - begin
+    (pipelined, px, py), _ = compiled.place(case.parameters(), x, y)
+    device = jax.devices()[0]
+    plain_step = jax.jit(case.step, donate_argnums=(0,))
+    plain, jx, jy = jax.device_put((case.parameters(), x, y), device)
+
+    _, pipelined = timed(compiled, pipelined, px, py, 3)
+    _, plain = timed(plain_step, plain, jx, jy, 3)
+    for found, wanted in zip(jax.tree.leaves(pipelined), jax.tree.leaves(plain), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-5)
+    ours, theirs = [], []
+    for _ in range(rounds):
+        seconds, pipelined = timed(compiled, pipelined, px, py, steps)
+        ours.append(seconds)
+        seconds, plain = timed(plain_step, plain, jx, jy, steps)
+        theirs.append(seconds)
+    plan = compiled.program.plan
+    return {
+        "ratio": statistics.median(a / b for a, b in zip(ours, theirs, strict=True)),
+        "best ratio": min(ours) / min(theirs),
+        "pipelined ms": statistics.median(ours) * 1e3,
+        "jit ms": statistics.median(theirs) * 1e3,
+        "runs": len(plan.runs),
+        "transfers": sum(len(t.outputs) for t in plan.transfers),
+        "compile s": compile_seconds,
+    }
+
+
+def report(title: str, found: dict[str, float], target: float, *, as_json: bool) -> bool:
+    """Print the result; says whether the target is reached."""
+    reached = found["ratio"] <= target
+    if as_json:
+        print(json.dumps({"benchmark": title, "target": target, "reached": reached, **found}))
+        return reached
+    print(
+        f"{title}: {found['ratio']:.2f} times plain jit (target {target:g}), best {found['best ratio']:.2f}"
+    )
+    print(
+        f"  {found['pipelined ms']:.2f} ms against {found['jit ms']:.2f} ms; {found['runs']:.0f} runs and "
+        f"{found['transfers']:.0f} transfers; compiled in {found['compile s']:.1f} s"
+    )
+    return reached

@@ -1,0 +1,1 @@
+"""From an exported module to executables, a plan and a runtime; and the IR's reference interpreter."""

@@ -1,0 +1,147 @@
+"""Checks of the arrays that a program is called with: quick when they fit, clear when they do not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..ir.diagnostics import Diagnostic, MpmdError
+from .plan import Plan
+
+__all__ = ["ArgumentChecker", "WrongSharding"]
+
+
+class WrongSharding(MpmdError):
+    """Every array is on its mesh, but some have another sharding there than the program was compiled for."""
+
+
+class ArgumentChecker:
+    """Turns what the caller passes into the arrays that the plan expects."""
+
+    def __init__(self, plan: Plan, specs: Sequence[jax.ShapeDtypeStruct]) -> None:
+        from ..jax_compat.runtime import ArrayImpl
+
+        self.plan = plan
+        self.specs = list(specs)
+        self.array_class: Any = ArrayImpl
+        self.expected = [(s.sharding, s.shape, s.dtype) for s in specs]
+        self.donated = sorted(plan.donated)
+
+    def __call__(self, args: Sequence[Any]) -> list[jax.Array]:
+        """The arrays.  Raises `MpmdError` that names every argument that does not fit."""
+        if len(args) != len(self.expected):
+            raise MpmdError(
+                f"the program takes {len(self.expected)} arrays (the leaves of its arguments), "
+                f"not {len(args)}"
+            )
+        found = list(args)
+        problems: list[str] = []
+        only_sharding = True
+        cls = self.array_class
+        for i, (x, (sharding, shape, dtype)) in enumerate(zip(args, self.expected, strict=True)):
+            if (
+                x.__class__ is cls
+                and x.sharding is sharding
+                and x.shape == shape
+                and x.dtype == dtype
+                and not x.is_deleted()
+            ):
+                continue
+            try:
+                found[i] = self._place(i, x)
+            except _Misfit as misfit:
+                problems.append(f"{self.name(i)} {misfit}")
+                only_sharding &= isinstance(misfit, _OtherSharding)
+        if problems and only_sharding:
+            raise WrongSharding([Diagnostic("error", p) for p in problems])
+        if not problems and self.donated:
+            self._check_donated_twice(found, problems)
+        if problems:
+            raise MpmdError([Diagnostic("error", p) for p in problems])
+        return found
+
+    def name(self, index: int) -> str:
+        """`argument 3 (params['w'])`."""
+        name = self.plan.slots[index].name
+        return f"argument {index} ({name})" if name else f"argument {index}"
+
+    def _place(self, index: int, x: Any) -> jax.Array:
+        spec = self.specs[index]
+        mesh = self.plan.slots[index].mesh
+        wanted = f"{spec.dtype}{list(spec.shape)}"
+        if isinstance(x, jax.core.Tracer):
+            raise _Misfit(
+                "is a tracer: a program over several meshes cannot be part of another jax transformation; "
+                "call it outside of jax.jit, grad and vmap"
+            )
+        if isinstance(x, jax.Array):
+            if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
+                raise _Misfit(
+                    f"is a typed PRNG key {x.dtype}, and the program wants its data, {wanted}; "
+                    "pass jax.random.key_data(key)"
+                )
+            if x.shape != spec.shape or x.dtype != spec.dtype:
+                raise _Misfit(f"must be {wanted}, not {x.dtype}{list(x.shape)}")
+            if x.is_deleted():
+                raise _Misfit(
+                    "was donated to an earlier call, or deleted, and its buffer is gone; use what that call "
+                    "returned instead, or do not donate it"
+                )
+            assert spec.sharding is not None
+            if x.sharding == spec.sharding or (
+                x.sharding.is_equivalent_to(spec.sharding, x.ndim)
+                and x.sharding.memory_kind == spec.sharding.memory_kind
+            ):
+                return x
+            if x.committed:
+                here = ", ".join(str(d.id) for d in sorted(x.sharding.device_set, key=lambda d: d.id))
+                if x.sharding.device_set != spec.sharding.device_set:
+                    there = ", ".join(str(d.id) for d in sorted(spec.sharding.device_set, key=lambda d: d.id))
+                    raise _Misfit(
+                        f"is on devices {here}, and the program wants it on mesh '{mesh}' (devices {there}); "
+                        f"move it with jax.device_put(x, program.input_shardings[{index}])"
+                    )
+                raise _OtherSharding(
+                    f"has sharding {x.sharding}, and the program wants {spec.sharding} on mesh '{mesh}'; "
+                    f"move it with jax.device_put(x, program.input_shardings[{index}])"
+                )
+            return jax.device_put(x, spec.sharding)
+        return self._from_host(spec, x, wanted)
+
+    def _from_host(self, spec: jax.ShapeDtypeStruct, x: Any, wanted: str) -> jax.Array:
+        try:
+            value = np.asarray(x)
+            dtype = jax.dtypes.canonicalize_dtype(value.dtype)
+        except (TypeError, ValueError):
+            raise _Misfit(f"must be an array {wanted}, not a {type(x).__name__}") from None
+        if value.shape != spec.shape or spec.dtype not in (value.dtype, dtype):
+            raise _Misfit(f"must be {wanted}, not {value.dtype}{list(value.shape)}")
+        with jax.enable_x64(True):
+            # The caller may change or keep its memory: never share it.
+            return jax.device_put(value.astype(spec.dtype, copy=False), spec.sharding, may_alias=False)
+
+    def _check_donated_twice(self, args: Sequence[Any], problems: list[str]) -> None:
+        """A donated array may not be passed twice: its buffer is reused while the program runs."""
+        positions: dict[int, int] = {}
+        given = self.plan.donated
+        if len({id(x) for x in args}) == len(args):
+            return
+        for i, x in enumerate(args):
+            first = positions.setdefault(id(x), i)
+            if first != i and (i in given or first in given):
+                donated = i if i in given else first
+                problems.append(
+                    f"{self.name(i)} is the same array as {self.name(first)}, and "
+                    f"{self.name(donated)} is donated; pass a copy (jnp.copy) or do not donate it"
+                )
+
+
+class _Misfit(Exception):
+    """Why an argument does not fit, without its name."""
+
+
+class _OtherSharding(_Misfit):
+    """It is on the right devices."""

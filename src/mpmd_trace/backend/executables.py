@@ -1,0 +1,169 @@
+"""The XLA executables of a plan: one for each distinct program, compiled in parallel."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from typing import Any, cast
+
+import jax
+
+from ..ir.attributes import SYMBOL, IntegerAttr, unquote
+from ..ir.core import Op
+from ..ir.diagnostics import MpmdError
+from ..ir.ops import FuncOp, Module
+from ..ir.types import MeshTensorType
+from .placement import Placement
+from .plan import Plan, ProgramSpec
+
+__all__ = ["Executable", "Progress", "compile_programs"]
+
+#: Called with (programs done, programs in all, name of the program just done).
+Progress = Callable[[int, int, str], None]
+Signature = Sequence[tuple[MeshTensorType, str | None]]
+
+
+class Executable:
+    """A compiled program with the fastest way to call it."""
+
+    __slots__ = ("call", "compiled", "name", "spec")
+
+    def __init__(self, spec: ProgramSpec, compiled: Any) -> None:
+        from ..jax_compat.runtime import direct_call
+
+        self.spec = spec
+        self.name = spec.callee
+        self.compiled = compiled
+        #: From a sequence of arrays with exactly the input shardings to the list of results.
+        self.call: Callable[[Sequence[jax.Array]], list[jax.Array]] = direct_call(compiled)
+
+    @property
+    def cost(self) -> dict[str, float]:
+        """XLA's estimate for one device: `flops`, `bytes accessed` and others; empty where it has none."""
+        found = self.compiled.cost_analysis() or {}
+        return {k: float(v) for k, v in found.items() if isinstance(v, (int, float))}
+
+    @property
+    def temporary_bytes(self) -> int:
+        """Scratch memory per device while it runs; 0 where XLA does not say."""
+        stats = self.compiled.memory_analysis()
+        return int(getattr(stats, "temp_size_in_bytes", 0) or 0)
+
+    @property
+    def code_bytes(self) -> int:
+        stats = self.compiled.memory_analysis()
+        return int(getattr(stats, "generated_code_size_in_bytes", 0) or 0)
+
+
+def program_text(module: Module, callee: str) -> str:
+    """A module whose `@main` is the function `callee`, with the functions and sdy meshes it refers to.
+
+    Attributes of arguments and results go: the caller says how they are sharded and what is donated.
+    """
+    functions = {f.sym_name: f for f in module.functions}
+    program = Module(resources=module.resources)
+    for op in module.body:
+        if op.name == "sdy.mesh":
+            program.body.append(op.clone())
+    wanted, done = [callee], {callee}
+    while wanted:
+        name = wanted.pop()
+        copy = cast(FuncOp, functions[name].clone())
+        for key in ("arg_attrs", "res_attrs"):
+            copy.props.pop(key, None)
+        copy.attrs.clear()
+        if name == callee:
+            copy.sym_name = "main"
+            copy.visibility = "public"
+        program.body.append(copy)
+        for used in _symbols(copy):
+            if used in functions and used not in done:
+                done.add(used)
+                wanted.append(used)
+    return program.to_generic()
+
+
+def _symbols(function: Op) -> Iterable[str]:
+    for op in function.walk():
+        for attribute in (*op.props.values(), *op.attrs.values()):
+            if "@" in attribute.text:
+                for match in SYMBOL.finditer(attribute.text):
+                    name = match.group(1)
+                    yield unquote(name) if name.startswith('"') else name
+
+
+def compile_programs(
+    module: Module,
+    plan: Plan,
+    placement: Placement,
+    *,
+    progress: Progress | None = None,
+    threads: int | None = None,
+    compiler_options: dict[str, Any] | None = None,
+) -> list[Executable]:
+    """The executables of `plan.programs`, in that order.
+
+    Lowering is Python and done here one after the other; XLA compiles in threads meanwhile.
+
+    Raises:
+        MpmdError: when XLA refuses a program; every refusal of the module is in the message.
+    """
+    from ..jax_compat.runtime import compile_lowered, lower_function
+
+    texts: dict[str, str] = {}
+    total = len(plan.programs)
+    workers = threads or max(1, min(total, os.cpu_count() or 1))
+    done: dict[int, Executable] = {}
+    problems: list[str] = []
+    with ThreadPoolExecutor(workers, thread_name_prefix="mpmd-compile") as pool:
+        futures = {}
+        for spec in plan.programs:
+            if spec.callee not in texts:
+                texts[spec.callee] = program_text(module, spec.callee)
+            lowered = lower_function(
+                texts[spec.callee],
+                _structs(placement, spec.inputs),
+                _structs(placement, spec.outputs),
+                name=re.sub(r"[^\w.-]", "_", spec.callee),
+                donate=_donations(module, spec),
+            )
+            futures[pool.submit(compile_lowered, lowered, compiler_options)] = spec
+        for future in as_completed(futures):
+            spec = futures[future]
+            try:
+                done[spec.number] = Executable(spec, future.result())
+            except jax.errors.JaxRuntimeError as error:
+                problems.append(f"XLA cannot compile @{spec.callee} for mesh '{spec.mesh}': {error}")
+                continue
+            if progress is not None:
+                progress(len(done), total, spec.callee)
+    if problems:
+        raise MpmdError("\n".join(sorted(problems)))
+    return [done[spec.number] for spec in plan.programs]
+
+
+def _donations(module: Module, spec: ProgramSpec) -> dict[int, int | None]:
+    """The donated arguments, each with the result that the callee says it aliases, if the two are alike."""
+    if not spec.donated:
+        return {}
+    function = module.lookup(spec.callee)
+    assert function is not None
+    dicts = function.arg_attrs
+    found: dict[int, int | None] = {}
+    for position in spec.donated:
+        alias = dicts[position].entries.get("tf.aliasing_output")
+        result = alias.value if isinstance(alias, IntegerAttr) else None
+        if result is not None and (
+            result >= len(spec.outputs)
+            or spec.outputs[result] != spec.inputs[position]
+            or result in found.values()
+        ):
+            result = None
+        found[position] = result
+    return found
+
+
+def _structs(placement: Placement, signature: Signature) -> list[jax.ShapeDtypeStruct]:
+    return [placement.spec(type, kind) for type, kind in signature]

@@ -1,0 +1,180 @@
+"""From an exported module and meshes to something that can be called."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+from jax.sharding import Mesh, NamedSharding
+
+from ..ir.ops import Module
+from .arguments import ArgumentChecker
+from .executables import Progress, compile_programs
+from .placement import Placement, check_topology
+from .plan import Plan
+from .planner import make_plan
+from .runtime import Runtime
+from .timeline import Timeline, measure
+
+__all__ = ["LoadedProgram", "MemoryAnalysis", "load", "run_module"]
+
+
+@dataclasses.dataclass(frozen=True)
+class MemoryAnalysis:
+    """Bytes per device on one mesh.
+
+    `peak` follows the plan: arguments, live values and the scratch memory of the program that runs.  It does
+    not count that issuing may run ahead of the devices.
+    """
+
+    peak: int
+    arguments: int
+    results: int
+    temporary: int
+    code: int
+
+
+class LoadedProgram:
+    """A compiled program on its meshes; call it with the flat list of its arguments."""
+
+    def __init__(self, plan: Plan, runtime: Runtime, placement: Placement) -> None:
+        self.plan = plan
+        self.runtime = runtime
+        self.placement = placement
+        specs = [placement.spec(s.type, s.memory_kind) for s in plan.slots[: len(plan.arguments)]]
+        self.input_specs: tuple[jax.ShapeDtypeStruct, ...] = tuple(specs)
+        self.output_specs: tuple[jax.ShapeDtypeStruct, ...] = tuple(
+            placement.spec(plan.slots[s].type, plan.slots[s].memory_kind) for s in plan.results
+        )
+        self._checker = ArgumentChecker(plan, self.input_specs)
+
+    @property
+    def input_shardings(self) -> tuple[NamedSharding, ...]:
+        """Where each argument has to be."""
+        return tuple(s.sharding for s in self.input_specs)
+
+    @property
+    def output_shardings(self) -> tuple[NamedSharding, ...]:
+        """Where each result will be."""
+        return tuple(s.sharding for s in self.output_specs)
+
+    @property
+    def topology(self) -> dict[str, Mesh]:
+        return self.placement.meshes
+
+    def __call__(self, *args: Any) -> list[jax.Array]:
+        """The flat results.  Returns before the devices are done, as every JAX program does.
+
+        Host arrays and arrays that JAX put somewhere by itself are placed; others must have the sharding of
+        `input_shardings`.  Donated arguments are gone afterwards.
+
+        Raises:
+            MpmdError: naming every argument that does not fit, and what to do about it.
+        """
+        return self.runtime.run(self._checker(args))
+
+    def measure(self, *args: Any) -> tuple[list[jax.Array], Timeline]:
+        """The results, and when each instruction ran on each mesh.
+
+        Every mesh has a thread that waits for each of its programs; this is slower than a plain call.
+        """
+        return measure(self.runtime, self._checker(args))
+
+    def cost_analysis(self) -> dict[str, Any]:
+        """XLA's estimates: sums over all devices for one call, and per program for one device and run.
+
+        Keys: `flops`, `bytes accessed`, `transfers`, `bytes transferred`, and `programs`, a dictionary from
+        the name and mesh of a program to its `runs` and everything that XLA says about it.
+        """
+        runs = [0] * len(self.plan.programs)
+        for run in self.plan.runs:
+            runs[run.program] += 1
+        totals = {"flops": 0.0, "bytes accessed": 0.0}
+        programs: dict[str, dict[str, float]] = {}
+        for spec, count in zip(self.plan.programs, runs, strict=True):
+            cost = self.runtime.executables[spec.number].cost
+            devices = self.placement.meshes[spec.mesh].devices.size
+            for key in totals:
+                totals[key] += cost.get(key, 0.0) * count * devices
+            programs[f"p{spec.number} {spec.callee} on {spec.mesh}"] = {"runs": count, **cost}
+        return {
+            **totals,
+            "transfers": sum(len(t.outputs) for t in self.plan.transfers),
+            "bytes transferred": self.plan.transferred_bytes,
+            "programs": programs,
+        }
+
+    def memory_analysis(self) -> dict[str, MemoryAnalysis]:
+        """Bytes per device, for each mesh."""
+        plan, executables = self.plan, self.runtime.executables
+        temporary = {e.spec.number: e.temporary_bytes for e in executables}
+        peaks = plan.live_bytes(temporary)
+
+        def held(slots: Sequence[int], mesh: str) -> int:
+            return sum(plan.slots[s].bytes for s in dict.fromkeys(slots) if plan.slots[s].mesh == mesh)
+
+        return {
+            mesh: MemoryAnalysis(
+                peak=peaks[mesh],
+                arguments=held(plan.arguments, mesh),
+                results=held(plan.results, mesh),
+                temporary=max((temporary[p.number] for p in plan.programs if p.mesh == mesh), default=0),
+                code=sum(e.code_bytes for e in executables if e.spec.mesh == mesh),
+            )
+            for mesh in plan.meshes
+        }
+
+    def __repr__(self) -> str:
+        return f"<LoadedProgram {str(self.plan).splitlines()[0]}>"
+
+
+def load(
+    module: Module,
+    topology: Mapping[str, Mesh],
+    *,
+    progress: Progress | None = None,
+    threads: int | None = None,
+    compiler_options: dict[str, Any] | None = None,
+) -> LoadedProgram:
+    """Compile an exported module for these meshes.
+
+    Args:
+        module: the result of the export passes, or any module of that form: `@main` consists of fragment
+            calls and transfers.
+        topology: the devices of each mesh of the program, with the same axes.
+        progress: called after each program with (done, all, name).
+        threads: how many programs XLA compiles at a time; by default one per CPU.
+        compiler_options: for XLA, as in `jax.stages.Lowered.compile`.
+
+    Raises:
+        MpmdError: when the module is not exported, meshes are missing or have other axes, or XLA refuses.
+    """
+    plan = make_plan(module)
+    main = module.main
+    assert main.topology is not None
+    check_topology(main.topology, topology)
+    placement = Placement({name: topology[name] for name in main.topology.meshes})
+    executables = compile_programs(
+        module, plan, placement, progress=progress, threads=threads, compiler_options=compiler_options
+    )
+    return LoadedProgram(plan, Runtime(plan, executables, placement), placement)
+
+
+def run_module(module: Module | str, topology: Mapping[str, Mesh], args: Sequence[Any]) -> list[jax.Array]:
+    """Compile and run an exported module, whoever made it.
+
+    Args:
+        module: the module or its MLIR text, for instance what `jaxlib`'s C++ partitioner gives.
+        topology: the devices of each mesh of the program.
+        args: one array per argument of `@main`.
+
+    Raises:
+        MpmdError: as `load`, and for arguments that do not fit.
+    """
+    if isinstance(module, str):
+        from ..text import parse
+
+        module = parse(module)
+    return load(module, topology)(*args)

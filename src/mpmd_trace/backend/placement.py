@@ -1,0 +1,142 @@
+"""Where a value lives: the JAX sharding that a mesh tensor type means on given devices."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Mapping, Sequence
+
+import jax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from ..ir.attributes import Axis, MeshAttr, TensorShardingAttr, TopologyAttr
+from ..ir.diagnostics import Diagnostic, MpmdError
+from ..ir.types import MeshTensorType, Type
+from .dtypes import dtype_of, tensor_type
+
+__all__ = ["Placement", "check_topology", "spec_of"]
+
+
+def check_topology(program: TopologyAttr, topology: Mapping[str, Mesh]) -> None:
+    """Raise one `MpmdError` with every way in which the meshes are not those of the program."""
+    problems = []
+    for name, mesh in program.meshes.items():
+        given = topology.get(name)
+        if given is None:
+            known = ", ".join(repr(n) for n in topology) or "none"
+            problems.append(
+                f"the program runs on mesh '{name}' {mesh.body}, and the topology has no such mesh "
+                f"(it has {known}); add it to the topology"
+            )
+        elif not isinstance(given, Mesh):
+            problems.append(
+                f"mesh '{name}' is a {type(given).__name__}, which has no devices; give a jax.sharding.Mesh"
+            )
+        elif (found := _axes(given)) != _axes_of(mesh):
+            wanted = ", ".join(f"{a}={n}" for a, n in mesh.axes)
+            shown = ", ".join(f"{a}={n}" for a, n in found)
+            problems.append(
+                f"mesh '{name}' has axes ({shown}) with {given.devices.size} devices, and the program was "
+                f"compiled for ({wanted}) with {mesh.size}; give a mesh of that shape or compile again"
+            )
+    if problems:
+        raise MpmdError([Diagnostic("error", p) for p in problems])
+
+
+def _axes(mesh: Mesh) -> list[tuple[str, int]]:
+    return [(str(a), n) for a, n in mesh.shape.items()]
+
+
+def _axes_of(mesh: MeshAttr) -> list[tuple[str, int]]:
+    return list(mesh.axes)
+
+
+def _refined(mesh: Mesh, parts: Sequence[Axis]) -> tuple[Mesh, dict[str, tuple[tuple[str, int], ...]]]:
+    """The mesh with its axes cut at the boundaries of sub-axes, and the pieces of each axis."""
+    cuts: dict[str, set[int]] = {str(a): {1, n} for a, n in mesh.shape.items()}
+    for part in parts:
+        if part.size is not None and part.pre_size is not None:
+            cuts[part.name] |= {part.pre_size, part.pre_size * part.size}
+    pieces: dict[str, tuple[tuple[str, int], ...]] = {}
+    shape, names = [], []
+    for axis, found in cuts.items():
+        ordered = sorted(found)
+        sizes = [b // a for a, b in itertools.pairwise(ordered)] or [1]
+        labels = [axis] if len(sizes) == 1 else [f"{axis}.{i}" for i in range(len(sizes))]
+        pieces[axis] = tuple(zip(labels, sizes, strict=True))
+        names += labels
+        shape += sizes
+    return Mesh(mesh.devices.reshape(shape), tuple(names)), pieces
+
+
+def _labels(axis: Axis, pieces: Mapping[str, tuple[tuple[str, int], ...]]) -> list[str]:
+    """The refined axes that make up an axis or sub-axis, major first."""
+    low = axis.pre_size or 1
+    found, before = [], 1
+    for label, size in pieces[axis.name]:
+        inside = axis.size is None or low <= before < low * axis.size
+        if inside and (size > 1 or axis.size is None):
+            found.append(label)
+        before *= size
+    return found
+
+
+def named_sharding(mesh: Mesh, sharding: TensorShardingAttr | None, rank: int) -> NamedSharding:
+    """The NamedSharding that means `sharding` on the devices of `mesh`."""
+    if sharding is None:
+        return NamedSharding(mesh, PartitionSpec())
+    refined = mesh
+    pieces: dict[str, tuple[tuple[str, int], ...]] = {str(a): ((str(a), n),) for a, n in mesh.shape.items()}
+    if any(a.size is not None for a in sharding.all_axes):
+        refined, pieces = _refined(mesh, sharding.all_axes)
+    dims: list[str | tuple[str, ...] | None] = []
+    for dim in range(rank):
+        labels = [label for axis in sharding.dim_axes(dim) for label in _labels(axis, pieces)]
+        dims.append(None if not labels else labels[0] if len(labels) == 1 else tuple(labels))
+    while dims and dims[-1] is None:
+        dims.pop()
+    unreduced = {label for axis in sharding.unreduced for label in _labels(axis, pieces)}
+    if unreduced:
+        return NamedSharding(refined, PartitionSpec(*dims, unreduced=unreduced))
+    return NamedSharding(refined, PartitionSpec(*dims))
+
+
+def memory_kinds(mesh: Mesh) -> frozenset[str]:
+    """The memories that every device of the mesh can address."""
+    kinds = [{m.kind for m in d.addressable_memories()} for d in mesh.devices.flat]
+    return frozenset.intersection(*map(frozenset, kinds))
+
+
+class Placement:
+    """The meshes of one program; gives out one and the same sharding object for equal types."""
+
+    def __init__(self, topology: Mapping[str, Mesh]) -> None:
+        self.meshes: dict[str, Mesh] = dict(topology)
+        self._kinds = {name: memory_kinds(mesh) for name, mesh in topology.items()}
+        self.sharding = functools.lru_cache(maxsize=None)(self._sharding)
+        self.spec = functools.lru_cache(maxsize=None)(self._spec)
+
+    def _sharding(self, type: MeshTensorType, memory_kind: str | None = None) -> NamedSharding:
+        """The sharding of a value; its memory is the type's, else `memory_kind`, else the default.
+
+        A memory that the platform does not have is the default memory.
+        """
+        found = named_sharding(self.meshes[type.mesh], type.sharding, len(type.tensor.shape or ()))
+        kind = type.memory_kind or memory_kind
+        if kind is not None and kind in self._kinds[type.mesh]:
+            return found.with_memory_kind(kind)
+        return found
+
+    def _spec(self, type: MeshTensorType, memory_kind: str | None = None) -> jax.ShapeDtypeStruct:
+        return spec_of(type, self.sharding(type, memory_kind))
+
+    def device_ids(self, mesh: str) -> tuple[int, ...]:
+        """The ids of the devices of a mesh, in the order of the mesh."""
+        return tuple(d.id for d in self.meshes[mesh].devices.flat)
+
+
+def spec_of(type: Type, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
+    """Shape, dtype and sharding of the arrays of this type.  64-bit types stay 64 bits wide."""
+    found = tensor_type(type)
+    with jax.enable_x64(True):
+        return jax.ShapeDtypeStruct(found.shape or (), dtype_of(found), sharding=sharding)

@@ -1,0 +1,235 @@
+"""The execution plan of an exported module: what runs, what moves and what is dropped, in which order.
+
+A plan is pure data, derived from the module alone; `backend/runtime.py` binds it to executables and devices.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+from ..ir.types import MeshTensorType
+
+__all__ = ["Free", "Instruction", "Plan", "ProgramSpec", "Run", "Slot", "Transfer"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Slot:
+    """A value of the plan: a whole array on one mesh.
+
+    `memory_kind` is what the program says (in the type or in an attribute); `bytes` are per device.
+    """
+
+    number: int
+    type: MeshTensorType
+    memory_kind: str | None
+    bytes: int
+    name: str = ""
+
+    @property
+    def mesh(self) -> str:
+        return self.type.mesh
+
+    def __str__(self) -> str:
+        tensor = self.type.tensor
+        text = f"{tensor.element}[{','.join(map(str, tensor.shape or ()))}]"
+        sharding = self.type.sharding
+        if sharding is not None and not sharding.is_fully_replicated:
+            text += "{" + ", ".join(d for d in sharding.dims) + "}"
+        return text + (f" {self.memory_kind}" if self.memory_kind else "")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ProgramSpec:
+    """An executable that the plan needs: a function on a mesh, with the types of what it gets and gives.
+
+    One function has several when it is called with different shardings, or where donation is not safe.
+    """
+
+    number: int
+    callee: str
+    mesh: str
+    inputs: tuple[tuple[MeshTensorType, str | None], ...]
+    outputs: tuple[tuple[MeshTensorType, str | None], ...]
+    donated: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Run:
+    """Run a program on its mesh."""
+
+    program: int
+    mesh: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    donated: tuple[int, ...]
+    label: str
+
+    @property
+    def meshes(self) -> tuple[str, ...]:
+        return (self.mesh,)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Transfer:
+    """Move values to another mesh, or to another sharding or memory of their mesh, as one batch."""
+
+    source: str
+    target: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    label: str = ""
+
+    @property
+    def meshes(self) -> tuple[str, ...]:
+        return (self.source,) if self.source == self.target else (self.source, self.target)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Free:
+    """Drop values that nothing uses any more."""
+
+    slots: tuple[int, ...]
+
+
+Instruction = Run | Transfer | Free
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """The instructions of one step, in the order in which they are issued.
+
+    Slots are numbered in that order; the first ones are the arguments.  `donated` are the arguments that the
+    caller gives away.
+    """
+
+    name: str
+    meshes: dict[str, str]
+    slots: tuple[Slot, ...]
+    programs: tuple[ProgramSpec, ...]
+    instructions: tuple[Instruction, ...]
+    arguments: tuple[int, ...]
+    results: tuple[int, ...]
+    donated: frozenset[int]
+    result_names: tuple[str, ...]
+
+    @property
+    def runs(self) -> list[Run]:
+        return [i for i in self.instructions if isinstance(i, Run)]
+
+    @property
+    def transfers(self) -> list[Transfer]:
+        return [i for i in self.instructions if isinstance(i, Transfer)]
+
+    @property
+    def transferred_bytes(self) -> int:
+        """Bytes that arrive on all devices of the target meshes."""
+        counts = {name: _devices(body) for name, body in self.meshes.items()}
+        return sum(self.slots[s].bytes * counts[t.target] for t in self.transfers for s in t.outputs)
+
+    def on_mesh(self, mesh: str) -> list[Instruction]:
+        """The instructions that touch `mesh`, in order; a `Free` keeps the values of that mesh only."""
+        found: list[Instruction] = []
+        for instruction in self.instructions:
+            if isinstance(instruction, Free):
+                mine = tuple(s for s in instruction.slots if self.slots[s].mesh == mesh)
+                if mine:
+                    found.append(Free(mine))
+            elif mesh in instruction.meshes:
+                found.append(instruction)
+        return found
+
+    def live_bytes(self, temporary: dict[int, int] | None = None) -> dict[str, int]:
+        """The peak of the bytes per device on each mesh, arguments included.
+
+        `temporary`: bytes of scratch memory of each program, by number.  Values in host memory do not count.
+        """
+        peak = dict.fromkeys(self.meshes, 0)
+        live = dict.fromkeys(self.meshes, 0)
+
+        def size(slot: int) -> int:
+            found = self.slots[slot]
+            return 0 if found.memory_kind == "pinned_host" else found.bytes
+
+        for slot in self.arguments:
+            live[self.slots[slot].mesh] += size(slot)
+        peak.update(live)
+        gone: set[int] = set()
+        for instruction in self.instructions:
+            if isinstance(instruction, Free):
+                for slot in instruction.slots:
+                    if slot not in gone:
+                        live[self.slots[slot].mesh] -= size(slot)
+                continue
+            mesh = instruction.mesh if isinstance(instruction, Run) else instruction.target
+            if isinstance(instruction, Run):
+                for position in instruction.donated:
+                    slot = instruction.inputs[position]
+                    gone.add(slot)
+                    live[mesh] -= size(slot)
+            live[mesh] += sum(size(s) for s in instruction.outputs)
+            scratch = (temporary or {}).get(instruction.program, 0) if isinstance(instruction, Run) else 0
+            peak[mesh] = max(peak[mesh], live[mesh] + scratch)
+        return peak
+
+    def __str__(self) -> str:
+        return "\n".join(_lines(self)) + "\n"
+
+    def text(self, mesh: str | None = None) -> str:
+        """The plan as text; only what touches `mesh` when it is given."""
+        return "\n".join(_lines(self, mesh)) + "\n"
+
+
+def _devices(body: str) -> int:
+    from ..ir.attributes import MeshAttr, parse_attribute
+
+    mesh = parse_attribute(f"#sdy.mesh{body}")
+    assert isinstance(mesh, MeshAttr)
+    return mesh.size
+
+
+def _names(slots: tuple[int, ...]) -> str:
+    return ", ".join(f"%{s}" for s in slots)
+
+
+def _lines(plan: Plan, mesh: str | None = None) -> Iterator[str]:
+    meshes = {n: b for n, b in plan.meshes.items() if mesh in (None, n)}
+    programs = [p for p in plan.programs if mesh in (None, p.mesh)]
+    instructions = plan.instructions if mesh is None else plan.on_mesh(mesh)
+    runs = sum(isinstance(i, Run) for i in instructions)
+    moved = sum(len(i.outputs) for i in instructions if isinstance(i, Transfer))
+    yield (
+        f"plan {plan.name}: {len(meshes)} mesh{'es' * (len(meshes) != 1)}, {len(programs)} programs, "
+        f"{runs} runs, {moved} transfers"
+    )
+    for name, body in meshes.items():
+        yield f"mesh {name} {body}"
+    for program in programs:
+        donates = f" donates {', '.join(map(str, program.donated))}" if program.donated else ""
+        yield f"program p{program.number} on {program.mesh} = {program.callee}{donates}"
+    for number in plan.arguments:
+        slot = plan.slots[number]
+        if mesh in (None, slot.mesh):
+            name = f" {slot.name}" if slot.name else ""
+            donated = " donated" if number in plan.donated else ""
+            yield f"%{number} = argument on {slot.mesh} : {slot}{name}{donated}"
+    for instruction in instructions:
+        if isinstance(instruction, Free):
+            yield f"free {_names(instruction.slots)}"
+            continue
+        types = ", ".join(str(plan.slots[s]) for s in instruction.outputs)
+        if isinstance(instruction, Run):
+            given = set(instruction.donated)
+            shown = ", ".join(
+                f"%{s}{' donated' if i in given else ''}" for i, s in enumerate(instruction.inputs)
+            )
+            what = f"run p{instruction.program} on {instruction.mesh} ({shown})"
+        else:
+            what = f"transfer {instruction.source} -> {instruction.target} ({_names(instruction.inputs)})"
+        equals = f"{_names(instruction.outputs)} = " if instruction.outputs else ""
+        label = f"  # {instruction.label}" if instruction.label else ""
+        yield f"{equals}{what} : {types or 'nothing'}{label}"
+    for slot_number, name in zip(plan.results, plan.result_names, strict=True):
+        slot = plan.slots[slot_number]
+        if mesh in (None, slot.mesh):
+            yield f"return %{slot_number} on {slot.mesh} : {slot}{' ' + name if name else ''}"

@@ -1,0 +1,325 @@
+"""From an exported module to its execution plan."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+from ..ir.attributes import Attribute, BoolAttr, DictAttr, StringAttr, TopologyAttr, unquote
+from ..ir.core import Op, Value
+from ..ir.diagnostics import Diagnostic, MpmdError, describe
+from ..ir.ops import FragmentCallOp, FuncOp, Module, TransferOp
+from ..ir.types import MeshTensorType, TensorType
+from .dtypes import dtype_of, tensor_type
+from .plan import Free, Instruction, Plan, ProgramSpec, Run, Slot, Transfer
+
+__all__ = ["make_plan"]
+
+
+def make_plan(module: Module, function: str = "main") -> Plan:
+    """The plan of an exported module.
+
+    Instructions of one mesh keep the order of the module.  Between meshes the order is that of a simulation,
+    so that one thread that issues them keeps every mesh busy.
+
+    Args:
+        module: `@main` consists of fragment calls and transfers.
+        function: the function to plan.
+
+    Raises:
+        MpmdError: when the module is not exported (all offending ops at once) or a callee is missing.
+    """
+    main = module.lookup(function)
+    if main is None or main.is_declaration:
+        names = ", ".join("@" + f.sym_name for f in module.functions) or "none"
+        raise MpmdError(f"the module has no function @{function} to run; its functions: {names}")
+    topology = main.topology
+    if topology is None:
+        raise MpmdError(
+            f"@{function} has no topology: it is not an MPMD program. Run jax.jit programs with jax.jit"
+        )
+    callees = {f.sym_name: f for f in module.functions}
+    _check(main, topology, callees)
+    return _Planner(module, main, topology, callees).plan()
+
+
+def _check(main: FuncOp, topology: TopologyAttr, callees: Mapping[str, FuncOp]) -> None:
+    problems = []
+    for value in [*main.args, *main.returned]:
+        if not isinstance(value.type, MeshTensorType):
+            problems.append(
+                Diagnostic(
+                    "error",
+                    f"an argument or result of @{main.sym_name} has type {value.type.text}, which is on "
+                    "no mesh; the module must have gone through the import passes",
+                    value.location,
+                )
+            )
+    for op in main.body:
+        if op is main.body.terminator:
+            continue
+        if isinstance(op, FragmentCallOp):
+            callee = callees.get(op.callee)
+            if callee is None or callee.is_declaration:
+                problems.append(
+                    Diagnostic(
+                        "error", f"there is no function @{op.callee} to call", op.loc, (), describe(op)
+                    )
+                )
+            elif op.mesh not in topology.meshes:
+                problems.append(
+                    Diagnostic("error", f"the topology has no mesh '{op.mesh}'", op.loc, (), describe(op))
+                )
+        elif not isinstance(op, TransferOp):
+            problems.append(
+                Diagnostic(
+                    "error",
+                    f"'{op.name}' is not executable; only fragment calls and transfers are. Run the export "
+                    "passes (mpmd-lower-to-fragment-calls) first",
+                    op.loc,
+                    (),
+                    describe(op),
+                )
+            )
+    if problems:
+        raise MpmdError(problems)
+
+
+@dataclasses.dataclass
+class _Draft:
+    """An instruction before slots are numbered: its op, and roots of its operands."""
+
+    op: Op
+    inputs: list[Value]
+    start: float
+    order: int
+
+
+class _Planner:
+    def __init__(
+        self, module: Module, main: FuncOp, topology: TopologyAttr, callees: Mapping[str, FuncOp]
+    ) -> None:
+        self.module, self.main, self.topology, self.callees = module, main, topology, callees
+        self.root: dict[Value, Value] = {}  # an aliasing transfer gives the value it takes
+        self.slots: list[Slot] = []
+        self.places: list[int] = []  # of each slot: the number of its type and memory
+        self.known: dict[tuple[MeshTensorType, str | None], tuple[int, int]] = {}  # number, bytes
+        self.number: dict[Value, int] = {}
+        self.costs: dict[str, float] = {}
+        self.programs: dict[tuple[object, ...], ProgramSpec] = {}
+        self.signatures: dict[str, tuple[list[str | None], list[int]]] = {}
+
+    def plan(self) -> Plan:
+        main = self.main
+        arg_names = [_argument_name(v) for v in main.args]
+        declared = _memory_kinds(main.arg_attrs)
+        donated = [_is_donated(d.entries) for d in main.arg_attrs]
+        for value, kind, name in zip(main.args, declared, arg_names, strict=True):
+            self._slot(value, kind, name)
+        drafts = self._drafts()
+        drafts.sort(key=lambda d: (d.start, d.order))
+        groups = _grouped(drafts)
+        returned = [self._root(v) for v in main.returned]
+        last: dict[Value, int] = {}
+        for at, group in enumerate(groups):
+            for draft in group:
+                last.update(dict.fromkeys(draft.inputs, at))
+        kept = set(returned)
+        args = dict(zip(main.args, donated, strict=True))
+        instructions: list[Instruction] = []
+        for at, group in enumerate(groups):
+            values = group[0].inputs if len(group) == 1 else [v for d in group for v in d.inputs]
+            inputs = tuple(map(self.number.__getitem__, values))
+            op = group[0].op
+            if isinstance(op, FragmentCallOp):
+                donated_here = tuple(
+                    i
+                    for i in self._signature(op.callee)[1]
+                    if last[v := values[i]] == at
+                    and v not in kept
+                    and args.get(v, True)
+                    and values.count(v) == 1
+                )
+                instructions.append(self._run(op, inputs, donated_here))
+            else:
+                instructions.append(self._transfer([cast(TransferOp, d.op) for d in group], inputs))
+            dead = [v for v in dict.fromkeys(values) if last[v] == at and v not in kept]
+            dead += [r for d in group for r in d.op.results if r not in last and r not in kept]
+            free = sorted(map(self.number.__getitem__, dead))
+            if free:
+                instructions.append(Free(tuple(free)))
+        unused = [v for v in main.args if v not in last and v not in kept]
+        if unused:
+            instructions.insert(0, Free(tuple(self.number[v] for v in unused)))
+        return Plan(
+            name=self.module.name or main.sym_name,
+            meshes={n: m.body for n, m in self.topology.meshes.items()},
+            slots=tuple(self.slots),
+            programs=tuple(self.programs.values()),
+            instructions=tuple(instructions),
+            arguments=tuple(self.number[v] for v in main.args),
+            results=tuple(self.number[v] for v in returned),
+            donated=frozenset(i for i, given in enumerate(donated) if given),
+            result_names=tuple(_result_name(d.entries.get("jax.result_info")) for d in main.res_attrs),
+        )
+
+    def _root(self, value: Value) -> Value:
+        return self.root.get(value, value)
+
+    def _slot(self, value: Value, kind: str | None, name: str = "") -> int:
+        type = cast(MeshTensorType, value.type)
+        kind = type.memory_kind or kind
+        place = self.known.get((type, kind))
+        if place is None:
+            place = self.known[type, kind] = len(self.known), self._bytes(type)
+        found = len(self.slots)
+        self.number[value] = found
+        self.places.append(place[0])
+        self.slots.append(Slot(found, type, kind, place[1], name))
+        return found
+
+    def _bytes(self, type: MeshTensorType) -> int:
+        mesh = self.topology.meshes[type.mesh]
+        shape = list(tensor_type(type).shape or ())
+        if type.sharding is not None:
+            for dim in range(len(shape)):
+                for axis in type.sharding.dim_axes(dim):
+                    size = axis.size or dict(mesh.axes)[axis.name]
+                    shape[dim] = -(-shape[dim] // size)
+        count = 1
+        for size in shape:
+            count *= size
+        return -(-count * _bits(type.tensor) // 8)
+
+    # Order.
+
+    def _drafts(self) -> list[_Draft]:
+        """The instructions with the time at which each would start if every mesh ran on its own."""
+        ready: dict[Value, float] = dict.fromkeys(self.main.args, 0.0)
+        free: dict[str, float] = dict.fromkeys(self.topology.meshes, 0.0)
+        drafts: list[_Draft] = []
+        for order, op in enumerate(self.main.body):
+            inputs = [self._root(v) for v in op.operands] if self.root else op.operands
+            start = max(map(ready.__getitem__, inputs), default=0.0)
+            if isinstance(op, FragmentCallOp):
+                start = max(start, free[op.mesh])
+                end = free[op.mesh] = start + self._cost(op.callee)
+            elif isinstance(op, TransferOp):
+                end = start
+                if _is_alias(op):
+                    self.root[op.results[0]] = inputs[0]
+                    continue
+            else:
+                continue
+            ready.update(dict.fromkeys(op.results, end))
+            drafts.append(_Draft(op, inputs, start, order))
+        return drafts
+
+    def _cost(self, callee: str) -> float:
+        """About how long a function runs: elements computed, and multiply-adds of contractions."""
+        found = self.costs.get(callee)
+        if found is None:
+            found = self.costs[callee] = 1.0 + sum(_cost(op) for op in self.callees[callee].walk())
+        return found
+
+    # Instructions.
+
+    def _signature(self, callee: str) -> tuple[list[str | None], list[int]]:
+        """The declared memory of each result, and the arguments that may be donated."""
+        found = self.signatures.get(callee)
+        if found is None:
+            function = self.callees[callee]
+            donated = [i for i, d in enumerate(function.arg_attrs) if _is_donated(d.entries)]
+            found = self.signatures[callee] = _memory_kinds(function.res_attrs), donated
+        return found
+
+    def _run(self, op: FragmentCallOp, inputs: tuple[int, ...], donated: tuple[int, ...]) -> Run:
+        out_kinds, _ = self._signature(op.callee)
+        outputs = tuple(self._slot(r, k) for r, k in zip(op.results, out_kinds, strict=True))
+        places = self.places
+        in_places = tuple(map(places.__getitem__, inputs))
+        key = (op.callee, op.mesh, in_places, tuple(map(places.__getitem__, outputs)), donated)
+        program = self.programs.get(key)
+        if program is None:
+            in_types = tuple((self.slots[s].type, self.slots[s].memory_kind) for s in inputs)
+            out_types = tuple((self.slots[s].type, self.slots[s].memory_kind) for s in outputs)
+            program = ProgramSpec(len(self.programs), op.callee, op.mesh, in_types, out_types, donated)
+            self.programs[key] = program
+        origins = ", ".join(o.short.replace('"', "") for o in op.origin)
+        return Run(program.number, op.mesh, inputs, outputs, donated, origins or "inferred")
+
+    def _transfer(self, ops: Sequence[TransferOp], inputs: tuple[int, ...]) -> Transfer:
+        outputs = tuple(self._slot(op.results[0], None) for op in ops)
+        return Transfer(ops[0].source_type.mesh, ops[0].target_type.mesh, inputs, outputs)
+
+
+def _grouped(drafts: Sequence[_Draft]) -> list[list[_Draft]]:
+    """Adjacent transfers between the same two meshes together; everything else alone."""
+    groups: list[list[_Draft]] = []
+    link: tuple[str, str] | None = None
+    produced: set[Value] = set()
+    for draft in drafts:
+        op = draft.op
+        this = (op.source_type.mesh, op.target_type.mesh) if isinstance(op, TransferOp) else None
+        if this is not None and this == link and not produced.intersection(draft.inputs):
+            groups[-1].append(draft)
+        else:
+            groups.append([draft])
+            produced = set()
+        produced.update(op.results)
+        link = this
+    return groups
+
+
+def _is_alias(op: TransferOp) -> bool:
+    """Whether the transfer changes nothing: the same mesh, sharding and memory."""
+    source, target = op.source_type, op.target_type
+    memories = {source.memory_kind or "device", target.memory_kind or "device"}
+    return (
+        source.mesh == target.mesh
+        and len(memories) == 1
+        and (source.sharding is target.sharding or (_replicated(source) and _replicated(target)))
+    )
+
+
+def _replicated(type: MeshTensorType) -> bool:
+    return type.sharding is None or (type.sharding.is_fully_replicated and not type.sharding.unreduced)
+
+
+def _cost(op: Op) -> float:
+    elements = sum(t.num_elements for r in op.results if isinstance(t := r.type, TensorType) and t.is_ranked)
+    if op.name in ("stablehlo.dot_general", "stablehlo.convolution") and elements:
+        left, right = (cast(TensorType, v.type).num_elements for v in op.operands[:2])
+        # The size of what is contracted; exact for one matrix product.
+        return float(elements * max(1.0, math.sqrt(left * right / elements)))
+    return float(elements)
+
+
+def _bits(tensor: TensorType) -> int:
+    if tensor.element in ("i1", "i2", "i4", "ui2", "ui4"):
+        return 8 if tensor.element == "i1" else int(tensor.element[-1])
+    return dtype_of(tensor).itemsize * 8
+
+
+def _is_donated(entries: Mapping[str, Attribute]) -> bool:
+    donor = entries.get("jax.buffer_donor")
+    return "tf.aliasing_output" in entries or (isinstance(donor, BoolAttr) and donor.value)
+
+
+def _memory_kinds(dicts: Sequence[DictAttr]) -> list[str | None]:
+    found = [d.entries.get("mhlo.memory_kind") for d in dicts]
+    return [k.value if isinstance(k, StringAttr) else None for k in found]
+
+
+def _argument_name(value: Value) -> str:
+    """The name that the location of an argument gives it, as JAX writes: `"params['w']"`."""
+    text = value.location.resolved
+    if text.startswith('"') and text.endswith('"') and text.count('"') == 2:
+        return unquote(text)
+    return ""
+
+
+def _result_name(attribute: Attribute | None) -> str:
+    return attribute.value if isinstance(attribute, StringAttr) else ""

@@ -1,0 +1,160 @@
+"""A measured run: when each instruction of the plan ran on each mesh."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import jax
+
+from .plan import Plan, Run, Transfer
+from .runtime import Runtime
+
+__all__ = ["Timeline", "TimelineEntry", "measure"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TimelineEntry:
+    """One run or transfer; times are seconds since the start of the step.
+
+    `lane` is a mesh, or `source -> target` for a transfer; `program` is None for a transfer.
+    """
+
+    instruction: int
+    lane: str
+    label: str
+    program: int | None
+    start: float
+    end: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Timeline:
+    """The entries in the order of the plan, and the time of the whole step."""
+
+    plan: Plan
+    entries: tuple[TimelineEntry, ...]
+    seconds: float
+
+    def on_lane(self, lane: str) -> list[TimelineEntry]:
+        """The entries of a mesh or link, by time."""
+        return sorted((e for e in self.entries if e.lane == lane), key=lambda e: e.start)
+
+    def busy(self) -> dict[str, float]:
+        """For each mesh, the part of the step in which a program of it ran."""
+        times = dict.fromkeys(self.plan.meshes, 0.0)
+        for entry in self.entries:
+            if entry.program is not None:
+                times[entry.lane] += entry.end - entry.start
+        return {mesh: used / self.seconds if self.seconds else 0.0 for mesh, used in times.items()}
+
+
+def measure(runtime: Runtime, args: Sequence[jax.Array]) -> tuple[list[jax.Array], Timeline]:
+    """Run the plan with one thread per mesh and per link, each of which waits for what it starts."""
+    found = _Measurement(runtime, args).run()
+    for array in runtime.donated(args):
+        array.delete()
+    return found
+
+
+class _Measurement:
+    def __init__(self, runtime: Runtime, args: Sequence[jax.Array]) -> None:
+        self.runtime = runtime
+        self.plan = runtime.plan
+        self.values: list[Future[Any]] = [Future() for _ in self.plan.slots]
+        for future, value in zip(self.values, args, strict=False):
+            future.set_result(value)
+        self.finished = [threading.Event() for _ in runtime.instructions]
+        self.entries: list[TimelineEntry | None] = [None] * len(runtime.instructions)
+        self.before = self._order()
+        self.errors: list[BaseException] = []
+        self.origin = 0.0
+        # Programs over several devices must be launched in the same order on each of them, or collectives of
+        # two programs wait for each other.
+        self.launch = threading.Lock()
+
+    def _order(self) -> list[list[int]]:
+        """For each instruction the earlier users of what it donates: they must be done first."""
+        users: dict[int, list[int]] = {}
+        before: list[list[int]] = []
+        for at, instruction in enumerate(self.runtime.instructions):
+            waits: list[int] = []
+            if isinstance(instruction, Run):
+                for position in instruction.donated:
+                    waits += users.get(instruction.inputs[position], [])
+            before.append(waits)
+            for slot in instruction.inputs:
+                users.setdefault(slot, []).append(at)
+        return before
+
+    def run(self) -> tuple[list[jax.Array], Timeline]:
+        lanes: dict[str, list[int]] = {}
+        for at, instruction in enumerate(self.runtime.instructions):
+            lanes.setdefault(_lane(instruction), []).append(at)
+        threads = [
+            threading.Thread(target=self._lane, args=(name, work), name=f"mpmd-{name}")
+            for name, work in lanes.items()
+        ]
+        self.origin = time.perf_counter()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        seconds = time.perf_counter() - self.origin
+        if self.errors:
+            raise self.errors[0]
+        results = [self.values[slot].result() for slot in self.plan.results]
+        entries = tuple(e for e in self.entries if e is not None)
+        return results, Timeline(self.plan, entries, seconds)
+
+    def _lane(self, name: str, work: Sequence[int]) -> None:
+        at = -1
+        try:
+            for at in work:
+                self._one(name, at)
+        except BaseException as error:
+            if not isinstance(error, _Stopped):
+                error.add_note(f"while measuring instruction {at}: {self.runtime.describe(at)}")
+                self.errors.append(error)
+            for later in self.runtime.instructions:  # nobody must wait for ever
+                for slot in later.outputs:
+                    if not self.values[slot].done():
+                        self.values[slot].set_exception(_Stopped())
+            for event in self.finished:
+                event.set()
+
+    def _one(self, lane: str, at: int) -> None:
+        instruction = self.runtime.instructions[at]
+        inputs = [self.values[slot].result() for slot in instruction.inputs]
+        for earlier in self.before[at]:
+            self.finished[earlier].wait()
+        call = self.runtime.steps[at][0]
+        start = time.perf_counter()
+        if self.runtime.placement.meshes[instruction.meshes[0]].devices.size > 1:
+            with self.launch:
+                outputs = call(inputs)
+        else:
+            outputs = call(inputs)
+        jax.block_until_ready(outputs)
+        end = time.perf_counter()
+        for slot, value in zip(instruction.outputs, outputs, strict=True):
+            self.values[slot].set_result(value)
+        self.finished[at].set()
+        program = instruction.program if isinstance(instruction, Run) else None
+        self.entries[at] = TimelineEntry(
+            at, lane, instruction.label, program, start - self.origin, end - self.origin
+        )
+
+
+class _Stopped(Exception):
+    """Another lane failed."""
+
+
+def _lane(instruction: Run | Transfer) -> str:
+    if isinstance(instruction, Run):
+        return instruction.mesh
+    return f"{instruction.source} -> {instruction.target}"

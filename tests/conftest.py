@@ -1,0 +1,37 @@
+"""Eight virtual CPU devices for every test, also in the worker processes of pytest-xdist.
+
+JAX fixes the number of devices when it first looks at them, not when it is imported, so this also works when a
+plugin imported it already.  Processes that tests start inherit the settings.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+DEVICES = 8
+
+_FORCED = "--xla_force_host_platform_device_count"
+if _FORCED in os.environ.get("XLA_FLAGS", ""):  # JAX refuses two ways of saying it
+    os.environ["XLA_FLAGS"] = " ".join(
+        flag for flag in os.environ["XLA_FLAGS"].split() if not flag.startswith(_FORCED)
+    )
+os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["JAX_NUM_CPU_DEVICES"] = str(DEVICES)
+sys.path.insert(0, str(Path(__file__).parent))  # for the helpers `util` and `oracle`
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make JAX see the devices, or stop with the reason."""
+    import jax
+
+    try:
+        jax.config.update("jax_platforms", "cpu")
+        jax.config.update("jax_num_cpu_devices", DEVICES)
+    except RuntimeError as error:
+        if len(jax.devices()) < DEVICES:
+            raise pytest.UsageError(
+                f"these tests need {DEVICES} CPU devices, but JAX was started with {len(jax.devices())} before "
+                f"the tests could say so ({error}); run pytest without plugins that use JAX"
+            ) from None

@@ -1,0 +1,98 @@
+"""The oracle of every pass test: what a module computes must not change.
+
+before = parse(text)
+after = before.clone(); run_passes(after, "mpmd-...")
+assert_same_meaning(before, after)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from mpmd_trace.backend.dtypes import tensor_type
+from mpmd_trace.backend.erase import entry_function, erase_to_plain
+from mpmd_trace.backend.reference import interpret, random_args
+from mpmd_trace.ir.ops import Module
+
+__all__ = ["assert_same_meaning", "erase_to_plain", "evaluate", "random_args"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def evaluate(module: Module, args: Sequence[Any], function: str | None = None) -> list[Array]:
+    """What `@main` (or `function`) of a module at any stage returns for these arrays."""
+    return interpret(module, args, function)
+
+
+def entry_names(module: Module) -> list[str]:
+    """`main` if there is one, else every public function that no fragment call calls."""
+    if module.lookup("main") is not None:
+        return ["main"]
+    return [
+        f.sym_name
+        for f in module.functions
+        if f.visibility == "public" and not f.is_declaration and "mesh_shape" not in f.attrs
+    ]
+
+
+def assert_same_meaning(
+    before: Module,
+    after: Module,
+    *,
+    rtol: float | None = None,
+    args: Sequence[int] | None = None,
+    results: Sequence[int] | None = None,
+    function: str | None = None,
+    seed: int = 0,
+) -> None:
+    """`before` and `after` compute the same from the same random inputs, function by function.
+
+    Types may have changed between tensor and mesh tensor; control operands are ignored.
+
+    Args:
+        rtol: None compares bits (NaN equals NaN); a number allows that relative difference, for changes that
+            reassociate sums or split batches.
+        args: argument i of `after` is argument `args[i]` of `before`, for passes that change the signature.
+        results: result i of `after` is result `results[i]` of `before`.
+        function: compare only this function; by default `@main`, or every public one of `before`.
+        seed: of the inputs.
+    """
+    names = [function] if function is not None else entry_names(before)
+    assert names, "the module has no function to compare"
+    for name in names:
+        old, new = entry_function(before, name), entry_function(after, name)
+        arrays = random_args(before, seed, name)
+        order = list(range(len(old.args))) if args is None else list(args)
+        for i, arg in zip(order, new.args, strict=True):
+            if not arg.type.is_token:
+                assert tensor_type(arg.type) is tensor_type(old.args[i].type), f"type of argument {i}"
+        expected = evaluate(before, arrays, name)
+        found = evaluate(after, [arrays[i] for i in order], name)
+        chosen = list(range(len(expected))) if results is None else list(results)
+        assert len(found) == len(chosen), f"@{name}: {len(found)} results, expected {len(chosen)}"
+        for number, (i, value) in enumerate(zip(chosen, found, strict=True)):
+            _compare(f"@{name}: result {number}", expected[i], value, rtol)
+
+
+def _compare(what: str, expected: Array, found: Array, rtol: float | None) -> None:
+    assert expected.shape == found.shape and expected.dtype == found.dtype, (
+        f"{what}: {found.dtype}{list(found.shape)}, expected {expected.dtype}{list(expected.shape)}"
+    )
+    if rtol is None:
+        same = expected == found
+        with np.errstate(invalid="ignore"):
+            same |= (expected != expected) & (found != found)
+        assert np.all(same), f"{what} differs:\n{found}\nexpected\n{expected}"
+    elif expected.dtype.kind in "biu":
+        np.testing.assert_array_equal(found, expected, err_msg=what)
+    else:
+        wide = np.complex128 if expected.dtype.kind == "c" else np.float64
+        scale = float(
+            np.max(np.abs(expected.astype(wide)), initial=0.0, where=np.isfinite(expected.astype(wide)))
+        )
+        np.testing.assert_allclose(
+            found.astype(wide), expected.astype(wide), rtol=rtol, atol=rtol * scale, err_msg=what
+        )

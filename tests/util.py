@@ -1,0 +1,62 @@
+"""Helpers for tests of passes: text in, passes, text out."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+
+import pytest
+
+from mpmd_trace.ir.diagnostics import Diagnostic, MpmdError
+from mpmd_trace.ir.ops import FragmentOp, Module, NamedComputationOp
+from mpmd_trace.passes.base import Pass
+from mpmd_trace.passes.manager import PassManager
+from mpmd_trace.text import parse
+
+#: Type and topology aliases that the examples use.
+PRELUDE = """
+!A = !mpmd.mesh_tensor<"alpha", tensor<4xf32>>
+!B = !mpmd.mesh_tensor<"beta", tensor<4xf32>>
+!S = !mpmd.mesh_tensor<"alpha", tensor<f32>>
+!T = !mpmd.mesh_tensor<"beta", tensor<f32>>
+#topo = #mpmd.topology<<"alpha" : <["x"=2]>>, <"beta" : <["x"=2]>>>
+"""
+
+
+def run(before: str, pipeline: str | Sequence[str | Pass], prelude: str = PRELUDE) -> Module:
+    """The module after the passes."""
+    module = parse(prelude + before)
+    PassManager(pipeline).run(module)
+    return module
+
+
+def check(
+    before: str, pipeline: str | Sequence[str | Pass], after: str, prelude: str = PRELUDE
+) -> Module:
+    """Assert that the passes turn `before` into `after` (compared as MLIR prints them); gives the module."""
+    module = run(before, pipeline, prelude)
+    wanted, found = str(parse(prelude + after)), str(module)
+    if wanted != found:
+        lines = difflib.unified_diff(
+            wanted.splitlines(), found.splitlines(), "wanted", "found", lineterm=""
+        )
+        pytest.fail("\n".join(lines))
+    return module
+
+
+def diagnostics(
+    before: str, pipeline: str | Sequence[str | Pass], prelude: str = PRELUDE
+) -> tuple[bool, list[Diagnostic]]:
+    """Whether the passes succeed, and everything they report."""
+    manager = PassManager(pipeline, error_is_failure=False)
+    try:
+        manager.run(parse(prelude + before))
+    except MpmdError as error:
+        return False, error.diagnostics
+    return True, list(manager.diagnostics)
+
+
+def distinct_bodies(module: Module) -> int:
+    """The number of different frozen bodies that the module's fragments and named computations share."""
+    ops = module.walk()
+    return len({id(op.body) for op in ops if isinstance(op, FragmentOp | NamedComputationOp)})
