@@ -1,0 +1,169 @@
+"""Canonicalisation that keeps bodies shared: what MLIR's `canonicalize` does, without printing the module.
+
+Functions that hold only ops of the mpmd dialect are rewritten here; each distinct body goes through MLIR once.
+Functions with other ops at the top level go through MLIR as a whole.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import ClassVar, cast
+
+from ..ir.core import Op, Region, make_op
+from ..ir.diagnostics import Diagnostics
+from ..ir.ops import BroadcastOp, FragmentOp, FuncOp, Module, ReduceOp, TransferOp, make_transfer
+from ..ir.semantics import is_constant_like
+from ..ir.types import MeshTensorType
+from .base import Pass
+from .greedy import Pattern, Rewriter, apply_greedily, walk_mutable
+from .mlir_parts import frozen_bodies, result_of, run_on_bodies, run_on_functions
+
+__all__ = ["CanonicalizeMpmd", "canonicalization_patterns"]
+
+_PIPELINE = (
+    "canonicalize{max-iterations=10 max-num-rewrites=-1 region-simplify=disabled "
+    "test-convergence=false top-down=false}"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class CanonicalizeMpmd(Pass):
+    """No op has a simpler form: no dead ops, no transfer to the type a value has, no result that is an operand.
+
+        %0 = mpmd.transfer %a : (A) -> A
+        %1:2 = mpmd.fragment<mesh="m", origin=["f"]> (%0) (%x) { y = f(x); return x, y }
+        return %1#0, %1#1
+    becomes
+        %0:2 = mpmd.fragment<mesh="m", origin=["f"]> (%a) (%x) { y = f(x); return x, y }
+        return %a, %0#1
+
+    Equal constants of a body are one and stand at its front.
+    """
+
+    name: ClassVar[str] = "mpmd-canonicalize"
+    summary: ClassVar[str] = "MLIR's canonicalisation, with bodies kept shared"
+
+    def run(self, module: Module, diagnostics: Diagnostics) -> bool:
+        functions = [f for f in module.functions if not f.is_declaration]
+        native = [f for f in functions if _is_native(f)]
+        foreign = [f for f in functions if f not in native]
+        changed = run_on_bodies(frozen_bodies(native), _PIPELINE, module)
+        for function in native:
+            has_constants = False
+            for op in walk_mutable(function.regions[0]):
+                has_constants = has_constants or is_constant_like(op)
+                for i, body in enumerate(op.regions):
+                    if body.frozen:
+                        op.regions[i] = result_of(body, _PIPELINE)
+            result = apply_greedily(
+                function, canonicalization_patterns(), unique_constants=has_constants
+            )
+            changed = changed or result.changed or has_constants
+        return run_on_functions(foreign, _PIPELINE, module) or changed
+
+
+def _is_native(function: FuncOp) -> bool:
+    return all(
+        op.name.startswith("mpmd.") or op.name == "func.return" or is_constant_like(op)
+        for region in function.regions
+        for op in walk_mutable(region)
+    )
+
+
+def canonicalization_patterns() -> Sequence[Pattern]:
+    """The rewrites that the dialect registers with `canonicalize`."""
+    return [_Bypass(), _NoTransfer(), _TransferChain(), _BroadcastChain(), _ReduceChain()]
+
+
+class _Bypass:
+    """A result that is an argument of the body is the operand.
+
+    Only one result per argument: the first use of the argument by the terminator, in use order.
+    """
+
+    op_name: str | None = "mpmd.fragment"
+
+    def match_and_rewrite(self, op: Op, rewriter: Rewriter) -> bool:
+        assert isinstance(op, FragmentOp)
+        changed = False
+        for arg, at in _forwarded(op.body):
+            result, operand = op.results[at], op.operand(arg)
+            if result.has_uses and result.type is operand.type:
+                rewriter.replace_all_uses(result, operand)
+                changed = True
+        return changed
+
+
+def _forwarded(body: Region) -> list[tuple[int, int]]:
+    """The arguments that the body returns, each with the position that counts."""
+    found = body.memo.get("forwarded")
+    if found is None:
+        terminator = body.block.terminator
+        found = []
+        for arg in body.block.args:
+            use = next((use for use in arg.uses if use.owner is terminator), None)
+            if use is not None:
+                found.append((arg.index, use.index))
+        body.memo["forwarded"] = found
+    return cast("list[tuple[int, int]]", found)
+
+
+class _NoTransfer:
+    """A transfer to the type that the value has is the value."""
+
+    op_name: str | None = "mpmd.transfer"
+
+    def match_and_rewrite(self, op: Op, rewriter: Rewriter) -> bool:
+        if op.operand(0).type is not op.results[0].type:
+            return False
+        rewriter.replace_op(op, op.operands)
+        return True
+
+
+class _TransferChain:
+    """Two transfers within one mesh are one (memory kinds do not matter)."""
+
+    op_name: str | None = "mpmd.transfer"
+
+    def match_and_rewrite(self, op: Op, rewriter: Rewriter) -> bool:
+        inner = op.operand(0).defining_op
+        if not isinstance(inner, TransferOp):
+            return False
+        source = inner.operand(0)
+        types = (source.type, inner.results[0].type, op.results[0].type)
+        if len({t.mesh for t in types if isinstance(t, MeshTensorType)}) != 1:
+            return False
+        new = make_transfer(source, op.results[0].type, loc=op.loc)
+        rewriter.insert_before(op, new)
+        rewriter.replace_op(op, new.results)
+        return True
+
+
+class _BroadcastChain:
+    """A broadcast of a broadcast is one."""
+
+    op_name: str | None = "mpmd.broadcast"
+
+    def match_and_rewrite(self, op: Op, rewriter: Rewriter) -> bool:
+        inner = op.operand(0).defining_op
+        if not isinstance(inner, BroadcastOp):
+            return False
+        new = make_op("mpmd.broadcast", inner.operands, [op.results[0].type], loc=op.loc)
+        rewriter.insert_before(op, new)
+        rewriter.replace_op(op, new.results)
+        return True
+
+
+class _ReduceChain:
+    """A reduce whose first operand is a reduce of its kind is that one; further operands are dropped."""
+
+    op_name: str | None = "mpmd.reduce"
+
+    def match_and_rewrite(self, op: Op, rewriter: Rewriter) -> bool:
+        assert isinstance(op, ReduceOp)
+        inner = op.operand(0).defining_op if op.num_operands else None
+        if not isinstance(inner, ReduceOp) or op.kind not in ("none", inner.kind):
+            return False
+        rewriter.replace_op(op, inner.results)
+        return True

@@ -1,0 +1,76 @@
+"""Changes of fragment bodies that several passes make.  All are remembered on the body they start from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...ir.bodies import region_dce, remembered
+from ...ir.core import Region, Value, make_op
+from ...ir.ops import FragmentOp
+from ...ir.types import Type
+
+__all__ = ["alias_arguments", "prune", "rebuilt_fragment"]
+
+
+def prune(body: Region, keep_results: Sequence[bool]) -> tuple[Region, tuple[bool, ...]]:
+    """The body that returns only some values and holds no dead op and no unused argument.
+
+    Also says which arguments it kept.
+    """
+    keep = tuple(keep_results)
+
+    def make() -> tuple[Region, tuple[bool, ...]]:
+        copy = body.clone()
+        block = copy.block
+        gone = [i for i, kept in enumerate(keep) if not kept]
+        block.terminator.erase_operands(gone)
+        changed = region_dce(copy)
+        used = tuple(a.has_uses for a in block.args)
+        if not gone and not changed and all(used):
+            return body, used
+        block.erase_args([i for i, u in enumerate(used) if not u])
+        return copy.freeze(), used
+
+    return remembered(body, ("prune", keep), make)
+
+
+def alias_arguments(body: Region, first: Sequence[int]) -> Region:
+    """The body in which argument `first[i]` stands for argument i; arguments stay."""
+    args = body.block.args
+    changes = tuple((i, j) for i, j in enumerate(first) if i != j and args[i].has_uses)
+    if not changes:
+        return body
+
+    def make() -> Region:
+        copy = body.clone()
+        for i, j in changes:
+            copy.block.args[i].replace_all_uses_with(copy.block.args[j])
+        return copy.freeze()
+
+    return remembered(body, ("alias_arguments", changes), make)
+
+
+def rebuilt_fragment(
+    fragment: FragmentOp,
+    body: Region,
+    result_types: Sequence[Type],
+    operands: Sequence[Value] | None = None,
+) -> FragmentOp:
+    """A new fragment directly before `fragment`, with all its attributes, for another body.
+
+    The caller redirects the uses of the old results and erases the old fragment.
+    """
+    assert fragment.block is not None
+    new = make_op(
+        fragment.name,
+        fragment.operands if operands is None else operands,
+        result_types,
+        props=fragment.props,
+        attrs=fragment.attrs,
+        regions=[body],
+        loc=fragment.loc,
+    )
+    assert isinstance(new, FragmentOp)
+    fragment.block.insert_before(fragment, new)
+    return new
+

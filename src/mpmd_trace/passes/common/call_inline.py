@@ -1,0 +1,108 @@
+"""`mpmd-call-inline`: calls are replaced by copies of what they call."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+from ...ir.attributes import Attribute
+from ...ir.core import Op, Value
+from ...ir.diagnostics import Diagnostics, Note
+from ...ir.ops import CallOp, ForOp, FragmentCallOp, FragmentOp, FuncOp, Module
+from ..base import Pass
+from .walks import enclosing_function, function_ops
+
+__all__ = ["CallInline"]
+
+#: Attributes of the call of these names would become inherent attributes of the ops that get them.
+_INHERENT: dict[type[Op], frozenset[str]] = {
+    FragmentOp: frozenset({"origin", "mesh_name", "stage_id", "in_shardings", "out_shardings"}),
+    FragmentCallOp: frozenset({"origin", "mesh_name", "callee"}),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class CallInline(Pass):
+    """No `mpmd.call` is left: each is replaced by a copy of the body of its callee.
+
+    Fragments of the copy get the attributes of the call (its `call_counter`, say).  The copies share the
+    bodies of the callee's fragments, so inlining M microbatches copies no computation.  Callees stay.
+
+        %0 = mpmd.call @step(%p) {call_counter = 3 : ui32}
+    becomes
+        %0 = mpmd.fragment<mesh="m", origin=["f"]> (%p) {call_counter = 3 : ui32} ...
+    """
+
+    name: ClassVar[str] = "mpmd-call-inline"
+    summary: ClassVar[str] = "replace every mpmd.call by a copy of the function it calls"
+
+    def run(self, module: Module, diagnostics: Diagnostics) -> bool:
+        functions = {f.sym_name: f for f in module.functions}
+        calls = [
+            op for f in module.functions for op in function_ops(f) if isinstance(op, CallOp)
+        ]
+        for call in calls:
+            self._check(call, functions.get(call.callee), diagnostics)
+        if diagnostics.failed:
+            return False
+        for call in calls:
+            _inline(call, functions[call.callee])
+        return bool(calls)
+
+    def _check(self, call: CallOp, callee: FuncOp | None, diagnostics: Diagnostics) -> None:
+        name = call.callee
+        notes: list[Note] = []
+        if callee is not None:
+            notes = [Note(f"@{name} is defined here", callee.loc)]
+        if callee is None:
+            problem = "there is no function of this name in the module"
+        elif callee.is_declaration:
+            problem = "it is only declared; give it a body"
+        elif len(callee.regions[0].blocks) != 1:
+            problem = "it has more than one block; only straight-line functions can be inlined"
+        elif callee is enclosing_function(call):
+            problem = "it calls itself; a recursive function has no finite inlined form"
+        elif callee.type.inputs != tuple(v.type for v in call.operands):
+            problem = (
+                f"the call passes ({', '.join(v.type.text for v in call.operands)}), "
+                f"but the function takes ({', '.join(t.text for t in callee.type.inputs)})"
+            )
+        elif callee.type.results != tuple(r.type for r in call.results):
+            problem = (
+                f"the call expects ({', '.join(r.type.text for r in call.results)}), "
+                f"but the function returns ({', '.join(t.text for t in callee.type.results)})"
+            )
+        else:
+            return
+        diagnostics.error(call, f"@{name} cannot be inlined: {problem}", notes)
+        diagnostics.fail()
+
+
+def _inline(call: CallOp, callee: FuncOp) -> None:
+    block = call.block
+    assert block is not None
+    mapping: dict[Value, Value] = dict(zip(callee.body.args, call.operands, strict=True))
+    attrs = {k: v for k, v in {**call.props, **call.attrs}.items() if k != "callee"}
+    terminator = callee.body.terminator
+    anchor: Op = call
+    for op in callee.body:
+        if op is terminator:
+            break
+        copy = op.clone(mapping)
+        if attrs:
+            _annotate(copy, attrs)
+        block.insert_after(anchor, copy)
+        anchor = copy
+    call.replace_all_uses_with([mapping.get(v, v) for v in terminator.operands])
+    call.erase()
+
+
+def _annotate(op: Op, attrs: dict[str, Attribute]) -> None:
+    """Set the attributes on the op, or on the ops in it, that stand for fragments."""
+    inherent = _INHERENT.get(type(op))
+    if inherent is not None:
+        for name, value in attrs.items():
+            (op.props if name in inherent else op.attrs)[name] = value
+    elif isinstance(op, ForOp):
+        for nested in op.body.block:
+            _annotate(nested, attrs)

@@ -1,0 +1,87 @@
+"""`mpmd-copy-constants`: fragments compute constants themselves instead of receiving them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Hashable
+from typing import ClassVar
+
+from ...ir.bodies import remembered
+from ...ir.core import Op, OpResult, Region, Value
+from ...ir.diagnostics import Diagnostics
+from ...ir.ops import FragmentOp, FuncOp, Module, TransferOp
+from ...ir.semantics import is_constant_like
+from ..base import FunctionPass
+
+__all__ = ["CopyConstants"]
+
+
+@dataclasses.dataclass(frozen=True)
+class CopyConstants(FunctionPass):
+    """No fragment uses an argument that another fragment returns as a constant, also through transfers.
+
+    The constant is copied to the front of the body.  Operands, arguments and producers stay;
+    `mpmd-fragment-dce` removes what became unused.
+
+        %1 = mpmd.transfer %0                          // %0 is a constant c of a fragment
+        %2 = mpmd.fragment (%1) (%x) { use of %x }
+    becomes
+        %2 = mpmd.fragment (%1) (%x) { %c = stablehlo.constant ... ; use of %c }
+    """
+
+    name: ClassVar[str] = "mpmd-copy-constants"
+    summary: ClassVar[str] = "copy constants into the fragments that use them"
+
+    def run_on_function(
+        self, function: FuncOp, module: Module, diagnostics: Diagnostics
+    ) -> bool:
+        changed = False
+        for fragment in reversed(function.body):
+            if isinstance(fragment, FragmentOp):
+                count = len(fragment.body.block.args)
+                constants = [
+                    (i, op)
+                    for i, value in enumerate(fragment.operands[:count])
+                    if (op := _constant_behind(value)) is not None
+                ]
+                if constants:
+                    fragment.body = _with_constants(fragment.body, constants)
+                    changed = True
+        return changed
+
+
+def _constant_behind(value: Value) -> Op | None:
+    """The constant that the value is, found through transfers and one fragment."""
+    op = value.defining_op
+    while isinstance(op, TransferOp):
+        value = op.operand(0)
+        op = value.defining_op
+    if not isinstance(op, FragmentOp):
+        return None
+    assert isinstance(value, OpResult)
+    source = op.body.block.terminator.operand(value.index).defining_op
+    return source if source is not None and is_constant_like(source) else None
+
+
+def _with_constants(body: Region, constants: list[tuple[int, Op]]) -> Region:
+    """The body with these constants in front, each used instead of the argument of that number."""
+
+    def make() -> Region:
+        copy = body.clone()
+        for i, op in constants:
+            constant = op.clone()
+            copy.block.insert_front(constant)
+            copy.block.args[i].replace_all_uses_with(constant.result)
+        return copy.freeze()
+
+    return remembered(body, ("constants", tuple((i, _identity(op)) for i, op in constants)), make)
+
+
+def _identity(op: Op) -> Hashable:
+    """What makes two constants equal."""
+    return (
+        op.name,
+        op.result.type,
+        tuple(sorted(op.props.items(), key=lambda item: item[0])),
+        tuple(sorted(op.attrs.items(), key=lambda item: item[0])),
+    )

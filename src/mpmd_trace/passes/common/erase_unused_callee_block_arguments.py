@@ -1,0 +1,93 @@
+"""`mpmd-erase-unused-callee-block-arguments`: called functions take only what they compute with."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+from ...ir.core import make_op
+from ...ir.diagnostics import Diagnostics
+from ...ir.ops import CallOp, FuncOp, Module
+from ..base import Pass
+from .walks import calls_by_callee, enclosing_function
+
+__all__ = ["EraseUnusedCalleeBlockArguments"]
+
+
+@dataclasses.dataclass(frozen=True)
+class EraseUnusedCalleeBlockArguments(Pass):
+    """Called functions have no argument that is unused or only returned; calls pass none.
+
+    The uses of a result that is such an argument use the operand of the call instead.  A function that
+    only returns arguments vanishes with its calls.
+
+        %0:2 = mpmd.call @f(%p, %q)                // f(%a, %b) returns %a, g(%b)
+        return %0#0, %0#1
+    becomes
+        %0 = mpmd.call @f(%q)                      // f(%b) returns g(%b)
+        return %p, %0
+    """
+
+    name: ClassVar[str] = "mpmd-erase-unused-callee-block-arguments"
+    summary: ClassVar[str] = "remove arguments of called functions that are unused or only returned"
+
+    def run(self, module: Module, diagnostics: Diagnostics) -> bool:
+        calls = calls_by_callee(module)
+        changed = False
+        for function in module.functions:
+            if not function.is_mpmd or function.is_entry_point or function.is_declaration:
+                continue
+            to_it = calls.get(function.sym_name, [])
+            if any(c.has_uses and _in_mpmd_function(c) for c in to_it):
+                changed = _erase(function, to_it) or changed
+        return changed
+
+
+def _in_mpmd_function(call: CallOp) -> bool:
+    function = enclosing_function(call)
+    return function is not None and function.is_mpmd
+
+
+def _erase(function: FuncOp, calls: list[CallOp]) -> bool:
+    terminator = function.body.terminator
+    gone_args: list[int] = []
+    source: dict[int, int] = {}  # removed result -> the argument that it is
+    for arg in function.body.args:
+        uses = arg.uses
+        if all(use.owner is terminator for use in uses):
+            gone_args.append(arg.index)
+            source.update((use.index, arg.index) for use in uses)
+    if not gone_args:
+        return False
+    removed = sorted(source)
+    for call in calls:
+        for j in removed:
+            call.results[j].replace_all_uses_with(call.operand(source[j]))
+    if len(removed) == len(function.type.results):
+        for call in calls:
+            call.erase()
+        function.erase()
+        return True
+    function.erase_results(removed)
+    function.erase_args(gone_args)
+    for call in calls:
+        _shrink(call, set(gone_args), set(removed))
+    return True
+
+
+def _shrink(call: CallOp, gone_args: set[int], gone_results: set[int]) -> None:
+    """Replace the call by one without these operands and results."""
+    kept = [r for r in call.results if r.index not in gone_results]
+    new = make_op(
+        call.name,
+        [v for i, v in enumerate(call.operands) if i not in gone_args],
+        [r.type for r in kept],
+        props=call.props,
+        attrs=call.attrs,
+        loc=call.loc,
+    )
+    assert call.block is not None
+    call.block.insert_before(call, new)
+    for old, result in zip(kept, new.results, strict=True):
+        old.replace_all_uses_with(result)
+    call.erase()

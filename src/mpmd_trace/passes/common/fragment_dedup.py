@@ -1,0 +1,62 @@
+"""`mpmd-fragment-dedup`: equal operands and equal results of a fragment are one."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+from ...ir.core import Value
+from ...ir.diagnostics import Diagnostics
+from ...ir.ops import FragmentOp, FuncOp, Module
+from ...ir.types import Type
+from ..base import FunctionPass
+from .body_rewrites import alias_arguments
+from .walks import function_fragments
+
+__all__ = ["FragmentDedup"]
+
+
+@dataclasses.dataclass(frozen=True)
+class FragmentDedup(FunctionPass):
+    """Of equal operands only the first is used in the body, of equal results only the first outside.
+
+    Nothing is removed; `mpmd-fragment-dce` does that.
+
+        %0:2 = mpmd.fragment<mesh="m", origin=["f"]> (%p, %p) (%x, %y) {
+          %s = stablehlo.add %x, %y
+          mpmd.return %s, %s }
+    becomes (and %0#0 is used for %0#1)
+        %0:2 = mpmd.fragment<mesh="m", origin=["f"]> (%p, %p) (%x, %y) {
+          %s = stablehlo.add %x, %x
+          mpmd.return %s, %s }
+    """
+
+    name: ClassVar[str] = "mpmd-fragment-dedup"
+    summary: ClassVar[str] = "use the first of equal operands and of equal results of each fragment"
+
+    def run_on_function(
+        self, function: FuncOp, module: Module, diagnostics: Diagnostics
+    ) -> bool:
+        changed = False
+        for fragment in function_fragments(function):
+            changed = _dedup(fragment) or changed
+        return changed
+
+
+def _dedup(fragment: FragmentOp) -> bool:
+    position: dict[Value, int] = {}
+    args = fragment.body.block.args  # control operands have no argument
+    first = [
+        position.setdefault(value, i)
+        for i, value in zip(range(len(args)), fragment.operands, strict=False)
+    ]
+    body = alias_arguments(fragment.body, first)
+    changed = body is not fragment.body
+    fragment.body = body
+    seen: dict[tuple[Value, Type], Value] = {}
+    for result, value in zip(fragment.results, body.returned, strict=True):
+        earlier = seen.setdefault((value, result.type), result)
+        if earlier is not result and result.has_uses:
+            result.replace_all_uses_with(earlier)
+            changed = True
+    return changed

@@ -1,0 +1,208 @@
+"""Merging two fragments of one mesh into one.
+
+    %0 = mpmd.fragment<mesh="m", origin=["f"]> (%a) (%x) { y = f(x); return y }
+    %1 = mpmd.fragment<mesh="m", origin=["g"]> (%0, %b) (%x, %y) { z = g(x, y); return z }
+becomes
+    %1 = mpmd.fragment<mesh="m", origin=["f", "g"]> (%a, %b) (%x, %y) { u = f(x); z = g(u, y); return z }
+
+The merged body is remembered for the pair of bodies and the way they are wired, so that merging the same two
+fragments of many microbatches makes one body.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from ...ir.attributes import ArrayAttr, Attribute, IntegerAttr
+from ...ir.bodies import BodyBuilder, remembered
+from ...ir.core import BlockArg, Op, Region, Value
+from ...ir.diagnostics import Diagnostic, MpmdError, Note, describe
+from ...ir.location import fused
+from ...ir.ops import FragmentOp, make_fragment
+from ..control_dependencies import CONTROL_START
+from ..fragment_info import (
+    call_counter,
+    describe_fragment,
+    origin_union,
+    stages_consistent,
+)
+from ..greedy import Rewriter
+
+__all__ = [
+    "check_mergeable",
+    "data_operands",
+    "merge_fragments",
+    "merged_body",
+    "merged_call_counter",
+    "merged_inferred_by",
+    "union_inferred_by",
+]
+
+_log = logging.getLogger(__name__)
+
+
+def data_operands(fragment: FragmentOp) -> list[Value]:
+    """The operands that have a block argument; those behind them only express an order."""
+    return fragment.operands[: len(fragment.body.block.args)]
+
+
+def merge_fragments(
+    producer: FragmentOp, consumer: FragmentOp, rewriter: Rewriter | None = None
+) -> FragmentOp:
+    """Merge the two into a new fragment at the place of `consumer` and give it.
+
+    All users of `producer` must come at or behind `consumer`, unless the caller moves the result.  The new
+    fragment has the origins of both, the mesh and the stage; every other attribute is dropped.
+    Raises `MpmdError` when meshes or stages differ.
+    """
+    check_mergeable(producer, consumer)
+    rewriter = rewriter or Rewriter()
+    controls: list[Value] = []
+    if _is_single_use(producer, consumer):
+        at = next(u.index for u in consumer.operand_uses if u.value is producer.results[0])
+        operands = consumer.operands
+        operands[at] = producer.operand(0)
+        own: tuple[int, ...] = (at,)
+        given = tuple(-1 if i == at else i for i in range(len(operands)))
+        kept: list[int] = []
+    else:
+        operands, own, given = _wire(producer, consumer)
+        controls = _control_operands(producer, consumer) + _control_operands(consumer, producer)
+        kept = [r.index for r in producer.results if any(u is not consumer for u in r.users)]
+    count = len(producer.results)
+    returned = (*kept, *range(count, count + len(consumer.results)))
+    body = merged_body([producer.body, consumer.body], [own, given], returned)
+    attrs: dict[str, Attribute] = {}
+    if controls:
+        attrs[CONTROL_START] = IntegerAttr.get(len(operands), "i64")
+    results = [producer.results[i].type for i in kept] + [r.type for r in consumer.results]
+    merged = make_fragment(
+        producer.mesh,
+        operands + controls,
+        results,
+        body,
+        origin=origin_union(producer, consumer),
+        stage=consumer.stage if producer.stage is None else producer.stage,
+        attrs=attrs,
+        loc=fused(producer.loc, consumer.loc),
+    )
+    rewriter.insert_before(consumer, merged)
+    for new, old in enumerate(kept):
+        rewriter.replace_all_uses(producer.results[old], merged.results[new])
+    rewriter.replace_op(consumer, merged.results[len(kept) :])
+    rewriter.erase(producer)
+    return merged
+
+
+def merged_call_counter(producer: FragmentOp, consumer: FragmentOp) -> int | None:
+    """The microbatch number of the merged fragment: the one that exists, the user's if both exist and differ."""
+    first, second = call_counter(producer), call_counter(consumer)
+    if first is None or second is None or first == second:
+        return second if first is None else first
+    if _log.isEnabledFor(logging.INFO):
+        pair = describe_fragment(producer), describe_fragment(consumer)
+        _log.info("merging %s with %s: the call counters differ", *pair)
+    if producer.is_user == consumer.is_user:
+        return None
+    return first if producer.is_user else second
+
+
+def merged_inferred_by(producer: FragmentOp, consumer: FragmentOp) -> ArrayAttr | None:
+    """The passes that inferred either of two inferred fragments, each once; None for user fragments."""
+    if producer.is_user or consumer.is_user:
+        return None
+    return union_inferred_by(producer, consumer)
+
+
+def union_inferred_by(first: Op, second: Op) -> ArrayAttr | None:
+    """The entries of `mpmd.inferred_by` of both, each once; None when neither has the attribute."""
+    arrays = [op.attrs.get("mpmd.inferred_by") for op in (first, second)]
+    found = [array for array in arrays if isinstance(array, ArrayAttr)]
+    if not found:
+        return None
+    return ArrayAttr.get(dict.fromkeys(entry for array in found for entry in array.elements))
+
+
+def check_mergeable(producer: FragmentOp, consumer: FragmentOp) -> None:
+    """Raise `MpmdError` unless the two are on one mesh, of one stage, and well-formed."""
+    if producer.mesh != consumer.mesh:
+        raise _refused(producer, consumer, "they are on different meshes")
+    if not stages_consistent(producer, consumer):
+        raise _refused(
+            producer,
+            consumer,
+            "their stages differ; give the computations the same stage in the assignment, or keep "
+            "them apart",
+        )
+    for fragment in (producer, consumer):
+        start = fragment.attrs.get(CONTROL_START)
+        count = len(fragment.body.block.args)
+        if start is not None and not (isinstance(start, IntegerAttr) and start.value == count):
+            raise _refused(
+                producer,
+                consumer,
+                f"{CONTROL_START} is {start.text}, but the body has {count} arguments",
+            )
+
+
+def _refused(producer: FragmentOp, consumer: FragmentOp, why: str) -> MpmdError:
+    message = (
+        f"cannot merge {describe_fragment(producer)} with {describe_fragment(consumer)}: {why}"
+    )
+    note = Note("the other fragment is here", producer.loc)
+    return MpmdError([Diagnostic("error", message, consumer.loc, (note,), describe(consumer))])
+
+
+def _is_single_use(producer: FragmentOp, consumer: FragmentOp) -> bool:
+    """Whether the producer has one argument and one result, and the consumer is the only use of that."""
+    if CONTROL_START in producer.attrs or CONTROL_START in consumer.attrs:
+        return False
+    if len(producer.results) != 1 or len(producer.body.block.args) != 1:
+        return False
+    result = producer.results[0]
+    return result.has_one_use and result.users[0] is consumer
+
+
+def _wire(
+    producer: FragmentOp, consumer: FragmentOp
+) -> tuple[list[Value], tuple[int, ...], tuple[int, ...]]:
+    """The operands of the merged fragment and what the arguments of both bodies stand for."""
+    position: dict[Value, int] = {}
+    own = tuple(position.setdefault(v, len(position)) for v in data_operands(producer))
+    given = tuple(
+        -1 - v.index if v.defining_op is producer else position.setdefault(v, len(position))
+        for v in data_operands(consumer)
+    )
+    return list(position), own, given
+
+
+def _control_operands(fragment: FragmentOp, other: FragmentOp) -> list[Value]:
+    values = fragment.operands[len(fragment.body.block.args) :]
+    return [value for value in values if value.defining_op is not other]
+
+
+def merged_body(
+    bodies: Sequence[Region], sources: Sequence[tuple[int, ...]], returned: tuple[int, ...]
+) -> Region:
+    """The body that runs `bodies` one after the other; made once for equal arguments.
+
+    `sources` says per body what its arguments stand for: n >= 0 is argument n of the merged body, n < 0 is
+    value -1 - n of those that the bodies return, numbered throughout.  `returned` are numbers of such values.
+    """
+
+    def make() -> Region:
+        builder = BodyBuilder()
+        stand_ins: dict[int, BlockArg] = {}
+        for body, row in zip(bodies, sources, strict=True):
+            for arg, source in zip(body.block.args, row, strict=True):
+                if source >= 0:
+                    stand_ins.setdefault(source, arg)
+        args = [builder.arg(stand_ins[i].type, stand_ins[i].loc) for i in range(len(stand_ins))]
+        values: list[Value] = []
+        for body, row in zip(bodies, sources, strict=True):
+            given = [args[s] if s >= 0 else values[-1 - s] for s in row]
+            values += builder.inline(body, given)
+        return builder.finish([values[i] for i in returned])
+
+    return remembered(bodies[0], ("merge", tuple(bodies), tuple(sources), returned), make)

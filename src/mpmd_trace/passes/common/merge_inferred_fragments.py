@@ -1,0 +1,56 @@
+"""`mpmd-merge-inferred-fragments`."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+from ...ir.diagnostics import Diagnostics
+from ...ir.ops import FragmentOp, FuncOp, Module
+from ..base import FunctionPass, option
+from .merge_neighbours import Mode, merge_neighbours
+
+__all__ = ["MergeInferredFragments"]
+
+
+@dataclasses.dataclass(frozen=True)
+class MergeInferredFragments(FunctionPass):
+    """Inferred fragments are part of a neighbour on their mesh wherever the order of ops allows it.
+
+        %0 = mpmd.fragment<mesh="m", origin=["f"]> (%a) (%x) { y = f(x); return y }
+        %1 = mpmd.fragment<mesh="m", origin=[]> (%0) (%x) { y = add(x, x); return y }
+    becomes
+        %1 = mpmd.fragment<mesh="m", origin=["f"]> (%a) (%x) { y = f(x); z = add(y, y); return z }
+    """
+
+    name: ClassVar[str] = "mpmd-merge-inferred-fragments"
+    summary: ClassVar[str] = "merge inferred fragments with their neighbours"
+    merge_any_consumer: bool = option(
+        False, "merge with the first consumer that allows it, not only with the closest one"
+    )
+    merge_sideways: bool = option(
+        False, "merge with the next fragment on the mesh, also when it is not a consumer"
+    )
+
+    def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
+        mode: Mode = "sideways" if self.merge_sideways else "any" if self.merge_any_consumer else "closest"
+        if (
+            self.merge_any_consumer
+            and self.merge_sideways
+            and any(isinstance(op, FragmentOp) for op in function.body)
+        ):
+            raise diagnostics.fatal(
+                function,
+                f"{self.name}: merge-any-consumer and merge-sideways cannot be used together; run the pass "
+                f"once with each",
+            )
+        return merge_neighbours(function, _allowed, mode)
+
+
+def _allowed(producer: FragmentOp, consumer: FragmentOp, is_next: bool) -> bool:
+    if producer.is_user and consumer.is_user:
+        return False
+    # The point of a split is that other work may run between the halves.
+    return not (
+        "split_keep_transferred" in producer.attrs and "split_drop_transferred" in consumer.attrs
+    )

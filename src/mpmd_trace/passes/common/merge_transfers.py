@@ -1,0 +1,160 @@
+"""`mpmd-merge-transfers`: scalars between the same two fragments travel together."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+from ...ir.attributes import UNIT, DenseArrayAttr, IntegerAttr
+from ...ir.bodies import remembered
+from ...ir.core import Region, Value, make_op
+from ...ir.diagnostics import Diagnostics
+from ...ir.ops import FragmentOp, FuncOp, Module, TransferOp, make_transfer
+from ...ir.types import MeshTensorType, TensorType, Type, mesh_tensor, tensor
+from ..base import FunctionPass
+from .body_rewrites import rebuilt_fragment
+
+__all__ = ["MergeTransfers"]
+
+_MARK = "concat_transfer"
+
+
+@dataclasses.dataclass(frozen=True)
+class MergeTransfers(FunctionPass):
+    """Scalars of one type that a fragment sends to another one are transferred as one array.
+
+    The producer concatenates them, the consumer slices them.  The old transfers stay, unused.
+
+        %1 = mpmd.transfer %0#0 : tensor<f32> ; %2 = mpmd.transfer %0#1 : tensor<f32>
+        %3 = mpmd.fragment (%1, %2) (%x, %y) { use of %x, %y }
+    becomes
+        %1 = mpmd.transfer {concat_transfer} %0#2 : tensor<2xf32>
+        %3 = mpmd.fragment (.., .., %1) (%x, %y, %z) { use of %z[0], %z[1] }
+    """
+
+    name: ClassVar[str] = "mpmd-merge-transfers"
+    summary: ClassVar[str] = "send scalars between the same two fragments in one transfer"
+    mpmd_only: ClassVar[bool] = True
+
+    def run_on_function(
+        self, function: FuncOp, module: Module, diagnostics: Diagnostics
+    ) -> bool:
+        changed = False
+        for producer in [op for op in function.body if isinstance(op, FragmentOp)]:
+            for (payload, consumer), indices in _bundles(producer).items():
+                if len(indices) > 1:
+                    producer = _bundle(producer, payload, consumer, indices)
+                    changed = True
+        return changed
+
+
+def _transfers(value: Value) -> list[TransferOp]:
+    """The plain transfers of the value, in use order."""
+    return [u for u in value.users if isinstance(u, TransferOp) and _MARK not in u.attrs]
+
+
+def _payload(type: Type) -> TensorType | None:
+    """The ranked type of a value that may be bundled; None for others."""
+    if not isinstance(type, MeshTensorType) or type.on_host:
+        return None
+    if type.sharding is not None and not type.sharding.is_fully_replicated:
+        return None
+    shape = type.tensor.shape
+    if shape is None or any(size < 0 for size in shape) or type.tensor.num_elements > 1:
+        return None
+    return type.tensor
+
+
+def _bundles(producer: FragmentOp) -> dict[tuple[TensorType, FragmentOp], list[int]]:
+    """The results that go to each consumer, by type; in the order in which they are found."""
+    found: dict[tuple[TensorType, FragmentOp], list[int]] = {}
+    for result in producer.results:
+        payload = _payload(result.type)
+        if payload is None:
+            continue
+        for transfer in _transfers(result):
+            for consumer in transfer.distinct_users:
+                if isinstance(consumer, FragmentOp):
+                    found.setdefault((payload, consumer), []).append(result.index)
+    return found
+
+
+def _bundle(
+    producer: FragmentOp, payload: TensorType, consumer: FragmentOp, indices: list[int]
+) -> FragmentOp:
+    """Send these results together; returns the fragment that replaces the producer."""
+    assert payload.shape is not None
+    stacked = tensor((len(indices), *payload.shape), payload.element, payload.encoding)
+    body = _concatenating(producer.body, tuple(indices), payload, stacked)
+    types = [r.type for r in producer.results]
+    new = rebuilt_fragment(producer, body, [*types, mesh_tensor(producer.mesh, stacked)])
+    for old, result in zip(producer.results, new.results, strict=False):
+        old.replace_all_uses_with(result)
+    producer.erase()
+
+    transfer = make_transfer(new.results[-1], mesh_tensor(consumer.mesh, stacked), loc=new.loc)
+    transfer.attrs[_MARK] = UNIT
+    assert new.block is not None
+    new.block.insert_after(new, transfer)
+
+    rows: dict[int, int] = {}  # argument of the consumer -> row of the array
+    for row, index in enumerate(indices):
+        for old_transfer in _transfers(new.results[index]):
+            for use in old_transfer.results[0].uses:
+                if use.owner is consumer:
+                    rows[use.index] = row
+    consumer.append_operands([transfer.result])
+    consumer.body = _slicing(consumer.body, tuple(rows.items()), stacked)
+    return new
+
+
+def _concatenating(
+    body: Region, indices: tuple[int, ...], payload: TensorType, stacked: TensorType
+) -> Region:
+    """The body that also returns these of its results in one array."""
+
+    def make() -> Region:
+        copy = body.clone()
+        terminator = copy.block.terminator
+        assert payload.shape is not None
+        row = tensor((1, *payload.shape), payload.element, payload.encoding)
+        rows: list[Value] = []
+        for i in indices:
+            op = make_op("stablehlo.reshape", [terminator.operand(i)], [row])
+            rows.append(copy.block.insert_before(terminator, op).result)
+        whole = make_op(
+            "stablehlo.concatenate", rows, [stacked], props={"dimension": IntegerAttr.get(0, "i64")}
+        )
+        copy.block.insert_before(terminator, whole)
+        terminator.append_operands([whole.result])
+        return copy.freeze()
+
+    return remembered(body, ("concatenate", indices, payload), make)
+
+
+def _slicing(body: Region, rows: tuple[tuple[int, int], ...], stacked: TensorType) -> Region:
+    """The body with one more argument, an array whose rows are used instead of other arguments."""
+
+    def make() -> Region:
+        copy = body.clone()
+        block = copy.block
+        whole = block.add_arg(stacked)
+        first = block.first
+        assert stacked.shape is not None and first is not None
+        inner = stacked.shape[1:]
+        part = tensor((1, *inner), stacked.element, stacked.encoding)
+        for argument, row in rows:
+            props = {
+                "start_indices": DenseArrayAttr.get((row, *[0] * len(inner))),
+                "limit_indices": DenseArrayAttr.get((row + 1, *inner)),
+                "strides": DenseArrayAttr.get([1] * (1 + len(inner))),
+            }
+            sliced = make_op("stablehlo.slice", [whole], [part], props=props)
+            block.insert_before(first, sliced)
+            old = block.args[argument]
+            shaped = make_op("stablehlo.reshape", [sliced.result], [old.type])
+            block.insert_before(first, shaped)
+            old.replace_all_uses_with(shaped.result)
+        return copy.freeze()
+
+    return remembered(body, ("slice", rows, stacked), make)

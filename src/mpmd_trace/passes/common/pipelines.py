@@ -1,0 +1,41 @@
+"""Sequences of common passes that several pipelines contain."""
+
+from __future__ import annotations
+
+from ..base import Pass
+from ..canonicalize_mpmd import CanonicalizeMpmd
+from ..symbol_dce import SymbolDce
+from .absorb_inferred_fragments import AbsorbInferredFragments
+from .call_inline import CallInline
+from .fragment_dce import FragmentDce
+from .merge_inferred_fragments import MergeInferredFragments
+from .merge_user_fragments_into_scheduling_units import MergeUserFragmentsIntoSchedulingUnits
+from .move_transfers_to_producer import MoveTransfersToProducer
+from .scheduling_units_verifier import SchedulingUnitsVerifier
+from .split_bwd_fragments import SplitBwdFragments
+
+__all__ = ["call_inlining", "merge_inferred", "scheduling_preprocessing"]
+
+
+def merge_inferred(*, absorb_on_entry_point_function: bool = False) -> list[Pass]:
+    """Passes after which inferred fragments are part of their neighbours wherever possible."""
+    return [
+        AbsorbInferredFragments(absorb_on_entry_point_function=absorb_on_entry_point_function),
+        MergeInferredFragments(merge_any_consumer=True),
+        MergeInferredFragments(merge_sideways=True),
+    ]
+
+
+def call_inlining() -> list[Pass]:
+    """Passes after which there are no calls and no functions that were only called."""
+    return [CallInline(), SymbolDce()]
+
+
+def scheduling_preprocessing(*, split_bwd: bool = False, verify: bool = False) -> list[Pass]:
+    """Passes after which the user fragments are the units that a pipeline schedule orders."""
+    passes: list[Pass] = [MoveTransfersToProducer(), MergeUserFragmentsIntoSchedulingUnits()]
+    if verify:
+        passes.append(SchedulingUnitsVerifier())
+    if split_bwd:
+        passes += [SplitBwdFragments(), CanonicalizeMpmd(), FragmentDce()]
+    return passes

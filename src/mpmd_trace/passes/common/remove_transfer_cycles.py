@@ -1,0 +1,58 @@
+"""`mpmd-remove-transfer-cycles`: a value that comes back is not transferred back."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+from ...ir.core import Value
+from ...ir.diagnostics import Diagnostics
+from ...ir.ops import FuncOp, Module, TransferOp
+from ..base import FunctionPass
+
+__all__ = ["RemoveTransferCycles"]
+
+
+@dataclasses.dataclass(frozen=True)
+class RemoveTransferCycles(FunctionPass):
+    """No chain of transfers returns to the type it came from; the value it came from is used instead.
+
+    Chains through values in host memory are kept: they are made to free device memory.
+
+        %0 = mpmd.transfer %p : (!A) -> !B
+        %1 = mpmd.transfer %0 : (!B) -> !A
+        return %1
+    becomes (the first transfer stays)
+        return %p
+    """
+
+    name: ClassVar[str] = "mpmd-remove-transfer-cycles"
+    summary: ClassVar[str] = "use the original of a value that was transferred around and back"
+
+    def run_on_function(
+        self, function: FuncOp, module: Module, diagnostics: Diagnostics
+    ) -> bool:
+        changed = False
+        for op in reversed(function.body):
+            if isinstance(op, TransferOp):
+                root = _root(op)
+                if root is not None:
+                    op.results[0].replace_all_uses_with(root)
+                    op.erase()
+                    changed = True
+        return changed
+
+
+def _root(transfer: TransferOp) -> Value | None:
+    """The nearest value up the chain of transfers that has the type of the result."""
+    wanted = transfer.target_type
+    step: TransferOp | None = transfer
+    while step is not None:
+        if step.source_type.memory_kind not in (None, "device"):
+            return None
+        value = step.operand(0)
+        if value.type is wanted:
+            return value
+        producer = value.defining_op
+        step = producer if isinstance(producer, TransferOp) else None
+    return None

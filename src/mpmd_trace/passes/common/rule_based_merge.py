@@ -1,0 +1,152 @@
+"""`mpmd-rule-based-merge`."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import logging
+from typing import ClassVar
+
+from ...ir.core import Op
+from ...ir.diagnostics import Diagnostics
+from ...ir.ops import FragmentOp, FuncOp, Module
+from ..base import FunctionPass, option
+from ..block_order import sort_block
+from ..control_dependencies import remove_control_dependencies
+from ..fragment_rules import FragmentInfo, MergeRule, parse_merge_rule
+from ..greedy import Rewriter, apply_greedily
+from .merge import merge_fragments
+
+__all__ = ["RuleBasedMerge"]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class RuleBasedMerge(FunctionPass):
+    """All fragments of a mesh that one rule names are one fragment with the label that the rule gives.
+
+        %0 = mpmd.fragment<mesh="m", origin=["f"]> (%a) {call_counter = 0 : ui32} (%x) { ... f(x) }
+        %1 = mpmd.fragment<mesh="m", origin=["g"]> (%b) {call_counter = 0 : ui32} (%x) { ... g(x) }
+    and a rule with both as sources and the target `["f","g"],stage=1` give
+        %0:2 = mpmd.fragment<mesh="m", origin=["f", "g"], stage=1> (%a, %b) (%x, %y) { ... f(x) ... g(y) }
+    """
+
+    name: ClassVar[str] = "mpmd-rule-based-merge"
+    summary: ClassVar[str] = "merge groups of fragments named by rules"
+    mpmd_only: ClassVar[bool] = True
+    rules: tuple[str, ...] = option((), "merge rules: FragmentMergeRule(sources=[INFO,...],target=INFO)")
+    remove_control_dependencies: bool = option(
+        True, "take out the control operands that a scheduling pass left behind"
+    )
+
+    def __post_init__(self) -> None:
+        _ = self.parsed  # a rule that cannot be read is reported when the pipeline is built
+
+    @functools.cached_property
+    def parsed(self) -> tuple[MergeRule, ...]:
+        """The rules.  Raises `MpmdError` for text that is no rule."""
+        return tuple(parse_merge_rule(text) for text in self.rules)
+
+    def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
+        rule_of: dict[FragmentInfo, MergeRule] = {}
+        for rule in self.parsed:
+            for info in rule.sources:
+                if info in rule_of:
+                    raise diagnostics.fatal(
+                        function,
+                        f"{info} is already part of another merge rule; a fragment can be merged by one rule "
+                        f"only",
+                    )
+                rule_of[info] = rule
+        result = apply_greedily(function, [_MergeGroup(function, rule_of)])
+        if not result.converged:
+            raise diagnostics.fatal(
+                function,
+                "the merge rules never come to an end: after ten rounds they still apply; a target that is a "
+                "source of another rule is merged again, so look for rules that feed each other",
+            )
+        if not sort_block(function.body):
+            raise diagnostics.fatal(
+                function,
+                "Cycle detected in the program, not all fragments could be properly merged. Merging the groups "
+                "named by the rules makes fragments wait for each other: leave out the members between which "
+                "another fragment or a transfer lies",
+            )
+        if self.remove_control_dependencies:
+            remove_control_dependencies(function)
+        return True
+
+
+class _MergeGroup:
+    """Merges the group that a fragment belongs to."""
+
+    op_name: str | None = "mpmd.fragment"
+
+    def __init__(self, function: FuncOp, rule_of: dict[FragmentInfo, MergeRule]) -> None:
+        self.block = function.body
+        self.rule_of = rule_of
+        #: The fragments of each rule and mesh at the top level; erased ones are dropped when met.
+        self.members: dict[tuple[int, str], dict[FragmentOp, None]] = {}
+        for op in self.block:
+            if isinstance(op, FragmentOp):
+                self.record(op)
+
+    def record(self, fragment: FragmentOp) -> None:
+        rule = self.rule_of.get(FragmentInfo.of(fragment))
+        if rule is not None:
+            self.members.setdefault((id(rule), fragment.mesh), {})[fragment] = None
+
+    def match_and_rewrite(self, op: Op, rewriter: Rewriter) -> bool:
+        assert isinstance(op, FragmentOp)
+        rule = self.rule_of.get(FragmentInfo.of(op))
+        if rule is None:
+            return False
+        members = self.members.get((id(rule), op.mesh), {})
+        others = [m for m in members if m is not op and m.block is self.block]
+        if not others:
+            return False
+        group = _in_list_order([*_in_block_order(others), op])
+        if group is None:
+            _log.error("the fragments of the rule %s depend on each other in a cycle", rule)
+            return False
+        for member in group:
+            members.pop(member, None)
+        current = group[0]
+        target = current.next_op
+        for member in group[1:]:
+            if target is member:
+                target = member.next_op
+            current = merge_fragments(current, member, rewriter)
+        rule.target.write_to(current)
+        assert target is not None
+        rewriter.move_before(current, target)
+        self.record(current)
+        return True
+
+
+def _in_block_order(fragments: list[FragmentOp]) -> list[FragmentOp]:
+    def compare(a: FragmentOp, b: FragmentOp) -> int:
+        return -1 if a.is_before(b) else 1 if b.is_before(a) else 0
+
+    return sorted(fragments, key=functools.cmp_to_key(compare))
+
+
+def _in_list_order(fragments: list[FragmentOp]) -> list[FragmentOp] | None:
+    """The fragments such that direct producers come first, sorted by swapping; None when there is a cycle."""
+    order = list(fragments)
+    placed = 0
+    waiting = set(order)
+    while placed < len(order):
+        before = placed
+        for i in range(placed, len(order)):
+            fragment = order[i]
+            if fragment in waiting and not any(
+                v.defining_op is not fragment and v.defining_op in waiting for v in fragment.operands
+            ):
+                waiting.discard(fragment)
+                order[i], order[placed] = order[placed], order[i]
+                placed += 1
+        if placed == before:
+            return None
+    return order

@@ -1,0 +1,57 @@
+"""`mpmd-scheduling-units-verifier`."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections import Counter
+from typing import ClassVar
+
+from ...ir.diagnostics import Diagnostics
+from ...ir.ops import FragmentOp, FuncOp, Module
+from ..base import FunctionPass
+from ..fragment_info import call_counter, is_scheduling_unit, single_transpose_count
+from ..greedy import walk_mutable
+from ..mesh_order import schedulable_meshes
+
+__all__ = ["SchedulingUnitsVerifier"]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class SchedulingUnitsVerifier(FunctionPass):
+    """Every mesh is known to have one forward and one backward fragment per microbatch, or a warning says so."""
+
+    name: ClassVar[str] = "mpmd-scheduling-units-verifier"
+    summary: ClassVar[str] = "warn unless each mesh has one forward and one backward unit per microbatch"
+    mpmd_only: ClassVar[bool] = True
+
+    def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
+        counters = [
+            counter
+            for op in walk_mutable(function.regions[0])
+            if isinstance(op, FragmentOp) and (counter := call_counter(op)) is not None
+        ]
+        microbatches = max(counters, default=0) + (0 in counters)
+        if microbatches == 0:
+            _log.info("@%s is not microbatched: no scheduling units to verify", function.sym_name)
+            return False
+        units = Counter(
+            (op.mesh, single_transpose_count(op))
+            for op in function.body
+            if isinstance(op, FragmentOp) and is_scheduling_unit(op)
+        )
+        assert function.topology is not None
+        for mesh in schedulable_meshes(function.topology):
+            for count, phase in ((0, "forward"), (1, "backward")):
+                found = units[mesh, count]
+                if found != microbatches:
+                    diagnostics.warning(
+                        function,
+                        f"Number of {phase} scheduling units in mesh {mesh} does not match expected number for "
+                        f"{microbatches} microbatches. Got {found}. A pipeline schedule needs one {phase} "
+                        f"fragment per microbatch: check that no inferred computation or transfer splits "
+                        f"the {phase} pass on this mesh, and that every named computation is inside a call",
+                    )
+        return False

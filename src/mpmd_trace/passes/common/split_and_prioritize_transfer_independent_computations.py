@@ -1,0 +1,93 @@
+"""`mpmd-split-and-prioritize-transfer-independent-computations`: what needs no transfer need not wait."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+from ...ir.bodies import remembered
+from ...ir.core import Op, Region, Value
+from ...ir.diagnostics import Diagnostics
+from ...ir.ops import FuncOp, Module, TransferOp
+from ..base import FunctionPass
+from .splitting import BlockSizes, effective_operands, has_split_mark, split_fragment
+from .walks import function_fragments
+
+__all__ = ["SplitAndPrioritizeTransferIndependentComputations"]
+
+
+@dataclasses.dataclass(frozen=True)
+class SplitAndPrioritizeTransferIndependentComputations(FunctionPass):
+    """Computations of a fragment that need none of its transferred operands are a fragment of their own.
+
+    It comes first, so that it can run while the transfers are under way.
+
+        %0 = mpmd.fragment<mesh="m", origin=["f"]> (%t, %p) ...      // %t is transferred
+    becomes
+        %0:2 = mpmd.fragment<mesh="m", origin=["f"]> (%t, %p) {split_keep_transferred} ...
+        %1 = mpmd.fragment<mesh="m", origin=["f"]> (%t, %p, %0#0, %0#1) {split_drop_transferred} ...
+    """
+
+    name: ClassVar[str] = "mpmd-split-and-prioritize-transfer-independent-computations"
+    summary: ClassVar[str] = "split off, in front, the work of fragments that needs no transferred operand"
+    distributed_only: ClassVar[bool] = False
+
+    def run_on_function(
+        self, function: FuncOp, module: Module, diagnostics: Diagnostics
+    ) -> bool:
+        sizes = BlockSizes()
+        changed = False
+        for fragment in function_fragments(function):
+            if has_split_mark(fragment):
+                continue
+            block = fragment.block
+            assert block is not None
+            count = len(fragment.body.block.args)
+            transferred = tuple(
+                isinstance(v.defining_op, TransferOp) for v in fragment.operands[:count]
+            )
+            if all(transferred) or not any(transferred):
+                continue
+            pulled, stay = _independent(fragment.body, transferred)
+            if all(pulled) and not stay:
+                continue
+            if len(stay) + 1 == sizes.of(block):
+                continue  # the reference compares with the size of the wrong block here
+            if split_fragment(fragment, pulled, stay, diagnostics):
+                sizes.grow(block)
+                changed = True
+        return changed
+
+
+def _independent(
+    body: Region, transferred: tuple[bool, ...]
+) -> tuple[tuple[bool, ...], tuple[Op, ...]]:
+    """Which results depend on the transferred arguments, and the ops that do not.
+
+    The terminator is among the latter if no result depends on them.  An op whose regions capture a
+    transferred argument itself counts as independent, as in the reference; one whose regions capture a
+    value computed from it does not.
+    """
+
+    def make() -> tuple[tuple[bool, ...], tuple[Op, ...]]:
+        arguments: set[Value] = {
+            a for a, t in zip(body.block.args, transferred, strict=True) if t
+        }
+        reached = set(arguments)
+        stay: list[Op] = []
+        terminator = body.block.terminator
+        for op in body.block:
+            operands = op.operands
+            captured = effective_operands(op)[len(operands) :]
+            if any(v in reached for v in operands) or any(
+                v in reached and v not in arguments for v in captured
+            ):
+                reached.update(op.results)
+            elif op is not terminator:
+                stay.append(op)
+        pulled = tuple(v in reached for v in terminator.operands)
+        if not any(pulled):
+            stay.append(terminator)
+        return pulled, tuple(stay)
+
+    return remembered(body, ("transfer_independent", transferred), make)

@@ -1,0 +1,102 @@
+"""`mpmd-split-bwd-fragments`: what the previous stage waits for is computed first, the rest apart."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+from ...ir.bodies import remembered
+from ...ir.core import Op, Region
+from ...ir.diagnostics import Diagnostics
+from ...ir.ops import FragmentOp, FuncOp, Module, TransferOp
+from ..base import FunctionPass, option
+from .gradient_cut import activation_ops
+from .splitting import BlockSizes, backward_closure, has_split_mark, split_fragment
+from .walks import function_fragments
+
+__all__ = ["SplitBwdFragments"]
+
+
+@dataclasses.dataclass(frozen=True)
+class SplitBwdFragments(FunctionPass):
+    """Every backward fragment with transferred and other results is two: the transferred ones come first.
+
+    The second part (weight gradients, mostly) can run later, which is what zero-bubble schedules need.
+
+        %0:2 = mpmd.fragment<mesh="m", origin=["f"(1)]> (%p, %q) ...     // %0#1 is transferred
+    becomes
+        %0:2 = mpmd.fragment<mesh="m", origin=["f"(1)]> (%p, %q) {split_keep_transferred} ...
+        %1 = mpmd.fragment<mesh="m", origin=["f"(1)]> (%p, %q, %0#1) {split_drop_transferred} ...
+        // %0#0 is transferred, %0#1 is what the second part takes from the first
+
+    Nothing is transferred out of the backward fragment of the first stage.  With `split-first-stage` it is
+    split, too: into the gradients of activations and, behind them, the gradients of parameters.
+    """
+
+    name: ClassVar[str] = "mpmd-split-bwd-fragments"
+    summary: ClassVar[str] = "split backward fragments into a part with the transferred results and the rest"
+    distributed_only: ClassVar[bool] = False
+
+    split_first_stage: bool = option(
+        False, "also split backward fragments without transferred results, at the parameter gradients"
+    )
+
+    def run_on_function(
+        self, function: FuncOp, module: Module, diagnostics: Diagnostics
+    ) -> bool:
+        sizes = BlockSizes()
+        changed = False
+        for fragment in function_fragments(function):
+            if not _is_backward(fragment) or has_split_mark(fragment):
+                continue
+            block = fragment.block
+            assert block is not None
+            stay: tuple[Op, ...]
+            pulled = tuple(not _is_transferred(r.users) for r in fragment.results)
+            if not any(pulled):
+                continue
+            if all(pulled):
+                if not self.split_first_stage:
+                    continue
+                stay = activation_ops(fragment.body, _incoming_gradients(fragment))
+                here = set(stay)
+                pulled = tuple(v.defining_op not in here for v in fragment.body.returned)
+                if not stay or not any(pulled):
+                    continue
+            else:
+                stay = _needed(fragment.body, pulled)
+                if len(stay) + 1 == sizes.of(block):
+                    continue  # the reference compares with the size of the wrong block here
+            if split_fragment(fragment, pulled, stay, diagnostics):
+                sizes.grow(block)
+                changed = True
+        return changed
+
+
+def _needed(body: Region, pulled: tuple[bool, ...]) -> tuple[Op, ...]:
+    """The ops that compute the results that are not pulled."""
+
+    def make() -> tuple[Op, ...]:
+        early = [v for v, p in zip(body.returned, pulled, strict=True) if not p]
+        return backward_closure(body, early)
+
+    return remembered(body, ("needed", pulled), make)
+
+
+def _is_backward(fragment: FragmentOp) -> bool:
+    origin = fragment.origin
+    return bool(origin) and all(o.transpose_count == 1 for o in origin)
+
+
+def _is_transferred(users: list[Op]) -> bool:
+    return any(isinstance(user, TransferOp) for user in users)
+
+
+def _incoming_gradients(fragment: FragmentOp) -> tuple[int, ...]:
+    """The arguments that come from another mesh or from another backward fragment."""
+    found = []
+    for i, value in enumerate(fragment.operands[: len(fragment.body.block.args)]):
+        op = value.defining_op
+        if isinstance(op, TransferOp) or (isinstance(op, FragmentOp) and _is_backward(op)):
+            found.append(i)
+    return tuple(found)

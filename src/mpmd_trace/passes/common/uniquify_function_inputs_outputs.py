@@ -1,0 +1,105 @@
+"""`mpmd-uniquify-function-inputs-outputs`: no value is returned twice, no argument directly."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+from ...ir.attributes import ArrayAttr, StringAttr
+from ...ir.bodies import BodyBuilder
+from ...ir.core import BlockArg, Value
+from ...ir.diagnostics import Diagnostics
+from ...ir.ops import FuncOp, Module, local_type, make_fragment, make_transfer
+from ...ir.types import MeshTensorType
+from ..base import FunctionPass, option
+
+__all__ = ["UniquifyFunctionInputsOutputs"]
+
+
+@dataclasses.dataclass(frozen=True)
+class UniquifyFunctionInputsOutputs(FunctionPass):
+    """Every returned value is the result of an op and returned once.
+
+    Arguments that are returned, and values returned several times, go through one inferred fragment a mesh,
+    or through identity transfers.
+
+        return %p, %p
+    becomes
+        %0:2 = mpmd.fragment<mesh="m", origin=[]> (%p) {mpmd.inferred_by = ["uniquify"]} (%x) {
+          mpmd.return %x, %x }
+        return %0#0, %0#1
+    """
+
+    name: ClassVar[str] = "mpmd-uniquify-function-inputs-outputs"
+    summary: ClassVar[str] = "return every value once and no argument directly"
+    mpmd_only: ClassVar[bool] = True
+
+    use_transfer_instead_of_fragment: bool = option(
+        False, "copy with identity transfers instead of fragments"
+    )
+
+    def run_on_function(
+        self, function: FuncOp, module: Module, diagnostics: Diagnostics
+    ) -> bool:
+        bad = [
+            (i, v) for i, v in enumerate(function.returned) if not isinstance(v.type, MeshTensorType)
+        ]
+        for i, value in bad:
+            diagnostics.error(
+                value,
+                f"result {i} of @{function.sym_name} has type {value.type}, which is on no mesh; "
+                "every returned value must be a mesh tensor here (run the import passes before)",
+            )
+        if bad:
+            diagnostics.fail()
+            return False
+        if self.use_transfer_instead_of_fragment:
+            return _copy_by_transfers(function)
+        return _copy_by_fragments(function)
+
+
+def _copy_by_transfers(function: FuncOp) -> bool:
+    terminator = function.body.terminator
+    seen: set[Value] = set()
+    changed = False
+    for i, value in enumerate(terminator.operands):
+        if value in seen or isinstance(value, BlockArg):
+            transfer = make_transfer(value, value.type)
+            function.body.insert_before(terminator, transfer)
+            terminator.set_operand(i, transfer.result)
+            changed = True
+        seen.add(value)
+    return changed
+
+
+def _copy_by_fragments(function: FuncOp) -> bool:
+    terminator = function.body.terminator
+    by_mesh: dict[str, dict[Value, list[int]]] = {}
+    for i, value in enumerate(terminator.operands):
+        assert isinstance(value.type, MeshTensorType)
+        by_mesh.setdefault(value.type.mesh, {}).setdefault(value, []).append(i)
+    changed = False
+    for mesh, positions in by_mesh.items():
+        copied = {
+            v: where
+            for v, where in positions.items()
+            if isinstance(v, BlockArg) or len(where) > 1
+        }
+        if not copied:
+            continue
+        builder = BodyBuilder()
+        args = {value: builder.arg(local_type(value.type), value.location) for value in copied}
+        order = [(value, i) for value, where in copied.items() for i in where]
+        fragment = make_fragment(
+            mesh,
+            list(copied),
+            [value.type for value, _ in order],
+            builder.finish([args[value] for value, _ in order]),
+            attrs={"mpmd.inferred_by": ArrayAttr.get([StringAttr.get("uniquify")])},
+            loc=terminator.loc,
+        )
+        function.body.insert_before(terminator, fragment)
+        for (_, i), result in zip(order, fragment.results, strict=True):
+            terminator.set_operand(i, result)
+        changed = True
+    return changed

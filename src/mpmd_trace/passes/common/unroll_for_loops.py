@@ -1,0 +1,101 @@
+"""`mpmd-unroll-for-loops`: loops are replaced by their iterations."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+from ...ir.attributes import IntegerAttr, parse_attribute
+from ...ir.core import Value, make_op
+from ...ir.diagnostics import Diagnostics, Note
+from ...ir.ops import ForOp, FuncOp, Module
+from ...ir.types import tensor
+from ..base import FunctionPass
+from .walks import function_ops
+
+__all__ = ["UnrollForLoops"]
+
+
+@dataclasses.dataclass(frozen=True)
+class UnrollForLoops(FunctionPass):
+    """No `mpmd.for` is left: each is replaced by copies of its body, one an iteration.
+
+    Every op of a copy has an `unroll_counter` that counts iterations over the whole function; the loop index
+    becomes a constant that starts at 0 in each loop.
+
+        %0 = mpmd.for (%p) {iterations = 2 : ui32, unroll_factor = 2 : ui32} (%acc, %index) {
+          %s = stablehlo.add %acc, %index
+          mpmd.return %s }
+    becomes
+        %c = stablehlo.constant {unroll_counter = 0 : ui32} dense<0> : tensor<ui32>
+        %0 = stablehlo.add %p, %c {unroll_counter = 0 : ui32}  // and the same with 1 for %0
+    """
+
+    name: ClassVar[str] = "mpmd-unroll-for-loops"
+    summary: ClassVar[str] = "replace every mpmd.for by its iterations"
+
+    def run_on_function(
+        self, function: FuncOp, module: Module, diagnostics: Diagnostics
+    ) -> bool:
+        loops = [op for op in function_ops(function) if isinstance(op, ForOp)]
+        for loop in loops:
+            self._check(loop, diagnostics)
+        if diagnostics.failed:
+            return False
+        done = 0
+        for loop in loops:
+            _unroll(loop, done)
+            done += loop.iterations
+        return bool(loops)
+
+    def _check(self, loop: ForOp, diagnostics: Diagnostics) -> None:
+        outer = loop.parent_op
+        factor = loop.unroll_factor
+        if isinstance(outer, ForOp):
+            diagnostics.error(
+                loop,
+                f"this loop of {loop.iterations} iterations is inside of another one; nested loops "
+                "cannot be unrolled: write the inner one as a Python loop or as one loop over both",
+                [Note(f"the loop around it has {outer.iterations} iterations", outer.loc)],
+            )
+        elif factor != loop.iterations:
+            written = "it has no unroll factor" if factor is None else f"its factor is {factor}"
+            diagnostics.error(
+                loop,
+                f"a loop of {loop.iterations} iterations can only be unrolled completely, but "
+                f"{written}: set unroll_factor to {loop.iterations}",
+            )
+        else:
+            return
+        diagnostics.fail()
+
+
+def _unroll(loop: ForOp, done: int) -> None:
+    block, body = loop.block, loop.body.block
+    assert block is not None
+    scalar = tensor((), "ui32")
+    terminator = body.terminator
+    carried: list[Value] = loop.operands
+    for iteration in range(loop.iterations):
+        counter = IntegerAttr.get(done + iteration, "ui32")
+        index = make_op(
+            "stablehlo.constant",
+            (),
+            [scalar],
+            props={"value": parse_attribute(f"dense<{iteration}> : tensor<ui32>")},
+            attrs={"unroll_counter": counter},
+            loc=loop.loc,
+        )
+        block.insert_before(loop, index)
+        mapping: dict[Value, Value] = dict(
+            zip(body.args, [*carried, index.result], strict=True)
+        )
+        for op in body:
+            if op is terminator:
+                break
+            copy = op.clone(mapping)
+            copy.attrs["unroll_counter"] = counter
+            block.insert_before(loop, copy)
+        carried = [mapping.get(v, v) for v in terminator.operands]
+    loop.replace_all_uses_with(carried)
+    loop.erase()

@@ -1,0 +1,85 @@
+"""`mpmd-verify-stage-merging`."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+from ...ir.diagnostics import Diagnostics
+from ...ir.ops import FragmentOp, FuncOp, Module
+from ..base import FunctionPass
+from ..fragment_info import (
+    call_counter,
+    describe_fragment,
+    fragment_transpose_count,
+    has_remat,
+    split_type,
+)
+from ..greedy import walk_mutable
+
+__all__ = ["VerifyStageMerging"]
+
+_Key = tuple[str, int | None, int, str | None, bool]
+
+
+@dataclasses.dataclass(frozen=True)
+class VerifyStageMerging(FunctionPass):
+    """No two fragments run the same stage, phase and microbatch on the same mesh.
+
+    A fragment without `call_counter` stands for every microbatch.
+    """
+
+    name: ClassVar[str] = "mpmd-verify-stage-merging"
+    summary: ClassVar[str] = "reject two fragments for the same stage, phase and microbatch"
+
+    def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
+        recorded: dict[_Key, dict[int | None, FragmentOp]] = {}
+        for fragment in walk_mutable(function.regions[0]):
+            if not isinstance(fragment, FragmentOp) or fragment.stage is None:
+                continue
+            count = fragment_transpose_count(fragment)
+            if count is None:
+                raise diagnostics.fatal(
+                    fragment,
+                    f"{describe_fragment(fragment)} has a stage but no phase: its origins "
+                    f"{'have different transpose counts' if fragment.origin else 'are missing'}",
+                )
+            key = (
+                fragment.mesh,
+                fragment.stage,
+                count,
+                split_type(fragment),
+                has_remat(fragment),
+            )
+            counter = call_counter(fragment)
+            found = recorded.setdefault(key, {})
+            other = next(iter(found.values()), None) if counter is None else None
+            other = other or found.get(counter) or found.get(None)
+            if other is None:
+                found[counter] = fragment
+                continue
+            self._report(fragment, other, key, counter, diagnostics)
+        return False
+
+    def _report(
+        self,
+        fragment: FragmentOp,
+        other: FragmentOp,
+        key: _Key,
+        counter: int | None,
+        diagnostics: Diagnostics,
+    ) -> None:
+        mesh, stage, count, split, remat = key
+        origins = f"[{', '.join(origin.text for origin in fragment.origin)}]"
+        diagnostics.error(
+            fragment,
+            "A valid program cannot have more than one fragment with the same mesh, stage, transpose, call "
+            "counts, split type, and remat flag but found multiple fragments with the same attributes: "
+            f"[mesh={mesh}, stage_id={stage}, transpose_count={count}, "
+            f"call_count={-1 if counter is None else counter}, split_type={split or 'nullopt'}, "
+            f"is_remat={int(remat)}] for current fragment with origin: {origins}. "
+            f"The earlier one is the {describe_fragment(other)}. The two were not merged because something "
+            f"between them needs the first or feeds the second from another mesh; give them different stages, "
+            f"or move the computation that is in between into one of them",
+        )
+        diagnostics.fail()

@@ -1,0 +1,55 @@
+"""Walks over the ops at function level: those of a function and of the `mpmd.for` loops in it.
+
+Bodies of fragments and named computations are never entered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...ir.core import Block, Op
+from ...ir.ops import CallOp, ForOp, FragmentOp, FuncOp, Module
+
+__all__ = ["calls_by_callee", "enclosing_function", "function_fragments", "function_ops"]
+
+
+def function_ops(function: FuncOp, *, reverse: bool = False) -> Iterator[Op]:
+    """The ops of the function, each before the ops in its loop body.
+
+    The op behind the current one is fixed before the current one is handed out.
+    """
+    for region in function.regions:
+        for block in reversed(region.blocks) if reverse else region.blocks:
+            yield from _block_ops(block, reverse)
+
+
+def _block_ops(block: Block, reverse: bool) -> Iterator[Op]:
+    for op in reversed(block) if reverse else block:
+        yield op
+        if isinstance(op, ForOp):
+            yield from _block_ops(op.body.block, reverse)
+
+
+def function_fragments(function: FuncOp, *, reverse: bool = False) -> Iterator[FragmentOp]:
+    """The fragments among `function_ops`."""
+    for op in function_ops(function, reverse=reverse):
+        if isinstance(op, FragmentOp):
+            yield op
+
+
+def calls_by_callee(module: Module) -> dict[str, list[CallOp]]:
+    """Every `mpmd.call` of the module, by the name of the callee, in module order."""
+    found: dict[str, list[CallOp]] = {}
+    for function in module.functions:
+        for op in function_ops(function):
+            if isinstance(op, CallOp):
+                found.setdefault(op.callee, []).append(op)
+    return found
+
+
+def enclosing_function(op: Op) -> FuncOp | None:
+    """The function around the op."""
+    around: Op | None = op
+    while around is not None and not isinstance(around, FuncOp):
+        around = around.parent_op
+    return around

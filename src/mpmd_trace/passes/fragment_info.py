@@ -1,0 +1,164 @@
+"""What a fragment stands for: phase, microbatch, stage, split part."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from ..ir.attributes import UNIT, IntegerAttr, MeshAttr, TopologyAttr, UserOriginAttr
+from ..ir.diagnostics import Diagnostic, MpmdError, describe
+from ..ir.ops import FragmentOp
+
+__all__ = [
+    "SplitType",
+    "call_counter",
+    "describe_fragment",
+    "fragment_transpose_count",
+    "has_remat",
+    "is_backward",
+    "is_executed_immediately_after",
+    "is_forward",
+    "is_homogeneous",
+    "is_scheduling_unit",
+    "max_transpose_count",
+    "origin_union",
+    "set_call_counter",
+    "set_split_type",
+    "single_transpose_count",
+    "split_type",
+    "stages_consistent",
+    "transpose_counts",
+]
+
+SplitType = Literal["kKeepTransferred", "kDropTransferred"]
+_SPLIT_ATTRIBUTES: dict[SplitType, str] = {
+    "kKeepTransferred": "split_keep_transferred",
+    "kDropTransferred": "split_drop_transferred",
+}
+
+
+def transpose_counts(fragment: FragmentOp) -> list[int]:
+    """The transpose counts of the origins, in order."""
+    return [origin.transpose_count for origin in fragment.origin]
+
+
+def single_transpose_count(fragment: FragmentOp) -> int | None:
+    """The transpose count, when there are origins and all have the same one."""
+    counts = transpose_counts(fragment)
+    return counts[0] if counts and min(counts) == max(counts) else None
+
+
+def max_transpose_count(fragment: FragmentOp) -> int | None:
+    """The greatest transpose count; None for an inferred fragment."""
+    return max(transpose_counts(fragment), default=None)
+
+
+def fragment_transpose_count(fragment: FragmentOp) -> int | None:
+    """The single transpose count or, for a rematerialised fragment, the greatest one."""
+    count = single_transpose_count(fragment)
+    return max_transpose_count(fragment) if count is None and has_remat(fragment) else count
+
+
+def is_forward(fragment: FragmentOp) -> bool:
+    """Whether it is part of the forward pass only: every transpose count is 0."""
+    return single_transpose_count(fragment) == 0
+
+
+def is_backward(fragment: FragmentOp) -> bool:
+    """Whether it is part of the backward pass only: every transpose count is 1."""
+    return single_transpose_count(fragment) == 1
+
+
+def has_remat(fragment: FragmentOp) -> bool:
+    """Whether it is the product of rematerialisation."""
+    return "remat" in fragment.attrs
+
+
+def call_counter(fragment: FragmentOp) -> int | None:
+    """The number of the microbatch.  Raises `MpmdError` when the attribute is not a `ui32`."""
+    found = fragment.attrs.get("call_counter")
+    if found is None:
+        return None
+    if isinstance(found, IntegerAttr) and found.type == "ui32":
+        return found.value
+    message = (
+        f"call_counter of a fragment on mesh '{fragment.mesh}' is {found.text}; it must be a ui32 "
+        f"integer such as 0 : ui32"
+    )
+    raise MpmdError([Diagnostic("error", message, fragment.loc, (), describe(fragment))])
+
+
+def set_call_counter(fragment: FragmentOp, value: int | None) -> None:
+    """Set or, for None, remove the microbatch number."""
+    if value is None:
+        fragment.attrs.pop("call_counter", None)
+    else:
+        fragment.attrs["call_counter"] = IntegerAttr.get(value, "ui32")
+
+
+def split_type(fragment: FragmentOp) -> SplitType | None:
+    """Which half of a split backward fragment it is."""
+    for kind, attribute in _SPLIT_ATTRIBUTES.items():
+        if attribute in fragment.attrs:
+            return kind
+    return None
+
+
+def set_split_type(fragment: FragmentOp, kind: SplitType | None) -> None:
+    """Mark the fragment as this half of a split, or as not split."""
+    for other, attribute in _SPLIT_ATTRIBUTES.items():
+        if other == kind:
+            fragment.attrs[attribute] = UNIT
+        else:
+            fragment.attrs.pop(attribute, None)
+
+
+def is_scheduling_unit(fragment: FragmentOp) -> bool:
+    """Whether it is a user fragment of one microbatch, wholly forward or wholly backward."""
+    return (
+        fragment.is_user
+        and call_counter(fragment) is not None
+        and single_transpose_count(fragment) in (0, 1)
+    )
+
+
+def stages_consistent(a: FragmentOp, b: FragmentOp) -> bool:
+    """Whether the two may be one fragment: a stage is missing or both are equal."""
+    return a.stage is None or b.stage is None or a.stage == b.stage
+
+
+def origin_union(first: FragmentOp, second: FragmentOp) -> tuple[UserOriginAttr, ...]:
+    """The origins of the first, then those of the second that the first does not have."""
+    own = first.origin
+    return own + tuple(origin for origin in second.origin if origin not in own)
+
+
+def is_executed_immediately_after(first: FragmentOp, second: FragmentOp) -> bool:
+    """Whether `second` is the next fragment on the mesh of `first` in the block of `first`."""
+    op = first.next_op
+    while op is not None:
+        if isinstance(op, FragmentOp) and op.mesh == first.mesh:
+            return op is second
+        op = op.next_op
+    return False
+
+
+def describe_fragment(fragment: FragmentOp) -> str:
+    """A short description for messages: origins, mesh, stage and microbatch."""
+    origins = ", ".join(origin.short for origin in fragment.origin)
+    text = f"fragment [{origins}]" if origins else "inferred fragment"
+    text += f" on mesh '{fragment.mesh}'"
+    if fragment.stage is not None:
+        text += f", stage {fragment.stage}"
+    if fragment.call_counter is not None:
+        text += f", call_counter {fragment.call_counter}"
+    return text
+
+
+def is_homogeneous(topology: TopologyAttr) -> bool:
+    """Whether all meshes have the same device ids and the same axes, axes of size 1 aside."""
+
+    def key(mesh: MeshAttr) -> tuple[object, ...]:
+        return mesh.device_ids, tuple((name, size) for name, size in mesh.axes if size != 1)
+
+    return len({key(mesh) for mesh in topology.meshes.values()}) <= 1
+

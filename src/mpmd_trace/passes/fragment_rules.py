@@ -1,0 +1,218 @@
+"""Merge and schedule rules: which fragments are meant, and their textual form.
+
+    FragmentMergeRule(sources=[FragmentInfo(origins=["f"],call_counter=0,mesh_name="m"),...],target=FragmentInfo(...))
+    FragmentScheduleRule(ordered_fragments=[FragmentInfo(...)->FragmentInfo(...)])
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable
+from typing import cast
+
+from ..ir.attributes import UserOriginAttr
+from ..ir.diagnostics import MpmdError
+from ..ir.ops import FragmentOp
+from .fragment_info import (
+    SplitType,
+    call_counter,
+    set_call_counter,
+    set_split_type,
+    split_type,
+)
+
+__all__ = ["FragmentInfo", "MergeRule", "ScheduleRule", "parse_merge_rule", "parse_schedule_rule"]
+
+
+@dataclasses.dataclass(frozen=True)
+class FragmentInfo:
+    """The identity of a fragment.  Two are equal iff all fields are.
+
+    `of` reads it from a fragment (origins sorted), `write_to` makes a fragment be it.
+    """
+
+    origins: tuple[tuple[str, int], ...] = ()
+    stage: int | None = None
+    call_counter: int | None = None
+    split_type: SplitType | None = None
+    mesh_name: str = ""
+
+    @staticmethod
+    def of(fragment: FragmentOp) -> FragmentInfo:
+        """The info of a fragment; its origins are sorted by name and transpose count."""
+        origins = [(origin.name, origin.transpose_count) for origin in fragment.origin]
+        return FragmentInfo(
+            tuple(sorted(origins, key=lambda o: (o[0].encode(), o[1]))),
+            fragment.stage,
+            call_counter(fragment),
+            split_type(fragment),
+            fragment.mesh,
+        )
+
+    def write_to(self, fragment: FragmentOp) -> None:
+        """Overwrite origins, stage, microbatch, split part and mesh of the fragment."""
+        fragment.origin = tuple(UserOriginAttr.get(name, count) for name, count in self.origins)
+        fragment.stage = self.stage
+        set_call_counter(fragment, self.call_counter)
+        set_split_type(fragment, self.split_type)
+        fragment.mesh = self.mesh_name
+
+    def __str__(self) -> str:
+        origins = ",".join(f'"{n}"({c})' if c > 0 else f'"{n}"' for n, c in self.origins)
+        text = f"FragmentInfo(origins=[{origins}]"
+        for name in ("stage", "call_counter", "split_type"):
+            value = getattr(self, name)
+            if value is not None:
+                text += f",{name}={value}"
+        return f'{text},mesh_name="{self.mesh_name}")'
+
+
+@dataclasses.dataclass(frozen=True)
+class MergeRule:
+    """All fragments that are one of `sources` become one fragment labelled `target`."""
+
+    sources: tuple[FragmentInfo, ...]
+    target: FragmentInfo
+
+    def __str__(self) -> str:
+        return f"FragmentMergeRule(sources=[{_join(self.sources, ',')}],target={self.target})"
+
+
+@dataclasses.dataclass(frozen=True)
+class ScheduleRule:
+    """Each fragment executes before the next one on the same mesh."""
+
+    ordered_fragments: tuple[FragmentInfo, ...]
+
+    def __str__(self) -> str:
+        return f"FragmentScheduleRule(ordered_fragments=[{_join(self.ordered_fragments, '->')}])"
+
+
+def _join(infos: Iterable[FragmentInfo], separator: str) -> str:
+    return separator.join(map(str, infos))
+
+
+def parse_merge_rule(text: str) -> MergeRule:
+    """The merge rule that `text` spells.  Raises `MpmdError` that shows where the text goes wrong."""
+    reader = _Reader(text)
+    reader.expect("FragmentMergeRule(sources=[")
+    sources: list[FragmentInfo] = []
+    while not reader.at("]"):
+        sources.append(reader.info())
+        if not reader.take(",") and not reader.at("],target="):
+            raise reader.error("',' or '],target='")
+    reader.expect("],target=")
+    target = reader.info()
+    reader.expect(")")
+    return MergeRule(tuple(sources), target)
+
+
+def parse_schedule_rule(text: str) -> ScheduleRule:
+    """The schedule rule that `text` spells.  Raises `MpmdError` that shows where the text goes wrong."""
+    reader = _Reader(text)
+    reader.expect("FragmentScheduleRule(ordered_fragments=[")
+    infos: list[FragmentInfo] = []
+    while not reader.at("]"):
+        infos.append(reader.info())
+        if not reader.take("->") and not reader.at("])"):
+            raise reader.error("'->' or '])'")
+    reader.expect("])")
+    return ScheduleRule(tuple(infos))
+
+
+_INTEGER = re.compile(r"-?[0-9]+")
+_FIELD = re.compile(r"[A-Za-z_]+(?==)")
+_SPLIT_TYPES = ("kKeepTransferred", "kDropTransferred")
+
+
+class _Reader:
+    def __init__(self, text: str) -> None:
+        self.text = text.strip()
+        self.position = 0
+
+    def error(self, wanted: str) -> MpmdError:
+        rest = self.text[self.position :]
+        found = f"found '{rest[:40]}{'...' if len(rest) > 40 else ''}'" if rest else "the text ends"
+        return MpmdError(
+            f"expected {wanted} at character {self.position} of the rule, but {found}; rules contain no blanks "
+            f"and look like FragmentMergeRule(sources=[INFO,INFO],target=INFO) or "
+            f"FragmentScheduleRule(ordered_fragments=[INFO->INFO]) with infos like "
+            f'FragmentInfo(origins=["f"(1)],stage=0,call_counter=2,mesh_name="m")\n  in: {self.text}'
+        )
+
+    def at(self, token: str) -> bool:
+        return self.text.startswith(token, self.position)
+
+    def take(self, token: str) -> bool:
+        if not self.at(token):
+            return False
+        self.position += len(token)
+        return True
+
+    def expect(self, token: str) -> None:
+        if not self.take(token):
+            raise self.error(f"'{token}'")
+
+    def integer(self, wanted: str) -> int:
+        match = _INTEGER.match(self.text, self.position)
+        if match is None:
+            raise self.error(wanted)
+        self.position = match.end()
+        return int(match.group())
+
+    def until_quote(self) -> str:
+        end = self.text.find('"', self.position)
+        if end < 0:
+            raise self.error("a closing '\"'")
+        found = self.text[self.position : end]
+        self.position = end + 1
+        return found
+
+    def origin(self) -> tuple[str, int]:
+        self.take('"')
+        name, count = self.until_quote(), 0
+        if self.take("("):
+            count = self.integer("a transpose count")
+            self.expect(")")
+        return name, count
+
+    def info(self) -> FragmentInfo:
+        self.expect("FragmentInfo(origins=[")
+        origins: list[tuple[str, int]] = []
+        while not self.at("]"):
+            origins.append(self.origin())
+            if not self.take(",") and not self.at("]"):
+                raise self.error("',' or ']'")
+        self.expect("]")
+        fields: dict[str, int | str] = {}
+        while self.take(","):
+            self.field(fields)
+        if not self.take(")"):
+            raise self.error("',' or ')'")
+        return FragmentInfo(
+            tuple(origins),
+            cast("int | None", fields.get("stage")),
+            cast("int | None", fields.get("call_counter")),
+            cast("SplitType | None", fields.get("split_type")),
+            str(fields.get("mesh_name", "")),
+        )
+
+    def field(self, fields: dict[str, int | str]) -> None:
+        match = _FIELD.match(self.text, self.position)
+        name = match.group() if match else ""
+        if name not in ("stage", "call_counter", "split_type", "mesh_name"):
+            raise self.error("one of the fields stage=, call_counter=, split_type=, mesh_name=")
+        if name in fields:
+            raise MpmdError(f"'{name}' is specified more than once in the rule\n  in: {self.text}")
+        self.position += len(name) + 1
+        if name == "mesh_name":
+            self.expect('"')
+            fields[name] = self.until_quote()
+        elif name == "split_type":
+            kind = next((k for k in _SPLIT_TYPES if self.take(k)), None)
+            if kind is None:
+                raise self.error("'kKeepTransferred' or 'kDropTransferred'")
+            fields[name] = kind
+        else:
+            fields[name] = self.integer(f"an integer value for '{name}'")

@@ -1,0 +1,302 @@
+"""The greedy pattern driver: applies patterns until nothing changes, in the order of MLIR's driver.
+
+Ops are kept on a work stack, so the order of visits is from the last op to the first, and an op that a pattern
+creates or touches comes next.  Unused ops without effects are erased on the way.  The frozen bodies of
+fragments and named computations are units here: their dead ops and constants are cleaned by remembered
+functions from bodies to bodies when a round starts; patterns are not tried inside of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+from ..ir.bodies import dce
+from ..ir.bodies import region_dce as remove_dead_code
+from ..ir.core import Block, Op, Region, Value
+from ..ir.ops import FuncOp, Module
+from ..ir.semantics import trivially_dead
+from .constants import ConstantUniquer, with_unique_constants
+
+__all__ = ["GreedyResult", "Pattern", "Rewriter", "apply_greedily", "walk_mutable"]
+
+
+class Pattern(Protocol):
+    """A rewrite of ops called `op_name` (any op when it is None)."""
+
+    op_name: str | None
+
+    def match_and_rewrite(self, op: Op, rewriter: Rewriter) -> bool:
+        """Rewrite `op` through `rewriter` and say whether that succeeded."""
+        raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True)
+class GreedyResult:
+    """`changed`: some rewrite happened.  `converged`: the last round changed nothing."""
+
+    changed: bool
+    converged: bool
+
+
+def walk_mutable(region: Region, *, post_order: bool = True) -> Iterator[Op]:
+    """Every op of a mutable region in post-order (or pre-order), frozen bodies left out."""
+    for block in region.blocks:
+        for op in block:
+            if not post_order:
+                yield op
+            for nested in op.regions:
+                if not nested.frozen:
+                    yield from walk_mutable(nested, post_order=post_order)
+            if post_order:
+                yield op
+
+
+class _Stack:
+    """A stack that holds an op at most once; removal from the middle leaves a gap."""
+
+    def __init__(self) -> None:
+        self._items: list[Op | None] = []
+        self._position: dict[Op, int] = {}
+
+    def push(self, op: Op) -> None:
+        if op not in self._position:
+            self._position[op] = len(self._items)
+            self._items.append(op)
+
+    def pop(self) -> Op | None:
+        while self._items:
+            op = self._items.pop()
+            if op is not None:
+                del self._position[op]
+                return op
+        return None
+
+    def reverse(self) -> None:
+        """Turn the stack upside down."""
+        self._items = [op for op in reversed(self._items) if op is not None]
+        self._position = {op: i for i, op in enumerate(self._items) if op is not None}
+
+    def remove(self, op: Op) -> None:
+        position = self._position.pop(op, None)
+        if position is not None:
+            self._items[position] = None
+
+
+class Rewriter:
+    """What a pattern changes the program with; each method schedules the visits that MLIR's driver schedules.
+
+    Setting operands, bodies or attributes directly schedules nothing; call `modified(op)` where MLIR would.
+    A rewriter without scope schedules nothing at all: code that is also used outside of the driver takes one.
+    """
+
+    def __init__(self, scope: Region | None = None) -> None:
+        self._scope = scope
+        self._stack = _Stack()
+        self.changed = False
+
+    # Notifications.
+
+    def push(self, op: Op) -> None:
+        """Put `op`, then the ops around it, on top of the stack, unless they are on it."""
+        if self._scope is None:
+            return
+        around: list[Op] = []
+        current: Op | None = op
+        while current is not None and current.block is not None:
+            around.append(current)
+            if current.block.parent is self._scope:
+                for one in around:
+                    self._stack.push(one)
+                return
+            current = current.parent_op
+
+    def modified(self, op: Op) -> None:
+        """`op` was changed in place."""
+        self.push(op)
+
+    # Changes.
+
+    def insert_before(self, anchor: Op, op: Op) -> Op:
+        """Insert a new op, or move one, directly before `anchor`."""
+        assert anchor.block is not None
+        if anchor is not op:
+            anchor.block.insert_before(anchor, op)
+        self.push(op)
+        return op
+
+    def insert_after(self, anchor: Op, op: Op) -> Op:
+        """Insert a new op, or move one, directly after `anchor`."""
+        assert anchor.block is not None
+        if anchor is not op:
+            anchor.block.insert_after(anchor, op)
+        self.push(op)
+        return op
+
+    def insert_front(self, block: Block, op: Op) -> Op:
+        """Insert a new op, or move one, at the start of `block`."""
+        block.insert_front(op)
+        self.push(op)
+        return op
+
+    def move_before(self, op: Op, anchor: Op) -> None:
+        self.insert_before(anchor, op)
+
+    def move_after(self, op: Op, anchor: Op) -> None:
+        self.insert_after(anchor, op)
+
+    def replace_all_uses(self, old: Value, new: Value) -> None:
+        """Redirect the uses of `old`, newest first; the users are visited again."""
+        if old is new:
+            return
+        for use in old.uses:
+            use.set(new)
+            self.push(use.owner)
+
+    def replace_uses_if(self, old: Value, new: Value, accept: Callable[[Op], bool]) -> None:
+        """Redirect the uses whose owner is accepted, newest first."""
+        for use in old.uses:
+            if accept(use.owner):
+                use.set(new)
+                self.push(use.owner)
+
+    def replace_op(self, op: Op, values: Sequence[Value]) -> None:
+        """Redirect the uses of each result to the value of the same number, then erase `op`."""
+        for result, value in zip(op.results, values, strict=True):
+            self.replace_all_uses(result, value)
+        self.erase(op)
+
+    def erase(self, op: Op) -> None:
+        """Erase `op`, which must be unused, and what is nested in it."""
+        self._forget(op)
+        op.erase()
+
+    def _forget(self, op: Op) -> None:
+        if self._scope is None:
+            return
+        for region in reversed(op.regions):
+            if not region.frozen:
+                for block in reversed(region.blocks):
+                    for nested in reversed(block):
+                        self._forget(nested)
+        for operand in op.operands:
+            producer = operand.defining_op
+            if producer is not None and _few_other_users(operand, op):
+                self.push(producer)
+        self._stack.remove(op)
+
+    # The driver.
+
+    def _fill(self, unique_constants: bool, top_down: bool) -> None:
+        scope = self._scope
+        assert scope is not None
+        self._stack = _Stack()
+        uniquer = ConstantUniquer(lambda op, known: self.replace_op(op, known.results))
+        homes: dict[Region, Region] = {}
+        for op in list(walk_mutable(scope, post_order=not top_down)):
+            if unique_constants:
+                for i, region in enumerate(op.regions):
+                    if region.frozen:
+                        op.regions[i] = with_unique_constants(region)
+            self._clean(op)
+            if unique_constants:
+                assert op.block is not None and op.block.parent is not None
+                region = op.block.parent
+                home = homes.get(region)
+                if home is None:
+                    home = homes[region] = _home(region, scope)
+                if not uniquer.visit(op, home):
+                    continue
+            self.push(op)
+        if top_down:
+            self._stack.reverse()
+
+    def _clean(self, op: Op) -> None:
+        for i, region in enumerate(op.regions):
+            if region.frozen:
+                cleaned = dce(region)
+                if cleaned is not region:
+                    op.regions[i] = cleaned
+                    self.changed = True
+
+    def _drain(self, patterns: Sequence[Pattern]) -> None:
+        by_name: dict[str, list[Pattern]] = {}
+        while (op := self._stack.pop()) is not None:
+            if trivially_dead(op):
+                self.erase(op)
+                self.changed = True
+                continue
+            chosen = by_name.get(op.name)
+            if chosen is None:
+                chosen = [p for p in patterns if p.op_name in (None, op.name)]
+                by_name[op.name] = chosen
+            for pattern in chosen:
+                if pattern.match_and_rewrite(op, self):
+                    self.changed = True
+                    break
+        if self.changed:  # before constants move again: dead ops between them are gone by then
+            assert self._scope is not None
+            for op in walk_mutable(self._scope):
+                self._clean(op)
+
+
+def _few_other_users(value: Value, op: Op) -> bool:
+    """Whether at most one op other than `op` uses the value."""
+    other: Op | None = None
+    use = value._first
+    while use is not None:
+        user = use.owner
+        if user is not op and user is not other:
+            if other is not None:
+                return False
+            other = user
+        use = use.next
+    return True
+
+
+def _home(region: Region, scope: Region) -> Region:
+    """The region of the function that holds `region`."""
+    while region is not scope:
+        parent = region.parent
+        if parent is None or parent.block is None or isinstance(parent, FuncOp):
+            return region
+        above = parent.block.parent
+        if above is None:
+            return region
+        region = above
+    return region
+
+
+def apply_greedily(
+    root: FuncOp | Module | Region,
+    patterns: Sequence[Pattern],
+    *,
+    unique_constants: bool = False,
+    region_dce: bool = False,
+    max_rounds: int = 10,
+    top_down: bool = False,
+) -> GreedyResult:
+    """Apply `patterns` to everything below `root` until a round changes nothing, at most `max_rounds` times.
+
+    For an op the patterns are tried in order; the first that succeeds ends the visit.  `unique_constants`
+    unifies and hoists constants when a round starts; `region_dce` removes all unused code after each round.
+    `top_down` visits producers before users, and an op before those nested in it.
+    """
+    if isinstance(root, Region):
+        scope = root
+    else:
+        scope = (root.op if isinstance(root, Module) else root).regions[0]
+    rewriter = Rewriter(scope)
+    changed = False
+    for _ in range(max_rounds):
+        rewriter.changed = False
+        rewriter._fill(unique_constants, top_down)
+        rewriter._drain(patterns)
+        if region_dce and remove_dead_code(scope):
+            rewriter.changed = True
+        if not rewriter.changed:
+            return GreedyResult(changed, True)
+        changed = True
+    return GreedyResult(changed, False)
+

@@ -1,0 +1,142 @@
+"""MLIR's own passes on parts of a module: on distinct frozen bodies, or on single functions.
+
+`MlirPass` prints the whole module, every copy of a body included, and reads it back with one body per op.
+Here every distinct body is printed once, and its result is remembered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ..ir.attributes import StringAttr, TypeAttr
+from ..ir.bodies import fingerprint
+from ..ir.core import Block, Op, Region, make_op
+from ..ir.ops import FuncOp, Module
+from ..ir.parser import parse_generic
+from ..ir.printer import print_op
+from ..ir.types import function_type
+from .greedy import walk_mutable
+
+__all__ = ["frozen_bodies", "run_on_bodies", "run_on_functions", "share_equal_bodies"]
+
+_CARRIER = "mpmd_trace_body_"
+
+
+def frozen_bodies(functions: Iterable[FuncOp]) -> list[Region]:
+    """The distinct frozen bodies of the functions, in order of first appearance."""
+    found: dict[Region, None] = {}
+    for function in functions:
+        for region in function.regions:
+            for op in walk_mutable(region):
+                for body in op.regions:
+                    if body.frozen:
+                        found[body] = None
+    return list(found)
+
+
+def run_on_bodies(bodies: Sequence[Region], pipeline: str, module: Module) -> bool:
+    """Run a pipeline such as `cse` on each body once; afterwards `result_of(body, pipeline)` is the new body.
+
+    `module` is where symbols that the bodies mention are found.  Says whether any body changed.
+    """
+    todo = [body for body in bodies if ("mlir", pipeline) not in body.memo]
+    if todo:
+        carriers = [_carrier(body, i) for i, body in enumerate(todo)]
+        done = _run(carriers, pipeline, module, rename=('"mpmd.return"(', '"func.return"('))
+        for i, body in enumerate(todo):
+            region = done[f"{_CARRIER}{i}"].regions[0]
+            region.block.terminator.name = "mpmd.return"
+            new = region.freeze()
+            same = fingerprint(new) == fingerprint(body)
+            body.memo["mlir", pipeline] = body if same else new
+    return any(result_of(body, pipeline) is not body for body in bodies)
+
+
+def result_of(body: Region, pipeline: str) -> Region:
+    """What `run_on_bodies` made of the body."""
+    found = body.memo["mlir", pipeline]
+    assert isinstance(found, Region)
+    return found
+
+
+def run_on_functions(functions: Sequence[FuncOp], pipeline: str, module: Module) -> bool:
+    """Run a pipeline on these functions, in place.  Says whether anything changed."""
+    if not functions:
+        return False
+    before = [print_op(function) for function in functions]
+    done = _run([function.clone() for function in functions], pipeline, module)
+    changed = False
+    for function, text in zip(functions, before, strict=True):
+        new = done[function.sym_name]
+        if print_op(new) == text:
+            continue
+        changed = True
+        function.drop_all_references()
+        function.props, function.attrs = new.props, new.attrs
+        function.regions = new.regions
+        for region in function.regions:
+            region.parent = function
+    if changed:
+        share_equal_bodies(functions)
+    return changed
+
+
+def share_equal_bodies(functions: Iterable[FuncOp]) -> None:
+    """Make bodies that print the same one object."""
+    known: dict[str, Region] = {}
+    for function in functions:
+        for top in function.regions:
+            for op in walk_mutable(top):
+                for i, body in enumerate(op.regions):
+                    if body.frozen:
+                        op.regions[i] = known.setdefault(fingerprint(body), body)
+
+
+def _carrier(body: Region, number: int) -> Op:
+    inputs = tuple(arg.type for arg in body.block.args)
+    results = tuple(value.type for value in body.returned)
+    return make_op(
+        "func.func",
+        props={
+            "sym_name": StringAttr.get(f"{_CARRIER}{number}"),
+            "sym_visibility": StringAttr.get("private"),
+            "function_type": TypeAttr.get(function_type(inputs, results)),
+        },
+        regions=[body],
+    )
+
+
+def _run(
+    functions: Sequence[Op], pipeline: str, module: Module, rename: tuple[str, str] | None = None
+) -> dict[str, FuncOp]:
+    """The functions after the pipeline, by name; the rest of `module` is there as declarations."""
+    from ..jax_compat.mlir import run_pipeline
+
+    block = Block()
+    own = {op.sym_name for op in functions if isinstance(op, FuncOp)}
+    for op in module.body:
+        if not isinstance(op, FuncOp):
+            block.append(op.clone())
+        elif op.sym_name not in own and _may_be_called(op):
+            block.append(_declaration(op))
+    for op in functions:
+        block.append(op)
+    carrier = Module(Op("builtin.module", regions=[Region([block])]), module.resources)
+    text = carrier.to_generic(debug_info=True)
+    if rename is not None:
+        text = text.replace(*rename)
+    after, _ = run_pipeline(text, f"builtin.module({pipeline})", allow_unregistered=True)
+    return {f.sym_name: f for f in parse_generic(after).functions}
+
+
+def _may_be_called(function: FuncOp) -> bool:
+    """Fragment calls look into their callee, which bodies do not contain; other calls need its type only."""
+    return "mesh_shape" not in function.attrs
+
+
+def _declaration(function: FuncOp) -> Op:
+    props = {k: v for k, v in function.props.items() if k in ("sym_name", "function_type")}
+    props["sym_visibility"] = StringAttr.get("private")
+    return make_op("func.func", props=props, attrs=function.attrs, regions=[Region()])
+
+

@@ -1,0 +1,194 @@
+"""`mpmd-call-inline`."""
+
+# ruff: noqa: E501 (MLIR text)
+from __future__ import annotations
+
+import pytest
+
+from util import check, diagnostics, distinct_bodies, run
+
+BEFORE = """
+func.func @main(%p: !A) -> !B attributes {topology = #topo} {
+  %0 = mpmd.call @step(%p) {call_counter = 0 : ui32} : (!A) -> !A
+  %1 = mpmd.call @step(%0) : (!A) -> !A
+  %2 = mpmd.transfer %1 : (!A) -> !B
+  return %2 : !B
+}
+func.func private @step(%p: !A) -> !A attributes {topology = #topo} {
+  %0 = mpmd.transfer %p : (!A) -> !A
+  %1 = mpmd.fragment<mesh="alpha", origin=["f"]> (%0) {call_counter = 7 : ui32} (%x: tensor<4xf32>) {
+    mpmd.return %x : tensor<4xf32>
+  } : (!A) -> !A
+  return %1 : !A
+}
+"""
+AFTER = """
+func.func @main(%arg0: !A) -> !B attributes {topology = #topo} {
+  %0 = mpmd.transfer %arg0 : (!A) -> !A
+  %1 = mpmd.fragment<mesh="alpha", origin=["f"]> (%0) {call_counter = 0 : ui32} (%arg1: tensor<4xf32>) {
+    mpmd.return %arg1 : tensor<4xf32>
+  } : (!A) -> !A
+  %2 = mpmd.transfer %1 : (!A) -> !A
+  %3 = mpmd.fragment<mesh="alpha", origin=["f"]> (%2) {call_counter = 7 : ui32} (%arg1: tensor<4xf32>) {
+    mpmd.return %arg1 : tensor<4xf32>
+  } : (!A) -> !A
+  %4 = mpmd.transfer %3 : (!A) -> !B
+  return %4 : !B
+}
+func.func private @step(%arg0: !A) -> !A attributes {topology = #topo} {
+  %0 = mpmd.transfer %arg0 : (!A) -> !A
+  %1 = mpmd.fragment<mesh="alpha", origin=["f"]> (%0) {call_counter = 7 : ui32} (%arg1: tensor<4xf32>) {
+    mpmd.return %arg1 : tensor<4xf32>
+  } : (!A) -> !A
+  return %1 : !A
+}
+"""
+
+
+def test_example() -> None:
+    check(BEFORE, "mpmd-call-inline", AFTER)
+
+
+def test_attributes_of_the_call_are_copied_to_fragments_and_fragment_calls() -> None:
+    module = run(
+        """
+        func.func @main(%p: !A) -> !A attributes {topology = #topo} {
+          %0 = mpmd.for (%p) {iterations = 1 : ui32} (%x: !A, %i: tensor<ui32>) {
+            %1 = mpmd.call @step(%x) {call_counter = 3 : ui32, note = "n"} : (!A) -> !A
+            mpmd.return %1 : !A
+          } : !A
+          return %0 : !A
+        }
+        func.func private @step(%p: !A) -> !A attributes {topology = #topo} {
+          %0 = mpmd.transfer %p : (!A) -> !A
+          %1 = mpmd.fragment<mesh="alpha", origin=["f"]> (%0) {call_counter = 7 : ui32, keep} (%x: tensor<4xf32>) {
+            mpmd.return %x : tensor<4xf32>
+          } : (!A) -> !A
+          %2 = mpmd.fragment_call<mesh="alpha", origin=["g"]> @g(%1) : (!A) -> !A
+          return %2 : !A
+        }
+        func.func @g(%x: tensor<4xf32>) -> tensor<4xf32> attributes {mesh_shape = #sdy.mesh<["x"=2]>} {
+          return %x : tensor<4xf32>
+        }
+        """,
+        "mpmd-call-inline",
+    )
+    (loop, _) = module.main.body
+    transfer, fragment, call, _ = loop.regions[0].block
+    assert not transfer.attrs
+    assert {k: v.text for k, v in fragment.attrs.items()} == {
+        "call_counter": "3 : ui32",
+        "keep": "unit",
+        "note": '"n"',
+    }
+    assert set(call.attrs) == {"call_counter", "note"}
+
+
+def test_copies_share_the_bodies_of_the_callee() -> None:
+    calls = "\n".join(
+        f"%{i + 1} = mpmd.call @step(%{i}) {{call_counter = {i} : ui32}} : (!A) -> !A" for i in range(9)
+    )
+    step = AFTER[AFTER.index("func.func private") :]
+    module = run(
+        f"func.func @main(%0: !A) -> !A attributes {{topology = #topo}} {{ {calls}\n return %9 : !A }} {step}",
+        "mpmd-call-inline",
+    )
+    assert distinct_bodies(module) == 1
+    assert [f.call_counter for f in module.main.body if f.name == "mpmd.fragment"] == list(range(9))
+
+
+def test_unused_calls_and_calls_that_return_arguments() -> None:
+    check(
+        """
+        func.func @main(%p: !A) -> !A attributes {topology = #topo} {
+          %0:2 = mpmd.call @id(%p) : (!A) -> (!A, !A)
+          %1:2 = mpmd.call @id(%0#1) : (!A) -> (!A, !A)
+          return %0#0 : !A
+        }
+        func.func private @id(%p: !A) -> (!A, !A) attributes {topology = #topo} {
+          return %p, %p : !A, !A
+        }
+        """,
+        "mpmd-call-inline",
+        """
+        func.func @main(%p: !A) -> !A attributes {topology = #topo} {
+          return %p : !A
+        }
+        func.func private @id(%p: !A) -> (!A, !A) attributes {topology = #topo} {
+          return %p, %p : !A, !A
+        }
+        """,
+    )
+
+
+NESTED = """
+func.func @a(%p: tensor<f32>) -> tensor<f32> {
+  %0 = mpmd.call @b(%p) : (tensor<f32>) -> tensor<f32>
+  return %0 : tensor<f32>
+}
+func.func private @b(%p: tensor<f32>) -> tensor<f32> {
+  %0 = mpmd.call @c(%p) : (tensor<f32>) -> tensor<f32>
+  return %0 : tensor<f32>
+}
+func.func private @c(%p: tensor<f32>) -> tensor<f32> {
+  %0 = stablehlo.negate %p : tensor<f32>
+  return %0 : tensor<f32>
+}
+"""
+
+
+def test_code_that_was_cloned_in_is_not_visited() -> None:
+    module = run(NESTED, "mpmd-call-inline")
+    names = {f.sym_name: next(op.name for op in f.body) for f in module.functions}
+    assert names == {"a": "mpmd.call", "b": "stablehlo.negate", "c": "stablehlo.negate"}
+
+
+def test_a_callee_that_was_processed_before_is_inlined_whole() -> None:
+    parts = NESTED.split("func.func")
+    module = run("func.func" + "func.func".join([*reversed(parts[1:])]), "mpmd-call-inline")
+    assert all(op.name != "mpmd.call" for f in module.functions for op in f.body)
+
+
+@pytest.mark.parametrize(
+    ("callee", "problem"),
+    [
+        ("func.func private @f(tensor<f32>) -> tensor<f32>", "declared"),
+        (
+            "func.func private @f(%p: tensor<f32>) -> tensor<f32> { cf.br ^bb1 ^bb1: return %p : tensor<f32> }",
+            "one block",
+        ),
+    ],
+)
+def test_errors_name_the_callee(callee: str, problem: str) -> None:
+    text = """
+    func.func @main(%p: tensor<f32>) -> tensor<f32> {
+      %0 = mpmd.call @f(%p) : (tensor<f32>) -> tensor<f32>
+      return %0 : tensor<f32>
+    }
+    """
+    if "cf." in callee:
+        pytest.importorskip("jaxlib.mlir.dialects.cf")
+    ok, found = diagnostics(text + callee, "mpmd-call-inline")
+    assert not ok
+    (error,) = found
+    assert "@f" in error.message and problem in error.message
+    assert "defined here" in error.notes[0].message
+
+
+def test_recursion_and_wrong_signatures_are_errors() -> None:
+    ok, found = diagnostics(
+        """
+        func.func @f(%p: tensor<f32>) -> tensor<f32> {
+          %0 = mpmd.call @f(%p) : (tensor<f32>) -> tensor<f32>
+          %1:2 = mpmd.call @g(%p) : (tensor<f32>) -> (tensor<f32>, tensor<f32>)
+          %2 = mpmd.call @g(%p, %p) : (tensor<f32>, tensor<f32>) -> tensor<f32>
+          return %2 : tensor<f32>
+        }
+        func.func private @g(%p: tensor<f32>) -> tensor<f32> {
+          return %p : tensor<f32>
+        }
+        """,
+        "mpmd-call-inline",
+    )
+    assert not ok
+    assert ["itself" in found[0].message, "returns" in found[1].message, "takes" in found[2].message] == [True] * 3

@@ -1,0 +1,110 @@
+"""`mpmd-copy-constants`."""
+
+# ruff: noqa: E501 (MLIR text)
+from __future__ import annotations
+
+from util import check, run
+
+BEFORE = """
+func.func @main(%p: !B) -> !B attributes {topology = #topo} {
+  %0:2 = mpmd.fragment<mesh="alpha", origin=["init"]> () () {
+    %c = stablehlo.constant dense<1.0> : tensor<4xf32>
+    %d = stablehlo.constant dense<2.0> : tensor<4xf32>
+    mpmd.return %c, %d : tensor<4xf32>, tensor<4xf32>
+  } : () -> (!A, !A)
+  %1 = mpmd.transfer %0#0 : (!A) -> !B
+  %2 = mpmd.transfer %0#1 : (!A) -> !B
+  %3 = mpmd.fragment<mesh="beta", origin=["use"]> (%1, %p, %2) (%x: tensor<4xf32>, %y: tensor<4xf32>, %z: tensor<4xf32>) {
+    %s = stablehlo.add %x, %y : tensor<4xf32>
+    %t = stablehlo.multiply %s, %z : tensor<4xf32>
+    mpmd.return %t : tensor<4xf32>
+  } : (!B, !B, !B) -> !B
+  return %3 : !B
+}
+"""
+AFTER = """
+func.func @main(%arg0: !B) -> !B attributes {topology = #topo} {
+  %0:2 = mpmd.fragment<mesh="alpha", origin=["init"]> () () {
+    %cst = stablehlo.constant dense<1.000000e+00> : tensor<4xf32>
+    %cst_0 = stablehlo.constant dense<2.000000e+00> : tensor<4xf32>
+    mpmd.return %cst, %cst_0 : tensor<4xf32>, tensor<4xf32>
+  } : () -> (!A, !A)
+  %1 = mpmd.transfer %0#0 : (!A) -> !B
+  %2 = mpmd.transfer %0#1 : (!A) -> !B
+  %3 = mpmd.fragment<mesh="beta", origin=["use"]> (%1, %arg0, %2) (%arg1: tensor<4xf32>, %arg2: tensor<4xf32>, %arg3: tensor<4xf32>) {
+    %cst = stablehlo.constant dense<2.000000e+00> : tensor<4xf32>
+    %cst_0 = stablehlo.constant dense<1.000000e+00> : tensor<4xf32>
+    %4 = stablehlo.add %cst_0, %arg2 : tensor<4xf32>
+    %5 = stablehlo.multiply %4, %cst : tensor<4xf32>
+    mpmd.return %5 : tensor<4xf32>
+  } : (!B, !B, !B) -> !B
+  return %3 : !B
+}
+"""
+
+
+def test_example() -> None:
+    check(BEFORE, "mpmd-copy-constants", AFTER)
+
+
+def test_constants_are_found_through_transfers_but_not_through_fragments() -> None:
+    check(
+        """
+        func.func @main(%p: !B) -> (!B, !B) attributes {topology = #topo} {
+          %0 = mpmd.fragment<mesh="alpha", origin=["init"]> () () {
+            %c = stablehlo.constant {note} dense<1.0> : tensor<4xf32>
+            mpmd.return %c : tensor<4xf32>
+          } : () -> !A
+          %1 = mpmd.transfer %0 : (!A) -> !B
+          %2 = mpmd.transfer %1 : (!B) -> !A
+          %3 = mpmd.transfer %2 : (!A) -> !B
+          %4 = mpmd.fragment<mesh="beta", origin=["id"]> (%3) (%x: tensor<4xf32>) {
+            mpmd.return %x : tensor<4xf32>
+          } : (!B) -> !B
+          %5 = mpmd.fragment<mesh="beta", origin=["use"]> (%4) (%x: tensor<4xf32>) {
+            mpmd.return %x : tensor<4xf32>
+          } : (!B) -> !B
+          return %4, %5 : !B, !B
+        }
+        """,
+        "mpmd-copy-constants",
+        """
+        func.func @main(%p: !B) -> (!B, !B) attributes {topology = #topo} {
+          %0 = mpmd.fragment<mesh="alpha", origin=["init"]> () () {
+            %c = stablehlo.constant {note} dense<1.0> : tensor<4xf32>
+            mpmd.return %c : tensor<4xf32>
+          } : () -> !A
+          %1 = mpmd.transfer %0 : (!A) -> !B
+          %2 = mpmd.transfer %1 : (!B) -> !A
+          %3 = mpmd.transfer %2 : (!A) -> !B
+          %4 = mpmd.fragment<mesh="beta", origin=["id"]> (%3) (%x: tensor<4xf32>) {
+            %c = stablehlo.constant {note} dense<1.0> : tensor<4xf32>
+            mpmd.return %c : tensor<4xf32>
+          } : (!B) -> !B
+          %5 = mpmd.fragment<mesh="beta", origin=["use"]> (%4) (%x: tensor<4xf32>) {
+            mpmd.return %x : tensor<4xf32>
+          } : (!B) -> !B
+          return %4, %5 : !B, !B
+        }
+        """,
+    )
+
+
+def test_the_copy_is_made_even_when_the_argument_is_unused() -> None:
+    module = run(
+        """
+        func.func @main(%p: !A) -> !A attributes {topology = #topo} {
+          %0 = mpmd.fragment<mesh="alpha", origin=["init"]> () () {
+            %c = stablehlo.constant dense<1.0> : tensor<4xf32>
+            mpmd.return %c : tensor<4xf32>
+          } : () -> !A
+          %1 = mpmd.fragment<mesh="alpha", origin=["use"]> (%0, %p) (%x: tensor<4xf32>, %y: tensor<4xf32>) {
+            mpmd.return %y : tensor<4xf32>
+          } : (!A, !A) -> !A
+          return %1 : !A
+        }
+        """,
+        "mpmd-copy-constants",
+    )
+    use = module.main.body.terminator.operand(0).defining_op
+    assert [op.name for op in use.regions[0].block] == ["stablehlo.constant", "mpmd.return"]

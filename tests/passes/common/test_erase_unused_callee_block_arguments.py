@@ -1,0 +1,133 @@
+"""`mpmd-erase-unused-callee-block-arguments`."""
+
+# ruff: noqa: E501 (MLIR text)
+from __future__ import annotations
+
+from util import check, run
+
+BEFORE = """
+func.func @main(%p: tensor<4xf32>, %q: tensor<4xf32>, %r: tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>) attributes {topology = #topo} {
+  %0:3 = mpmd.call @step(%p, %q, %r) {call_counter = 0 : ui32} : (tensor<4xf32>, tensor<4xf32>, tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>, tensor<4xf32>)
+  %1:3 = mpmd.call @step(%0#0, %0#1, %0#2) {call_counter = 1 : ui32} : (tensor<4xf32>, tensor<4xf32>, tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>, tensor<4xf32>)
+  return %1#1, %1#2 : tensor<4xf32>, tensor<4xf32>
+}
+func.func private @step(%a: tensor<4xf32>, %b: tensor<4xf32>, %c: tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>, tensor<4xf32>) attributes {topology = #topo} {
+  %0 = stablehlo.negate %c : tensor<4xf32>
+  return %b, %b, %0 : tensor<4xf32>, tensor<4xf32>, tensor<4xf32>
+}
+"""
+AFTER = """
+func.func @main(%arg0: tensor<4xf32>, %arg1: tensor<4xf32>, %arg2: tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>) attributes {topology = #topo} {
+  %0 = mpmd.call @step(%arg2) {call_counter = 0 : ui32} : (tensor<4xf32>) -> tensor<4xf32>
+  %1 = mpmd.call @step(%0) {call_counter = 1 : ui32} : (tensor<4xf32>) -> tensor<4xf32>
+  return %arg1, %1 : tensor<4xf32>, tensor<4xf32>
+}
+func.func private @step(%arg0: tensor<4xf32>) -> tensor<4xf32> attributes {topology = #topo} {
+  %0 = stablehlo.negate %arg0 : tensor<4xf32>
+  return %0 : tensor<4xf32>
+}
+"""
+
+
+def test_example() -> None:
+    check(BEFORE, "mpmd-erase-unused-callee-block-arguments", AFTER)
+
+
+PASS = "mpmd-erase-unused-callee-block-arguments"
+STEP = """
+func.func private @step(%a: tensor<f32> {jax.buffer_donor = true}, %b: tensor<f32> {mhlo.layout_mode = "b"})
+    -> (tensor<f32> {jax.result_info = "r0"}, tensor<f32> {jax.result_info = "r1"}) attributes {topology = #topo} {
+  %0 = stablehlo.negate %b : tensor<f32>
+  return %a, %0 : tensor<f32>, tensor<f32>
+}
+"""
+
+
+def test_attributes_of_arguments_and_results_go_with_them() -> None:
+    module = run(
+        """
+        func.func @main(%p: tensor<f32>) -> tensor<f32> attributes {topology = #topo} {
+          %0:2 = mpmd.call @step(%p, %p) {x} : (tensor<f32>, tensor<f32>) -> (tensor<f32>, tensor<f32>)
+          return %0#1 : tensor<f32>
+        }
+        """
+        + STEP,
+        PASS,
+    )
+    step = module.lookup("step")
+    assert [d.text for d in step.arg_attrs] == ['{mhlo.layout_mode = "b"}']
+    assert [d.text for d in step.res_attrs] == ['{jax.result_info = "r1"}']
+
+
+def test_unused_calls_are_kept_in_step() -> None:
+    # The reference forgets calls without used results, which then do not fit the function any more.
+    module = run(
+        """
+        func.func @main(%p: tensor<f32>) -> tensor<f32> attributes {topology = #topo} {
+          %0:2 = mpmd.call @step(%p, %p) : (tensor<f32>, tensor<f32>) -> (tensor<f32>, tensor<f32>)
+          %1:2 = mpmd.call @step(%0#0, %0#1) : (tensor<f32>, tensor<f32>) -> (tensor<f32>, tensor<f32>)
+          return %0#1 : tensor<f32>
+        }
+        """
+        + STEP,
+        PASS,
+    )
+    assert [op.num_operands for op in module.main.body if op.name == "mpmd.call"] == [1, 1]
+
+
+def test_functions_that_are_never_called_or_only_without_use_stay() -> None:
+    text = (
+        """
+        func.func @main(%p: tensor<f32>) -> tensor<f32> attributes {topology = #topo} {
+          %0:2 = mpmd.call @step(%p, %p) : (tensor<f32>, tensor<f32>) -> (tensor<f32>, tensor<f32>)
+          return %p : tensor<f32>
+        }
+        """
+        + STEP
+        + STEP.replace("@step", "@other")
+    )
+    check(text, PASS, text)
+
+
+def test_an_argument_used_by_a_dead_op_stays() -> None:
+    text = """
+    func.func @main(%p: tensor<f32>) -> tensor<f32> attributes {topology = #topo} {
+      %0 = mpmd.call @f(%p) : (tensor<f32>) -> tensor<f32>
+      return %0 : tensor<f32>
+    }
+    func.func private @f(%a: tensor<f32>) -> tensor<f32> attributes {topology = #topo} {
+      %0 = stablehlo.negate %a : tensor<f32>
+      return %a : tensor<f32>
+    }
+    """
+    check(text, PASS, text)
+
+
+def test_a_superfluous_function_vanishes_with_its_calls_also_in_loops() -> None:
+    check(
+        """
+        func.func @main(%p: tensor<ui32>) -> tensor<ui32> attributes {topology = #topo} {
+          %0 = mpmd.for (%p) {iterations = 2 : ui32} (%x: tensor<ui32>, %i: tensor<ui32>) {
+            %1:2 = mpmd.call @f(%x, %i, %i) : (tensor<ui32>, tensor<ui32>, tensor<ui32>) -> (tensor<ui32>, tensor<ui32>)
+            %2:2 = mpmd.call @f(%1#1, %1#0, %i) : (tensor<ui32>, tensor<ui32>, tensor<ui32>) -> (tensor<ui32>, tensor<ui32>)
+            %3 = stablehlo.add %2#0, %2#1 : tensor<ui32>
+            mpmd.return %3 : tensor<ui32>
+          } : tensor<ui32>
+          return %0 : tensor<ui32>
+        }
+        func.func private @f(%a: tensor<ui32>, %b: tensor<ui32>, %c: tensor<ui32>) -> (tensor<ui32>, tensor<ui32>)
+            attributes {topology = #topo} {
+          return %b, %a : tensor<ui32>, tensor<ui32>
+        }
+        """,
+        PASS,
+        """
+        func.func @main(%p: tensor<ui32>) -> tensor<ui32> attributes {topology = #topo} {
+          %0 = mpmd.for (%p) {iterations = 2 : ui32} (%x: tensor<ui32>, %i: tensor<ui32>) {
+            %3 = stablehlo.add %i, %x : tensor<ui32>
+            mpmd.return %3 : tensor<ui32>
+          } : tensor<ui32>
+          return %0 : tensor<ui32>
+        }
+        """,
+    )

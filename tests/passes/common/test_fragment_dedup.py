@@ -1,0 +1,75 @@
+"""`mpmd-fragment-dedup`."""
+
+# ruff: noqa: E501 (MLIR text)
+from __future__ import annotations
+
+from util import check, run
+
+BEFORE = """
+func.func @main(%p: !A, %q: !A) -> (!A, !A) attributes {topology = #topo} {
+  %0:2 = mpmd.fragment<mesh="alpha", origin=["f"]> (%p, %q, %p) (%x: tensor<4xf32>, %y: tensor<4xf32>, %z: tensor<4xf32>) {
+    %s = stablehlo.add %y, %z : tensor<4xf32>
+    mpmd.return %s, %s : tensor<4xf32>, tensor<4xf32>
+  } : (!A, !A, !A) -> (!A, !A)
+  return %0#0, %0#1 : !A, !A
+}
+"""
+AFTER = """
+func.func @main(%arg0: !A, %arg1: !A) -> (!A, !A) attributes {topology = #topo} {
+  %0:2 = mpmd.fragment<mesh="alpha", origin=["f"]> (%arg0, %arg1, %arg0) (%arg2: tensor<4xf32>, %arg3: tensor<4xf32>, %arg4: tensor<4xf32>) {
+    %1 = stablehlo.add %arg3, %arg2 : tensor<4xf32>
+    mpmd.return %1, %1 : tensor<4xf32>, tensor<4xf32>
+  } : (!A, !A, !A) -> (!A, !A)
+  return %0#0, %0#0 : !A, !A
+}
+"""
+
+
+def test_example() -> None:
+    check(BEFORE, "mpmd-fragment-dedup", AFTER)
+
+
+def test_returned_arguments_of_equal_operands_are_equal_results() -> None:
+    check(
+        """
+        func.func @main(%p: !A) -> (!A, !A, !A) attributes {topology = #topo} {
+          %0:3 = mpmd.fragment<mesh="alpha", origin=["f"]> (%p, %p) (%x: tensor<4xf32>, %y: tensor<4xf32>) {
+            mpmd.return %x, %y, %y : tensor<4xf32>, tensor<4xf32>, tensor<4xf32>
+          } : (!A, !A) -> (!A, !A, !mpmd.mesh_tensor<"alpha", tensor<4xf32>, memory_kind="device">)
+          %1 = mpmd.transfer %0#2 : (!mpmd.mesh_tensor<"alpha", tensor<4xf32>, memory_kind="device">) -> !A
+          return %0#0, %0#1, %1 : !A, !A, !A
+        }
+        """,
+        "mpmd-fragment-dedup",
+        """
+        func.func @main(%p: !A) -> (!A, !A, !A) attributes {topology = #topo} {
+          %0:3 = mpmd.fragment<mesh="alpha", origin=["f"]> (%p, %p) (%x: tensor<4xf32>, %y: tensor<4xf32>) {
+            mpmd.return %x, %x, %x : tensor<4xf32>, tensor<4xf32>, tensor<4xf32>
+          } : (!A, !A) -> (!A, !A, !mpmd.mesh_tensor<"alpha", tensor<4xf32>, memory_kind="device">)
+          %1 = mpmd.transfer %0#2 : (!mpmd.mesh_tensor<"alpha", tensor<4xf32>, memory_kind="device">) -> !A
+          return %0#0, %0#0, %1 : !A, !A, !A
+        }
+        """,
+    )
+
+
+def test_uses_in_nested_regions_are_redirected() -> None:
+    module = run(
+        """
+        func.func @main(%p: !A) -> !A attributes {topology = #topo} {
+          %0 = mpmd.fragment<mesh="alpha", origin=["f"]> (%p, %p) (%x: tensor<4xf32>, %y: tensor<4xf32>) {
+            %w = stablehlo.while(%i = %x) : tensor<4xf32> cond {
+              %c = stablehlo.constant dense<false> : tensor<i1>
+              stablehlo.return %c : tensor<i1>
+            } do {
+              %n = stablehlo.add %i, %y : tensor<4xf32>
+              stablehlo.return %n : tensor<4xf32>
+            }
+            mpmd.return %w : tensor<4xf32>
+          } : (!A, !A) -> !A
+          return %0 : !A
+        }
+        """,
+        "mpmd-fragment-dedup,mpmd-fragment-dce",
+    )
+    assert module.main.body.first.num_operands == 1

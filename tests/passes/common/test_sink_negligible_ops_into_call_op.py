@@ -1,0 +1,159 @@
+"""`mpmd-sink-negligible-ops-into-call-op`."""
+
+# ruff: noqa: E501 (MLIR text)
+from __future__ import annotations
+
+from util import check
+
+BEFORE = """
+func.func @main(%p: tensor<4xf32>) -> tensor<4xf32> attributes {topology = #topo} {
+  %c = stablehlo.constant dense<1.0> : tensor<4xf32>
+  %i = stablehlo.iota dim = 0 : tensor<4xf32>
+  %0 = mpmd.call @step(%i, %p, %c) : (tensor<4xf32>, tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+  %1 = mpmd.call @step(%i, %0, %c) : (tensor<4xf32>, tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+  return %1 : tensor<4xf32>
+}
+func.func private @step(%a: tensor<4xf32>, %b: tensor<4xf32>, %c: tensor<4xf32>) -> tensor<4xf32> attributes {topology = #topo} {
+  %0 = stablehlo.add %a, %b : tensor<4xf32>
+  %1 = stablehlo.multiply %0, %c : tensor<4xf32>
+  return %1 : tensor<4xf32>
+}
+"""
+AFTER = """
+func.func @main(%arg0: tensor<4xf32>) -> tensor<4xf32> attributes {topology = #topo} {
+  %0 = mpmd.call @step(%arg0) : (tensor<4xf32>) -> tensor<4xf32>
+  %1 = mpmd.call @step(%0) : (tensor<4xf32>) -> tensor<4xf32>
+  return %1 : tensor<4xf32>
+}
+func.func private @step(%arg0: tensor<4xf32>) -> tensor<4xf32> attributes {topology = #topo} {
+  %0 = stablehlo.iota dim = 0 : tensor<4xf32>
+  %cst = stablehlo.constant dense<1.000000e+00> : tensor<4xf32>
+  %1 = stablehlo.add %0, %arg0 : tensor<4xf32>
+  %2 = stablehlo.multiply %1, %cst : tensor<4xf32>
+  return %2 : tensor<4xf32>
+}
+"""
+
+
+def test_example() -> None:
+    check(BEFORE, "mpmd-sink-negligible-ops-into-call-op", AFTER)
+
+
+PASS = "mpmd-sink-negligible-ops-into-call-op"
+F = """
+func.func private @f(%a: tensor<f32>, %b: tensor<f32>) -> tensor<f32> attributes {topology = #topo} {
+  %0 = stablehlo.add %a, %b : tensor<f32>
+  return %0 : tensor<f32>
+}
+"""
+
+
+def test_a_different_operand_in_one_call_keeps_the_argument() -> None:
+    text = (
+        """
+        func.func @main(%p: tensor<f32>) -> tensor<f32> attributes {topology = #topo} {
+          %c = stablehlo.constant dense<1.0> : tensor<f32>
+          %d = stablehlo.constant dense<1.0> : tensor<f32>
+          %0 = mpmd.call @f(%p, %c) : (tensor<f32>, tensor<f32>) -> tensor<f32>
+          %1 = mpmd.call @f(%0, %d) : (tensor<f32>, tensor<f32>) -> tensor<f32>
+          return %1 : tensor<f32>
+        }
+        """
+        + F
+    )
+    check(text, PASS, text)
+
+
+def test_an_op_with_other_uses_stays_and_dead_code_goes() -> None:
+    check(
+        """
+        func.func @main(%p: tensor<f32>) -> (tensor<f32>, tensor<f32>) attributes {topology = #topo} {
+          %c = stablehlo.constant dense<1.0> : tensor<f32>
+          %dead = stablehlo.negate %p : tensor<f32>
+          %0 = mpmd.call @f(%c, %c) : (tensor<f32>, tensor<f32>) -> tensor<f32>
+          return %0, %c : tensor<f32>, tensor<f32>
+        }
+        """
+        + F,
+        PASS,
+        """
+        func.func @main(%p: tensor<f32>) -> (tensor<f32>, tensor<f32>) attributes {topology = #topo} {
+          %c = stablehlo.constant dense<1.0> : tensor<f32>
+          %0 = mpmd.call @f() : () -> tensor<f32>
+          return %0, %c : tensor<f32>, tensor<f32>
+        }
+        func.func private @f() -> tensor<f32> attributes {topology = #topo} {
+          %c = stablehlo.constant dense<1.0> : tensor<f32>
+          %d = stablehlo.constant dense<1.0> : tensor<f32>
+          %0 = stablehlo.add %c, %d : tensor<f32>
+          return %0 : tensor<f32>
+        }
+        """,
+    )
+
+
+def test_operand_free_fragments_sink_and_bodies_are_cleaned() -> None:
+    check(
+        """
+        func.func @main(%p: !A) -> !A attributes {topology = #topo} {
+          %0 = mpmd.fragment<mesh="alpha", origin=[]> () () {
+            %c = stablehlo.constant dense<1.0> : tensor<4xf32>
+            mpmd.return %c : tensor<4xf32>
+          } : () -> !A
+          %1 = mpmd.call @g(%p, %0) : (!A, !A) -> !A
+          %2 = mpmd.fragment<mesh="alpha", origin=["h"]> (%1) (%x: tensor<4xf32>) {
+            %d = stablehlo.negate %x : tensor<4xf32>
+            mpmd.return %x : tensor<4xf32>
+          } : (!A) -> !A
+          return %2 : !A
+        }
+        func.func private @g(%a: !A, %b: !A) -> !A attributes {topology = #topo} {
+          return %b : !A
+        }
+        """,
+        PASS,
+        """
+        func.func @main(%p: !A) -> !A attributes {topology = #topo} {
+          %1 = mpmd.call @g(%p) : (!A) -> !A
+          %2 = mpmd.fragment<mesh="alpha", origin=["h"]> (%1) (%x: tensor<4xf32>) {
+            mpmd.return %x : tensor<4xf32>
+          } : (!A) -> !A
+          return %2 : !A
+        }
+        func.func private @g(%a: !A) -> !A attributes {topology = #topo} {
+          %0 = mpmd.fragment<mesh="alpha", origin=[]> () () {
+            %c = stablehlo.constant dense<1.0> : tensor<4xf32>
+            mpmd.return %c : tensor<4xf32>
+          } : () -> !A
+          return %0 : !A
+        }
+        """,
+    )
+
+
+def test_unused_calls_have_no_say_but_follow() -> None:
+    # The reference forgets calls without used results, which then do not fit the function any more.
+    check(
+        """
+        func.func @main(%p: tensor<f32>) -> tensor<f32> attributes {topology = #topo} {
+          %c = stablehlo.constant dense<1.0> : tensor<f32>
+          %0 = mpmd.call @f(%p, %c) : (tensor<f32>, tensor<f32>) -> tensor<f32>
+          %1 = mpmd.call @f(%p, %0) : (tensor<f32>, tensor<f32>) -> tensor<f32>
+          return %0 : tensor<f32>
+        }
+        """
+        + F,
+        PASS,
+        """
+        func.func @main(%p: tensor<f32>) -> tensor<f32> attributes {topology = #topo} {
+          %0 = mpmd.call @f(%p) : (tensor<f32>) -> tensor<f32>
+          %1 = mpmd.call @f(%p) : (tensor<f32>) -> tensor<f32>
+          return %0 : tensor<f32>
+        }
+        func.func private @f(%a: tensor<f32>) -> tensor<f32> attributes {topology = #topo} {
+          %c = stablehlo.constant dense<1.0> : tensor<f32>
+          %0 = stablehlo.add %a, %c : tensor<f32>
+          return %0 : tensor<f32>
+        }
+        """,
+    )

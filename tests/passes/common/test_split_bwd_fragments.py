@@ -1,0 +1,281 @@
+"""`mpmd-split-bwd-fragments`."""
+
+# ruff: noqa: E501 (MLIR text)
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from transformer_stage import MATRICES as MATRICES_OF_A_BLOCK
+from transformer_stage import backward_stage
+
+from mpmd_trace.ir.ops import FragmentOp, TransferOp
+from mpmd_trace.passes.manager import run_passes
+from mpmd_trace.text import parse
+from oracle import assert_same_meaning
+from util import PRELUDE, check, diagnostics, run
+
+BEFORE = """
+func.func @sp(%p: !A, %q: !A) -> (!B, !A) attributes {topology = #topo} {
+  %0:2 = mpmd.fragment<mesh="alpha", origin=["f"(1)], stage=3> (%p, %q) {call_counter = 0 : ui32} (%x: tensor<4xf32>, %y: tensor<4xf32>) {
+    %s = stablehlo.negate %x : tensor<4xf32>
+    %c = stablehlo.constant dense<1.0> : tensor<4xf32>
+    %t = stablehlo.add %s, %c : tensor<4xf32>
+    %u = stablehlo.multiply %t, %y : tensor<4xf32>
+    mpmd.return %u, %s : tensor<4xf32>, tensor<4xf32>
+  } : (!A, !A) -> (!A, !A)
+  %1 = mpmd.transfer %0#1 : (!A) -> !B
+  return %1, %0#0 : !B, !A
+}
+"""
+AFTER = """
+func.func @sp(%arg0: !A, %arg1: !A) -> (!B, !A) attributes {topology = #topo} {
+  %0:3 = mpmd.fragment<mesh="alpha", origin=["f"(1)], stage=3> (%arg0, %arg1) {call_counter = 0 : ui32, split_keep_transferred} (%arg2: tensor<4xf32>, %arg3: tensor<4xf32>) {
+    %3 = stablehlo.negate %arg2 : tensor<4xf32>
+    mpmd.return %3, %arg3, %3 : tensor<4xf32>, tensor<4xf32>, tensor<4xf32>
+  } : (!A, !A) -> (!A, !A, !A)
+  %1 = mpmd.fragment<mesh="alpha", origin=["f"(1)], stage=3> (%arg0, %arg1, %0#1, %0#2) {call_counter = 0 : ui32, split_drop_transferred} (%arg2: tensor<4xf32>, %arg3: tensor<4xf32>, %arg4: tensor<4xf32>, %arg5: tensor<4xf32>) {
+    %cst = stablehlo.constant dense<1.000000e+00> : tensor<4xf32>
+    %3 = stablehlo.add %arg5, %cst : tensor<4xf32>
+    %4 = stablehlo.multiply %3, %arg4 : tensor<4xf32>
+    mpmd.return %4 : tensor<4xf32>
+  } : (!A, !A, !A, !A) -> !A
+  %2 = mpmd.transfer %0#0 : (!A) -> !B
+  return %2, %1 : !B, !A
+}
+"""
+
+
+def test_example() -> None:
+    check(BEFORE, "mpmd-split-bwd-fragments", AFTER)
+
+
+PASS = "mpmd-split-bwd-fragments"
+
+
+def program(body: str, origin: str = '"f"(1)', attrs: str = "", sent: str = "0", results: int = 2) -> str:
+    """A fragment of two arguments; the results numbered in `sent` are transferred."""
+    types = ", ".join(["!A"] * results)
+    lines = "\n".join(f"  %t{i} = mpmd.transfer %0#{i} : (!A) -> !B" for i in sent)
+    returned = ", ".join(f"%t{i}" if str(i) in sent else f"%0#{i}" for i in range(results))
+    out = ", ".join("!B" if str(i) in sent else "!A" for i in range(results))
+    return f"""
+func.func @main(%p: !A, %q: !A, %r: !B) -> ({out}) attributes {{topology = #topo}} {{
+  %0:{results} = mpmd.fragment<mesh="alpha", origin=[{origin}]> (%p, %q) {attrs} (%x: !L, %y: !L) {{
+{body}
+  }} : (!A, !A) -> ({types})
+{lines}
+  %unused = mpmd.transfer %r : (!B) -> !A
+  return {returned} : {out}
+}}
+"""
+
+
+PLAIN = """
+    %a = stablehlo.negate %x : !L
+    %b = stablehlo.multiply %a, %y : !L
+    mpmd.return %a, %b : !L, !L
+"""
+LOCAL = "!L = tensor<4xf32>\n" + PRELUDE
+
+
+def parts(text: str, pipeline: str = PASS) -> list[FragmentOp]:
+    return [op for op in run(text, pipeline, LOCAL).main.body if isinstance(op, FragmentOp)]
+
+
+def test_only_unmarked_backward_fragments_with_both_kinds_of_results_are_split() -> None:
+    assert len(parts(program(PLAIN))) == 2
+    assert len(parts(program(PLAIN, '"f"(1), "g"(1)'))) == 2
+    for origin in ('"f"', '"f"(2)', '"f", "g"(1)', ""):
+        assert len(parts(program(PLAIN, origin))) == 1
+    for attrs in ("{split_keep_transferred}", "{split_drop_transferred}"):
+        assert len(parts(program(PLAIN, attrs=attrs))) == 1
+    assert len(parts(program(PLAIN, sent="01"))) == 1
+    assert len(parts(program(PLAIN, sent=""))) == 1
+
+
+def test_nothing_happens_when_the_function_has_one_op_more_than_what_stays() -> None:
+    # The reference compares with the size of the wrong block.  Here 4 ops: fragment, 2 transfers, return.
+    body = """
+    %a = stablehlo.negate %x : !L
+    %b = stablehlo.negate %a : !L
+    %c = stablehlo.negate %b : !L
+    %d = stablehlo.multiply %a, %y : !L
+    mpmd.return %c, %d : !L, !L
+    """
+    assert len(parts(program(body))) == 1
+    assert len(parts(program(body.replace("%b = stablehlo.negate %a", "%b = stablehlo.abs %x")))) == 2
+    assert len(parts(program(PLAIN))) == 2
+
+
+def test_values_captured_by_regions_count_as_operands() -> None:
+    body = """
+    %a = stablehlo.negate %x : !L
+    %b = stablehlo.abs %y : !L
+    %w = stablehlo.while(%i = %x) : !L cond {
+      %c = stablehlo.constant dense<false> : tensor<i1>
+      stablehlo.return %c : tensor<i1>
+    } do {
+      %n = stablehlo.add %i, %a : !L
+      stablehlo.return %n : !L
+    }
+    %v = stablehlo.while(%i = %b) : !L cond {
+      %c = stablehlo.constant dense<false> : tensor<i1>
+      stablehlo.return %c : tensor<i1>
+    } do {
+      %n = stablehlo.add %i, %a : !L
+      stablehlo.return %n : !L
+    }
+    mpmd.return %w, %v : !L, !L
+    """
+    before = parse(LOCAL + program(body))
+    after = before.clone()
+    run_passes(after, PASS)
+    assert_same_meaning(before, after)
+    first, second = (op for op in after.main.body if isinstance(op, FragmentOp))
+    assert [op.name for op in first.body.block] == ["stablehlo.negate", "stablehlo.while", "mpmd.return"]
+    assert [op.name for op in second.body.block] == ["stablehlo.abs", "stablehlo.while", "mpmd.return"]
+    assert len(first.results) == 3  # the negated value and the argument y are left for the second part
+
+
+def test_constants_are_copied_and_dead_code_does_not_matter() -> None:
+    # The reference crashes on dead ops that need what only the first part has.
+    body = """
+    %k = stablehlo.constant dense<1.0> : !L
+    %a = stablehlo.negate %x : !L
+    %s = stablehlo.abs %a : !L
+    %dead = stablehlo.add %s, %s : !L
+    %b = stablehlo.multiply %k, %y : !L
+    mpmd.return %s, %b : !L, !L
+    """
+    before = parse(LOCAL + program(body).replace("%unused", "%n = mpmd.transfer %r : (!B) -> !A\n  %unused"))
+    after = before.clone()
+    run_passes(after, PASS)
+    assert_same_meaning(before, after)
+    _, second = (op for op in after.main.body if isinstance(op, FragmentOp))
+    assert [op.name for op in second.body.block] == ["stablehlo.constant", "stablehlo.multiply", "mpmd.return"]
+
+
+def test_an_effect_goes_where_its_result_belongs() -> None:
+    body = """
+    %a = stablehlo.negate %x : !L
+    %b = stablehlo.custom_call @e(%y) {has_side_effect = true} : (!L) -> !L
+    mpmd.return %a, %b : !L, !L
+    """
+    first, second = parts(program(body))
+    assert "stablehlo.custom_call" not in [op.name for op in first.body.block]
+    assert "stablehlo.custom_call" in [op.name for op in second.body.block]
+
+
+def test_attributes_stay_on_both_parts() -> None:
+    first, second = parts(program(PLAIN, attrs="{call_counter = 3 : ui32, note}"))
+    assert sorted(first.attrs) == ["call_counter", "note", "split_keep_transferred"]
+    assert sorted(second.attrs) == ["call_counter", "note", "split_drop_transferred"]
+
+
+def test_tokens_cannot_go_from_one_part_to_the_other() -> None:
+    body = """
+    %t = stablehlo.create_token : !stablehlo.token
+    %o:2 = stablehlo.optimization_barrier %x, %t : !L, !stablehlo.token
+    %z = stablehlo.after_all %o#1 : !stablehlo.token
+    %b:2 = stablehlo.optimization_barrier %y, %z : !L, !stablehlo.token
+    mpmd.return %o#0, %b#0 : !L, !L
+    """
+    ok, found = diagnostics(program(body), PASS, LOCAL)
+    assert not ok
+    assert "!stablehlo.token" in found[0].message
+
+
+def test_microbatches_share_both_parts() -> None:
+    text = program(PLAIN).replace("@main", "private @step")
+    calls = "\n".join(f"%{i}:2 = mpmd.call @step(%p, %q, %r) : (!A, !A, !B) -> (!B, !A)" for i in range(4))
+    main = (
+        "func.func @main(%p: !A, %q: !A, %r: !B) -> (!B, !A) attributes {topology = #topo} {"
+        f"{calls}\n return %3#0, %3#1 : !B, !A }}"
+    )
+    module = run(main + text, f"mpmd-call-inline,{PASS}", LOCAL)
+    assert len({id(op.body) for op in module.main.body if isinstance(op, FragmentOp)}) == 2
+    assert len([op for op in module.main.body if isinstance(op, FragmentOp)]) == 8
+
+
+# The first stage: the cut comes from the program.
+
+FIRST = """
+func.func @main(%w1: !W, %w2: !W, %x0: !W, %x1: !W, %g: !V) -> (!W, !W) attributes {topology = #topo} {
+  %t = mpmd.transfer %g : (!V) -> !W
+  %0:2 = mpmd.fragment<mesh="alpha", origin=["f"(1)]> (%w2, %x0, %x1, %t)
+      (%b: !M, %c: !M, %d: !M, %e: !M) {
+    %dz2 = stablehlo.sine %e : !M
+    %dw2 = stablehlo.dot_general %d, %dz2, contracting_dims = [0] x [0] : (!M, !M) -> !M
+    %dx1 = stablehlo.dot_general %dz2, %b, contracting_dims = [1] x [1] : (!M, !M) -> !M
+    %dw1 = stablehlo.dot_general %c, %dx1, contracting_dims = [0] x [0] : (!M, !M) -> !M
+    mpmd.return %dw1, %dw2 : !M, !M
+  } : (!W, !W, !W, !W) -> (!W, !W)
+  return %0#0, %0#1 : !W, !W
+}
+"""
+MATRICES = (
+    '!M = tensor<4x4xf32>\n!W = !mpmd.mesh_tensor<"alpha", tensor<4x4xf32>>\n'
+    '!V = !mpmd.mesh_tensor<"beta", tensor<4x4xf32>>\n' + PRELUDE
+)
+CLEAN = "mpmd-fragment-dedup,mpmd-fragment-dce"
+
+
+def test_the_first_stage_is_split_only_on_request() -> None:
+    check(FIRST, PASS, FIRST, MATRICES)
+    check(
+        FIRST,
+        f"{PASS}{{split-first-stage=true}},{CLEAN}",
+        """
+        func.func @main(%w1: !W, %w2: !W, %x0: !W, %x1: !W, %g: !V) -> (!W, !W) attributes {topology = #topo} {
+          %t = mpmd.transfer %g : (!V) -> !W
+          %0:4 = mpmd.fragment<mesh="alpha", origin=["f"(1)]> (%w2, %x0, %x1, %t) {split_keep_transferred}
+              (%b: !M, %c: !M, %d: !M, %e: !M) {
+            %dz2 = stablehlo.sine %e : !M
+            %dx1 = stablehlo.dot_general %dz2, %b, contracting_dims = [1] x [1] : (!M, !M) -> !M
+            mpmd.return %dz2, %d, %dx1, %c : !M, !M, !M, !M
+          } : (!W, !W, !W, !W) -> (!W, !W, !W, !W)
+          %1:2 = mpmd.fragment<mesh="alpha", origin=["f"(1)]> (%0#0, %0#1, %0#2, %0#3) {split_drop_transferred}
+              (%e: !M, %d: !M, %f: !M, %c: !M) {
+            %dw2 = stablehlo.dot_general %d, %e, contracting_dims = [0] x [0] : (!M, !M) -> !M
+            %dw1 = stablehlo.dot_general %c, %f, contracting_dims = [0] x [0] : (!M, !M) -> !M
+            mpmd.return %dw1, %dw2 : !M, !M
+          } : (!W, !W, !W, !W) -> (!W, !W)
+          return %1#0, %1#1 : !W, !W
+        }
+        """,
+        MATRICES,
+    )
+
+
+def test_a_stage_of_one_layer_has_nothing_to_split() -> None:
+    text = FIRST.replace("mpmd.return %dw1, %dw2", "mpmd.return %dw2, %dw2")
+    check(text, f"{PASS}{{split-first-stage=true}}", text, MATRICES)
+
+
+@pytest.mark.parametrize("blocks", [1, 2])
+@pytest.mark.parametrize("first_stage", [False, True])
+def test_weight_gradients_of_a_transformer_depend_on_nothing_transferred(blocks: int, first_stage: bool) -> None:
+    stage = backward_stage(blocks, first_stage=first_stage)
+    module = stage.module.clone()
+    run_passes(module, f"{PASS}{{split-first-stage=true}},{CLEAN}")
+    assert_same_meaning(stage.module, module)
+    first, second = (op for op in module.main.body if isinstance(op, FragmentOp))
+    assert all(v.defining_op is first for v in second.operands)
+    assert not any(isinstance(user, TransferOp) for user in second.users)
+    assert not any(user is second for r in second.results for user in r.users)
+    assert len(second.results) == stage.parameters
+    products = Counter(op.name for op in second.body.block)
+    # One product per weight matrix and nothing else that is big: all of the chain is in the first part.
+    assert products["stablehlo.dot_general"] == MATRICES_OF_A_BLOCK * blocks
+    elementwise = {"stablehlo.exponential", "stablehlo.divide", "stablehlo.tanh", "stablehlo.select"}
+    assert not elementwise & set(products)
+
+
+def test_forwarding_arguments_afterwards_adds_no_transfer_that_the_first_part_does_not_need() -> None:
+    stage = backward_stage(1)
+    module = stage.module
+    run_passes(module, f"{PASS},{CLEAN},canonicalize,mpmd-fragment-dce")
+    first, second = (op for op in module.main.body if isinstance(op, FragmentOp))
+    received = {v for v in second.operands if isinstance(v.defining_op, TransferOp)}
+    assert received <= set(first.operands)

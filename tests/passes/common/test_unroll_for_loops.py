@@ -1,0 +1,115 @@
+"""`mpmd-unroll-for-loops`."""
+
+# ruff: noqa: E501 (MLIR text)
+from __future__ import annotations
+
+import pytest
+
+from util import check, diagnostics, distinct_bodies, run
+
+BEFORE = """
+func.func @main(%p: tensor<ui32>) -> tensor<ui32> attributes {topology = #topo} {
+  %0 = mpmd.for (%p) {iterations = 2 : ui32, unroll_factor = 2 : ui32} (%acc: tensor<ui32>, %index: tensor<ui32>) {
+    %s = stablehlo.add %acc, %index : tensor<ui32>
+    mpmd.return %s : tensor<ui32>
+  } : tensor<ui32>
+  %1 = mpmd.for (%0) {iterations = 1 : ui32, unroll_factor = 1 : ui32} (%acc: tensor<ui32>, %index: tensor<ui32>) {
+    %s = stablehlo.multiply %acc, %acc : tensor<ui32>
+    mpmd.return %s : tensor<ui32>
+  } : tensor<ui32>
+  return %1 : tensor<ui32>
+}
+"""
+AFTER = """
+func.func @main(%arg0: tensor<ui32>) -> tensor<ui32> attributes {topology = #topo} {
+  %c = stablehlo.constant {unroll_counter = 0 : ui32} dense<0> : tensor<ui32>
+  %0 = stablehlo.add %arg0, %c {unroll_counter = 0 : ui32} : tensor<ui32>
+  %c_0 = stablehlo.constant {unroll_counter = 1 : ui32} dense<1> : tensor<ui32>
+  %1 = stablehlo.add %0, %c_0 {unroll_counter = 1 : ui32} : tensor<ui32>
+  %c_1 = stablehlo.constant {unroll_counter = 2 : ui32} dense<0> : tensor<ui32>
+  %2 = stablehlo.multiply %1, %1 {unroll_counter = 2 : ui32} : tensor<ui32>
+  return %2 : tensor<ui32>
+}
+"""
+
+
+def test_example() -> None:
+    check(BEFORE, "mpmd-unroll-for-loops", AFTER)
+
+
+def test_values_from_outside_may_be_used_and_yielded() -> None:
+    check(
+        """
+        func.func @main(%p: tensor<ui32>, %q: tensor<ui32>) -> (tensor<ui32>, tensor<ui32>) attributes {topology = #topo} {
+          %0:2 = mpmd.for (%p, %p) {iterations = 2 : ui32, unroll_factor = 2 : ui32}
+              (%a: tensor<ui32>, %b: tensor<ui32>, %i: tensor<ui32>) {
+            %s = stablehlo.add %b, %q {unroll_counter = 9 : ui32} : tensor<ui32>
+            mpmd.return %q, %s : tensor<ui32>, tensor<ui32>
+          } : tensor<ui32>, tensor<ui32>
+          return %0#0, %0#1 : tensor<ui32>, tensor<ui32>
+        }
+        """,
+        "mpmd-unroll-for-loops",
+        """
+        func.func @main(%p: tensor<ui32>, %q: tensor<ui32>) -> (tensor<ui32>, tensor<ui32>) attributes {topology = #topo} {
+          %c0 = stablehlo.constant {unroll_counter = 0 : ui32} dense<0> : tensor<ui32>
+          %0 = stablehlo.add %p, %q {unroll_counter = 0 : ui32} : tensor<ui32>
+          %c1 = stablehlo.constant {unroll_counter = 1 : ui32} dense<1> : tensor<ui32>
+          %1 = stablehlo.add %0, %q {unroll_counter = 1 : ui32} : tensor<ui32>
+          return %q, %1 : tensor<ui32>, tensor<ui32>
+        }
+        """,
+    )
+
+
+def test_only_the_clone_itself_is_marked_and_bodies_are_shared() -> None:
+    module = run(
+        """
+        func.func @main(%p: !A) -> !A attributes {topology = #topo} {
+          %0 = mpmd.for (%p) {iterations = 3 : ui32, unroll_factor = 3 : ui32} (%x: !A, %i: tensor<ui32>) {
+            %1 = mpmd.fragment<mesh="alpha", origin=["f"]> (%x) (%a: tensor<4xf32>) {
+              %b = stablehlo.negate %a : tensor<4xf32>
+              mpmd.return %b : tensor<4xf32>
+            } : (!A) -> !A
+            mpmd.return %1 : !A
+          } : !A
+          return %0 : !A
+        }
+        """,
+        "mpmd-unroll-for-loops",
+    )
+    made = [op for op in module.main.body if op.name == "mpmd.fragment"]
+    assert [f.attrs["unroll_counter"].text for f in made] == ["0 : ui32", "1 : ui32", "2 : ui32"]
+    assert distinct_bodies(module) == 1
+    assert not made[0].body.block.first.attrs
+
+
+LOOP = """
+func.func @main(%p: tensor<ui32>) -> tensor<ui32> attributes {{topology = #topo}} {{
+  %0 = mpmd.for (%p) {{iterations = 4 : ui32{outer}}} (%x: tensor<ui32>, %i: tensor<ui32>) {{
+    {inner}
+    mpmd.return %x : tensor<ui32>
+  }} : tensor<ui32>
+  return %0 : tensor<ui32>
+}}
+"""
+INNER = """
+    %1 = mpmd.for (%x) {iterations = 2 : ui32, unroll_factor = 2 : ui32} (%y: tensor<ui32>, %j: tensor<ui32>) {
+      mpmd.return %y : tensor<ui32>
+    } : tensor<ui32>
+"""
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner", "message"),
+    [
+        ("", "", "it has no unroll factor"),
+        (", unroll_factor = 2 : ui32", "", "its factor is 2"),
+        (", unroll_factor = 4 : ui32", INNER, "nested loops cannot be unrolled"),
+    ],
+)
+def test_errors(outer: str, inner: str, message: str) -> None:
+    ok, found = diagnostics(LOOP.format(outer=outer, inner=inner), "mpmd-unroll-for-loops")
+    assert not ok
+    assert message in found[0].message
+    assert bool(found[0].notes) == bool(inner)
