@@ -8,12 +8,13 @@ one pass over the graph gives the order without any scanning (section 0.3 of the
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable, Sequence
 
 from ..ir.bodies import free_values
 from ..ir.core import Block, Op
 
-__all__ = ["Join", "apply_order", "block_dependencies", "scan_order", "sort_block"]
+__all__ = ["Join", "apply_order", "block_dependencies", "ranked_order", "scan_order", "sort_block"]
 
 
 class Join:
@@ -96,6 +97,26 @@ def scan_order(
     if taken < total:
         return None
     return sorted(range(n), key=lambda i: (scan[i], i))
+
+
+def ranked_order(preds: Sequence[Sequence[int]], rank: Sequence[int]) -> list[int]:
+    """Ops 0..n-1 in an order that respects `preds` and otherwise takes the lowest rank first."""
+    waiting = [len(p) for p in preds]
+    succs: list[list[int]] = [[] for _ in preds]
+    for i, ps in enumerate(preds):
+        for p in ps:
+            succs[p].append(i)
+    ready = [(rank[i], i) for i, count in enumerate(waiting) if count == 0]
+    heapq.heapify(ready)
+    order: list[int] = []
+    while ready:
+        _, node = heapq.heappop(ready)
+        order.append(node)
+        for s in succs[node]:
+            waiting[s] -= 1
+            if waiting[s] == 0:
+                heapq.heappush(ready, (rank[s], s))
+    return order
 
 
 def _order_with_cycles(preds: Sequence[Sequence[int]]) -> list[int]:

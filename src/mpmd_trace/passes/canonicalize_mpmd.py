@@ -1,7 +1,7 @@
-"""Canonicalisation that keeps bodies shared: what MLIR's `canonicalize` does, without printing the module.
+"""Canonicalisation that keeps bodies shared: what MLIR's `canonicalize` does.
 
-Functions that hold only ops of the mpmd dialect are rewritten here; each distinct body goes through MLIR once.
-Functions with other ops at the top level go through MLIR as a whole.
+Functions that hold only ops of the mpmd dialect are rewritten here, and each distinct body goes through
+MLIR once.  Functions with other ops at the top level go through MLIR as a whole.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PIPELINE = (
 
 @dataclasses.dataclass(frozen=True)
 class CanonicalizeMpmd(Pass):
-    """No op has a simpler form: no dead ops, no transfer to the type a value has, no result that is an operand.
+    """No op has a simpler form: no dead ops, no transfer to a value's own type, no result that is an operand.
 
         %0 = mpmd.transfer %a : (A) -> A
         %1:2 = mpmd.fragment<mesh="m", origin=["f"]> (%0) (%x) { y = f(x); return x, y }

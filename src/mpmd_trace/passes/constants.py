@@ -18,7 +18,10 @@ __all__ = ["ConstantUniquer", "with_unique_constants"]
 
 
 class ConstantUniquer:
-    """Uniques constants in the order in which `visit` is called; `replace(op, known)` redirects uses and erases."""
+    """Uniques constants in the order of the calls of `visit`.
+
+    `replace(op, known)` redirects the uses of `op` and erases it.
+    """
 
     def __init__(self, replace: Callable[[Op, Op], None]) -> None:
         self._replace = replace

@@ -1,4 +1,4 @@
-"""Common subexpression elimination that keeps bodies shared: what MLIR's `cse` does, without printing the module."""
+"""Common subexpression elimination that keeps bodies shared: what MLIR's `cse` does."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Hashable
 from typing import ClassVar
 
 from ..ir.attributes import dict_text
-from ..ir.bodies import remembered
-from ..ir.core import Op, Region, Value
+from ..ir.bodies import fingerprint
+from ..ir.core import Op
 from ..ir.diagnostics import Diagnostics
 from ..ir.ops import FuncOp, Module
 from ..ir.semantics import is_removable, trivially_dead
@@ -16,10 +16,6 @@ from .base import Pass
 from .mlir_parts import frozen_bodies, result_of, run_on_bodies, run_on_functions
 
 __all__ = ["CseNative"]
-
-_COMMUTATIVE = frozenset(
-    f"stablehlo.{name}" for name in ("add", "and", "maximum", "minimum", "multiply", "or", "xor")
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,39 +75,11 @@ def _eliminate(function: FuncOp) -> bool:
 
 def _key(op: Op) -> Hashable:
     """What two ops share iff one can replace the other."""
-    operands = [id(value) for value in op.operands]
-    if op.name in _COMMUTATIVE:
-        operands.sort()
     return (
         op.name,
-        tuple(operands),
-        tuple(id(r.type) for r in op.results),
+        tuple(id(value) for value in op.operands),
+        tuple(id(result.type) for result in op.results),
         dict_text(op.props),
         dict_text(op.attrs),
-        tuple(_structure(body) for body in op.regions),
+        tuple(fingerprint(body) for body in op.regions),
     )
-
-
-def _structure(body: Region) -> str:
-    """A text that two bodies share iff they compute the same, up to the order of commutative operands."""
-    return remembered(body, "structure", lambda: _region_text(body, {}))
-
-
-def _region_text(region: Region, numbers: dict[Value, int]) -> str:
-    lines: list[str] = []
-    for block in region.blocks:
-        for arg in block.args:
-            numbers[arg] = len(numbers)
-            lines.append(f"arg {arg.type}")
-        for op in block:
-            operands = [numbers[value] for value in op.operands]
-            if op.name in _COMMUTATIVE:
-                operands.sort()
-            nested = [_region_text(r, numbers) for r in op.regions]
-            for result in op.results:
-                numbers[result] = len(numbers)
-            types = ", ".join(r.type.text for r in op.results)
-            lines.append(
-                f"{op.name}{operands} <{dict_text(op.props)}> {{{dict_text(op.attrs)}}} {types} {nested}"
-            )
-    return "\n".join(lines)

@@ -135,8 +135,8 @@ class _Reader:
         rest = self.text[self.position :]
         found = f"found '{rest[:40]}{'...' if len(rest) > 40 else ''}'" if rest else "the text ends"
         return MpmdError(
-            f"expected {wanted} at character {self.position} of the rule, but {found}; rules contain no blanks "
-            f"and look like FragmentMergeRule(sources=[INFO,INFO],target=INFO) or "
+            f"expected {wanted} at character {self.position} of the rule, but {found}; rules contain no "
+            f"blanks and look like FragmentMergeRule(sources=[INFO,INFO],target=INFO) or "
             f"FragmentScheduleRule(ordered_fragments=[INFO->INFO]) with infos like "
             f'FragmentInfo(origins=["f"(1)],stage=0,call_counter=2,mesh_name="m")\n  in: {self.text}'
         )

@@ -1,7 +1,7 @@
 """The greedy pattern driver: applies patterns until nothing changes, in the order of MLIR's driver.
 
-Ops are kept on a work stack, so the order of visits is from the last op to the first, and an op that a pattern
-creates or touches comes next.  Unused ops without effects are erased on the way.  The frozen bodies of
+Ops are kept on a work stack, so visits go from the last op to the first, and an op that a pattern creates
+or touches comes next.  Unused ops without effects are erased on the way.  The frozen bodies of
 fragments and named computations are units here: their dead ops and constants are cleaned by remembered
 functions from bodies to bodies when a round starts; patterns are not tried inside of them.
 """

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import ClassVar
 
 from ..ir.diagnostics import Diagnostics, MpmdError
 from ..ir.ops import Module
 from ..ir.parser import parse_generic
 from .base import Pass
+from .options import REPEATED
 
 __all__ = ["MlirPass", "is_upstream"]
-
-#: Upstream passes that work on single functions.
-_ON_FUNCTIONS = frozenset({"chlo-legalize-to-stablehlo"})
-
 
 def is_upstream(name: str) -> bool:
     """Whether jaxlib registers a pass of this name."""
     from ..jax_compat.mlir import pipeline_parses
 
-    return pipeline_parses(f"builtin.module({name})") or pipeline_parses(
+    return pipeline_parses(f"builtin.module({name})") or _on_functions(name)
+
+
+def _on_functions(name: str) -> bool:
+    """Whether the upstream pass works on single functions only."""
+    from ..jax_compat.mlir import pipeline_parses
+
+    return not pipeline_parses(f"builtin.module({name})") and pipeline_parses(
         f"builtin.module(func.func({name}))"
     )
 
@@ -34,15 +39,34 @@ class MlirPass(Pass):
     pipeline: str = ""
     on_functions: bool | None = None
 
+    @classmethod
+    def checked(cls, name: str, options: Mapping[str, str | None]) -> MlirPass:
+        """The pass with options as text.  Raises `MpmdError` when jaxlib does not accept them."""
+        from ..jax_compat.mlir import expand_pipeline, pipeline_parses
+
+        text = " ".join(
+            key if value is None else " ".join(f"{key}={v}" for v in value.split(REPEATED))
+            for key, value in options.items()
+        )
+        one = cls(f"{name}{{{text}}}" if text else name)
+        if not pipeline_parses(one.anchored):
+            expand_pipeline(one.anchored)  # says what is wrong
+        return one
+
+    @property
+    def anchored(self) -> str:
+        """The pipeline with the ops that it works on."""
+        nested = self.on_functions
+        if nested is None:
+            nested = _on_functions(self.pipeline.partition("{")[0])
+        return f"builtin.module({f'func.func({self.pipeline})' if nested else self.pipeline})"
+
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
         from ..jax_compat.mlir import run_pipeline
 
-        bare = self.pipeline.partition("{")[0]
-        nested = bare in _ON_FUNCTIONS if self.on_functions is None else self.on_functions
-        text = f"func.func({self.pipeline})" if nested else self.pipeline
         before = module.to_generic(debug_info=True)
         try:
-            after, found = run_pipeline(before, f"builtin.module({text})", allow_unregistered=True)
+            after, found = run_pipeline(before, self.anchored, allow_unregistered=True)
         except MpmdError as error:
             diagnostics.found += error.diagnostics
             diagnostics.fail()

@@ -11,7 +11,7 @@ from typing import Any
 from ..ir.diagnostics import MpmdError
 from .base import Pass
 
-__all__ = ["convert", "make_pass", "parse_options", "parse_pipeline", "split_outside"]
+__all__ = ["REPEATED", "convert", "make_pass", "parse_options", "parse_pipeline", "split_outside"]
 
 _OPEN, _CLOSE = "([{", ")]}"
 
@@ -36,10 +36,22 @@ def split_outside(text: str, separators: str) -> list[str]:
 
 
 def _unwrap(text: str) -> str:
-    for left, right in ("{}", "''", '""'):
-        if len(text) >= 2 and text[0] == left and text[-1] == right:
-            return text[1:-1]
-    return text
+    """`text` without the braces or quotes around the whole of it."""
+    if len(text) < 2 or text[0] + text[-1] not in ("{}", "''", '""'):
+        return text
+    depth, quote = 0, ""
+    for i, char in enumerate(text):
+        if quote:
+            quote = "" if char == quote else quote
+        elif char in "\"'":
+            quote = char
+        elif char in _OPEN:
+            depth += 1
+        elif char in _CLOSE:
+            depth -= 1
+        if depth == 0 and not quote and i < len(text) - 1:
+            return text  # the first one closes before the end: {a},{b}
+    return text[1:-1]
 
 
 def convert(text: str | None, annotation: Any, default: Any, where: str) -> Any:
@@ -56,7 +68,7 @@ def convert(text: str | None, annotation: Any, default: Any, where: str) -> Any:
     text = _unwrap(text)
     if annotation is int:
         try:
-            return int(text)
+            return int(text, 0) if text.lstrip("+-")[:2].lower() in ("0x", "0b", "0o") else int(text)
         except ValueError:
             raise MpmdError(f"{where} is a whole number, not '{text}'") from None
     if annotation is str:
@@ -67,12 +79,17 @@ def convert(text: str | None, annotation: Any, default: Any, where: str) -> Any:
     raise TypeError(f"{where}: options of type {annotation} are not supported")
 
 
+#: Between the values of an option that is written several times: lists grow, otherwise the last one counts.
+REPEATED = "\0"
+
+
 def parse_options(text: str) -> dict[str, str | None]:
     """`a=1 b={x y} flag` as a dictionary; None where no value is written."""
     options: dict[str, str | None] = {}
-    for part in split_outside(text, " \n\t"):
+    for part in split_outside(_unwrap(text.strip()), " \n\t"):
         name, sep, value = part.partition("=")
-        options[name] = value if sep else None
+        before = options.get(name)
+        options[name] = (value if before is None else before + REPEATED + value) if sep else None
     return options
 
 
@@ -94,6 +111,9 @@ def make_pass(cls: type[Pass], options: dict[str, str | None]) -> Pass:
             raise MpmdError(
                 f"{cls.name} has no option '{name}'{nearest(name, fields) or known}"
             )
+        if text is not None and REPEATED in text:
+            several = typing.get_origin(hints[field.name]) is tuple
+            text = ",".join(text.split(REPEATED)) if several else text.rpartition(REPEATED)[2]
         values[field.name] = convert(
             text, hints[field.name], field.default, f"option {cls.name} {name}"
         )

@@ -9,7 +9,7 @@ from ..ir.diagnostics import MpmdError
 from .base import Pass
 from .options import make_pass, nearest, parse_pipeline
 
-__all__ = ["PASSES", "PIPELINES", "build", "get_pass", "pass_class", "pipeline_class"]
+__all__ = ["PASSES", "PIPELINES", "build", "fill", "get_pass", "pass_class", "pipeline_class"]
 
 #: Name of a pass -> `module:Class` below `mpmd_trace.passes`.
 PASSES: dict[str, str] = {}
@@ -17,7 +17,10 @@ PASSES: dict[str, str] = {}
 PIPELINES: dict[str, str] = {}
 
 
-def _fill() -> None:
+def fill() -> None:
+    """Make `PASSES` and `PIPELINES` complete; no pass is imported."""
+    if PASSES:
+        return
     from . import tables
 
     for table in tables.PASS_TABLES:
@@ -33,15 +36,13 @@ def _load(where: str) -> type[Pass]:
 
 def pass_class(name: str) -> type[Pass] | None:
     """The class of one of our passes, or None."""
-    if not PASSES:
-        _fill()
+    fill()
     return _load(PASSES[name]) if name in PASSES else None
 
 
 def pipeline_class(name: str) -> type[Pass] | None:
     """The class of one of our pipelines, or None."""
-    if not PASSES:
-        _fill()
+    fill()
     return _load(PIPELINES[name]) if name in PIPELINES else None
 
 
@@ -60,8 +61,7 @@ def get_pass(name: str, options: dict[str, str | None] | None = None) -> list[Pa
     if cls is not None:
         return [make_pass(cls, options or {})]
     if is_upstream(name):
-        text = " ".join(k if v is None else f"{k}={v}" for k, v in (options or {}).items())
-        return [MlirPass(f"{name}{{{text}}}" if text else name)]
+        return [MlirPass.checked(name, options or {})]
     known = [*PASSES, *PIPELINES, "canonicalize", "cse", "symbol-dce", "inline"]
     raise MpmdError(f"there is no pass or pipeline '{name}'{nearest(name, known)}")
 

@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class AbsorbInferredFragments(FunctionPass):
-    """Root fragments contain the inferred fragments next to them, so that callees look as the user wrote them.
+    """Root fragments contain the inferred fragments next to them: callees look as the user wrote them.
 
         %0 = mpmd.fragment<mesh="m", origin=[]> (%a) (%x) { y = add(x, x); return y }
         %1 = mpmd.fragment<mesh="m", origin=["f"]> (%0) (%x) { y = f(x); return y }
@@ -46,7 +46,7 @@ class AbsorbInferredFragments(FunctionPass):
         if not result.converged:
             raise diagnostics.fatal(
                 function,
-                f"@{function.sym_name} has inferred fragments that still change after ten rounds of absorbing",
+                f"@{function.sym_name} has inferred fragments that still change after ten rounds",
             )
         if function.is_entry_point:
             for op in walk_mutable(function.regions[0]):

@@ -25,7 +25,7 @@ _EMPTY = BodyBuilder().finish([])
 
 
 class _Slot:
-    """An operand of a group's fragment; `same` is the slot that took over, `inside` that a member makes it."""
+    """An operand of a group's fragment; `same` is the slot that took over, `inside`: a member makes it."""
 
     __slots__ = ("inside", "same", "value")
 

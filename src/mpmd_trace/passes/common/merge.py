@@ -96,7 +96,7 @@ def merge_fragments(
 
 
 def merged_call_counter(producer: FragmentOp, consumer: FragmentOp) -> int | None:
-    """The microbatch number of the merged fragment: the one that exists, the user's if both exist and differ."""
+    """The microbatch number of the merged fragment: the one there is; the user's when two differ."""
     first, second = call_counter(producer), call_counter(consumer)
     if first is None or second is None or first == second:
         return second if first is None else first

@@ -24,9 +24,9 @@ class MergeUserFragmentsIntoSchedulingUnits(FunctionPass):
     """Consecutive user fragments of one phase, microbatch and stage are one fragment.
 
         %0 = mpmd.fragment<mesh="m", origin=["f"(1)]> (%a) (%x) { y = f(x); return y }
-        %1 = mpmd.fragment<mesh="m", origin=["g"(1)], stage=0> (%0) {call_counter = 4 : ui32} (%x) { ... g(x) }
+        %1 = mpmd.fragment<mesh="m", origin=["g"(1)], stage=0> (%0) {call_counter = 4 : ui32} (%x) { g(x) }
     becomes
-        %1 = mpmd.fragment<mesh="m", origin=["f"(1), "g"(1)], stage=0> (%a) {call_counter = 4 : ui32} (%x) {...}
+        %1 = mpmd.fragment<mesh="m", origin=["f"(1), "g"(1)], stage=0> (%a) {call_counter = 4 : ui32} ...
     """
 
     name: ClassVar[str] = "mpmd-merge-user-fragments-into-scheduling-units"

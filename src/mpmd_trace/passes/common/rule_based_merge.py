@@ -69,9 +69,9 @@ class RuleBasedMerge(FunctionPass):
         if not sort_block(function.body):
             raise diagnostics.fatal(
                 function,
-                "Cycle detected in the program, not all fragments could be properly merged. Merging the groups "
-                "named by the rules makes fragments wait for each other: leave out the members between which "
-                "another fragment or a transfer lies",
+                "Cycle detected in the program, not all fragments could be properly merged. Merging the "
+                "groups named by the rules makes fragments wait for each other: leave out the members "
+                "between which another fragment or a transfer lies",
             )
         if self.remove_control_dependencies:
             remove_control_dependencies(function)

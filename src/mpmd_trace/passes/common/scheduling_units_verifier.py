@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class SchedulingUnitsVerifier(FunctionPass):
-    """Every mesh is known to have one forward and one backward fragment per microbatch, or a warning says so."""
+    """A warning has told about each mesh without one forward and one backward unit per microbatch."""
 
     name: ClassVar[str] = "mpmd-scheduling-units-verifier"
     summary: ClassVar[str] = "warn unless each mesh has one forward and one backward unit per microbatch"
@@ -49,9 +49,9 @@ class SchedulingUnitsVerifier(FunctionPass):
                 if found != microbatches:
                     diagnostics.warning(
                         function,
-                        f"Number of {phase} scheduling units in mesh {mesh} does not match expected number for "
-                        f"{microbatches} microbatches. Got {found}. A pipeline schedule needs one {phase} "
-                        f"fragment per microbatch: check that no inferred computation or transfer splits "
+                        f"Number of {phase} scheduling units in mesh {mesh} does not match expected number "
+                        f"for {microbatches} microbatches. Got {found}. A pipeline schedule needs one "
+                        f"{phase} fragment per microbatch: check that no inferred computation or transfer splits "
                         f"the {phase} pass on this mesh, and that every named computation is inside a call",
                     )
         return False

@@ -79,7 +79,7 @@ class VerifyStageMerging(FunctionPass):
             f"call_count={-1 if counter is None else counter}, split_type={split or 'nullopt'}, "
             f"is_remat={int(remat)}] for current fragment with origin: {origins}. "
             f"The earlier one is the {describe_fragment(other)}. The two were not merged because something "
-            f"between them needs the first or feeds the second from another mesh; give them different stages, "
-            f"or move the computation that is in between into one of them",
+            f"between them needs the first or feeds the second from another mesh; give them different "
+            f"stages, or move the computation that is in between into one of them",
         )
         diagnostics.fail()

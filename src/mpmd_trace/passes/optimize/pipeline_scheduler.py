@@ -11,7 +11,7 @@ from ...ir.core import Op
 from ...ir.diagnostics import Diagnostics
 from ...ir.ops import FragmentOp, FuncOp, Module
 from ..base import FunctionPass, option
-from ..block_order import Join, apply_order, block_dependencies, scan_order, sort_block
+from ..block_order import Join, apply_order, block_dependencies, ranked_order, scan_order, sort_block
 from ..control_dependencies import add_control_dependency, remove_control_dependencies
 from ..fragment_info import call_counter, is_scheduling_unit, single_transpose_count, split_type
 from ..mesh_order import schedulable_meshes
@@ -175,13 +175,30 @@ class PipelineScheduler(FunctionPass):
         except ScheduleError as error:
             raise diagnostics.fatal(function, str(error)) from None
         if order is None:
-            raise diagnostics.fatal(
-                function,
-                "the schedule contradicts the data flow: following it on every mesh, some fragments would wait "
-                "for each other forever; check the order of actions, or that microbatches do not depend on "
-                "each other",
+            log.warning(
+                "%s: the schedule cannot be followed exactly: the program's data flow orders some fragments "
+                "the other way round (gradients that are added up from the first microbatch to the last one, "
+                "for example, against backwards from the last to the first); those keep the program's order.",
+                function.loc,
             )
+            order = self._nearest_order(ops, units, constraints)
         return apply_order(function.body, order)
+
+    def _nearest_order(
+        self, ops: Sequence[Op], units: dict[FragmentOp, Unit], constraints: Sparse
+    ) -> list[Op]:
+        """The order of the schedule as far as the uses allow; other ops come as soon as they can."""
+        rank = [-1] * len(ops)
+        by_mesh: dict[str, list[Unit]] = {}
+        for unit in units.values():
+            by_mesh.setdefault(unit.mesh, []).append(unit)
+        for group in by_mesh.values():
+            found = constraints(group)
+            for chain in found.chains if found is not None else ():
+                for place, members in enumerate(chain):
+                    for unit in members:
+                        rank[unit.index] = place
+        return [ops[i] for i in ranked_order(block_dependencies(ops), rank)]
 
     def _add_pair_by_pair(self, units: dict[FragmentOp, Unit], before: Predicate) -> None:
         """The reference's way: every independent pair of a mesh, each edge visible to the next question."""

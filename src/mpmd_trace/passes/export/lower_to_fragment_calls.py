@@ -1,0 +1,247 @@
+"""`mpmd-lower-to-fragment-calls`: one function per distinct fragment body, mesh and sharding.
+
+Source: section 4.10 of the specification of the export passes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Hashable
+from typing import ClassVar, cast
+
+from ...ir.attributes import (
+    ArrayAttr,
+    Attribute,
+    DictAttr,
+    IntegerAttr,
+    MeshAttr,
+    StringAttr,
+    SymbolRefAttr,
+    TypeAttr,
+)
+from ...ir.bodies import fingerprint
+from ...ir.core import Region, Value, make_op
+from ...ir.diagnostics import Diagnostics
+from ...ir.ops import FragmentOp, FuncOp, Module, make_return
+from ...ir.shardings import sharding_class
+from ...ir.types import MeshTensorType, Type, function_type
+from ..base import Pass, option
+from .function_names import function_name, is_forward_only, module_suffix
+from .manual_computations import renamed_meshes, uses_foreign_meshes
+from .value_attrs import EMPTY, value_dicts
+
+__all__ = ["LowerToFragmentCalls"]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass
+class _Group:
+    """Fragments that call one function."""
+
+    number: int
+    members: list[FragmentOp]
+    function: FuncOp | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class LowerToFragmentCalls(Pass):
+    """No fragment is left: each calls a function that holds its body.
+
+    Fragments on one mesh with the same body, argument and result attributes and shardings share a function.
+
+        %a = mpmd.fragment<mesh="m", origin=["f"]> (%p) {call_counter = 0 : ui32, ..} (%x: tensor<4xf32>) {..}
+        %b = mpmd.fragment<mesh="m", origin=["f"]> (%q) {call_counter = 1 : ui32, ..} (%x: tensor<4xf32>) {..}
+    becomes
+        %a = mpmd.fragment_call<mesh="m", origin=["f"]> @p0_f_calls0to1.main(%p) : (!m) -> !m
+        %b = mpmd.fragment_call<mesh="m", origin=["f"]> @p0_f_calls0to1.main(%q) : (!m) -> !m
+        func.func @p0_f_calls0to1.main(%x: tensor<4xf32>) -> tensor<4xf32> attributes {mesh_shape = ..} {..}
+    """
+
+    name: ClassVar[str] = "mpmd-lower-to-fragment-calls"
+    summary: ClassVar[str] = "turn fragments into calls of one function per distinct body and mesh"
+
+    verbose_logging: bool = option(False, "log the fragments of every mesh with their functions")
+    share_across_shardings: bool = option(
+        False, "let fragments of different shardings share a function, which has those of the first"
+    )
+
+    def run(self, module: Module, diagnostics: Diagnostics) -> bool:
+        fragments = _walk_fragments(module)
+        if not fragments:
+            return False
+        groups, group_of = _grouped(fragments, not self.share_across_shardings)
+        taken = {
+            symbol.value
+            for op in module.body
+            if isinstance(symbol := op.attr("sym_name"), StringAttr)
+        }
+        forward_only, suffix = is_forward_only(fragments), module_suffix(module)
+        topology = module.topology
+        for group in groups:
+            first = group.members[0]
+            mesh = None if topology is None else topology.meshes.get(first.mesh)
+            if mesh is None:
+                raise diagnostics.fatal(
+                    first, f"the mesh '{first.mesh}' of the fragment is not in the topology of the module"
+                )
+            name = function_name(group.number, group.members, forward_only, suffix)
+            if name in taken:
+                raise diagnostics.fatal(
+                    first,
+                    f"the fragment is to become the function @{name}, but the module has a symbol of that "
+                    f"name "
+                    f"already; rename that symbol",
+                )
+            taken.add(name)
+            group.function = _make_function(group, name, mesh)
+            if uses_foreign_meshes(group.function, first.mesh):
+                renamed_meshes(module, group.function, first.mesh, mesh)
+        if self.verbose_logging:
+            _report(module, fragments, group_of)
+        for op in fragments:
+            _replace_by_call(op, group_of[op])
+        for group in groups:
+            module.body.append(cast(FuncOp, group.function))
+        return True
+
+
+def _walk_fragments(module: Module) -> list[FragmentOp]:
+    found: list[FragmentOp] = []
+
+    def visit(region: Region) -> None:
+        for block in region.blocks:
+            for op in block:
+                if isinstance(op, FragmentOp):
+                    found.append(op)
+                    continue
+                for nested in op.regions:
+                    if not nested.frozen:
+                        visit(nested)
+
+    for function in module.functions:
+        for region in function.regions:
+            visit(region)
+    return found
+
+
+def _grouped(
+    fragments: list[FragmentOp], by_sharding: bool
+) -> tuple[list[_Group], dict[FragmentOp, _Group]]:
+    """The groups in order of their first members.  Bodies that are one object are not compared."""
+    texts: dict[str, Region] = {}
+    representative: dict[Region, Region] = {}
+    classes: dict[object, int] = {}  # of shardings in effect
+    class_of: dict[Type, int] = {}
+    groups: dict[Hashable, _Group] = {}
+    group_of: dict[FragmentOp, _Group] = {}
+
+    def sharding_of(value: Value) -> int:
+        type = value.type
+        found = class_of.get(type)
+        if found is None:
+            key = sharding_class(type.sharding) if isinstance(type, MeshTensorType) else None
+            found = class_of[type] = classes.setdefault(key, len(classes))
+        return found
+
+    for op in fragments:
+        body = representative.get(op.body)
+        if body is None:
+            body = representative[op.body] = texts.setdefault(fingerprint(op.body), op.body)
+        key = (
+            op.mesh,
+            body,
+            op.attrs.get("arg_attrs"),
+            op.attrs.get("res_attrs"),
+            tuple([sharding_of(v) for v in op.operands]) if by_sharding else (),
+            tuple([sharding_of(r) for r in op.results]) if by_sharding else (),
+        )
+        group = groups.get(key)
+        if group is None:
+            group = groups[key] = _Group(len(groups), [])
+        group.members.append(op)
+        group_of[op] = group
+    return list(groups.values()), group_of
+
+
+def _make_function(group: _Group, name: str, mesh: MeshAttr) -> FuncOp:
+    first = group.members[0]
+    region = first.body.clone()
+    block = region.block
+    terminator = block.terminator
+    returned = terminator.operands
+    loc = terminator.loc
+    terminator.erase()
+    new_return = make_return(returned, "func.return")
+    new_return.loc = loc
+    block.append(new_return)
+    attrs: dict[str, Attribute] = {"mesh_shape": mesh}
+    reserved = [
+        found.value
+        for op in group.members
+        if isinstance(found := op.attrs.get("reserved_hbm_bytes"), IntegerAttr)
+    ]
+    if reserved:
+        attrs["reserved_hbm_bytes"] = IntegerAttr.get(max(reserved), "i64")
+    type = function_type(tuple(a.type for a in block.args), tuple(v.type for v in returned))
+    props: dict[str, Attribute] = {
+        "sym_name": StringAttr.get(name),
+        "function_type": TypeAttr.get(type),
+    }
+    function = cast(
+        FuncOp, make_op("func.func", props=props, attrs=attrs, regions=[region], loc=first.loc)
+    )
+    function.set_all_arg_attrs(_signature(first, "arg_attrs", first.operands))
+    function.set_all_res_attrs(_signature(first, "res_attrs", list(first.results)))
+    return function
+
+
+def _signature(op: FragmentOp, which: str, values: list[Value]) -> list[DictAttr]:
+    """The attributes of the function's arguments or results: those of the fragment plus the shardings."""
+    dicts = list(value_dicts(op, which) or [EMPTY] * len(values))
+    for i, value in enumerate(values):
+        if isinstance(value.type, MeshTensorType) and value.type.sharding is not None:
+            dicts[i] = dicts[i].with_("sdy.sharding", value.type.sharding)
+    return dicts
+
+
+def _replace_by_call(op: FragmentOp, group: _Group) -> None:
+    assert group.function is not None and op.block is not None
+    props: dict[str, Attribute] = {
+        "callee": SymbolRefAttr.get(group.function.sym_name),
+        "mesh_name": op.props["mesh_name"],
+        "origin": op.props.get("origin", ArrayAttr.get(())),
+    }
+    attrs = {"remat": op.attrs["remat"]} if "remat" in op.attrs else {}
+    call = make_op(
+        "mpmd.fragment_call",
+        op.operands,
+        [r.type for r in op.results],
+        props=props,
+        attrs=attrs,
+        loc=op.loc,
+    )
+    op.block.insert_before(op, call)
+    op.replace_all_uses_with(call.results)
+    op.erase()
+
+
+def _report(
+    module: Module, fragments: list[FragmentOp], group_of: dict[FragmentOp, _Group]
+) -> None:
+    topology = module.topology
+    assert topology is not None
+    for mesh in topology.meshes:
+        _log.info("fragments of mesh '%s', in program order:", mesh)
+        for op in fragments:
+            if op.mesh == mesh:
+                function = group_of[op].function
+                assert function is not None
+                _log.info(
+                    "  @%s origins=[%s] stage=%s call_counter=%s",
+                    function.sym_name,
+                    ", ".join(o.short for o in op.origin),
+                    op.stage,
+                    op.call_counter,
+                )

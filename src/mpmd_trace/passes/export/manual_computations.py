@@ -1,0 +1,87 @@
+"""Manual computations of a lowered function speak of the mesh by the name that it has in the topology.
+
+Source: section 4.10 ("Functions") of the specification of the export passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from ...ir.attributes import (
+    ArrayAttr,
+    Attribute,
+    DictAttr,
+    MeshAttr,
+    StringAttr,
+    TensorShardingAttr,
+    TensorShardingPerValueAttr,
+)
+from ...ir.core import Op, Region, make_op
+from ...ir.ops import FuncOp, Module
+
+__all__ = ["renamed_meshes", "uses_foreign_meshes"]
+
+
+def map_shardings(
+    attribute: Attribute, change: Callable[[TensorShardingAttr], TensorShardingAttr]
+) -> Attribute:
+    """The attribute with every sharding in it replaced."""
+    if isinstance(attribute, TensorShardingAttr):
+        return change(attribute)
+    if isinstance(attribute, TensorShardingPerValueAttr):
+        return TensorShardingPerValueAttr.get(change(s) for s in attribute.shardings)
+    if isinstance(attribute, ArrayAttr):
+        return ArrayAttr.get(map_shardings(e, change) for e in attribute.elements)
+    if isinstance(attribute, DictAttr):
+        return DictAttr.get({k: map_shardings(v, change) for k, v in attribute.entries.items()})
+    return attribute
+
+
+def _manual_ops(function: FuncOp) -> Iterator[Op]:
+    """The manual computations and everything nested in them."""
+
+    def visit(region: Region, inside: bool) -> Iterator[Op]:
+        for block in region.blocks:
+            for op in block:
+                here = inside or op.name == "sdy.manual_computation"
+                if here:
+                    yield op
+                for nested in op.regions:
+                    yield from visit(nested, here)
+
+    for region in function.regions:
+        yield from visit(region, False)
+
+
+def _is_foreign(sharding: TensorShardingAttr, mesh_name: str) -> bool:
+    return sharding.mesh.startswith("@") and sharding.mesh_name != mesh_name
+
+
+def uses_foreign_meshes(function: FuncOp, mesh_name: str) -> bool:
+    """Whether a manual computation refers to a mesh symbol other than `mesh_name`."""
+    found = False
+
+    def look(sharding: TensorShardingAttr) -> TensorShardingAttr:
+        nonlocal found
+        found = found or _is_foreign(sharding, mesh_name)
+        return sharding
+
+    for op in _manual_ops(function):
+        for attribute in (*op.props.values(), *op.attrs.values()):
+            map_shardings(attribute, look)
+    return found
+
+
+def renamed_meshes(module: Module, function: FuncOp, mesh_name: str, mesh: MeshAttr) -> None:
+    """Make the manual computations of `function` refer to `@mesh_name`, which is added when it is missing."""
+
+    def rename(sharding: TensorShardingAttr) -> TensorShardingAttr:
+        return sharding.with_mesh(mesh_name) if _is_foreign(sharding, mesh_name) else sharding
+
+    for op in _manual_ops(function):
+        for held in (op.props, op.attrs):
+            for key, attribute in held.items():
+                held[key] = map_shardings(attribute, rename)
+    name = StringAttr.get(mesh_name)
+    if not any(op.attr("sym_name") is name for op in module.body):
+        module.body.insert_front(make_op("sdy.mesh", props={"sym_name": name, "mesh": mesh}))

@@ -1,0 +1,153 @@
+"""`mpmd-mark-offloaded-input-output`: fragments say which of their inputs and outputs are in host memory.
+
+Source: section 4.1 of the specification of the export passes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+from ...ir.attributes import Attribute
+from ...ir.core import BlockArg, OpResult, Value
+from ...ir.diagnostics import Diagnostics, Note
+from ...ir.ops import FragmentOp, FuncOp, Module
+from ..base import FunctionPass
+from .host_memory import HostMemory
+from .value_attrs import (
+    EMPTY,
+    MEMORY_KIND,
+    PINNED_HOST,
+    array_of,
+    inserted,
+    is_pinned_host,
+    memory_kind,
+    value_dicts,
+)
+
+__all__ = ["MarkOffloadedInputOutput"]
+
+
+@dataclasses.dataclass(frozen=True)
+class MarkOffloadedInputOutput(FunctionPass):
+    """Every fragment has `arg_attrs` and `res_attrs`; what lives in pinned host memory is marked in them.
+
+    Errors: the users of an argument, or the producer of a result, disagree with the function's signature.
+
+        %f = mpmd.fragment<..> (%q, %p) (..) {..}       // %p : !s {mhlo.memory_kind = "pinned_host"}
+    becomes
+        %f = mpmd.fragment<..> (%q, %p) {arg_attrs = [{}, {mhlo.memory_kind = "pinned_host"}],
+                                         res_attrs = [{}]} (..) {..}
+    """
+
+    name: ClassVar[str] = "mpmd-mark-offloaded-input-output"
+    summary: ClassVar[str] = "mark fragment arguments and results that live in host memory"
+    entry_only: ClassVar[bool] = True
+
+    def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
+        _mark(function, HostMemory(module, diagnostics), diagnostics)
+        check = _Check(function, diagnostics)
+        check.arguments()
+        check.results()
+        return True
+
+
+def _mark(function: FuncOp, memory: HostMemory, diagnostics: Diagnostics) -> None:
+    on_host: set[Value] = {
+        arg
+        for arg, attributes in zip(function.args, function.arg_attrs, strict=True)
+        if is_pinned_host(attributes)
+    }
+    for op in function.body:
+        if not isinstance(op, FragmentOp):
+            continue
+        inputs = value_dicts(op, "arg_attrs") or (EMPTY,) * op.num_operands
+        if on_host:
+            changed = list(inputs)
+            for i, value in enumerate(op.operands):
+                if value in on_host:
+                    changed[i] = inserted(op, changed[i], MEMORY_KIND, PINNED_HOST, diagnostics)
+            inputs = changed
+        op.attrs["arg_attrs"] = array_of(inputs)
+        outputs = list(value_dicts(op, "res_attrs") or (EMPTY,) * len(op.results))
+        for k in memory.host_results(op.body):
+            outputs[k] = inserted(op, outputs[k], MEMORY_KIND, PINNED_HOST, diagnostics)
+        on_host.update(r for r, d in zip(op.results, outputs, strict=True) if is_pinned_host(d))
+        op.attrs["res_attrs"] = array_of(outputs)
+
+
+def _on_device(kind: Attribute | None) -> bool:
+    return kind is None or kind.text == '"device"'
+
+
+def _shown(kind: Attribute | None) -> str:
+    return "no memory kind (device)" if kind is None else f"memory kind {kind.text}"
+
+
+class _Check:
+    """Compares the signature of a function with the fragments that read arguments or make results."""
+
+    def __init__(self, function: FuncOp, diagnostics: Diagnostics) -> None:
+        self.function = function
+        self.diagnostics = diagnostics
+        self.terminator = function.body.terminator
+        self.arg_attrs = function.arg_attrs
+        self.res_attrs = function.res_attrs
+
+    def kind_at(self, op: object, index: int) -> Attribute | None:
+        """The memory kind that `op` expects of its operand `index`."""
+        if isinstance(op, FragmentOp):
+            dicts = value_dicts(op, "arg_attrs")
+            return memory_kind(dicts[index]) if dicts else None
+        return memory_kind(self.res_attrs[index]) if op is self.terminator else None
+
+    def arguments(self) -> None:
+        for i, arg in enumerate(self.function.args):
+            if not arg.has_uses:
+                continue
+            first, *others = arg.uses
+            common = self.kind_at(first.owner, first.index)
+            for use in others:
+                kind = self.kind_at(use.owner, use.index)
+                if kind is not common:
+                    self.diagnostics.error(
+                        arg,
+                        f"the users of argument {i} of @{self.function.sym_name} expect it in different "
+                        f"memories: "
+                        f"{first.owner.name} wants {_shown(common)}, {use.owner.name} wants {_shown(kind)}; "
+                        f"one buffer is in one place, so use the same memory kind everywhere or copy the "
+                        f"value",
+                        [
+                            Note(f"{first.owner.name} is here", first.owner.loc),
+                            Note(f"{use.owner.name} is here", use.owner.loc),
+                        ],
+                    )
+                    self.diagnostics.fail()
+            given = memory_kind(self.arg_attrs[i])
+            if _on_device(given) != _on_device(common):
+                self.diagnostics.error(
+                    arg,
+                    f"argument {i} of @{self.function.sym_name} has {_shown(given)}, but its users expect "
+                    f"{_shown(common)}; give the argument and its users the same memory kind",
+                )
+                self.diagnostics.fail()
+
+    def results(self) -> None:
+        for i, value in enumerate(self.terminator.operands):
+            produced: Attribute | None = None
+            if isinstance(value, BlockArg):
+                produced = memory_kind(self.arg_attrs[value.index])
+            elif isinstance(value, OpResult) and isinstance(value.op, FragmentOp):
+                outputs = value_dicts(value.op, "res_attrs")
+                produced = memory_kind(outputs[value.index]) if outputs else None
+            wanted = memory_kind(self.res_attrs[i])
+            if _on_device(wanted) != _on_device(produced):
+                self.diagnostics.error(
+                    self.terminator,
+                    f"result {i} of @{self.function.sym_name} is declared with {_shown(wanted)}, but what "
+                    f"produces it "
+                    f"gives {_shown(produced)}; correct the memory kind of the output, or move the value "
+                    f"where it "
+                    f"is computed",
+                )
+                self.diagnostics.fail()

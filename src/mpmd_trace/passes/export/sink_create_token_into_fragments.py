@@ -1,0 +1,117 @@
+"""`mpmd-sink-create-token-into-fragments`: no token crosses the border of a fragment.
+
+Source: section 4.5 of the specification of the export passes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from typing import ClassVar
+
+from ...ir.attributes import ArrayAttr, Attribute, TensorShardingPerValueAttr
+from ...ir.bodies import map_ops, restrict
+from ...ir.core import Region, make_op
+from ...ir.diagnostics import Diagnostics
+from ...ir.ops import FragmentOp, FuncOp, Module
+from ..base import FunctionPass
+
+__all__ = ["SinkCreateTokenIntoFragments"]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class SinkCreateTokenIntoFragments(FunctionPass):
+    """No fragment reads or makes a token: each creates the tokens that it needs.
+
+        %g = mpmd.fragment<..> (%f#1, %f#0) (%x: tensor<4xf32>, %k: !stablehlo.token) {..}
+    becomes
+        %g = mpmd.fragment<..> (%f) (%x: tensor<4xf32>) { %k = stablehlo.create_token : !stablehlo.token ..}
+    """
+
+    name: ClassVar[str] = "mpmd-sink-create-token-into-fragments"
+    summary: ClassVar[str] = "create tokens inside of the fragments that use them"
+    distributed_only: ClassVar[bool] = False
+    mpmd_only: ClassVar[bool] = True
+
+    def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
+        fragments = [op for op in function.body if isinstance(op, FragmentOp)]
+        changed = [_drop_token_operands(op) for op in fragments]
+        changed += [_drop_token_results(op, diagnostics) for op in fragments]
+        return any(changed)
+
+
+def _filtered(attribute: Attribute | None, gone: set[int]) -> Attribute | None:
+    """A list attribute without the entries of the values that went; others stay as they are."""
+    if isinstance(attribute, ArrayAttr):
+        return ArrayAttr.get(e for i, e in enumerate(attribute.elements) if i not in gone)
+    if isinstance(attribute, TensorShardingPerValueAttr):
+        return TensorShardingPerValueAttr.get(
+            s for i, s in enumerate(attribute.shardings) if i not in gone
+        )
+    return attribute
+
+
+def _filter(held: dict[str, Attribute], key: str, gone: set[int]) -> None:
+    kept = _filtered(held.get(key), gone)
+    if kept is not None:
+        held[key] = kept
+
+
+def _drop_token_operands(op: FragmentOp) -> bool:
+    tokens = tuple(i for i, v in enumerate(op.operands) if v.type.is_token)
+    if not tokens:
+        return False
+    if op.num_operands != len(op.body.block.args):
+        _log.info("a fragment with %d operands has %d arguments", op.num_operands, len(op.body.block.args))
+        return False
+    op.body = map_ops(op.body, ("create tokens", tokens), lambda body: _create_tokens(body, tokens))
+    op.erase_operands(tokens)
+    _filter(op.props, "in_shardings", set(tokens))
+    _filter(op.attrs, "arg_attrs", set(tokens))
+    return True
+
+
+def _create_tokens(region: Region, tokens: tuple[int, ...]) -> bool:
+    block = region.block
+    for i in reversed(tokens):
+        arg = block.args[i]
+        token = block.insert_front(make_op("stablehlo.create_token", (), [arg.type], loc=arg.loc))
+        arg.replace_all_uses_with(token.results[0])
+    block.erase_args(tokens)
+    return True
+
+
+def _drop_token_results(op: FragmentOp, diagnostics: Diagnostics) -> bool:
+    tokens = {i for i, r in enumerate(op.results) if r.type.is_token}
+    if not tokens:
+        return False
+    for i in sorted(tokens):
+        if op.results[i].has_uses:
+            raise diagnostics.fatal(
+                op,
+                f"result {i} of the fragment on mesh '{op.mesh}' is a token that "
+                f"'{op.results[i].users[0].name}' "
+                f"uses, but tokens order effects inside of one fragment only; do not return or transfer "
+                f"tokens",
+            )
+    keep = [i not in tokens for i in range(len(op.results))]
+    new = FragmentOp(
+        op.name,
+        op.operands,
+        [r.type for r, k in zip(op.results, keep, strict=True) if k],
+        props=op.props,
+        attrs=op.attrs,
+        regions=[restrict(op.body, None, keep)],
+        loc=op.loc,
+    )
+    _filter(new.props, "out_shardings", tokens)
+    _filter(new.attrs, "res_attrs", tokens)
+    assert op.block is not None
+    op.block.insert_before(op, new)
+    kept = [r for r, k in zip(op.results, keep, strict=True) if k]
+    for old, result in zip(kept, new.results, strict=True):
+        old.replace_all_uses_with(result)
+    op.erase()
+    return True

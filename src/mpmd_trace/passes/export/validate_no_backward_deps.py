@@ -1,0 +1,73 @@
+"""`mpmd-validate-no-backward-deps`: a forward-only program goes through the meshes in order.
+
+Source: section 4.12 of the specification of the export passes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+from ...ir.core import OpResult, Value
+from ...ir.diagnostics import Diagnostics
+from ...ir.ops import FragmentCallOp, FuncOp, Module, TransferOp
+from ..base import FunctionPass, option
+from ..mesh_order import before
+
+__all__ = ["ValidateNoBackwardDeps"]
+
+
+@dataclasses.dataclass(frozen=True)
+class ValidateNoBackwardDeps(FunctionPass):
+    """In a program without transposed computations, data flows from earlier meshes to later ones only.
+
+    Warns (or fails) where it does not.  Changes nothing.
+    """
+
+    name: ClassVar[str] = "mpmd-validate-no-backward-deps"
+    summary: ClassVar[str] = "find values that flow backward through the meshes of a forward program"
+    mpmd_only: ClassVar[bool] = True
+
+    fail_on_backward_deps: bool = option(False, "make it an error")
+
+    def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
+        calls = [op for op in function.body if isinstance(op, FragmentCallOp)]
+        transposed = next((op for op in calls if any(o.transpose_count for o in op.origin)), None)
+        if transposed is not None:
+            if self.fail_on_backward_deps:
+                diagnostics.error(
+                    function,
+                    f"@{function.sym_name} is not forward-only (@{transposed.callee} is part of a backward "
+                    f"pass), so "
+                    f"its data must flow backward through the meshes; drop fail-on-backward-deps",
+                )
+                diagnostics.fail()
+            return False
+        for op in calls:
+            for value in op.operands:
+                producer = _producer(value)
+                if producer is None or producer.mesh == op.mesh or before(producer.mesh, op.mesh):
+                    continue
+                diagnostics.emit(
+                    "error" if self.fail_on_backward_deps else "warning",
+                    op,
+                    f"@{op.callee} on mesh '{op.mesh}' needs a value that @{producer.callee} computes on "
+                    f"mesh "
+                    f"'{producer.mesh}', which is not before it in the pipeline; microbatches cannot overlap "
+                    f"there: "
+                    f"move one of the computations to another mesh",
+                )
+                if self.fail_on_backward_deps:
+                    diagnostics.fail()
+        return False
+
+
+def _producer(value: Value) -> FragmentCallOp | None:
+    """The call that computes the value, however far it was transferred."""
+    while isinstance(value, OpResult):
+        if isinstance(value.op, FragmentCallOp):
+            return value.op
+        if not isinstance(value.op, TransferOp):
+            return None
+        value = value.op.operand(0)
+    return None

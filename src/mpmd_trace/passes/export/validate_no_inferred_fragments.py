@@ -1,0 +1,86 @@
+"""`mpmd-validate-no-inferred-fragments`: everything belongs to a computation that the user named.
+
+Source: section 4.9 of the specification of the export passes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+from ...ir.attributes import ArrayAttr, StringAttr
+from ...ir.core import Block
+from ...ir.diagnostics import Diagnostics
+from ...ir.ops import FragmentOp, FuncOp, Module
+from ..base import FunctionPass, option
+
+__all__ = ["ValidateNoInferredFragments"]
+
+#: Passes whose fragments may stay; what each of them is about, for the message.
+_EXPECTED = {
+    "uniquify": "a value is an input or output of the program more than once",
+    "infer_mesh_wrap_meshless_ops": "code outside of named computations",
+    "extract_reshards": "a transfer had to change a sharding",
+    "infer_mesh_wrap_resultless_ops": "code with effects outside of named computations",
+    "infer_mesh_convert_reduce_ops": "a reduction across meshes",
+    "introduce_transfers": "a value that a transfer needs",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class ValidateNoInferredFragments(FunctionPass):
+    """Warns about (or fails for) fragments without origin that could not be merged into others.
+
+    Changes nothing.
+    """
+
+    name: ClassVar[str] = "mpmd-validate-no-inferred-fragments"
+    summary: ClassVar[str] = "find fragments that no named computation took in"
+
+    fail_on_inferred_fragments: bool = option(
+        True, "fail for fragments made by a pass that should not leave any"
+    )
+
+    def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
+        self._check(function.body, diagnostics)
+        return False
+
+    def _check(self, block: Block, diagnostics: Diagnostics) -> None:
+        for op in block:
+            if isinstance(op, FragmentOp):
+                if not op.is_user:
+                    self._report(op, diagnostics)
+                continue
+            for region in op.regions:
+                if not region.frozen:
+                    for nested in region.blocks:
+                        self._check(nested, diagnostics)
+
+    def _report(self, op: FragmentOp, diagnostics: Diagnostics) -> None:
+        found = op.attrs.get("mpmd.inferred_by")
+        tags = (
+            [e.value for e in found.elements if isinstance(e, StringAttr)]
+            if isinstance(found, ArrayAttr)
+            else []
+        )
+        if not tags:
+            diagnostics.error(
+                op,
+                f"internal error: the fragment on mesh '{op.mesh}' has neither an origin nor an "
+                f"'mpmd.inferred_by' that names the pass that made it",
+            )
+            diagnostics.fail()
+            return
+        reasons = "; ".join(_EXPECTED[t] for t in tags if t in _EXPECTED)
+        message = (
+            f"a computation on mesh '{op.mesh}' belongs to no named computation and could not be merged into "
+            f"one "
+            f"(made by {', '.join(tags)}{': ' + reasons if reasons else ''}); it costs a program launch of "
+            f"its own: "
+            f"move the code into a named computation on '{op.mesh}'"
+        )
+        if reasons or not self.fail_on_inferred_fragments:
+            diagnostics.warning(op, message)
+        else:
+            diagnostics.error(op, message)
+            diagnostics.fail()

@@ -1,0 +1,54 @@
+"""`mpmd-validate-no-param-transfers`: parameters stay on their meshes.
+
+Source: section 4.8 of the specification of the export passes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+from ...ir.diagnostics import Diagnostics
+from ...ir.ops import FuncOp, Module, TransferOp
+from ..base import FunctionPass, option
+
+__all__ = ["ValidateNoParamTransfers"]
+
+
+@dataclasses.dataclass(frozen=True)
+class ValidateNoParamTransfers(FunctionPass):
+    """Warns about (or fails for) transfers between meshes whose value or name looks like a parameter.
+
+    A step that moves parameters between meshes usually has a wrong assignment of inputs.  Changes nothing.
+    """
+
+    name: ClassVar[str] = "mpmd-validate-no-param-transfers"
+    summary: ClassVar[str] = "find parameters that are transferred between meshes"
+    mpmd_only: ClassVar[bool] = True
+
+    fail_on_param_transfers: bool = option(False, "make it an error")
+    param_pattern: str = option("params['transformer", "text that the names of parameters contain")
+
+    def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
+        for op in function.body.ops:
+            if not isinstance(op, TransferOp) or op.is_intra_mesh:
+                continue
+            names = dict.fromkeys(
+                name
+                for loc in (op.operand(0).location, op.loc)
+                if (name := loc.name) is not None and self.param_pattern in name
+            )
+            if not names:
+                continue
+            diagnostics.emit(
+                "error" if self.fail_on_param_transfers else "warning",
+                op,
+                f"a parameter (a name with \"{self.param_pattern}\") is transferred from mesh "
+                f"'{op.source_type.mesh}' "
+                f"to mesh '{op.target_type.mesh}': {', '.join(names)}; parameters should live on the meshes "
+                f"that use "
+                f"them: check the assignment of inputs, or compute with the parameter on its own mesh",
+            )
+            if self.fail_on_param_transfers:
+                diagnostics.fail()
+        return False

@@ -1,0 +1,90 @@
+"""`mpmd-validate-no-reshards`: no program exists only to change shardings.
+
+Source: section 4.11 of the specification of the export passes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+from ...ir.attributes import DictAttr, StringAttr
+from ...ir.core import BlockArg, Value
+from ...ir.diagnostics import Diagnostics
+from ...ir.ops import FragmentCallOp, FuncOp, Module
+from ...ir.types import MeshTensorType
+from ..base import FunctionPass, option
+
+__all__ = ["ValidateNoReshards"]
+
+
+@dataclasses.dataclass(frozen=True)
+class ValidateNoReshards(FunctionPass):
+    """Warns about (or fails for) fragment calls whose function only returns its arguments.
+
+    Changes nothing.
+    """
+
+    name: ClassVar[str] = "mpmd-validate-no-reshards"
+    summary: ClassVar[str] = "find fragments that do nothing but reshard"
+
+    fail_on_reshard_only_fragments: bool = option(False, "make it an error")
+
+    def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
+        forwarding = {f.sym_name for f in module.functions if _only_returns_arguments(f)}
+        if not forwarding:
+            return False
+        for op in function.body:
+            if not isinstance(op, FragmentCallOp) or op.callee not in forwarding:
+                continue
+            if op.origin:
+                diagnostics.error(
+                    op,
+                    f"internal error: the call of @{op.callee} has an origin, but the function only returns "
+                    f"its "
+                    f"arguments; such a fragment should have been removed",
+                )
+                diagnostics.fail()
+                continue
+            diagnostics.emit(
+                "error" if self.fail_on_reshard_only_fragments else "warning",
+                op,
+                f"@{op.callee} on mesh '{op.mesh}' computes nothing: it only changes shardings or copies "
+                f"values. "
+                f"Give the values the same sharding where they are made and where they are used\n"
+                + "\n".join(_lines(op, function)),
+            )
+            if self.fail_on_reshard_only_fragments:
+                diagnostics.fail()
+        return False
+
+
+def _only_returns_arguments(function: FuncOp) -> bool:
+    if function.is_declaration:
+        return False
+    block = function.body
+    terminator = block.terminator
+    return block.first is terminator and all(isinstance(v, BlockArg) for v in terminator.operands)
+
+
+def _shown(value: Value) -> str:
+    type = value.type
+    if not isinstance(type, MeshTensorType):
+        return type.text
+    sharding = "Replicated" if type.sharding is None else type.sharding.stripped
+    return f"{type.tensor.text} {sharding}"
+
+
+def _lines(op: FragmentCallOp, function: FuncOp) -> list[str]:
+    lines = [f"  operand {i}: {_shown(v)} from {v.location}" for i, v in enumerate(op.operands)]
+    terminator = function.body.terminator
+    res_attrs: list[DictAttr] = function.res_attrs
+    for i, result in enumerate(op.results):
+        line = f"  result {i}: {_shown(result)} at {result.location}"
+        for use in result.uses:
+            if use.owner is terminator:
+                info = res_attrs[use.index].entries.get("jax.result_info")
+                name = info.value if isinstance(info, StringAttr) else f"number {use.index}"
+                line += f", program output {name}"
+        lines.append(line)
+    return lines

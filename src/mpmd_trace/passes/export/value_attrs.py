@@ -1,0 +1,63 @@
+"""Editing the attribute dictionaries that fragments carry per operand and per result."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import cast
+
+from ...ir.attributes import ArrayAttr, Attribute, DictAttr, StringAttr
+from ...ir.core import Op
+from ...ir.diagnostics import Diagnostics
+from ...ir.ops import FragmentOp
+
+__all__ = ["EMPTY", "array_of", "inserted", "is_pinned_host", "memory_kind", "value_dicts"]
+
+EMPTY = DictAttr.get({})
+MEMORY_KIND = "mhlo.memory_kind"
+LAYOUT_MODE = "mhlo.layout_mode"
+PINNED_HOST = StringAttr.get("pinned_host")
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _array(dicts: tuple[DictAttr, ...]) -> ArrayAttr:
+    return ArrayAttr.get(dicts)
+
+
+def array_of(dicts: Sequence[DictAttr]) -> ArrayAttr:
+    """The array of these dictionaries; cheap for a list that occurred before (one per microbatch)."""
+    return _array(tuple(dicts))
+
+
+def value_dicts(op: Op, which: str) -> Sequence[DictAttr] | None:
+    """`arg_attrs` or `res_attrs` of a fragment; None when it has none."""
+    found = op.attrs.get(which)
+    return cast("tuple[DictAttr, ...]", found.elements) if isinstance(found, ArrayAttr) else None
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _with(old: DictAttr, key: str, value: Attribute) -> DictAttr:
+    return old.with_(key, value)
+
+
+def inserted(
+    op: FragmentOp, old: DictAttr, key: str, value: Attribute, diagnostics: Diagnostics
+) -> DictAttr:
+    """The dictionary with a new entry.  Fails when the entry exists, because somebody else decided it."""
+    if key in old.entries:
+        raise diagnostics.fatal(
+            op,
+            f"the fragment on mesh '{op.mesh}' has '{key}' = {old.entries[key].text} in its arg_attrs or "
+            f"res_attrs already, but this pass is the one that decides it; remove the attribute",
+        )
+    return _with(old, key, value)
+
+
+def memory_kind(attributes: DictAttr) -> Attribute | None:
+    """The entry `mhlo.memory_kind`."""
+    return attributes.entries.get(MEMORY_KIND)
+
+
+def is_pinned_host(attributes: DictAttr) -> bool:
+    """Whether the value lives in host memory."""
+    return attributes.entries.get(MEMORY_KIND) is PINNED_HOST

@@ -1,0 +1,338 @@
+"""What several import passes do: wrap an op in a fragment, chain transfers, follow calls.
+
+Source: section 0.9 of the import specification, section 7 of the dialect one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import weakref
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Protocol
+
+from ...ir.attributes import ArrayAttr, StringAttr, quote
+from ...ir.bodies import BodyBuilder, fingerprint, free_values
+from ...ir.core import Block, Op, Region, Value
+from ...ir.diagnostics import Diagnostics
+from ...ir.location import Location
+from ...ir.ops import (
+    AssignOp,
+    CallOp,
+    ForOp,
+    FragmentOp,
+    FuncOp,
+    Module,
+    UnassignOp,
+    local_type,
+    make_assign,
+    make_fragment,
+    make_transfer,
+    make_unassign,
+)
+from ...ir.types import MeshTensorType, TensorType, Type, mesh_tensor
+from ..mesh_order import sort_by_mesh_order
+
+__all__ = [
+    "INFERRED_BY",
+    "PLAIN",
+    "Edge",
+    "Editor",
+    "argument_edges",
+    "calls_of",
+    "chain_of_transfers",
+    "check_constraints",
+    "check_mesh",
+    "cross_mesh_assigns",
+    "enclosing_function",
+    "interned_body",
+    "on_mesh",
+    "op_as_body",
+    "redirect_other_uses",
+    "result_edges",
+    "result_location",
+    "wrap_in_fragment",
+]
+
+#: The attribute that names the passes to which an inferred fragment is due.
+INFERRED_BY = "mpmd.inferred_by"
+
+
+class Editor(Protocol):
+    """How the helpers change the IR; the rewriter of the greedy driver is one, too."""
+
+    def insert_before(self, anchor: Op, op: Op) -> Op: ...
+
+    def replace_op(self, op: Op, values: Sequence[Value]) -> None:
+        """Redirect all uses of the results to `values` and erase the op."""
+
+    def replace_uses_if(self, old: Value, new: Value, accept: Callable[[Op], bool]) -> None:
+        """Redirect the uses whose owner is accepted."""
+
+
+class _Plain:
+    """Changes the IR and tells nobody."""
+
+    def insert_before(self, anchor: Op, op: Op) -> Op:
+        assert anchor.block is not None
+        return anchor.block.insert_before(anchor, op)
+
+    def replace_op(self, op: Op, values: Sequence[Value]) -> None:
+        op.replace_all_uses_with(values)
+        op.erase()
+
+    def replace_uses_if(self, old: Value, new: Value, accept: Callable[[Op], bool]) -> None:
+        old.replace_uses_if(new, lambda use: accept(use.owner))
+
+
+PLAIN: Editor = _Plain()
+
+
+# Types and places.
+
+
+def on_mesh(type: Type, mesh: str, memory_kind: str | None = None) -> Type:
+    """The mesh tensor type of a (mesh) tensor type on `mesh`, without a sharding; a token stays a token."""
+    inner = local_type(type)
+    return mesh_tensor(mesh, inner, None, memory_kind) if isinstance(inner, TensorType) else type
+
+
+def redirect_other_uses(value: Value, op: Op, *, keep: Op | None = None) -> None:
+    """All users of `value` but `keep` (`op` by default) use the result of `op` instead."""
+    stays = op if keep is None else keep
+    value.replace_uses_if(op.result, lambda use: use.owner is not stays)
+
+
+def enclosing_function(op: Op) -> FuncOp:
+    """The function that contains the op (or is it)."""
+    found: Op | None = op
+    while found is not None and not isinstance(found, FuncOp):
+        found = found.parent_op
+    assert found is not None, "the op is in no function"
+    return found
+
+
+def check_mesh(function: FuncOp, mesh: str, where: Op, why: str, diagnostics: Diagnostics) -> None:
+    """Raise (after the diagnostic) unless the topology of the function has a mesh of that name."""
+    topology = function.topology
+    if topology is None or mesh not in topology.meshes:
+        known = ", ".join(quote(m) for m in topology.meshes) if topology is not None else "none"
+        raise diagnostics.fatal(
+            where,
+            f"{why} needs the mesh {quote(mesh)}, but the topology of @{function.sym_name} has no mesh of "
+            f"that name (it has {known}); correct the assignment or add the mesh to the topology",
+        )
+
+
+def check_constraints(
+    function: FuncOp, constraints: Iterable[tuple[int, int]], diagnostics: Diagnostics
+) -> None:
+    """Raise (after the diagnostic) unless every input:output pair is in range."""
+    inputs, outputs = len(function.type.inputs), len(function.type.results)
+    for i, o in constraints:
+        if not 0 <= i < inputs or not 0 <= o < outputs:
+            raise diagnostics.fatal(
+                function,
+                f"the constraint {i}:{o} (input:output) is out of range: @{function.sym_name} has "
+                f"{inputs} inputs and {outputs} outputs, counted from 0",
+            )
+
+
+def result_location(function: FuncOp, index: int) -> Location:
+    """The location of an assign made for result `index`: its `jax.result_info`, else the returned value's."""
+    info = function.res_attr(index, "jax.result_info")
+    if isinstance(info, StringAttr):
+        return Location(quote(info.value))
+    return function.body.terminator.operand(index).location
+
+
+# Fragments.
+
+_bodies: weakref.WeakValueDictionary[str, Region] = weakref.WeakValueDictionary()
+
+
+def interned_body(body: Region) -> Region:
+    """The one body that stands for all bodies that print the same as this one.
+
+    The op that a pass wraps for microbatch 7 is the one it wrapped for microbatch 3; with one body object for
+    both, what is derived from it later is derived once.
+    """
+    return _bodies.setdefault(fingerprint(body), body)
+
+
+_op_bodies: weakref.WeakValueDictionary[Hashable, Region] = weakref.WeakValueDictionary()
+
+
+def op_as_body(op: Op, values: Sequence[Value]) -> Region:
+    """The body that takes `values`, which are all that `op` reads, and returns the results of a copy of `op`.
+
+    Equal ops give the same object.
+    """
+
+    def make() -> Region:
+        builder = BodyBuilder()
+        mapping = {v: builder.arg(local_type(v.type)) for v in values}
+        return builder.finish(builder.add(op, mapping).results)
+
+    if op.regions:
+        return interned_body(make())
+    number = {value: i for i, value in enumerate(values)}
+    key = (
+        op.name,
+        frozenset(op.props.items()),
+        frozenset(op.attrs.items()),
+        tuple(number[v] for v in op.operands),
+        tuple(local_type(v.type) for v in values),
+        tuple(r.type for r in op.results),
+    )
+    found = _op_bodies.get(key)
+    if found is None:
+        found = _op_bodies[key] = interned_body(make())
+    return found
+
+
+def wrap_in_fragment(
+    op: Op,
+    mesh: str,
+    label: str,
+    diagnostics: Diagnostics,
+    *,
+    accept: Callable[[Op], bool] | None = None,
+    editor: Editor = PLAIN,
+) -> FragmentOp:
+    """Put a copy of `op` into an inferred fragment on `mesh`, right before it; `op` itself stays.
+
+    The users of its results that `accept` (all by default) take the fragment's results, through an unassign
+    unless they are tokens.
+
+        %r = stablehlo.add %a, %b      =>   %0 = mpmd.assign %a ; %1 = mpmd.assign %b
+                                            %2 = mpmd.fragment<mesh="m", origin=[]> (%0, %1) {..} ...
+                                            %3 = mpmd.unassign %2
+                                            %r = stablehlo.add %a, %b
+    """
+    check_mesh(enclosing_function(op), mesh, op, f"'{op.name}'", diagnostics)
+    values = list(dict.fromkeys([*op.operands, *free_values(op)]))
+    body = op_as_body(op, values)
+
+    operands: list[Value] = []
+    for value in values:
+        target = on_mesh(value.type, mesh)
+        if isinstance(target, MeshTensorType):
+            assign = make_assign(value, target, loc=op.loc)
+            editor.insert_before(op, assign)
+            operands.append(assign.result)
+        else:
+            operands.append(value)
+    fragment = make_fragment(
+        mesh,
+        operands,
+        [on_mesh(r.type, mesh) for r in op.results],
+        body,
+        attrs={INFERRED_BY: ArrayAttr.get([StringAttr.get(label)])},
+        loc=op.loc,
+    )
+    editor.insert_before(op, fragment)
+    for result, new in zip(op.results, fragment.results, strict=True):
+        outside: Value = new
+        if isinstance(new.type, MeshTensorType):
+            unassign = make_unassign(new, loc=op.loc)
+            editor.insert_before(op, unassign)
+            outside = unassign.result
+        editor.replace_uses_if(result, outside, accept or (lambda _: True))
+    return fragment
+
+
+# Transfers.
+
+
+def cross_mesh_assigns(unassign: UnassignOp) -> list[AssignOp]:
+    """The assigns among the users of the unassign that name another mesh, newest use first."""
+    return [
+        user
+        for user in unassign.result.users
+        if isinstance(user, AssignOp) and user.mesh_type.mesh != unassign.mesh_type.mesh
+    ]
+
+
+def chain_of_transfers(assigns: Iterable[AssignOp], source: Value, editor: Editor = PLAIN) -> None:
+    """Replace assigns by transfers, each from the one before, in mesh order, where the first assign is.
+
+    A value on m1 that is needed on m2 and m3 goes m1 -> m2 -> m3.  Assigns to one type share a transfer.
+    """
+    ordered = sort_by_mesh_order(assigns, lambda a: a.mesh_type.mesh)
+    if not ordered:
+        return
+    earliest = ordered[0]
+    for assign in ordered[1:]:
+        if assign.block is earliest.block and assign.is_before(earliest):
+            earliest = assign
+    # The earliest assign goes when its turn comes: insert before the first op that stays.
+    assert earliest.block is not None
+    anchor: Op | None = earliest
+    gone = set(ordered)
+    while anchor in gone:
+        assert anchor is not None
+        anchor = anchor.next_op
+    assert anchor is not None, "a block ends with a terminator"
+    previous = source
+    for assign in ordered:
+        target = assign.mesh_type
+        if target is not previous.type:
+            transfer = make_transfer(previous, target, loc=assign.loc)
+            editor.insert_before(anchor, transfer)
+            previous = transfer.result
+        editor.replace_op(assign, [previous])
+
+
+# Calls.
+
+
+def calls_of(module: Module, callee: str) -> list[CallOp]:
+    """The calls of `callee` that have a used result, in module order.
+
+    Calls stand at the top level of mpmd functions and in the bodies of loops there.
+    """
+    return [call for call in all_calls(module) if call.callee == callee and call.has_uses]
+
+
+def all_calls(module: Module) -> list[CallOp]:
+    """Every `mpmd.call` of the mpmd functions and their loops, in module order."""
+
+    def collect(block: Block) -> None:
+        for op in block:
+            if isinstance(op, CallOp):
+                found.append(op)
+            elif isinstance(op, ForOp):
+                collect(op.body.block)
+
+    found: list[CallOp] = []
+    for function in module.mpmd_functions:
+        if not function.is_declaration:
+            collect(function.body)
+    return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Edge:
+    """Values that flow across calls: each of `targets` gets one of `sources`."""
+
+    sources: tuple[Value, ...]
+    targets: tuple[Value, ...]
+
+
+def argument_edges(module: Module, callee: FuncOp) -> list[Edge]:
+    """Per argument: the operands of the used calls -> the argument.  None when there is no such call."""
+    calls = calls_of(module, callee.sym_name)
+    if not calls:
+        return []
+    return [Edge(tuple(c.operand(i) for c in calls), (arg,)) for i, arg in enumerate(callee.args)]
+
+
+def result_edges(module: Module, callee: FuncOp) -> list[Edge]:
+    """Per result: the return operand -> the results of the used calls.  None when there is no such call."""
+    calls = calls_of(module, callee.sym_name)
+    if not calls:
+        return []
+    return [
+        Edge((value,), tuple(c.results[i] for c in calls))
+        for i, value in enumerate(callee.returned)
+    ]

@@ -1,0 +1,47 @@
+"""`mpmd-copy-topology-from-main`.  Source: section 1 of the import specification."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+from ...ir.diagnostics import Diagnostics
+from ...ir.ops import CallOp, Module
+from ..base import Pass
+from ..greedy import walk_mutable
+
+__all__ = ["CopyTopologyFromMain"]
+
+
+@dataclasses.dataclass(frozen=True)
+class CopyTopologyFromMain(Pass):
+    """Every function called by `mpmd.call` is private and has the topology of its caller.
+
+        func.func @main(%a) {topology = T} { mpmd.call @f(%a) }   =>   (unchanged)
+        func.func @f(%a) { .. }                      =>   func.func private @f(%a) {topology = T} { .. }
+    """
+
+    name: ClassVar[str] = "mpmd-copy-topology-from-main"
+    summary: ClassVar[str] = "give callees of mpmd.call the topology of their caller and hide them"
+
+    def run(self, module: Module, diagnostics: Diagnostics) -> bool:
+        functions = {f.sym_name: f for f in module.functions}
+        changed = False
+        for caller in module.functions:
+            topology = caller.attrs.get("topology")
+            if topology is None:
+                continue
+            for op in walk_mutable(caller.regions[0]):
+                if not isinstance(op, CallOp):
+                    continue
+                callee = functions.get(op.callee)
+                if callee is None:
+                    raise diagnostics.fatal(
+                        op,
+                        f"@{caller.sym_name} calls @{op.callee}, which is not a function of the module",
+                    )
+                if callee.attrs.get("topology") is not topology or callee.visibility != "private":
+                    callee.attrs["topology"] = topology
+                    callee.visibility = "private"
+                    changed = True
+        return changed

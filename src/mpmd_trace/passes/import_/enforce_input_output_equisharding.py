@@ -1,0 +1,52 @@
+"""`mpmd-enforce-input-output-equisharding`.  Source: section 19 of the import specification."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+from ...ir.diagnostics import Diagnostics
+from ...ir.ops import FuncOp, Module, make_transfer
+from ..base import FunctionPass, option
+from .assignments import parse_constraints
+from .building_blocks import check_constraints, result_location
+
+__all__ = ["EnforceInputOutputEquisharding"]
+
+
+@dataclasses.dataclass(frozen=True)
+class EnforceInputOutputEquisharding(FunctionPass):
+    """Each constrained output of an entry point has the type of its input: same mesh, sharding and memory.
+
+        func.func @main(%a: on m1) -> (on m2) { ..     func.func @main(%a: on m1) -> (on m1) { ..
+          return %0                              =>      %1 = mpmd.transfer %0 : m2 -> m1
+        }                                                return %1
+    """
+
+    name: ClassVar[str] = "mpmd-enforce-input-output-equisharding"
+    summary: ClassVar[str] = "transfer outputs to where the inputs are that they must match"
+    mpmd_only: ClassVar[bool] = True
+    entry_only: ClassVar[bool] = True
+
+    constraints: tuple[str, ...] = option((), "pairs that must be placed alike, as INPUT:OUTPUT,...")
+
+    def __post_init__(self) -> None:
+        parse_constraints(self.constraints)
+
+    def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
+        constraints = parse_constraints(self.constraints)
+        check_constraints(function, constraints, diagnostics)
+        before = function.type
+        returning = function.body.terminator
+        changed = False
+        for i, o in constraints:
+            if before.inputs[i] is before.results[o]:
+                continue
+            transfer = make_transfer(
+                returning.operand(o), before.inputs[i], loc=result_location(function, o)
+            )
+            function.body.insert_before(returning, transfer)
+            returning.set_operand(o, transfer.result)
+            changed = True
+        function.refresh_type()
+        return changed

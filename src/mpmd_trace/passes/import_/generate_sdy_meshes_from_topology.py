@@ -1,0 +1,198 @@
+"""`mpmd-generate-sdy-meshes-from-topology`.  Source: section 2 of the import specification."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar, cast
+
+from ...ir.attributes import (
+    ArrayAttr,
+    Attribute,
+    DictAttr,
+    MeshAttr,
+    StringAttr,
+    TensorShardingAttr,
+    TensorShardingPerValueAttr,
+    TopologyAttr,
+    parse_attribute,
+    quote,
+)
+from ...ir.core import Op, Region
+from ...ir.diagnostics import Diagnostics
+from ...ir.ops import FuncOp, Module
+from ..base import Pass
+
+__all__ = ["GenerateSdyMeshesFromTopology"]
+
+_EMPTY = "empty_mesh"
+
+
+@dataclasses.dataclass(frozen=True)
+class GenerateSdyMeshesFromTopology(Pass):
+    """There is one `sdy.mesh` per mesh of the topology, and every sharding refers to one of them.
+
+        sdy.mesh @old = <["fast_x"=2, "slow_y"=2]>           sdy.mesh @fast = <["fast_x"=2]>
+        %a {sdy.sharding = <@old, [{"fast_x"}]>}       =>    sdy.mesh @slow = <["slow_y"=2]>
+        {topology = <<"fast" : ..>, <"slow" : ..>>}          %a {sdy.sharding = <@fast, [{"fast_x"}]>}
+
+    An axis is named after its mesh: `<mesh>_<rest>`.
+    """
+
+    name: ClassVar[str] = "mpmd-generate-sdy-meshes-from-topology"
+    summary: ClassVar[str] = "replace the sdy meshes by those of the topology (heterogeneous meshes)"
+
+    def run(self, module: Module, diagnostics: Diagnostics) -> bool:
+        _Retarget(module, diagnostics).run()
+        return True
+
+
+class _Retarget:
+    def __init__(self, module: Module, diagnostics: Diagnostics) -> None:
+        mpmd = module.mpmd_functions
+        if not mpmd or mpmd[0].topology is None:
+            raise diagnostics.fatal(
+                module.op, "no function of the module has a topology to take meshes from"
+            )
+        self.function: FuncOp = mpmd[0]
+        self.topology: TopologyAttr = mpmd[0].topology
+        self.module = module
+        self.diagnostics = diagnostics
+        self.old = {_name(op): op for op in module.body if op.name == "sdy.mesh"}
+        self.done: dict[TensorShardingAttr, TensorShardingAttr] = {}
+        self.bodies: dict[Region, Region] = {}
+        self.where: Op = module.op
+
+    def run(self) -> None:
+        for name, mesh in reversed(self.topology.meshes.items()):
+            self.module.body.insert_front(_mesh_op(name, mesh))
+        for op in self.module.body:
+            self._visit(op)
+        for op in self.old.values():
+            if _mesh_of(op).axes:
+                op.erase()
+
+    def _visit(self, op: Op) -> bool:
+        """Retarget the shardings on the op and inside; says whether there were any to change."""
+        self.where = op
+        changed = False
+        for attributes in (op.props, op.attrs):
+            for key, value in attributes.items():
+                new = self._attribute(value)
+                if new is not value:
+                    attributes[key] = new
+                    changed = True
+        for i, region in enumerate(op.regions):
+            if region.frozen:
+                op.regions[i] = self._body(region)
+                changed = changed or op.regions[i] is not region
+            else:
+                changed = self._visit_region(region) or changed
+        return changed
+
+    def _body(self, body: Region) -> Region:
+        """The retargeted body; the meshes are this module's, so it is not remembered for longer."""
+        found = self.bodies.get(body)
+        if found is None:
+            copy = body.clone()
+            found = self.bodies[body] = copy.freeze() if self._visit_region(copy) else body
+        return found
+
+    def _visit_region(self, region: Region) -> bool:
+        changed = False
+        for block in region.blocks:
+            for op in block:
+                changed = self._visit(op) or changed
+        return changed
+
+    def _attribute(self, attribute: Attribute) -> Attribute:
+        if isinstance(attribute, TensorShardingAttr):
+            found = self.done.get(attribute)
+            if found is None:
+                found = self.done[attribute] = self._sharding(attribute)
+            return found
+        if isinstance(attribute, TensorShardingPerValueAttr):
+            return TensorShardingPerValueAttr.get(
+                cast(TensorShardingAttr, self._attribute(s)) for s in attribute.shardings
+            )
+        if isinstance(attribute, ArrayAttr):
+            return ArrayAttr.get(self._attribute(e) for e in attribute.elements)
+        if isinstance(attribute, DictAttr):
+            return DictAttr.get({k: self._attribute(v) for k, v in attribute.entries.items()})
+        return attribute
+
+    def _sharding(self, sharding: TensorShardingAttr) -> TensorShardingAttr:
+        # Axes that are only replicated or unreduced name their mesh, too; the empty mesh does not have them.
+        if sharding.all_axes:
+            return sharding.with_mesh(self._mesh_prefix(sharding))
+        if not self._referenced(sharding).axes:
+            return sharding
+        self._need_empty_mesh()
+        return sharding.with_mesh(_EMPTY)
+
+    def _referenced(self, sharding: TensorShardingAttr) -> MeshAttr:
+        """The mesh that the sharding refers to now."""
+        if not sharding.mesh.startswith("@"):
+            return cast(MeshAttr, parse_attribute(f"#sdy.{sharding.mesh}"))
+        op = self.old.get(sharding.mesh_name)
+        if op is None:
+            raise self.diagnostics.fatal(
+                self.where, f"{sharding} refers to a mesh that is not in the module"
+            )
+        return _mesh_of(op)
+
+    def _mesh_prefix(self, sharding: TensorShardingAttr) -> str:
+        prefixes: dict[str, str] = {}
+        for axis in sharding.all_axes:
+            prefix, _, rest = axis.name.partition("_")
+            if not rest:
+                raise self.diagnostics.fatal(
+                    self.where,
+                    f"the axis {quote(axis.name)} of {sharding} does not say its mesh: with "
+                    "heterogeneous meshes, name axes MESH_AXIS",
+                )
+            prefixes.setdefault(prefix, axis.name)
+        if len(prefixes) > 1:
+            axes = " and ".join(quote(a) for a in prefixes.values())
+            raise self.diagnostics.fatal(
+                self.where, f"{sharding} mixes axes of different meshes: {axes}"
+            )
+        prefix = next(iter(prefixes))
+        if prefix in self.old:
+            raise self.diagnostics.fatal(
+                self.where,
+                f"{sharding} needs the mesh {quote(prefix)} of the topology, but the program has an "
+                "sdy mesh of that name; rename that mesh",
+            )
+        if prefix not in self.topology.meshes:
+            known = ", ".join(quote(m) for m in self.topology.meshes)
+            raise self.diagnostics.fatal(
+                self.where,
+                f"the axes of {sharding} belong to mesh {quote(prefix)}, which is not in the topology "
+                f"(it has {known})",
+            )
+        return prefix
+
+    def _need_empty_mesh(self) -> None:
+        present = next((op for op in self.module.body if _name(op) == _EMPTY), None)
+        if present is None:
+            empty = MeshAttr.get(())
+            self.module.body.insert_front(_mesh_op(_EMPTY, empty))
+            self.function.attrs["topology"] = TopologyAttr.get({**self.topology.meshes, _EMPTY: empty})
+        elif present.name != "sdy.mesh" or _mesh_of(present).axes:
+            raise self.diagnostics.fatal(
+                present,
+                f"@{_EMPTY} must be a mesh without axes, for shardings that are replicated; rename it",
+            )
+
+
+def _name(op: Op) -> str:
+    found = op.props.get("sym_name")
+    return found.value if isinstance(found, StringAttr) else ""
+
+
+def _mesh_of(op: Op) -> MeshAttr:
+    return cast(MeshAttr, op.props["mesh"])
+
+
+def _mesh_op(name: str, mesh: MeshAttr) -> Op:
+    return Op("sdy.mesh", props={"sym_name": StringAttr.get(name), "mesh": mesh})

@@ -1,0 +1,269 @@
+"""`mpmd-infer-mesh-assign-mesh-func-leaves`: a mesh for everything at which the analysis ends.
+
+Source: section 15 of the import specification.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar, cast
+
+from ...ir.attributes import quote
+from ...ir.core import Block, Op, OpResult
+from ...ir.diagnostics import Diagnostics
+from ...ir.ops import ForOp, FuncOp, Module, make_assign, make_unassign
+from ...ir.semantics import is_pure
+from ...ir.types import MeshTensorType, TensorType
+from ..base import Pass, option
+from ..mesh_order import first_mesh, sort_by_mesh_order
+from .building_blocks import on_mesh, result_location, wrap_in_fragment
+from .error_limit import ErrorCounter
+from .mesh_flow import Flow, function_name, lines, op_line
+from .mesh_sets import (
+    EMPTY,
+    USE_SET,
+    MeshSet,
+    MeshSets,
+    clear_sets,
+    insert,
+    is_meshless,
+    is_terminal,
+    names,
+    pick,
+    src_of_op,
+    use_of_op,
+)
+
+__all__ = ["InferMeshAssignMeshFuncLeaves"]
+
+_ALLOW = "set mpmd_infer_transfers in the partitioning options to let values move wherever needed"
+
+
+@dataclasses.dataclass(frozen=True)
+class InferMeshAssignMeshFuncLeaves(Pass):
+    """Outputs, unused values, operands of broadcasts and reduces and ops without tensor results have a mesh.
+
+    Where the analysis allows several the one that is needed, then the smallest name wins; where it says
+    nothing the mesh with the smallest name.
+
+        %0 = stablehlo.abs %a {mpmd.src_set = <"p1">}    =>   %0 = stablehlo.abs %a {...}
+                                                              %1 = mpmd.assign {origin = "inferred_out"} %0
+        return %0 : !T                                        return %1 : !P1
+    """
+
+    name: ClassVar[str] = "mpmd-infer-mesh-assign-mesh-func-leaves"
+    summary: ClassVar[str] = "give a mesh to outputs, unused values and ops without results"
+    infer_transfers: bool = option(False, "place values on the first mesh where the analysis finds none")
+    error_limit: int = option(5, "fail after this many errors; -1: never")
+
+    def run(self, module: Module, diagnostics: Diagnostics) -> bool:
+        errors = ErrorCounter(self.error_limit, self.name, diagnostics)
+        functions = [f for f in module.mpmd_functions if not f.is_declaration]
+        sets = MeshSets(module)
+        for function in functions:
+            worker = _Leaves(function, sets, errors, self.infer_transfers)
+            if function.is_entry_point:
+                worker.unused_inputs()
+                worker.outputs()
+                worker.block(function.body)
+                worker.clear_argument_uses()
+                function.refresh_type()
+            else:
+                worker.block(function.body)
+                worker.clear_argument_uses()
+                worker.unused_callee_inputs()
+                worker.unused_callee_outputs()
+        if errors.too_many:
+            diagnostics.fail()
+        sets.flush()
+        return bool(functions)
+
+
+class _Leaves:
+    """Works on one function."""
+
+    def __init__(
+        self, function: FuncOp, sets: MeshSets, errors: ErrorCounter, infer_transfers: bool
+    ) -> None:
+        assert function.topology is not None
+        self.function = function
+        self.sets = sets
+        self.errors = errors
+        self.infer_transfers = infer_transfers
+        self.first = first_mesh(function.topology)
+        self.diagnostics = errors.diagnostics
+
+    def leaf_mesh(self, possible: MeshSet | None, wanted: MeshSet) -> str | None:
+        """One of the possible meshes, a wanted one if there is; None when nothing is possible."""
+        if possible is None:
+            return pick(wanted) or self.first
+        return pick(possible, wanted)
+
+    # Function boundaries.
+
+    def unused_inputs(self) -> None:
+        for arg in self.function.body.args:
+            if not arg.has_uses and isinstance(arg.type, TensorType):
+                arg.type = on_mesh(arg.type, self.first)
+
+    def outputs(self) -> None:
+        terminator = self.function.body.terminator
+        for i, value in enumerate(terminator.operands):
+            if not isinstance(value.type, TensorType):
+                continue
+            wanted = use_of_op(value.op) if isinstance(value, OpResult) else EMPTY
+            mesh = self.leaf_mesh(self.sets.src_of(value), wanted)
+            if mesh is None:
+                mesh = self.first
+                if not self.infer_transfers:
+                    self.errors.report(terminator, self.output_message(i))
+            assign = make_assign(
+                value,
+                cast(MeshTensorType, on_mesh(value.type, mesh)),
+                "inferred_out",
+                loc=result_location(self.function, i),
+            )
+            self.function.body.insert_before(terminator, assign)
+            terminator.set_operand(i, assign.result)
+
+    def clear_argument_uses(self) -> None:
+        dicts = self.function.arg_attrs
+        self.function.set_all_arg_attrs([d.without(USE_SET) if USE_SET in d.entries else d for d in dicts])
+        boundary = self.sets.boundary(self.function)
+        boundary.arg_use = [EMPTY] * len(boundary.arg_use)
+
+    def unused_callee_inputs(self) -> None:
+        name = function_name(self.function)
+        for arg in self.function.body.args:
+            if arg.has_uses or not isinstance(arg.type, TensorType):
+                continue
+            mesh = self.leaf_mesh(self.sets.src_of(arg), EMPTY)
+            if mesh is None:
+                if not self.infer_transfers:
+                    self.errors.report(
+                        arg,
+                        f"argument {arg.index} of @{name}, which @{name} does not use, can be on no mesh: "
+                        f"its calls pass values without a common mesh; remove the argument, or {_ALLOW}",
+                    )
+                    return
+                mesh = self.first
+            found = insert(EMPTY, mesh, "inferred_unused_callee_in")
+            self.sets.set_arg_use(self.function, arg.index, found)
+
+    def unused_callee_outputs(self) -> None:
+        name = function_name(self.function)
+        calls = self.sets.used_calls(self.function)
+        if not calls:
+            return
+        for i, value in enumerate(self.function.returned):
+            if any(c.results[i].has_uses for c in calls) or not isinstance(value.type, TensorType):
+                continue
+            mesh = self.leaf_mesh(self.sets.src_of(value), EMPTY)
+            if mesh is None:
+                if not self.infer_transfers:
+                    self.errors.report(
+                        self.function.body.terminator,
+                        f"output {i} of @{name}, which no call uses, can be on no mesh: it combines values "
+                        f"of different meshes; do not return it, or {_ALLOW}",
+                    )
+                    return
+                mesh = self.first
+            found = insert(EMPTY, mesh, "inferred_unused_callee_out")
+            self.sets.set_result_use(self.function, i, found)
+
+    # Ops.
+
+    def block(self, block: Block) -> None:
+        for op in block:
+            if isinstance(op, ForOp):
+                self.block(op.body.block)
+            elif is_terminal(op):
+                self.terminal(op)
+            elif is_meshless(op):
+                if not any(isinstance(r.type, TensorType) for r in op.results):
+                    self.resultless(op)
+                elif not op.has_uses:
+                    self.unused(op)
+                else:
+                    op.attrs.pop(USE_SET, None)
+
+    def terminal(self, op: Op) -> None:
+        """Each operand of a broadcast or reduce comes from a mesh."""
+        label = op.name.removeprefix("mpmd.")
+        wanted = use_of_op(op)
+        assert op.block is not None
+        for i, operand in enumerate(op.operands):
+            mesh = self.leaf_mesh(self.sets.src_of(operand), wanted)
+            if mesh is None:
+                if not self.infer_transfers:
+                    raise self.diagnostics.fatal(
+                        op,
+                        f"operand {i} of the {label} can be on no mesh: it combines values of different "
+                        f"meshes; put that computation into a named computation, or {_ALLOW}",
+                    )
+                mesh = pick(wanted) or self.first
+            assign = make_assign(operand, cast(MeshTensorType, on_mesh(operand.type, mesh)), label)
+            op.block.insert_before(op, assign)
+            unassign = make_unassign(assign.result)
+            op.block.insert_before(op, unassign)
+            op.set_operand(i, unassign.result)
+        op.attrs.pop(USE_SET, None)
+
+    def unused(self, op: Op) -> None:
+        assert op.block is not None
+        mesh = self.leaf_mesh(src_of_op(op), EMPTY)
+        if mesh is None and not self.infer_transfers:
+            self.diagnostics.error(
+                op,
+                f"the unused {op_line(op)} can be on no mesh: its operands are on different meshes; remove "
+                f"it, put it into a named computation, or {_ALLOW}",
+            )
+            self.diagnostics.fail()
+            return
+        mesh = mesh or self.first
+        behind = op
+        for result in op.results:
+            if isinstance(result.type, TensorType):
+                target = cast(MeshTensorType, on_mesh(result.type, mesh))
+                assign = make_assign(result, target, "inferred_unused", loc=op.loc)
+                op.block.insert_after(behind, assign)
+                behind = assign
+        op.attrs.pop(USE_SET, None)
+
+    def resultless(self, op: Op) -> None:
+        """An op that only has an effect, or a token, runs on every mesh where it can; a pure one on one."""
+        possible = src_of_op(op)
+        meshes = [self.first] if possible is None else list(names(possible))
+        if not meshes:
+            self.diagnostics.error(
+                op,
+                f"{op_line(op)} has no tensor result and can be on no mesh: its operands are on different "
+                "meshes; put it into a named computation, or give it operands of one mesh",
+            )
+            self.diagnostics.fail()
+            return
+        clear_sets(op)
+        ordered = sort_by_mesh_order(meshes, lambda m: m)
+        for mesh in ordered[:1] if is_pure(op) else ordered:
+            wrap_in_fragment(op, mesh, "infer_mesh_wrap_resultless_ops", self.diagnostics)
+        op.erase()
+
+    # Messages.
+
+    def output_message(self, index: int) -> str:
+        value = self.function.returned[index]
+        flow = Flow(self.sets)
+        info = result_location(self.function, index)
+        called = f" ({info.name})" if info.name else ""
+        text = [
+            f"output {index}{called} of @{function_name(self.function)} can be on no mesh: it combines "
+            "values of different meshes"
+        ]
+        text += lines("it comes from", flow.sources([value]))
+        text += [
+            "  ways out:",
+            "    - compute it in a named computation that is assigned to a mesh",
+            f"    - assign the output to a mesh ({quote(f'{index}@MESH')} in the output assignment)",
+            f"    - {_ALLOW}",
+        ]
+        return "\n".join(text)

@@ -1,0 +1,120 @@
+"""`mpmd-infer-mesh-assign-using-input-output-constraints`: an input and an output that share a mesh.
+
+Source: section 12 of the import specification.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import ClassVar, cast
+
+from ...ir.core import OpResult
+from ...ir.diagnostics import Diagnostics
+from ...ir.ops import FuncOp, Module, make_assign, make_unassign
+from ...ir.types import MeshTensorType, TensorType
+from ..base import Pass, option
+from .assignments import Constraint, parse_constraints
+from .building_blocks import on_mesh
+from .mesh_sets import EMPTY, MeshSet, MeshSets, insert, intersect, pick, use_of_op
+
+__all__ = ["InferMeshAssignUsingInputOutputConstraints"]
+
+
+@dataclasses.dataclass(frozen=True)
+class InferMeshAssignUsingInputOutputConstraints(Pass):
+    """Inputs and outputs that must be placed alike are on one mesh, where the analysis allows that.
+
+    Constraint 0:0, argument needed on p1, output possible on p0 and p1:
+
+        func @main(%a: !T) -> !T           func @main(%a: !P1) -> !P1
+                                             %0 = mpmd.unassign {origin = "io_constraint_in"} %a
+          %1 = stablehlo.abs %a        =>    %1 = stablehlo.abs %0
+                                             %2 = mpmd.assign {origin = "io_constraint_out"} %1
+          return %1                          return %2
+    """
+
+    name: ClassVar[str] = "mpmd-infer-mesh-assign-using-input-output-constraints"
+    summary: ClassVar[str] = "place constrained inputs and outputs on one mesh"
+    constraints: tuple[str, ...] = option((), "input:output pairs of indices, comma separated")
+    verbose_logging: bool = option(False, "accepted for compatibility; nothing is logged")
+
+    def run(self, module: Module, diagnostics: Diagnostics) -> bool:
+        pairs = parse_constraints(self.constraints)
+        changed = False
+        for function in module.mpmd_functions:
+            if not function.is_entry_point or function.is_declaration:
+                continue
+            _check(pairs, function, diagnostics)
+            sets = MeshSets(module)
+            for input, output in pairs:
+                mesh = _choose(function, input, output, sets, diagnostics)
+                if mesh is not None:
+                    changed = _assign(function, input, output, mesh) or changed
+            function.refresh_type()
+        return changed
+
+
+def _check(pairs: Iterable[Constraint], function: FuncOp, diagnostics: Diagnostics) -> None:
+    """Raise after an error unless every pair names an input and an output of the function."""
+    counts = {"input": len(function.body.args), "output": len(function.returned)}
+    for pair in pairs:
+        for (what, count), index in zip(counts.items(), pair, strict=True):
+            if not 0 <= index < count:
+                raise diagnostics.fatal(
+                    function,
+                    f"the constraint {pair[0]}:{pair[1]} names {what} {index}, but @{function.sym_name} "
+                    f"has {count} {what}s (they are counted from 0)",
+                )
+
+
+def _choose(
+    function: FuncOp, input: int, output: int, sets: MeshSets, diagnostics: Diagnostics
+) -> str | None:
+    """The mesh for both, or None when the analysis finds none."""
+    argument = function.body.args[input]
+    value = function.returned[output]
+    if isinstance(value.type, MeshTensorType):
+        mesh = value.type.mesh
+        if isinstance(argument.type, MeshTensorType) and argument.type.mesh != mesh:
+            raise diagnostics.fatal(
+                argument,
+                f"input {input} of @{function.sym_name} is on mesh {argument.type.mesh} and output {output} "
+                f"on {mesh}, but the constraint {input}:{output} asks for one mesh; assign both to one mesh "
+                "or drop the constraint",
+            )
+        return mesh
+    used_out = use_of_op(value.op) if isinstance(value, OpResult) else EMPTY
+    possible_out = sets.src_of(value)
+    if isinstance(argument.type, MeshTensorType):
+        used_in = insert(EMPTY, argument.type.mesh)
+    else:
+        used_in = sets.use_of(argument)
+    if not used_in.meshes:
+        if used_out.meshes:
+            return pick(used_out)
+        return None if possible_out is None else pick(possible_out)
+    both = cast(MeshSet, intersect(used_out, used_in))
+    if both.meshes:
+        return pick(both)
+    return pick(cast(MeshSet, intersect(used_in, possible_out)))
+
+
+def _assign(function: FuncOp, input: int, output: int, mesh: str) -> bool:
+    changed = False
+    terminator = function.body.terminator
+    value = terminator.operand(output)
+    if isinstance(value.type, TensorType):
+        target = cast(MeshTensorType, on_mesh(value.type, mesh))
+        assign = make_assign(value, target, "io_constraint_out")
+        function.body.insert_before(terminator, assign)
+        terminator.set_operand(output, assign.result)
+        changed = True
+    argument = function.body.args[input]
+    if isinstance(argument.type, TensorType):
+        argument.type = on_mesh(argument.type, mesh)
+        unassign = make_unassign(argument, "io_constraint_in")
+        function.body.insert_front(unassign)
+        argument.replace_uses_if(unassign.result, lambda use: use.owner is not unassign)
+        changed = True
+    return changed

@@ -1,0 +1,183 @@
+"""`mpmd-infer-mesh-convert-reduce-ops`: reductions across meshes become `mpmd.reduce`.
+
+Source: section 13 of the import specification.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import ClassVar
+
+from ...ir.attributes import UNIT, Attribute, DenseArrayAttr, ReductionAttr
+from ...ir.core import Block, Op, Value, make_op
+from ...ir.diagnostics import Diagnostics
+from ...ir.ops import ForOp, FuncOp, Module, ReduceOp
+from ...ir.semantics import REDUCTION_OPS, reduction_kind
+from ..base import FunctionPass, option
+from .mesh_sets import SRC_SET, is_meshless
+from .reductions import REDUCE, concat_reduction, is_neutral
+
+__all__ = ["InferMeshConvertReduceOps"]
+
+_UNLOCKED = "mpmd.can_convert_to_reduce"
+
+
+@dataclasses.dataclass(frozen=True)
+class InferMeshConvertReduceOps(FunctionPass):
+    """Marked reductions are `mpmd.reduce` ops, chains of one kind are a single one.
+
+    Without `infer_cross_mesh_reductions` that holds only for those above a `mpmd.reduce<none>` of the user.
+
+        %0 = stablehlo.add %a, %b {mpmd.reduce = #mpmd.reduction<add>, ...}
+        %1 = stablehlo.add %0, %c {mpmd.reduce = #mpmd.reduction<add>, ...}
+        =>  %1 = mpmd.reduce<add> {...} %a, %b, %c
+    """
+
+    name: ClassVar[str] = "mpmd-infer-mesh-convert-reduce-ops"
+    summary: ClassVar[str] = "turn reductions of values from several meshes into mpmd.reduce"
+    distributed_only: ClassVar[bool] = False
+    infer_cross_mesh_reductions: bool = option(
+        False, "convert every marked reduction, not only those that the user asked for"
+    )
+    keep_initial_value: bool = option(
+        False, "reduce with the initial value of a stablehlo.reduce, too, unless it is neutral"
+    )
+
+    def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
+        for op in _walk(function.body):
+            if isinstance(op, ReduceOp) and op.kind == "none":
+                _unlock(op)
+        changed = self._convert(function.body)
+        for op in _walk(function.body):
+            op.attrs.pop(_UNLOCKED, None)
+        return changed
+
+    def _convert(self, block: Block) -> bool:
+        changed = False
+        op = block.first
+        while op is not None:
+            following = op.next_op
+            tag = op.attrs.get(REDUCE)
+            if (
+                isinstance(tag, ReductionAttr)
+                and is_meshless(op)
+                and (self.infer_cross_mesh_reductions or _UNLOCKED in op.attrs)
+            ):
+                if op.name == "stablehlo.reduce":
+                    changed = _convert_concat(op, tag, self.keep_initial_value) or changed
+                elif op.name != "stablehlo.concatenate":
+                    _convert_binary(op, tag)
+                    changed = True
+            elif isinstance(op, ForOp):  # inside of other ops an mpmd.reduce would have no meaning
+                changed = self._convert(op.body.block) or changed
+            op = following
+        return changed
+
+
+def _walk(block: Block) -> Iterator[Op]:
+    for op in block:
+        for region in op.regions:
+            if not region.frozen:
+                for nested in region.blocks:
+                    yield from _walk(nested)
+        yield op
+
+
+def _unlock(request: ReduceOp) -> None:
+    """Mark the reduction that the `mpmd.reduce<none>` stands behind, and those of its kind that feed it."""
+    op = request.operand(0).defining_op
+    while op is not None and op.num_operands == 1 and len(op.results) == 1:
+        op = op.operand(0).defining_op
+    if op is None:
+        return
+    kind = reduction_kind(op)
+    if kind is not None:
+        waiting = [op]
+        while waiting:
+            current = waiting.pop()
+            if _UNLOCKED in current.attrs:
+                continue
+            current.attrs[_UNLOCKED] = UNIT
+            for operand in current.operands:
+                producer = operand.defining_op
+                if producer is not None and reduction_kind(producer) == kind:
+                    waiting.append(producer)
+    elif op.name == "stablehlo.reduce":
+        concat = op.operand(0).defining_op
+        if concat is not None and concat_reduction(concat) is not None:
+            op.attrs[_UNLOCKED] = UNIT
+
+
+# Conversion.
+
+
+def _replace(op: Op, tag: ReductionAttr, operands: list[Value]) -> Op:
+    src = op.attrs.get(SRC_SET)
+    attrs: dict[str, Attribute] = {} if src is None else {SRC_SET: src}
+    new = make_op(
+        "mpmd.reduce", operands, [op.results[0].type], props={"reduction": tag}, attrs=attrs, loc=op.loc
+    )
+    assert op.block is not None
+    op.block.insert_before(op, new)
+    op.replace_all_uses_with(new.results)
+    op.erase()
+    return new
+
+
+def _convert_binary(op: Op, tag: ReductionAttr) -> None:
+    operands: list[Value] = []
+    inner: dict[Op, None] = {}
+    for operand in op.operands:
+        producer = operand.defining_op
+        if isinstance(producer, ReduceOp) and producer.props.get("reduction") is tag:
+            operands += producer.operands
+            if operand.has_one_use:
+                inner[producer] = None
+        else:
+            operands.append(operand)
+    _replace(op, tag, operands)
+    for producer in inner:
+        producer.erase()
+
+
+def _convert_concat(op: Op, tag: ReductionAttr, keep_initial_value: bool) -> bool:
+    concat = op.operand(0).defining_op
+    if concat is None or concat.name != "stablehlo.concatenate":
+        return False
+    operands: list[Value] = []
+    assert op.block is not None
+    for operand in concat.operands:
+        producer = operand.defining_op
+        reshape = make_op(
+            "stablehlo.reshape",
+            [operand],
+            [op.results[0].type],
+            attrs={} if producer is None else producer.attrs,
+            loc=op.loc,
+        )
+        op.block.insert_before(op, reshape)
+        operands.append(reshape.results[0])
+    initial = op.operand(1)
+    new = _replace(op, tag, operands)
+    concat.erase()
+    if keep_initial_value and not is_neutral(initial, tag.kind):
+        _reduce_with(new, initial, tag.kind)
+    return True
+
+
+def _reduce_with(reduced: Op, initial: Value, kind: str) -> None:
+    """Let the users of `reduced` have its reduction with the scalar `initial`."""
+    assert reduced.block is not None
+    type, loc = reduced.results[0].type, reduced.loc
+    everywhere = make_op(
+        "stablehlo.broadcast_in_dim",
+        [initial],
+        [type],
+        props={"broadcast_dimensions": DenseArrayAttr.get(())},
+        loc=loc,
+    )
+    total = make_op(REDUCTION_OPS[kind], [reduced.results[0], everywhere.results[0]], [type], loc=loc)
+    reduced.block.insert_after(reduced, everywhere)
+    reduced.block.insert_after(everywhere, total)
+    reduced.results[0].replace_uses_if(total.results[0], lambda use: use.owner is not total)

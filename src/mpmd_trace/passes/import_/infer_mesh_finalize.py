@@ -1,0 +1,189 @@
+"""`mpmd-infer-mesh-finalize`: the end of mesh inference.
+
+Source: section 18 of the import specification.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar, cast
+
+from ...ir.bodies import map_ops, remembered
+from ...ir.core import Op, Region
+from ...ir.diagnostics import Diagnostics
+from ...ir.ops import AssignOp, FragmentOp, FuncOp, Module, UnassignOp, make_unassign
+from ...ir.types import MeshTensorType
+from ..base import Pass, option
+from ..greedy import Pattern, apply_greedily
+from .building_blocks import on_mesh
+from .finalize_patterns import AssignOfUnassign, LowerBroadcast, LowerReduce
+from .mesh_flow import function_name, op_line, place
+from .mesh_sets import SRC_SET, USE_SET, clear_sets, is_meshless
+
+__all__ = ["InferMeshFinalize"]
+
+
+@dataclasses.dataclass(frozen=True)
+class InferMeshFinalize(Pass):
+    """Every value of an MPMD function is on a mesh; assigns, broadcasts, reduces and meshless ops are gone.
+
+        func @main(%a: !T) -> !P1               func @main(%a: !P0) -> !P1
+          %0 = mpmd.assign %a : !P0        =>
+          %1 = mpmd.assign %a : !P1               %1 = mpmd.transfer %a : !P0 -> !P1
+    """
+
+    name: ClassVar[str] = "mpmd-infer-mesh-finalize"
+    summary: ClassVar[str] = "remove all assigns and unassigns and check that everything has a mesh"
+    infer_transfers: bool = option(False, "transfer a value to every mesh that asks for it")
+
+    def run(self, module: Module, diagnostics: Diagnostics) -> bool:
+        functions = [f for f in module.mpmd_functions if not f.is_declaration]
+        for function in functions:
+            if function.is_entry_point and not _type_arguments(function, diagnostics):
+                diagnostics.fail()
+                return True
+        patterns: list[Pattern] = [
+            AssignOfUnassign(self.infer_transfers),
+            LowerBroadcast(diagnostics),
+            LowerReduce(diagnostics),
+        ]
+        if not apply_greedily(module, patterns, region_dce=True).converged:
+            raise diagnostics.fatal(
+                None, f"{self.name} did not come to an end; please report this program"
+            )
+        for function in functions:
+            function.refresh_type()
+            if not _verify(function, diagnostics):
+                diagnostics.fail()
+            _clear_boundary(function)
+        return True
+
+
+# Entry points.
+
+
+def _type_arguments(function: FuncOp, diagnostics: Diagnostics) -> bool:
+    """Put each argument on the smallest of the meshes that ask for it."""
+    name = function_name(function)
+    last: Op | None = None
+    for arg in function.body.args:
+        if isinstance(arg.type, MeshTensorType):
+            continue
+        users = arg.users
+        if not users or not all(isinstance(u, AssignOp) for u in users):
+            other = next((u for u in users if not isinstance(u, AssignOp)), None)
+            why = "is not used" if other is None else f"is used by {op_line(other)}"
+            raise diagnostics.fatal(
+                other or function,
+                f"input {arg.index} of @{name} {why}, so that it has no mesh; run "
+                "mpmd-infer-mesh-assign-mesh-func-leaves and -rewrite-using-analysis before this pass",
+            )
+        types = [cast(AssignOp, u).mesh_type for u in users]
+        kinds = list(dict.fromkeys(t.memory_kind for t in types))
+        if len(kinds) > 1:
+            shown = " and ".join(sorted("no memory kind" if k is None else f"'{k}'" for k in kinds))
+            diagnostics.error(
+                function,
+                f"input {arg.index} of @{name} is assigned to different memory kinds: {shown}; write the "
+                "same kind (MESH#KIND) in every assignment that uses it",
+            )
+            return False
+        mesh = min((t.mesh for t in types), key=str.encode)
+        arg.type = on_mesh(arg.type, mesh, kinds[0])
+        unassign = make_unassign(arg)
+        if last is None:
+            function.body.insert_front(unassign)
+        else:
+            function.body.insert_after(last, unassign)
+        last = unassign
+        for user in users:
+            user.set_operand(0, unassign.result)
+    return True
+
+
+# Checks.
+
+
+def _verify(function: FuncOp, diagnostics: Diagnostics) -> bool:
+    """Report everything that is without a mesh; remove left-over mesh sets on the way."""
+    before = len(diagnostics.errors)
+    name = function_name(function)
+    for what, types in (("input", function.type.inputs), ("output", function.type.results)):
+        for i, type in enumerate(types):
+            if not isinstance(type, MeshTensorType):
+                diagnostics.error(
+                    function,
+                    f"{what} {i} of @{name} has the type {type.text} and is on no mesh; "
+                    f"every {what} must be on one",
+                )
+    _check(function.regions[0], diagnostics)
+    return len(diagnostics.errors) == before
+
+
+def _check(region: Region, diagnostics: Diagnostics) -> None:
+    for block in region.blocks:
+        for op in block:
+            if isinstance(op, FragmentOp):  # its own attributes stay, as in the reference
+                op.body = _without_sets(op.body)
+                continue
+            for nested in op.regions:
+                _check(nested, diagnostics)
+            if not region.frozen:
+                clear_sets(op)
+            if op.name in ("mpmd.assign", "mpmd.unassign", "mpmd.broadcast"):
+                diagnostics.error(op, _left_over(op))
+            elif is_meshless(op):
+                diagnostics.error(
+                    op, f"{op_line(op)} is in no fragment and so on no mesh after mesh inference"
+                )
+
+
+def _left_over(op: Op) -> str:
+    """Why an assign, unassign or broadcast is left, and what to do about it."""
+    if op.name == "mpmd.broadcast":
+        return f"{op_line(op)} could not be resolved: nothing says on which mesh its operand is"
+    if isinstance(op, UnassignOp):
+        users = [user for user in op.users if not isinstance(user, AssignOp)]
+        text = f'a value on mesh "{op.mesh_type.mesh}" is used on another mesh, or where no mesh is known'
+    elif isinstance(op, AssignOp):
+        users = op.users
+        text = f'a value is needed on mesh "{op.mesh_type.mesh}", but it is not there'
+    else:
+        users, text = [], f"{op_line(op)} is left"
+    return "\n".join([text, *(f"  used by {_user(user)}" for user in dict.fromkeys(users)), *_WAYS_OUT])
+
+
+_WAYS_OUT = (
+    "  ways out:",
+    "    - name the value (named tensor) and assign the name to the mesh where it is needed",
+    "    - let values move wherever needed: set mpmd_infer_transfers in the partitioning options",
+)
+
+
+def _user(op: Op) -> str:
+    if isinstance(op, FragmentOp) and op.origin:
+        return f"named computation {op.origin[0].short}{place(op.loc)}"
+    return op_line(op)
+
+
+def _without_sets(body: Region) -> Region:
+    """The body without mesh sets; the same object when there are none."""
+
+    def has_sets() -> bool:
+        return any(USE_SET in op.attrs or SRC_SET in op.attrs for op in body.walk())
+
+    def strip(copy: Region) -> bool:
+        for op in copy.walk():
+            clear_sets(op)
+        return True
+
+    if not remembered(body, "has mesh sets", has_sets):
+        return body
+    return map_ops(body, "without mesh sets", strip)
+
+
+def _clear_boundary(function: FuncOp) -> None:
+    clean = [d.without(USE_SET).without(SRC_SET) if d.entries else d for d in function.arg_attrs]
+    function.set_all_arg_attrs(clean)
+    clean = [d.without(USE_SET).without(SRC_SET) if d.entries else d for d in function.res_attrs]
+    function.set_all_res_attrs(clean)

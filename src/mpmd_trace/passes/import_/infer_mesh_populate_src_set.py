@@ -1,0 +1,176 @@
+"""`mpmd-infer-mesh-populate-src-set`: on which meshes can each value be without another transfer?
+
+Source: section 11 of the import specification.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+from ...ir.attributes import ReductionAttr
+from ...ir.core import Block, BlockArg, Op
+from ...ir.diagnostics import Diagnostics
+from ...ir.ops import AssignOp, CallOp, ForOp, FuncOp, Module, TransferOp, UnassignOp
+from ...ir.semantics import reduction_kind
+from ..base import Pass
+from .building_blocks import enclosing_function
+from .mesh_sets import (
+    EMPTY,
+    SRC_SET,
+    MeshSet,
+    MeshSets,
+    insert,
+    intersect,
+    is_meshless,
+    loop_set,
+    relabelled,
+    set_loop_set,
+    set_src,
+    src_of_op,
+    union,
+)
+from .reductions import REDUCE, concat_reduction
+
+__all__ = ["InferMeshPopulateSrcSet"]
+
+
+@dataclasses.dataclass(frozen=True)
+class InferMeshPopulateSrcSet(Pass):
+    """Every op whose operands restrict it says on which meshes it can run; an empty set means nowhere.
+
+    A reduction of values that have no mesh in common is marked as a candidate for `mpmd.reduce`.
+
+        %u = mpmd.unassign {origin = "s"} %f : (!P0) -> !T     =>  {mpmd.src_set = <"p0"["s"]>}
+        %v = mpmd.unassign {origin = "t"} %g : (!P1) -> !T     =>  {mpmd.src_set = <"p1"["t"]>}
+        %0 = stablehlo.maximum %u, %v      =>  {mpmd.reduce = <max>, mpmd.src_set = <"p0"["s"], "p1"["t"]>}
+    """
+
+    name: ClassVar[str] = "mpmd-infer-mesh-populate-src-set"
+    summary: ClassVar[str] = "find the meshes on which each value can be without another transfer"
+
+    def run(self, module: Module, diagnostics: Diagnostics) -> bool:
+        analysis = _SrcSets(MeshSets(module))
+        for function in module.mpmd_functions:
+            if function.is_entry_point and not function.is_declaration:
+                analysis.entry_point(function)
+        return analysis.sets.flush() or analysis.changed
+
+
+class _SrcSets:
+    def __init__(self, sets: MeshSets) -> None:
+        self.sets = sets
+        self.changed = False
+        #: The sets of a callee's arguments when the last walk over it changed nothing.
+        self.settled: dict[FuncOp, list[MeshSet | None]] = {}
+
+    def entry_point(self, function: FuncOp) -> None:
+        boundary = self.sets.boundary(function)
+        for arg in function.body.args:
+            if boundary.arg_use[arg.index].meshes:
+                found = relabelled(boundary.arg_use[arg.index], "inferred_in")
+                self.sets.set_arg_src(function, arg.index, found)
+        self.forward(function.body)
+
+    def forward(self, block: Block) -> None:
+        """The ops of an entry point or of a loop in it, in order, without what is nested in leaf ops."""
+        for op in block:
+            if isinstance(op, ForOp):
+                self.loop(op)
+                self.forward(op.body.block)
+            else:
+                self.op(op)
+
+    def operands_first(self, block: Block) -> None:
+        """All ops of a callee, nested ones before the op around them."""
+        for op in block:
+            for region in op.regions:
+                if not region.frozen:
+                    for nested in region.blocks:
+                        self.operands_first(nested)
+            if isinstance(op, ForOp):
+                self.loop(op)
+            else:
+                self.op(op)
+
+    def store(self, op: Op, found: MeshSet) -> None:
+        if src_of_op(op) is not found:
+            self.changed = True
+            set_src(op, found)
+
+    def op(self, op: Op) -> None:
+        if isinstance(op, UnassignOp):
+            self.store(op, self.of_unassign(op))
+        elif isinstance(op, CallOp):
+            self.call(op)
+        elif isinstance(op, AssignOp) or is_meshless(op):
+            found = src_of_op(op)
+            for operand in op.operands:
+                found = intersect(found, self.sets.src_of(operand))
+            if found is not None:
+                self.store(op, found)
+                self.tag_reduction(op)
+
+    def of_unassign(self, op: UnassignOp) -> MeshSet:
+        value = op.operand(0)
+        found = insert(EMPTY, op.mesh_type.mesh, op.label)
+        for user in value.users:
+            if isinstance(user, TransferOp):
+                found = insert(found, user.target_type.mesh, "transfer")
+        if isinstance(value, BlockArg) and enclosing_function(op).is_entry_point:
+            found = union(found, relabelled(self.sets.needed(op.result), "inferred_in"))
+        return found
+
+    def loop(self, loop: ForOp) -> None:
+        for i, operand in enumerate(loop.operands):
+            found = self.sets.src_of(operand)
+            if found is not None and loop_set(loop, i, SRC_SET) is not found:
+                self.changed = True
+                set_loop_set(loop, i, SRC_SET, found)
+
+    def tag_reduction(self, op: Op) -> None:
+        """Mark `op` as part of a reduction across meshes when that resolves a conflict of its operands."""
+        reducer = concat_reduction(op)
+        kind = reducer[1] if reducer is not None else reduction_kind(op)
+        if kind is None:
+            return
+        everything: MeshSet | None = None
+        for operand in op.operands:
+            found = self.sets.src_of(operand)
+            if found is not None and not found.meshes:
+                return
+            if found is not None:
+                everything = found if everything is None else union(everything, found)
+        if everything is None:
+            return
+        tag = ReductionAttr.get(kind)
+        own = src_of_op(op)
+        continues = any(
+            o.defining_op is not None and o.defining_op.attrs.get(REDUCE) is tag for o in op.operands
+        )
+        if (own is not None and not own.meshes) or continues:
+            for tagged in (op,) if reducer is None else (op, reducer[0]):
+                if tagged.attrs.get(REDUCE) is not tag:
+                    self.changed = True
+                    tagged.attrs[REDUCE] = tag
+            self.store(op, everything)
+
+    def call(self, call: CallOp) -> None:
+        callee = self.sets.callee(call)
+        if callee is None:
+            return
+        boundary = self.sets.boundary(callee)
+        for i, operand in enumerate(call.operands):
+            found = intersect(self.sets.src_of(operand), boundary.arg_src[i])
+            if found is not None:
+                self.sets.set_arg_src(callee, i, found)
+        args = list(boundary.arg_src)
+        if self.settled.get(callee) == args:
+            return
+        before, self.changed = self.changed, False
+        self.operands_first(callee.body)
+        if self.changed:
+            self.settled.pop(callee, None)
+        else:
+            self.settled[callee] = args
+        self.changed = self.changed or before

@@ -1,0 +1,162 @@
+"""`mpmd-infer-mesh-populate-use-set`: on which meshes is each value needed?
+
+Source: section 10 of the import specification.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import ClassVar
+
+from ...ir.core import Block, Op, OpResult
+from ...ir.diagnostics import Diagnostics
+from ...ir.ops import AssignOp, CallOp, ForOp, FuncOp, Module, UnassignOp
+from ..base import Pass
+from .mesh_sets import (
+    EMPTY,
+    USE_SET,
+    MeshSet,
+    MeshSets,
+    insert,
+    is_meshless,
+    is_terminal,
+    loop_set,
+    set_loop_set,
+    set_use,
+    union,
+    use_of_op,
+)
+
+__all__ = ["InferMeshPopulateUseSet"]
+
+#: A chain of calls of one callee is processed again at most this often per call.
+_MOST_REPEATS = 10
+
+
+@dataclasses.dataclass(frozen=True)
+class InferMeshPopulateUseSet(Pass):
+    """Every meshless op, function argument and callee result says on which meshes it is needed.
+
+    The sets grow backwards from the assigns, through calls into callees, and stop at broadcasts and reduces.
+    Sets that are there already are extended.
+
+        %0 = stablehlo.add %a, %b        =>  %0 = stablehlo.add %a, %b {mpmd.use_set = <"p1"["s"]>}
+        %1 = mpmd.assign {origin = "s"} %0 : (!T) -> !P1      (and so do %a and %b)
+    """
+
+    name: ClassVar[str] = "mpmd-infer-mesh-populate-use-set"
+    summary: ClassVar[str] = "find the meshes on which each value is needed"
+
+    def run(self, module: Module, diagnostics: Diagnostics) -> bool:
+        analysis = _UseSets(MeshSets(module))
+        for function in module.mpmd_functions:
+            if function.is_entry_point and not function.is_declaration:
+                analysis.function(function)
+        return analysis.sets.flush() or analysis.changed
+
+
+def _users_first(block: Block) -> Iterator[Op]:
+    """The ops from the last to the first, nested ones before the op around them."""
+    for op in reversed(block):
+        for region in reversed(op.regions):
+            if not region.frozen:
+                for nested in reversed(region.blocks):
+                    yield from _users_first(nested)
+        yield op
+
+
+class _UseSets:
+    def __init__(self, sets: MeshSets) -> None:
+        self.sets = sets
+        self.changed = False
+        #: The sets of a callee's results when the last walk over it changed nothing.
+        self.settled: dict[FuncOp, list[MeshSet]] = {}
+
+    def function(self, function: FuncOp) -> bool:
+        """Walk the function, itself last; says whether any set changed."""
+        before, self.changed = self.changed, False
+        for op in _users_first(function.body):
+            self.op(op)
+        boundary = self.sets.boundary(function)
+        old = list(boundary.arg_use)
+        for arg in function.body.args:
+            found = union(boundary.arg_use[arg.index], self.sets.needed(arg))
+            self.sets.set_arg_use(function, arg.index, found)
+        changed = self.changed or old != boundary.arg_use
+        self.changed = self.changed or before
+        return changed
+
+    def extend(self, op: Op, needed: MeshSet) -> None:
+        self.store(op, union(use_of_op(op), needed))
+
+    def store(self, op: Op, found: MeshSet) -> None:
+        if op.attrs.get(USE_SET, EMPTY) is not found:
+            self.changed = True
+            set_use(op, found)
+
+    def op(self, op: Op) -> None:
+        if isinstance(op, AssignOp):
+            self.store(op, insert(EMPTY, op.mesh_type.mesh, op.label))
+        elif isinstance(op, CallOp):
+            self.call(op)
+        elif isinstance(op, ForOp):
+            for arg in op.body.block.args:
+                old = loop_set(op, arg.index, USE_SET) or EMPTY
+                found = union(old, self.sets.needed(arg))
+                if found is not old:
+                    self.changed = True
+                    set_loop_set(op, arg.index, USE_SET, found)
+        elif op.name == "mpmd.return":
+            self.loop_return(op)
+        elif is_meshless(op) or is_terminal(op) or isinstance(op, UnassignOp):
+            self.extend(op, self.sets.needed_by_results(op))
+
+    def loop_return(self, terminator: Op) -> None:
+        """What a loop yields is needed where the loop's result is needed."""
+        loop = terminator.parent_op
+        if not isinstance(loop, ForOp):
+            return
+        for result, value in zip(loop.results, terminator.operands, strict=False):
+            if not isinstance(value, OpResult):
+                continue
+            needed = self.sets.needed(result)
+            if not isinstance(value.op, CallOp):
+                self.extend(value.op, needed)
+                continue
+            callee = self.sets.callee(value.op)
+            if callee is not None and result.index < len(callee.returned):
+                # The reference extends the callee's result with the number of the loop's result.
+                old = self.sets.boundary(callee).result_use[result.index]
+                self.sets.set_result_use(callee, result.index, union(old, needed))
+
+    def call(self, call: CallOp) -> None:
+        callee = self.sets.callee(call)
+        if callee is None:
+            return
+        again = self.callee(call, callee)
+        chained = any(isinstance(u, CallOp) and u.callee == call.callee for u in call.users)
+        repeats = 0
+        while chained and again and repeats < _MOST_REPEATS:
+            again = self.callee(call, callee)
+            repeats += 1
+
+    def callee(self, call: CallOp, callee: FuncOp) -> bool:
+        """Bring what the uses of the call need into the callee; says whether that asks for another round."""
+        boundary = self.sets.boundary(callee)
+        grown = False
+        for result in call.results:
+            old = boundary.result_use[result.index]
+            found = union(old, self.sets.needed(result))
+            if len(found.meshes) != len(old.meshes):  # new labels alone are not stored
+                self.sets.set_result_use(callee, result.index, found)
+                grown = True
+        if not grown and any(s.meshes for s in boundary.arg_use):
+            return False
+        results = list(boundary.result_use)
+        if self.settled.get(callee) != results:
+            if self.function(callee):
+                self.settled.pop(callee, None)
+            else:
+                self.settled[callee] = results
+        return True

@@ -1,0 +1,307 @@
+"""`mpmd-infer-mesh-rewrite-using-analysis`: every op into a fragment, mesh types for callees and calls.
+
+Source: section 17 of the import specification.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar, cast
+
+from ...ir.attributes import DenseArrayAttr
+from ...ir.core import Block, Op, OpResult, Value, make_op
+from ...ir.diagnostics import Diagnostics
+from ...ir.ops import (
+    AssignOp,
+    CallOp,
+    ForOp,
+    FragmentOp,
+    FuncOp,
+    Module,
+    make_assign,
+    make_unassign,
+)
+from ...ir.semantics import is_pure
+from ...ir.types import MeshTensorType, TensorType
+from ..base import Pass, option
+from ..mesh_order import in_topology_order, sort_by_mesh_order
+from .absorb_meshless import Absorber
+from .building_blocks import on_mesh, wrap_in_fragment
+from .loops_to_meshes import finish_loop, place_loop_results
+from .mesh_flow import function_name, op_line
+from .mesh_sets import MeshSets, clear_sets, is_meshless, names, pick, src_of_op
+
+__all__ = ["InferMeshRewriteUsingAnalysis"]
+
+COPIES = "mpmd.copies"
+
+
+@dataclasses.dataclass(frozen=True)
+class InferMeshRewriteUsingAnalysis(Pass):
+    """No meshless op is left, and callees take and return mesh tensors, one copy per mesh where needed.
+
+        %0 = stablehlo.abs %a : !T                     %0 = mpmd.assign %a : (!T) -> !P0
+        %1 = mpmd.assign %0 : (!T) -> !P0          =>  %2 = mpmd.fragment<mesh="p0", ...> (%0) (%x: !T) {
+        %2 = mpmd.fragment<mesh="p0", ...> (%1)          %9 = stablehlo.abs %x
+               (%x: !T) {...}                            ...
+    """
+
+    name: ClassVar[str] = "mpmd-infer-mesh-rewrite-using-analysis"
+    summary: ClassVar[str] = "put meshless ops into fragments and type callees"
+    max_clones: int = option(1, "copy an op into at most this many fragments, else give it its own")
+
+    def run(self, module: Module, diagnostics: Diagnostics) -> bool:
+        functions = [f for f in module.mpmd_functions if not f.is_declaration]
+        sets = MeshSets(module)
+        for function in functions:
+            if not function.is_entry_point:
+                rewrite = _Rewrite(function, sets, self.max_clones, diagnostics)
+                rewrite.callee_results()
+                rewrite.body(function.body)
+                rewrite.callee_arguments()
+                rewrite.absorber.finish()
+        for function in functions:
+            if function.is_entry_point:
+                rewrite = _Rewrite(function, sets, self.max_clones, diagnostics)
+                rewrite.body(function.body)
+                rewrite.absorber.finish()
+        for function in functions:
+            function.refresh_type()
+        return bool(functions)
+
+
+class _Rewrite:
+    """Rewrites one function."""
+
+    def __init__(
+        self, function: FuncOp, sets: MeshSets, max_clones: int, diagnostics: Diagnostics
+    ) -> None:
+        assert function.topology is not None
+        self.function = function
+        self.topology = function.topology
+        self.sets = sets
+        self.max_clones = max_clones
+        self.diagnostics = diagnostics
+        self.absorber = Absorber()
+
+    def sorted_meshes(self, meshes: list[str]) -> list[str]:
+        """Distinct meshes in pipeline order."""
+        return sort_by_mesh_order(in_topology_order(meshes, self.topology), lambda m: m)
+
+    # Callees.
+
+    def callee_results(self) -> None:
+        function, terminator = self.function, self.function.body.terminator
+        uses = self.sets.boundary(function).result_use
+        for i, value in enumerate(terminator.operands):
+            if not isinstance(value.type, TensorType):
+                continue
+            meshes = list(names(uses[i]))
+            if not meshes:
+                possible = src_of_op(value.op) if isinstance(value, OpResult) else None
+                chosen = None if possible is None else pick(possible)
+                meshes = [chosen or min(self.topology.meshes, key=str.encode)]
+            count = terminator.num_operands
+            if len(meshes) > 1:
+                copies = DenseArrayAttr.get(range(count, count + len(meshes) - 1))
+                function.set_res_attr(i, COPIES, copies)
+            for number, mesh in enumerate(meshes):
+                assign = make_assign(value, cast(MeshTensorType, on_mesh(value.type, mesh)))
+                function.body.insert_before(terminator, assign)
+                if number == 0:
+                    terminator.set_operand(i, assign.result)
+                else:
+                    terminator.append_operands([assign.result])
+
+    def callee_arguments(self) -> None:
+        function, block = self.function, self.function.body
+        last: Op | None = None
+        for arg in list(block.args):
+            type = arg.type
+            if not isinstance(type, TensorType):
+                continue
+            groups: dict[str, list[AssignOp]] = {}
+            for user in arg.users:
+                if not isinstance(user, AssignOp):
+                    raise self._still_used(user, f"argument {arg.index} of @{function.sym_name}")
+                groups.setdefault(user.mesh_type.mesh, []).append(user)
+            if not groups:
+                raise self.diagnostics.fatal(
+                    function,
+                    f"argument {arg.index} of @{function_name(function)} is not used, so that it has no "
+                    "mesh; remove it (mpmd-erase-unused-callee-block-arguments does)",
+                )
+            meshes = self.sorted_meshes(list(groups))
+            count = len(block.args)
+            if len(meshes) > 1:
+                copies = DenseArrayAttr.get(range(count, count + len(meshes) - 1))
+                function.set_arg_attr(arg.index, COPIES, copies)
+            for number, mesh in enumerate(meshes):
+                target = on_mesh(type, mesh)
+                if number == 0:
+                    arg.type = target
+                    copy = arg
+                else:
+                    copy = block.add_arg(target, loc=arg.loc)
+                unassign = make_unassign(copy)
+                if last is None:
+                    block.insert_front(unassign)
+                else:
+                    block.insert_after(last, unassign)
+                last = unassign
+                for assign in groups[mesh]:
+                    assign.set_operand(0, unassign.result)
+
+    # Bodies.
+
+    def body(self, block: Block) -> None:
+        for op in reversed(block):
+            if isinstance(op, CallOp):
+                self.call(op)
+            elif isinstance(op, ForOp):
+                self.loop(op)
+            elif is_meshless(op):
+                self.meshless(op)
+
+    def meshless(self, op: Op) -> None:
+        clear_sets(op)
+        assigns: list[AssignOp] = []
+        fragments: dict[FragmentOp, None] = {}
+        elsewhere = False
+        for result in op.results:
+            for user in result.users:
+                if isinstance(user, AssignOp):
+                    assigns.append(user)
+                    for reader in user.result.users:
+                        if isinstance(reader, FragmentOp):
+                            fragments[reader] = None
+                        else:
+                            elsewhere = True
+                elif isinstance(result.type, TensorType):
+                    raise self._still_used(user, f"the result of {op_line(op)}")
+        if len(fragments) == 1 and not elsewhere:
+            self.absorb(op, list(fragments), assigns)
+        elif (
+            not fragments
+            or elsewhere
+            or (len(fragments) > self.max_clones and op.num_operands and not _is_trivial(op))
+        ):
+            self.wrap(op, assigns)
+        else:
+            self.absorb(op, list(fragments), assigns)
+
+    def absorb(self, op: Op, fragments: list[FragmentOp], assigns: list[AssignOp]) -> None:
+        for fragment in fragments:
+            self.absorber.absorb(op, fragment)
+        for assign in assigns:
+            assign.erase()
+        op.erase()
+
+    def wrap(self, op: Op, assigns: list[AssignOp]) -> None:
+        last: FragmentOp | None = None
+        for mesh in self.sorted_meshes([a.mesh_type.mesh for a in assigns]):
+
+            def on_this_mesh(user: Op, mesh: str = mesh) -> bool:
+                return isinstance(user, AssignOp) and user.mesh_type.mesh == mesh
+
+            last = wrap_in_fragment(
+                op, mesh, "infer_mesh_wrap_meshless_ops", self.diagnostics, accept=on_this_mesh
+            )
+        if last is not None:
+            for result, new in zip(op.results, last.results, strict=True):
+                if not isinstance(new.type, MeshTensorType):  # a token follows the last copy
+                    result.replace_all_uses_with(new)
+        op.erase()
+
+    def _still_used(self, user: Op, what: str) -> Exception:
+        return self.diagnostics.fatal(
+            user,
+            f"{what} is used by {op_line(user)}, which has no mesh; run "
+            "mpmd-infer-mesh-assign-mesh-func-leaves before this pass",
+        )
+
+    # Calls.
+
+    def call(self, call: CallOp) -> None:
+        callee = self.sets.callee(call)
+        assert callee is not None and call.block is not None
+        block, last = call.block, cast(Op, call)
+
+        def add(op: Op) -> Op:
+            nonlocal last
+            last = block.insert_after(last, op)
+            return op
+
+        args = callee.body.args
+        operands: list[Value | None] = [None] * len(args)
+        dicts = callee.arg_attrs
+        for i, value in enumerate(call.operands):
+            if not isinstance(value.type, TensorType):
+                operands[i] = value
+                continue
+            for position in (i, *_copies(dicts[i].entries.get(COPIES))):
+                target = args[position].type
+                if isinstance(target, MeshTensorType):
+                    operands[position] = add(make_assign(value, target)).results[0]
+                else:
+                    operands[position] = value
+        assert None not in operands, "every argument of the callee is fed"
+        new = make_op(
+            "mpmd.call",
+            cast("list[Value]", operands),
+            [v.type for v in callee.returned],
+            props=call.props,
+            attrs=call.attrs,
+            loc=call.loc,
+        )
+        add(new)
+        results = callee.res_attrs
+        for result in call.results:
+            if isinstance(result.type, MeshTensorType):
+                result.replace_all_uses_with(new.results[result.index])
+                continue
+            copies = _copies(results[result.index].entries.get(COPIES))
+            for user in result.users:
+                if not isinstance(user, AssignOp):
+                    raise self._still_used(user, f"result {result.index} of the {op_line(call)}")
+                for position in (result.index, *copies):
+                    if new.results[position].type is user.mesh_type:
+                        unassign = add(make_unassign(new.results[position]))
+                        user.set_operand(0, unassign.results[0])
+                        break
+                else:
+                    raise self._not_returned(user, result.index, callee)
+        call.erase()
+
+    def _not_returned(self, assign: AssignOp, index: int, callee: FuncOp) -> Exception:
+        target, name = assign.mesh_type, function_name(callee)
+        if target.memory_kind is not None:
+            why = "the result of a call cannot be assigned to a memory kind"
+        else:
+            why = "the analysis did not find out that it is needed there"
+        return self.diagnostics.fatal(
+            assign,
+            f"result {index} of @{name} is needed as {target.text}, but @{name} does not return it so: "
+            f"{why}. Pass the result through a named computation, and assign that",
+        )
+
+    # Loops.
+
+    def loop(self, loop: ForOp) -> None:
+        place_loop_results(loop, self.diagnostics)
+        for op in reversed(loop.body.block):
+            if isinstance(op, ForOp):
+                raise self.diagnostics.fatal(
+                    op, f"the loop {op_line(op)} is inside another loop; unroll the loops first"
+                )
+        self.body(loop.body.block)
+        finish_loop(loop, self.diagnostics)
+
+
+def _copies(found: object) -> tuple[int, ...]:
+    return found.values if isinstance(found, DenseArrayAttr) else ()
+
+
+def _is_trivial(op: Op) -> bool:
+    """Whether copying the op costs nothing worth mentioning."""
+    return op.num_operands <= 1 and len(op.results) == 1 and not op.regions and is_pure(op)

@@ -1,0 +1,144 @@
+"""`mpmd-infer-mesh-validate-src-set-not-empty`: is there a mesh for every op?
+
+Source: section 14 of the import specification.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+from ...ir.core import Block, Op
+from ...ir.diagnostics import Diagnostics
+from ...ir.ops import FuncOp, Module
+from ..base import Pass, option
+from .error_limit import ErrorCounter
+from .mesh_flow import Flow, function_name, lines, mesh_list, op_line
+from .mesh_sets import MeshSets, is_meshless, names, src_of_op, use_of_op
+from .reductions import REDUCE
+
+__all__ = ["InferMeshValidateSrcSetNotEmpty"]
+
+
+@dataclasses.dataclass(frozen=True)
+class InferMeshValidateSrcSetNotEmpty(Pass):
+    """Every op and every argument of a callee has a mesh, and no reduction across meshes is left.
+
+    Nothing changes; the first op of a chain of conflicts is reported, what follows from it is not.
+
+        %0 = stablehlo.divide %u, %v {mpmd.src_set = #mpmd.meshes_with_origins<>}    // an error
+    """
+
+    name: ClassVar[str] = "mpmd-infer-mesh-validate-src-set-not-empty"
+    summary: ClassVar[str] = "check that every op can be on some mesh"
+    error_limit: int = option(5, "stop after this many errors; -1 reports all")
+
+    def run(self, module: Module, diagnostics: Diagnostics) -> bool:
+        errors = ErrorCounter(self.error_limit, self.name, diagnostics)
+        flow = Flow(MeshSets(module))
+        for function in module.mpmd_functions:
+            if function.is_declaration:
+                continue
+            self._check_ops(function.body, flow, errors)
+            self._check_args(function, flow, errors)
+            if errors.count:
+                diagnostics.fail()
+        return False
+
+    def _check_ops(self, block: Block, flow: Flow, errors: ErrorCounter) -> None:
+        for op in block:
+            for region in op.regions:
+                if not region.frozen:
+                    for nested in region.blocks:
+                        self._check_ops(nested, flow, errors)
+            if errors.full:
+                return
+            if is_meshless(op) and _starts_conflict(op, flow.sets):
+                errors.report(op, _op_message(op, flow))
+
+    def _check_args(self, function: FuncOp, flow: Flow, errors: ErrorCounter) -> None:
+        for i, found in enumerate(flow.sets.boundary(function).arg_src):
+            if errors.full:
+                return
+            if found is None or found.meshes:
+                continue
+            operands = [flow.sets.src_of(call.operand(i)) for call in flow.sets.used_calls(function)]
+            if all(o is None or o.meshes for o in operands):
+                errors.report(function, _arg_message(function, i, flow))
+
+
+def _starts_conflict(op: Op, sets: MeshSets) -> bool:
+    """Whether the op has no mesh although its operands have one."""
+    found = src_of_op(op)
+    if found is None:
+        return False
+    if not found.meshes:
+        operands = [sets.src_of(o) for o in op.operands]
+        return all(o is None or o.meshes for o in operands)
+    if REDUCE not in op.attrs:
+        return False
+    producers = [o.defining_op for o in op.operands]
+    return all(p is None or REDUCE not in p.attrs for p in producers)
+
+
+def _op_message(op: Op, flow: Flow) -> str:
+    """What meets in this op, where it comes from, and the ways out."""
+    reduction = REDUCE in op.attrs
+    text = ["no mesh has all operands of this op, and nothing says where it should run:"]
+    if reduction:
+        text = ["this reduction combines values of different meshes, and nothing says that it may:"]
+    text.append(f"  {op_line(op)}")
+    for i, operand in enumerate(op.operands):
+        found = flow.sets.src_of(operand)
+        where = "any mesh" if found is None else mesh_list(names(found))
+        sources = flow.sources([operand])
+        text += lines(f"operand {i} is available on {where}; it comes from", sources) or [
+            f"  operand {i} is available on {where}"
+        ]
+    needed = names(use_of_op(op))
+    where = f" on {mesh_list(needed)}" if needed else ""
+    text += lines(f"the result is needed{where} by", flow.destinations(op.results))
+    text.append("  ways out:")
+    text.append(
+        "    - put the op into a named computation (or behind a named tensor of the operand to move) that is "
+        "assigned to the mesh where it should run; its operands are then transferred there"
+    )
+    if reduction:
+        text.append(
+            "    - wrap the result in mpmd reduce: the parts are reduced on their meshes, the partial "
+            "results move (for all reductions: set mpmd_infer_cross_mesh_reductions in the partitioning "
+            "options)"
+        )
+        text.append("    - let values move wherever needed: set mpmd_infer_transfers")
+    else:
+        text.append(
+            "    - let values move wherever needed: set mpmd_infer_transfers in the partitioning options"
+        )
+    return "\n".join(text)
+
+
+def _arg_message(function: FuncOp, index: int, flow: Flow) -> str:
+    calls = flow.sets.used_calls(function)
+    name = function_name(function)
+    text = [
+        f"argument {index} of @{name} can be on no mesh: its {len(calls)} calls pass values that have no "
+        "mesh in common"
+    ]
+    for call in calls:
+        operand = call.operand(index)
+        found = flow.sets.src_of(operand)
+        where = "any mesh" if found is None else mesh_list(names(found))
+        text += lines(f"call of @{name}: available on {where}; from", flow.sources([operand])) or [
+            f"  call of @{name}: available on {where}"
+        ]
+    argument = function.body.args[index]
+    needed = names(flow.sets.use_of(argument))
+    where = f" on {mesh_list(needed)}" if needed else ""
+    text += lines(f"the argument is needed{where} by", flow.destinations([argument]))
+    text += [
+        "  ways out:",
+        "    - name the value before the call (named tensor) and assign the name to the mesh where the "
+        "callee needs it",
+        "    - let values move wherever needed: set mpmd_infer_transfers in the partitioning options",
+    ]
+    return "\n".join(text)

@@ -1,0 +1,163 @@
+"""`mpmd-inline-nested-user-exposed-ops`.  Source: section 6 of the import specification."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import ClassVar
+
+from ...ir.attributes import quote
+from ...ir.bodies import BodyBuilder
+from ...ir.core import Block, Op, Region, Value
+from ...ir.diagnostics import Diagnostics, PassFailed
+from ...ir.ops import BroadcastOp, FuncOp, Module, NamedComputationOp, NamedTensorOp, ReduceOp
+from ..base import FunctionPass, option
+from ..greedy import walk_mutable
+from .assignments import Target, parse_name_assignment
+
+__all__ = ["InlineNestedUserExposedOps"]
+
+
+@dataclasses.dataclass(frozen=True)
+class InlineNestedUserExposedOps(FunctionPass):
+    """No named computation holds another one, a named tensor, a broadcast or a reduce.
+
+        mpmd.named_computation<"outer"> (%a) (%x: T) {         mpmd.named_computation<"outer"> (%a) (%x: T) {
+          %1 = mpmd.named_computation<"inner"> (%x) { sine }     %1 = sine %x
+          %2 = mpmd.broadcast %1                          =>     %3 = abs %1
+          %3 = abs %2                                            mpmd.return %3
+          mpmd.return %3                                       }
+        }
+
+    What is nested must be assigned like the computation around it, or not at all.
+    """
+
+    name: ClassVar[str] = "mpmd-inline-nested-user-exposed-ops"
+    summary: ClassVar[str] = "inline named ops into the named computation around them"
+
+    assignment: tuple[str, ...] = option((), "meshes of names, as NAME@MESH[/STAGE],...")
+
+    def __post_init__(self) -> None:
+        parse_name_assignment(self.assignment)
+
+    def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
+        inliner = _Inliner(parse_name_assignment(self.assignment), diagnostics)
+        changed = False
+        try:
+            for op in walk_mutable(function.regions[0]):
+                if isinstance(op, NamedComputationOp):
+                    body = inliner.flatten(op)
+                    changed = changed or body is not op.body
+                    op.body = body
+        except PassFailed:
+            return True  # the other functions are looked at, too
+        return changed
+
+
+class _Inliner:
+    def __init__(self, targets: Mapping[str, Target], diagnostics: Diagnostics) -> None:
+        self.targets = targets
+        self.diagnostics = diagnostics
+        #: Results for bodies in which nothing was to be reported.
+        self.known: dict[tuple[Region, str], Region] = {}
+
+    def flatten(self, computation: NamedComputationOp) -> Region:
+        """The body of the computation without nested named ops; the same one when it has none."""
+        body = computation.body
+        key = (body, computation.origin.name)
+        found = self.known.get(key)
+        if found is not None:
+            return found
+        reported = len(self.diagnostics.found)
+        flat = body
+        if _has_exposed(body):
+            copy = body.clone()
+            self._flatten_block(copy.block, computation)
+            flat = copy.freeze()
+        if len(self.diagnostics.found) == reported:
+            self.known[key] = flat
+        return flat
+
+    def _flatten_block(self, block: Block, parent: NamedComputationOp) -> None:
+        for op in block:
+            if isinstance(op, NamedComputationOp):
+                op.body = self.flatten(op)
+                self._check_computation(op, parent)
+                builder = BodyBuilder()  # a place for the copies until they are moved
+                values = builder.inline(op.body, op.operands)
+                self._replace(op, values, builder.block)
+                continue
+            for region in op.regions:
+                for nested in region.blocks:
+                    self._flatten_block(nested, parent)
+            if isinstance(op, NamedTensorOp):
+                self._check_tensor(op, parent)
+            if isinstance(op, NamedTensorOp | BroadcastOp | ReduceOp):
+                self._replace(op, [op.operand(0)], None)
+
+    def _replace(self, op: Op, values: list[Value], copies: Block | None) -> None:
+        for copy in copies or ():
+            copy.move_before(op)
+        op.replace_all_uses_with(values)
+        op.erase()
+
+    def _target_of(self, parent: NamedComputationOp, nested: str) -> Target:
+        name = parent.origin.name
+        target = self.targets.get(name)
+        if target is None:
+            known = ", ".join(self.targets) or "none"
+            raise self.diagnostics.fatal(
+                parent,
+                f"named computation '{name}', which holds {nested}, is not assigned to a mesh: add "
+                f"'{name}@MESH' to the name-to-mesh assignment (assigned names: {known})",
+            )
+        return target
+
+    def _check_computation(self, op: NamedComputationOp, parent: NamedComputationOp) -> None:
+        name = op.origin.name
+        outer = self._target_of(parent, f"the named computation '{name}'")
+        inner = self.targets.get(name)
+        if inner is not None and inner != outer:
+            self.diagnostics.error(
+                op,
+                f"named computation '{name}' is assigned to {_place(inner)}, but it is nested in "
+                f"'{parent.origin.name}', which is assigned to {_place(outer)}: assign both to the "
+                f"same mesh and stage, leave '{name}' unassigned, or move it out of "
+                f"'{parent.origin.name}'",
+            )
+            self.diagnostics.fail()
+
+    def _check_tensor(self, op: NamedTensorOp, parent: NamedComputationOp) -> None:
+        name = op.tensor_name
+        outer = self._target_of(parent, f"the named tensor '{name}'")
+        inner = self.targets.get(name)
+        if inner is None:
+            return
+        # The mesh around is compared as written: a parent on `m#kind` never matches.
+        if inner.mesh_name != outer.mesh:
+            self.diagnostics.error(
+                op,
+                f"named tensor '{name}' is assigned to mesh {quote(inner.mesh_name)}, but it is nested "
+                f"in '{parent.origin.name}', which is assigned to mesh {quote(outer.mesh)}: assign both "
+                f"to the same mesh, leave '{name}' unassigned, or move it out of "
+                f"'{parent.origin.name}'",
+            )
+            self.diagnostics.fail()
+        elif inner.memory_kind is not None:
+            self.diagnostics.warning(
+                op,
+                f"named tensor '{name}' is assigned to memory kind {quote(inner.memory_kind)}, which has "
+                f"no effect inside of the named computation '{parent.origin.name}'",
+            )
+
+
+def _place(target: Target) -> str:
+    stage = "without a stage" if target.stage is None else f"in stage {target.stage}"
+    return f"mesh {quote(target.mesh)} {stage}"
+
+
+def _has_exposed(body: Region) -> bool:
+    return any(
+        isinstance(op, NamedComputationOp | NamedTensorOp | BroadcastOp | ReduceOp)
+        for op in body.walk()
+    )

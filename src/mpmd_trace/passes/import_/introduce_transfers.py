@@ -1,0 +1,166 @@
+"""`mpmd-introduce-transfers`.  Source: section 9 of the import specification."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import ClassVar
+
+from ...ir.core import Op, Value
+from ...ir.diagnostics import Diagnostics
+from ...ir.ops import (
+    AssignOp,
+    CallOp,
+    FuncOp,
+    Module,
+    TransferOp,
+    UnassignOp,
+    make_assign,
+    make_transfer,
+    make_unassign,
+)
+from ..base import Pass
+from ..greedy import Pattern, Rewriter, apply_greedily
+from .building_blocks import (
+    argument_edges,
+    chain_of_transfers,
+    cross_mesh_assigns,
+    redirect_other_uses,
+    wrap_in_fragment,
+)
+
+__all__ = ["IntroduceTransfers", "existing_transfer"]
+
+
+@dataclasses.dataclass(frozen=True)
+class IntroduceTransfers(Pass):
+    """Where the user moves a value from mesh to mesh, there is a transfer.
+
+        %1 = mpmd.unassign %0 : m1            %2 = mpmd.transfer %0 : m1 -> m2
+        %2 = mpmd.assign %1 : m2       =>     %3 = mpmd.transfer %2 : m2 -> m3
+        %3 = mpmd.assign %1 : m3
+
+    Sums of values from different meshes are computed where the sum is needed.
+    """
+
+    name: ClassVar[str] = "mpmd-introduce-transfers"
+    summary: ClassVar[str] = "turn assignments of a value to another mesh into transfers"
+
+    def run(self, module: Module, diagnostics: Diagnostics) -> bool:
+        functions = {f.sym_name: f for f in module.functions}
+        changed = False
+        for callee in module.mpmd_functions:
+            if not callee.is_entry_point and not callee.is_declaration:
+                changed = _push_unassigns(callee, module, functions) or changed
+        patterns: list[Pattern] = [_AssignOfUnassign(), _AssignOfSum(diagnostics)]
+        return apply_greedily(module, patterns).changed or changed
+
+
+# Step 1: callees learn the meshes that all callers agree on.
+
+
+def _push_unassigns(callee: FuncOp, module: Module, functions: Mapping[str, FuncOp]) -> bool:
+    changed = False
+    for edge in argument_edges(module, callee):
+        (arg,) = edge.targets
+        unassigns = [_unassign_behind(source, functions) for source in edge.sources]
+        first = unassigns[0]
+        if (
+            first is None
+            or any(u is None or u.mesh_type.mesh != first.mesh_type.mesh for u in unassigns)
+            or not any(isinstance(user, AssignOp) for user in arg.users)
+        ):
+            continue
+        assign = make_assign(arg, first.mesh_type)
+        unassign = make_unassign(assign.result, loc=arg.location)
+        callee.body.insert_front(unassign)
+        callee.body.insert_before(unassign, assign)
+        redirect_other_uses(arg, unassign, keep=assign)
+        changed = True
+    return changed
+
+
+def _unassign_behind(value: Value, functions: Mapping[str, FuncOp]) -> UnassignOp | None:
+    """The unassign that gives the value, perhaps as the result of a call."""
+    producer = value.defining_op
+    if isinstance(producer, CallOp):
+        callee = functions.get(producer.callee)
+        if callee is None or callee.is_declaration:
+            return None
+        producer = callee.returned[value.index].defining_op
+    return producer if isinstance(producer, UnassignOp) else None
+
+
+# Step 2: assigns of unassigns become transfers.
+
+
+def existing_transfer(value: Value, assign: AssignOp) -> TransferOp | None:
+    """The newest transfer of `value` to exactly the type of `assign`, if it leaves the mesh or the memory."""
+    for user in value.users:
+        if (
+            isinstance(user, TransferOp)
+            and user.target_type is assign.mesh_type
+            and not user.is_intra_mesh
+        ):
+            return user
+    return None
+
+
+class _AssignOfUnassign:
+    op_name: str | None = "mpmd.assign"
+
+    def match_and_rewrite(self, op: Op, rewriter: Rewriter) -> bool:
+        assert isinstance(op, AssignOp)
+        unassign = op.operand(0).defining_op
+        if not isinstance(unassign, UnassignOp):
+            return False
+        value = unassign.operand(0)
+        if value.type is op.mesh_type:
+            rewriter.replace_op(op, [value])
+            return True
+        transfer = existing_transfer(value, op)
+        if transfer is not None and transfer.block is op.block:
+            if op.is_before(transfer):
+                transfer.move_before(op)
+            rewriter.replace_op(op, transfer.results)
+            return True
+        crossing = cross_mesh_assigns(unassign)
+        if len(crossing) > 1:
+            chain_of_transfers(crossing, value, rewriter)
+            return True
+        transfer = make_transfer(value, op.mesh_type, loc=op.loc)
+        rewriter.insert_before(op, transfer)
+        rewriter.replace_op(op, transfer.results)
+        return True
+
+
+class _AssignOfSum:
+    op_name: str | None = "mpmd.assign"
+
+    def __init__(self, diagnostics: Diagnostics) -> None:
+        self.diagnostics = diagnostics
+
+    def match_and_rewrite(self, op: Op, rewriter: Rewriter) -> bool:
+        assert isinstance(op, AssignOp)
+        total = op.operand(0).defining_op
+        if total is None or not _is_sum_of_unassigns(total):
+            return False
+        mesh = op.mesh_type.mesh
+        wrap_in_fragment(total, mesh, "introduce_transfers", self.diagnostics, editor=rewriter)
+        return True
+
+
+def _is_sum_of_unassigns(op: Op) -> bool:
+    """Whether the op is an add, used once, of unassigns and of such adds."""
+    pending = [op]
+    while pending:
+        add = pending.pop()
+        if add.name != "stablehlo.add" or not add.result.has_one_use:
+            return False
+        for value in add.operands:
+            producer = value.defining_op
+            if producer is None:
+                return False
+            if not isinstance(producer, UnassignOp):
+                pending.append(producer)
+    return True

@@ -1,0 +1,107 @@
+"""Gives mesh types to the arguments, operands and results of an `mpmd.for`.
+
+Source: section 17.5 of the import specification.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+from ...ir.attributes import ArrayAttr, DictAttr
+from ...ir.core import Op, OpResult
+from ...ir.diagnostics import Diagnostics
+from ...ir.ops import AssignOp, ForOp, make_assign, make_unassign
+from ...ir.types import MeshTensorType, TensorType
+from .building_blocks import on_mesh
+from .mesh_flow import mesh_list, op_line
+from .mesh_sets import EMPTY, SRC_SET, USE_SET, names, use_of_op
+
+__all__ = ["finish_loop", "place_loop_results"]
+
+
+def place_loop_results(loop: ForOp, diagnostics: Diagnostics) -> None:
+    """Assign what the body yields to the mesh on which it is needed."""
+    block = loop.body.block
+    terminator = block.terminator
+    for i, value in enumerate(terminator.operands):
+        if not isinstance(value.type, TensorType):
+            continue
+        found = use_of_op(value.op) if isinstance(value, OpResult) else EMPTY
+        meshes = names(found)
+        if len(meshes) != 1:
+            raise diagnostics.fatal(
+                loop,
+                f"value {i} that the loop {op_line(loop)} carries is needed on {mesh_list(meshes)}, but a "
+                "loop that is not unrolled keeps each value on one mesh; unroll the loop (unroll_factor) or "
+                "compute the value in a named computation",
+            )
+        assign = make_assign(value, cast(MeshTensorType, on_mesh(value.type, meshes[0])))
+        block.insert_before(terminator, assign)
+        terminator.set_operand(i, assign.result)
+
+
+def finish_loop(loop: ForOp, diagnostics: Diagnostics) -> None:
+    """Type the loop after its body has been rewritten."""
+    _type_arguments(loop, diagnostics)
+    for result, value in zip(loop.results, loop.body.block.terminator.operands, strict=True):
+        result.type = value.type
+    assert loop.block is not None
+    for i, value in enumerate(loop.operands):
+        target = loop.body.block.args[i].type
+        if isinstance(value.type, TensorType) and isinstance(target, MeshTensorType):
+            assign = make_assign(value, target)
+            loop.block.insert_before(loop, assign)
+            loop.set_operand(i, assign.result)
+    behind: Op = loop
+    for result in loop.results:
+        if not isinstance(result.type, MeshTensorType):
+            continue
+        for user in result.users:
+            if isinstance(user, AssignOp):
+                unassign = make_unassign(result)
+                behind = loop.block.insert_after(behind, unassign)
+                user.set_operand(0, unassign.result)
+    _drop_sets(loop)
+
+
+def _type_arguments(loop: ForOp, diagnostics: Diagnostics) -> None:
+    """Put every argument of the body on the mesh of its users and of the value yielded for it."""
+    block = loop.body.block
+    yielded = block.terminator.operands
+    last: Op | None = None
+    for arg in block.args:
+        if not isinstance(arg.type, TensorType):
+            continue
+        assigns = [user for user in arg.users if isinstance(user, AssignOp)]
+        meshes = list(dict.fromkeys(a.mesh_type.mesh for a in assigns))
+        after = yielded[arg.index].type if arg.index < len(yielded) else None
+        if isinstance(after, MeshTensorType) and after.mesh not in meshes:
+            meshes.append(after.mesh)
+        if len(meshes) > 1:
+            raise diagnostics.fatal(
+                loop,
+                f"value {arg.index} that the loop {op_line(loop)} carries is needed on "
+                f"{mesh_list(meshes)}, but a loop that is not unrolled keeps each value on one mesh; "
+                "unroll the loop (unroll_factor)",
+            )
+        if not meshes:
+            continue
+        arg.type = on_mesh(arg.type, meshes[0])
+        if not assigns:
+            continue
+        unassign = make_unassign(arg)
+        last = block.insert_front(unassign) if last is None else block.insert_after(last, unassign)
+        for assign in assigns:
+            assign.set_operand(0, unassign.result)
+
+
+def _drop_sets(loop: ForOp) -> None:
+    found = loop.attrs.get("arg_attrs")
+    if not isinstance(found, ArrayAttr):
+        return
+    cleaned = [d.without(USE_SET).without(SRC_SET) for d in found.elements if isinstance(d, DictAttr)]
+    kept = [d for d in cleaned if d.entries]
+    if kept:
+        loop.attrs["arg_attrs"] = ArrayAttr.get(kept)
+    else:
+        del loop.attrs["arg_attrs"]

@@ -1,0 +1,123 @@
+"""`mpmd-map-input-output-to-mesh`.  Source: section 5 of the import specification."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+from ...ir.attributes import DictAttr, StringAttr, quote
+from ...ir.core import Op
+from ...ir.diagnostics import Diagnostics
+from ...ir.ops import FuncOp, Module, make_assign, make_unassign
+from ...ir.types import MeshTensorType, Type
+from ..base import FunctionPass, option
+from .assignments import Target, parse_index_assignment
+from .building_blocks import check_mesh, on_mesh, redirect_other_uses, result_location
+
+__all__ = ["MapInputOutputToMesh"]
+
+_MEMORY_KIND = "mhlo.memory_kind"
+
+
+@dataclasses.dataclass(frozen=True)
+class MapInputOutputToMesh(FunctionPass):
+    """Inputs and outputs of entry points that the user assigned are mesh tensors on their meshes.
+
+        func.func @main(%a: T) -> T {                func.func @main(%a: T on m) -> T on m {
+          %0 = sine %a                        =>       %1 = mpmd.unassign {origin = "user_in"} %a
+                                                       %0 = sine %1
+          return %0                                    %2 = mpmd.assign {origin = "user_out"} %0
+        }                                              return %2
+    """
+
+    name: ClassVar[str] = "mpmd-map-input-output-to-mesh"
+    summary: ClassVar[str] = "apply the meshes that the user gave for inputs and outputs"
+    mpmd_only: ClassVar[bool] = True
+    entry_only: ClassVar[bool] = True
+
+    input_assignment: tuple[str, ...] = option((), "meshes of inputs, as INDEX@MESH[#KIND],...")
+    output_assignment: tuple[str, ...] = option((), "meshes of outputs, as INDEX@MESH[#KIND],...")
+
+    def __post_init__(self) -> None:
+        parse_index_assignment(self.input_assignment)
+        parse_index_assignment(self.output_assignment)
+
+    def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
+        inputs = parse_index_assignment(self.input_assignment)
+        outputs = parse_index_assignment(self.output_assignment)
+        _check(function, "input", inputs, function.type.inputs, diagnostics)
+        _check(function, "output", outputs, function.type.results, diagnostics)
+        last: Op | None = None
+        for index, target in sorted(inputs.items()):
+            arg = function.body.args[index]
+            arg.type = on_mesh(arg.type, target.mesh_name, target.memory_kind)
+            unassign = make_unassign(arg, "user_in")
+            if last is None:
+                function.body.insert_front(unassign)
+            else:
+                function.body.insert_after(last, unassign)
+            last = unassign
+            redirect_other_uses(arg, unassign)
+        for index, target in sorted(outputs.items()):
+            returning = function.body.terminator
+            value = returning.operand(index)
+            type_ = on_mesh(value.type, target.mesh_name, target.memory_kind)
+            assert isinstance(type_, MeshTensorType)
+            assign = make_assign(value, type_, "user_out", loc=result_location(function, index))
+            function.body.insert_before(returning, assign)
+            returning.set_operand(index, assign.result)
+        function.refresh_type()
+        _drop_memory_kind_attributes(function, diagnostics)
+        return bool(inputs or outputs)
+
+
+def _check(
+    function: FuncOp,
+    what: str,
+    assignment: dict[int, Target],
+    types: tuple[Type, ...],
+    diagnostics: Diagnostics,
+) -> None:
+    """Raise for indices out of range, values that have a mesh already, and unknown meshes."""
+    problems = []
+    for index, target in sorted(assignment.items()):
+        if not 0 <= index < len(types):
+            problems.append(
+                f"{what} {index} of @{function.sym_name} is assigned to mesh {quote(target.mesh)}, "
+                f"but the function has {len(types)} {what}s (they are counted from 0)"
+            )
+        elif isinstance(types[index], MeshTensorType):
+            problems.append(
+                f"{what} {index} of @{function.sym_name} is assigned to mesh {quote(target.mesh)}, "
+                f"but it is a mesh tensor already: {types[index]}"
+            )
+    for problem in problems[:-1]:
+        diagnostics.error(function, problem)
+    if problems:
+        raise diagnostics.fatal(function, problems[-1])
+    for index, target in sorted(assignment.items()):
+        where = f"{what} {index} of @{function.sym_name}"
+        check_mesh(function, target.mesh_name, function, where, diagnostics)
+
+
+def _drop_memory_kind_attributes(function: FuncOp, diagnostics: Diagnostics) -> None:
+    """Where the type says the memory kind, the attribute does not repeat it."""
+
+    def drop(what: str, dicts: list[DictAttr], types: tuple[Type, ...]) -> list[DictAttr]:
+        kept = []
+        for i, (entries, type_) in enumerate(zip(dicts, types, strict=True)):
+            said = entries.entries.get(_MEMORY_KIND)
+            if said is None or not isinstance(type_, MeshTensorType) or type_.memory_kind is None:
+                kept.append(entries)
+                continue
+            if not isinstance(said, StringAttr) or said.value != type_.memory_kind:
+                diagnostics.warning(
+                    function,
+                    f"{what} {i} of @{function.sym_name} is assigned to memory kind "
+                    f"{quote(type_.memory_kind)}, which replaces its attribute {_MEMORY_KIND} = {said}",
+                )
+            kept.append(entries.without(_MEMORY_KIND))
+        return kept
+
+    function.set_all_arg_attrs(drop("input", function.arg_attrs, function.type.inputs))
+    function.set_all_res_attrs(drop("output", function.res_attrs, function.type.results))

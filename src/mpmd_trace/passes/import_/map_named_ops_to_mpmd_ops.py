@@ -1,0 +1,178 @@
+"""`mpmd-map-named-ops-to-mpmd-ops`.  Source: section 8 of the import specification."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import ClassVar
+
+from ...ir.attributes import quote
+from ...ir.bodies import remembered
+from ...ir.core import Op, Region, Value
+from ...ir.diagnostics import Diagnostics
+from ...ir.ops import (
+    ForOp,
+    FuncOp,
+    Module,
+    NamedComputationOp,
+    NamedTensorOp,
+    make_assign,
+    make_fragment,
+    make_unassign,
+)
+from ...ir.types import MeshTensorType
+from ..base import FunctionPass, option
+from ..greedy import walk_mutable
+from .assignments import Target, parse_name_assignment
+from .building_blocks import check_mesh, enclosing_function, on_mesh
+
+__all__ = ["MapNamedOpsToMpmdOps"]
+
+
+@dataclasses.dataclass(frozen=True)
+class MapNamedOpsToMpmdOps(FunctionPass):
+    """Named computations are fragments on their meshes; named tensors are assigned to theirs.
+
+        %1 = mpmd.named_computation<"f"> (%a) (%x: T) { .. }
+        %2 = mpmd.named_tensor %1 name="t"
+    =>  %3 = mpmd.assign {origin = "f"} %a
+        %4 = mpmd.fragment<mesh="m1", origin=["f"]> (%3) (%x: T) { .. }
+        %1 = mpmd.unassign {origin = "f"} %4
+        %5 = mpmd.assign {origin = "t"} %1
+        %2 = mpmd.unassign {origin = "t"} %5
+    """
+
+    name: ClassVar[str] = "mpmd-map-named-ops-to-mpmd-ops"
+    summary: ClassVar[str] = "turn named computations into fragments, named tensors into assignments"
+
+    assignment: tuple[str, ...] = option((), "meshes of names, as NAME@MESH[/STAGE],...")
+
+    def __post_init__(self) -> None:
+        parse_name_assignment(self.assignment)
+
+    def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
+        targets = parse_name_assignment(self.assignment)
+        changed = False
+        for op in list(walk_mutable(function.regions[0])):
+            if isinstance(op, NamedComputationOp):
+                changed = _map_computation(op, targets, diagnostics) or changed
+            elif isinstance(op, NamedTensorOp):
+                _map_tensor(op, targets, diagnostics)
+                changed = True
+        return changed
+
+
+def _map_computation(
+    op: NamedComputationOp, targets: Mapping[str, Target], diagnostics: Diagnostics
+) -> bool:
+    name = op.origin.name
+    target = targets.get(name)
+    if target is None:
+        known = ", ".join(targets) or "none"
+        diagnostics.error(
+            op,
+            f"named computation '{name}' is not assigned to a mesh: add '{name}@MESH' to the "
+            f"name-to-mesh assignment (assigned names: {known})",
+        )
+        diagnostics.fail()
+        return False
+    mesh = target.mesh_name
+    if target.memory_kind is not None:
+        diagnostics.warning(
+            op,
+            f"named computation '{name}' is assigned to {quote(target.mesh)}; a computation has no "
+            f"memory kind, so only the mesh {quote(mesh)} is used",
+        )
+    check_mesh(enclosing_function(op), mesh, op, f"named computation '{name}'", diagnostics)
+    _check_place(op, f"named computation '{name}'", diagnostics)
+    _check_body(op, diagnostics)
+    block = op.block
+    assert block is not None
+    assigned: dict[Value, Value] = {}
+    for value in op.operands:
+        if value not in assigned:
+            type_ = on_mesh(value.type, mesh)
+            assert isinstance(type_, MeshTensorType)
+            assign = make_assign(value, type_, name, loc=op.loc)
+            block.insert_before(op, assign)
+            assigned[value] = assign.result
+    fragment = make_fragment(
+        mesh,
+        [assigned[v] for v in op.operands],
+        [on_mesh(r.type, mesh) for r in op.results],
+        op.body,
+        origin=[op.origin],
+        stage=target.stage,
+        loc=op.loc,
+    )
+    block.insert_before(op, fragment)
+    results: list[Value] = []
+    for result in fragment.results:
+        unassign = make_unassign(result, name, loc=op.loc)
+        block.insert_before(op, unassign)
+        results.append(unassign.result)
+    op.replace_all_uses_with(results)
+    op.erase()
+    return True
+
+
+def _check_place(op: Op, what: str, diagnostics: Diagnostics) -> None:
+    """Raise unless the op is where fragments and assigns may be."""
+    parent = op.parent_op
+    if parent is not None and not isinstance(parent, FuncOp | ForOp):
+        raise diagnostics.fatal(
+            op,
+            f"{what} is assigned to a mesh, but it is inside of a '{parent.name}', which runs on one "
+            "mesh as a whole; name the whole construct, or leave this name unassigned",
+        )
+
+
+def _check_body(op: NamedComputationOp, diagnostics: Diagnostics) -> None:
+    """Raise for tokens and for named ops inside, which cannot live in a fragment."""
+    name = op.origin.name
+    if any(v.type.is_token for v in [*op.operands, *op.results]):
+        raise diagnostics.fatal(
+            op,
+            f"named computation '{name}' takes or returns a token, which cannot be assigned to a mesh; "
+            "move the effectful op out of it",
+        )
+    nested = remembered(op.body, "named-ops-inside", lambda: _named_ops(op.body))
+    if nested:
+        raise diagnostics.fatal(
+            op,
+            f"named computation '{name}' still holds {nested[0]}; "
+            "run mpmd-inline-nested-user-exposed-ops first",
+        )
+
+
+def _named_ops(body: Region) -> list[str]:
+    found = []
+    for op in body.walk():
+        if isinstance(op, NamedComputationOp):
+            found.append(f"named computation '{op.origin.name}'")
+        elif isinstance(op, NamedTensorOp):
+            found.append(f"named tensor '{op.tensor_name}'")
+    return found
+
+
+def _map_tensor(
+    op: NamedTensorOp, targets: Mapping[str, Target], diagnostics: Diagnostics
+) -> None:
+    name = op.tensor_name
+    target = targets.get(name)
+    value: Value = op.operand(0)
+    if target is not None:
+        function = enclosing_function(op)
+        _check_place(op, f"named tensor '{name}'", diagnostics)
+        check_mesh(function, target.mesh_name, op, f"named tensor '{name}'", diagnostics)
+        type_ = on_mesh(value.type, target.mesh_name, target.memory_kind)
+        assert isinstance(type_, MeshTensorType)
+        value = _insert(op, make_assign(value, type_, name, loc=op.loc))
+        value = _insert(op, make_unassign(value, name, loc=op.loc))
+    op.replace_all_uses_with([value])
+    op.erase()
+
+
+def _insert(anchor: Op, op: Op) -> Value:
+    assert anchor.block is not None
+    return anchor.block.insert_before(anchor, op).result

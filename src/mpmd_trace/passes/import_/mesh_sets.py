@@ -1,0 +1,405 @@
+"""Mesh sets: on which meshes a value is needed, and on which it can be without a new transfer.
+
+A set is a `MeshesWithOriginsAttr`: mesh names with the labels of what put them there, both ordered.  The
+attributes are interned, so set operations are remembered functions of two attributes.  `None` is the set of
+a value that nothing constrains ("unspecified": any mesh); the empty set means nowhere.
+
+    mpmd.use_set   needed on (flows backwards, by union);       missing = empty
+    mpmd.src_set   can be on (flows forwards, by intersection); missing = unspecified
+
+Source: section 0.10 of the import specification.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping
+
+from ...ir.attributes import ArrayAttr, Attribute, DictAttr, MeshesWithOriginsAttr
+from ...ir.core import Op, OpResult, Value
+from ...ir.ops import AssignOp, CallOp, ForOp, FuncOp, Module, UnassignOp
+from .building_blocks import all_calls
+
+__all__ = [
+    "EMPTY",
+    "SRC_SET",
+    "USE_SET",
+    "MeshSet",
+    "MeshSets",
+    "cast_set",
+    "clear_sets",
+    "insert",
+    "intersect",
+    "is_meshless",
+    "is_subset",
+    "is_terminal",
+    "loop_set",
+    "names",
+    "pick",
+    "relabelled",
+    "same_meshes",
+    "set_loop_set",
+    "set_src",
+    "set_use",
+    "src_of_op",
+    "union",
+    "use_of_op",
+]
+
+USE_SET = "mpmd.use_set"
+SRC_SET = "mpmd.src_set"
+#: Stands for all meshes; no pass creates it.
+WILDCARD = "*"
+#: Values from inputs that JAX broadcasts are the last choice.
+_BROADCAST_IN = "broadcast_in"
+
+MeshSet = MeshesWithOriginsAttr
+EMPTY: MeshSet = MeshesWithOriginsAttr.get({})
+
+
+# Sets.
+
+
+def _make(meshes: Mapping[str, Iterable[str]], wildcard: Iterable[str] = ()) -> MeshSet:
+    wild = tuple(wildcard)
+    return MeshSet.get({**meshes, WILDCARD: wild} if wild else meshes)
+
+
+def _split(found: MeshSet) -> tuple[dict[str, tuple[str, ...]], tuple[str, ...]]:
+    meshes = dict(found.meshes)
+    return meshes, meshes.pop(WILDCARD, ())
+
+
+def _joined(first: Iterable[str], second: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys([*first, *second]))
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def insert(found: MeshSet, mesh: str, label: str | None = None) -> MeshSet:
+    """The set with `mesh` (new meshes go to the end) and, for it, `label`."""
+    labels = () if label is None else (label,)
+    meshes, wildcard = _split(found)
+    meshes[mesh] = _joined(meshes.get(mesh, ()), labels)
+    return _make(meshes, wildcard)
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def union(a: MeshSet, b: MeshSet) -> MeshSet:
+    """`a` with every entry of `b` inserted, in the order of `b`."""
+    if a is b or b is EMPTY:
+        return a
+    left, left_wild = _split(a)
+    right, right_wild = _split(b)
+    for mesh, labels in right.items():
+        left[mesh] = _joined(left.get(mesh, ()), labels)
+    return _make(left, _joined(left_wild, right_wild))
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def intersect(a: MeshSet | None, b: MeshSet | None) -> MeshSet | None:
+    """The meshes of `a` that are in `b`, with the labels of both; unspecified sets do not constrain."""
+    if b is None:
+        return a
+    if a is None:
+        return b
+    left, left_wild = _split(a)
+    right, right_wild = _split(b)
+    kept: dict[str, tuple[str, ...]] = {}
+    for mesh, labels in left.items():
+        if mesh in right:
+            kept[mesh] = _joined(labels, right[mesh])
+        elif right_wild:
+            kept[mesh] = _joined(labels, right_wild)
+    if left_wild:
+        for mesh, labels in right.items():
+            if mesh not in left:
+                kept[mesh] = _joined(labels, left_wild)
+    return _make(kept, _joined(left_wild, right_wild) if left_wild and right_wild else ())
+
+
+def names(found: MeshSet) -> tuple[str, ...]:
+    """The names of the meshes, in the order of the set."""
+    return tuple(m for m in found.meshes if m != WILDCARD)
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def pick(found: MeshSet, preferred: MeshSet = EMPTY) -> str | None:
+    """One mesh of the set, of those that `preferred` has if there are any; None for the empty set.
+
+    Meshes that are there only because of a broadcast come last; among equals the smallest name wins.
+    """
+    meshes, wildcard = _split(found)
+    candidates = [m for m in names(preferred) if wildcard or m in meshes] or list(meshes)
+    if not candidates:
+        return None
+    plain = [m for m in candidates if _BROADCAST_IN not in meshes.get(m, wildcard)]
+    return min(plain or candidates, key=str.encode)
+
+
+def same_meshes(a: MeshSet, b: MeshSet) -> bool:
+    """Whether the two sets name the same meshes, whatever the order and the labels."""
+    return set(a.meshes) == set(b.meshes)
+
+
+def is_subset(a: MeshSet, b: MeshSet) -> bool:
+    """Whether every mesh of `a` is in `b`."""
+    return WILDCARD in b.meshes or all(m in b.meshes for m in a.meshes)
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def relabelled(found: MeshSet, label: str) -> MeshSet:
+    """The meshes of the set, each with this label alone."""
+    return MeshSet.get(dict.fromkeys(names(found), (label,)))
+
+
+def cast_set(found: Attribute | None) -> MeshSet | None:
+    return found if isinstance(found, MeshesWithOriginsAttr) else None
+
+
+# Sets of ops.
+
+
+def use_of_op(op: Op) -> MeshSet:
+    """The meshes on which results of the op are needed."""
+    return cast_set(op.attrs.get(USE_SET)) or EMPTY
+
+
+def src_of_op(op: Op) -> MeshSet | None:
+    """The meshes on which the op can run without a new transfer."""
+    return cast_set(op.attrs.get(SRC_SET))
+
+
+def set_use(op: Op, found: MeshSet) -> None:
+    if found.meshes:
+        op.attrs[USE_SET] = found
+
+
+def set_src(op: Op, found: MeshSet | None) -> None:
+    if found is not None:
+        op.attrs[SRC_SET] = found
+
+
+def clear_sets(op: Op) -> None:
+    op.attrs.pop(USE_SET, None)
+    op.attrs.pop(SRC_SET, None)
+
+
+def is_meshless(op: Op) -> bool:
+    """Whether the op still has to be given a mesh.
+
+    Callers do not look into fragments, so that the condition "not inside a fragment" is theirs.
+    """
+    return not (
+        op.name.startswith("mpmd.")
+        or op.is_terminator
+        or op.name in ("func.func", "builtin.module")
+    )
+
+
+def is_terminal(op: Op) -> bool:
+    """Whether the analysis of what is needed where ends at the op."""
+    return op.name in ("mpmd.broadcast", "mpmd.reduce")
+
+
+# Sets of functions and loops.
+
+
+class _Boundary:
+    """The sets of one function's arguments and results, read once and written back at the end."""
+
+    __slots__ = ("arg_src", "arg_use", "changed", "function", "is_entry", "result_use")
+
+    def __init__(self, function: FuncOp) -> None:
+        self.function = function
+        self.is_entry = function.is_entry_point
+        args, results = function.arg_attrs, function.res_attrs
+        self.arg_use = [cast_set(d.entries.get(USE_SET)) or EMPTY for d in args]
+        self.arg_src = [cast_set(d.entries.get(SRC_SET)) for d in args]
+        self.result_use = [cast_set(d.entries.get(USE_SET)) or EMPTY for d in results]
+        self.changed = False
+
+    def flush(self) -> None:
+        if not self.changed:
+            return
+        self.changed = False
+
+        def updated(old: DictAttr, name: str, value: MeshSet | None) -> DictAttr:
+            if value is None or old.entries.get(name) is value:
+                return old
+            return old.with_(name, value)
+
+        args = self.function.arg_attrs
+        for i, old in enumerate(args):
+            with_use = updated(old, USE_SET, self.arg_use[i] if self.arg_use[i].meshes else None)
+            args[i] = updated(with_use, SRC_SET, self.arg_src[i])
+        self.function.set_all_arg_attrs(args)
+        results = self.function.res_attrs
+        for i, old in enumerate(results):
+            results[i] = updated(old, USE_SET, self.result_use[i] if self.result_use[i].meshes else None)
+        self.function.set_all_res_attrs(results)
+
+
+class MeshSets:
+    """The mesh sets of a module.
+
+    Those of ops are attributes at all times; those of function arguments and results are kept here while a
+    pass runs and become attributes by `flush`.
+    """
+
+    def __init__(self, module: Module) -> None:
+        self.functions: dict[str, FuncOp] = {f.sym_name: f for f in module.functions}
+        self.module = module
+        self._boundaries: dict[FuncOp, _Boundary] = {}
+        self._calls: dict[str, list[CallOp]] | None = None
+
+    def used_calls(self, callee: FuncOp) -> list[CallOp]:
+        """The calls of `callee` that have a used result, in module order (calls made later are not seen)."""
+        if self._calls is None:
+            self._calls = {}
+            for call in all_calls(self.module):
+                self._calls.setdefault(call.callee, []).append(call)
+        return [call for call in self._calls.get(callee.sym_name, []) if call.has_uses]
+
+    def boundary(self, function: FuncOp) -> _Boundary:
+        found = self._boundaries.get(function)
+        if found is None:
+            found = self._boundaries[function] = _Boundary(function)
+        return found
+
+    def callee(self, call: CallOp) -> FuncOp | None:
+        """The function that is called, if it has a body."""
+        found = self.functions.get(call.callee)
+        return None if found is None or found.is_declaration else found
+
+    def flush(self) -> bool:
+        """Write the sets of function arguments and results; says whether any changed."""
+        changed = False
+        for boundary in self._boundaries.values():
+            changed = changed or boundary.changed
+            boundary.flush()
+        return changed
+
+    # Function arguments and results.
+
+    def set_arg_use(self, function: FuncOp, index: int, found: MeshSet) -> None:
+        boundary = self.boundary(function)
+        if boundary.arg_use[index] is not found:
+            boundary.arg_use[index] = found
+            boundary.changed = True
+
+    def set_arg_src(self, function: FuncOp, index: int, found: MeshSet) -> None:
+        boundary = self.boundary(function)
+        if boundary.arg_src[index] is not found:
+            boundary.arg_src[index] = found
+            boundary.changed = True
+
+    def set_result_use(self, function: FuncOp, index: int, found: MeshSet) -> None:
+        boundary = self.boundary(function)
+        if boundary.result_use[index] is not found:
+            boundary.result_use[index] = found
+            boundary.changed = True
+
+    # Any value.
+
+    def src_of(self, value: Value) -> MeshSet | None:
+        """The meshes on which `value` can be without a new transfer; None: anywhere."""
+        value = self.origin_of(value)
+        if isinstance(value, OpResult):
+            return None if isinstance(value.op, AssignOp) else src_of_op(value.op)
+        block = value.block
+        owner = None if block is None else block.parent_op
+        if isinstance(owner, FuncOp):
+            return self.boundary(owner).arg_src[value.index]
+        if isinstance(owner, ForOp):
+            return loop_set(owner, value.index, SRC_SET)
+        return None
+
+    def origin_of(self, value: Value) -> Value:
+        """The value inside the callee or the loop body that a result of a call or a loop stands for."""
+        while isinstance(value, OpResult):
+            if isinstance(value.op, CallOp):
+                callee = self.callee(value.op)
+                if callee is None:
+                    break
+                value = callee.body.terminator.operand(value.index)
+            elif isinstance(value.op, ForOp):
+                value = value.op.body.block.terminator.operand(value.index)
+            else:
+                break
+        return value
+
+    def use_of(self, value: Value) -> MeshSet:
+        """The use set that is stored for `value`: of its op, of the argument, or of the callee's result."""
+        if isinstance(value, OpResult):
+            if isinstance(value.op, CallOp):
+                callee = self.callee(value.op)
+                return EMPTY if callee is None else self.boundary(callee).result_use[value.index]
+            return use_of_op(value.op)
+        block = value.block
+        owner = None if block is None else block.parent_op
+        if isinstance(owner, FuncOp):
+            return self.boundary(owner).arg_use[value.index]
+        if isinstance(owner, ForOp):
+            return loop_set(owner, value.index, USE_SET) or EMPTY
+        return EMPTY
+
+    def needed(self, value: Value) -> MeshSet:
+        """The meshes needed by the uses of `value`, from the sets of its users, newest use first."""
+        found = EMPTY
+        block = value.block
+        broadcast = isinstance(value, OpResult) and value.op.name == "mpmd.broadcast"
+        use = value._first
+        while use is not None:
+            user = use.owner
+            found = union(found, self._needed_by(user, use.index, block, broadcast))
+            use = use.next
+        return found
+
+    def _needed_by(self, user: Op, index: int, block: object, of_broadcast: bool) -> MeshSet:
+        if is_terminal(user) and not of_broadcast:
+            return EMPTY
+        if isinstance(user, UnassignOp):
+            return EMPTY
+        if user.block is not block:
+            around: Op | None = user
+            while around is not None and around.block is not block:
+                around = around.parent_op
+            return EMPTY if around is None else use_of_op(around)
+        if isinstance(user, CallOp):
+            callee = self.callee(user)
+            return EMPTY if callee is None else self.boundary(callee).arg_use[index]
+        if user.name == "func.return":
+            function = user.parent_op
+            if isinstance(function, FuncOp) and function.is_mpmd:
+                boundary = self.boundary(function)
+                if not boundary.is_entry:
+                    return boundary.result_use[index]
+        if isinstance(user, ForOp):
+            return loop_set(user, index, USE_SET) or EMPTY
+        return use_of_op(user)
+
+    def needed_by_results(self, op: Op) -> MeshSet:
+        found = EMPTY
+        for result in op.results:
+            found = union(found, self.needed(result))
+        return found
+
+
+def loop_set(loop: ForOp, index: int, name: str) -> MeshSet | None:
+    """A set of argument `index` of the loop body."""
+    found = loop.attrs.get("arg_attrs")
+    if not isinstance(found, ArrayAttr) or index >= len(found.elements):
+        return None
+    entry = found.elements[index]
+    return cast_set(entry.entries.get(name)) if isinstance(entry, DictAttr) else None
+
+
+def set_loop_set(loop: ForOp, index: int, name: str, value: MeshSet) -> None:
+    """Set a set of argument `index` of the loop body."""
+    found = loop.attrs.get("arg_attrs")
+    count = len(loop.body.block.args)
+    entries = list(found.elements) if isinstance(found, ArrayAttr) else [DictAttr.get({})] * count
+    old = entries[index]
+    assert isinstance(old, DictAttr)
+    entries[index] = old.with_(name, value)
+    loop.attrs["arg_attrs"] = ArrayAttr.get(entries)

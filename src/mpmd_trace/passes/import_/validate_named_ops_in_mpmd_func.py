@@ -1,0 +1,64 @@
+"""`mpmd-validate-named-ops-in-mpmd-func`.  Source: section 7 of the import specification."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+from ...ir.core import Op
+from ...ir.diagnostics import Diagnostics
+from ...ir.ops import FuncOp, Module, NamedComputationOp, NamedTensorOp
+from ..base import FunctionPass
+
+__all__ = ["ValidateNamedOpsInMpmdFunc"]
+
+
+@dataclasses.dataclass(frozen=True)
+class ValidateNamedOpsInMpmdFunc(FunctionPass):
+    """Reports named computations and tensors that are not directly in an mpmd function or another mpmd op.
+
+    The program is not changed, and the pass does not fail: the errors come out when the pipeline has run.
+    """
+
+    name: ClassVar[str] = "mpmd-validate-named-ops-in-mpmd-func"
+    summary: ClassVar[str] = "report named ops in places where they can have no mesh"
+    distributed_only: ClassVar[bool] = False
+
+    def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
+        _validate(function, function, diagnostics)
+        return False
+
+
+def _validate(parent: Op, function: FuncOp, diagnostics: Diagnostics) -> None:
+    for region in parent.regions:
+        for block in region.blocks:
+            for op in block:
+                _validate(op, function, diagnostics)
+                if isinstance(op, NamedComputationOp | NamedTensorOp) and not _may_hold(parent):
+                    diagnostics.error(op, _message(op, parent, function))
+
+
+def _may_hold(parent: Op) -> bool:
+    if isinstance(parent, FuncOp):
+        return parent.is_mpmd
+    return parent.name.startswith("mpmd.")
+
+
+def _message(op: NamedComputationOp | NamedTensorOp, parent: Op, function: FuncOp) -> str:
+    if isinstance(op, NamedComputationOp):
+        what, kind = f"named computation '{op.origin.name}'", "Named computations"
+    else:
+        what, kind = f"named tensor '{op.tensor_name}'", "Named tensors"
+    if isinstance(parent, FuncOp):
+        place, advice = (
+            f"function @{function.sym_name}, which has no topology",
+            "call that function with mpmd.call, or move the name into the entry point",
+        )
+    else:
+        place, advice = (
+            f"the body of a '{parent.name}' in @{function.sym_name}",
+            "name the whole control flow construct instead of its inside, or unroll it",
+        )
+    return (
+        f"{what} is in {place}. {kind} can only be nested in mpmd functions or mpmd ops: {advice}"
+    )

@@ -1,0 +1,164 @@
+"""`inline`: MLIR's inliner for `func.call`.
+
+The contexts that jaxlib's bindings make do not know how to inline `func.call`, so MLIR's own pass of this
+name does nothing there.  This one does what it does elsewhere: callees before callers, each canonicalised
+before and after calls are inlined into it; private functions that nothing refers to any more go.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import ClassVar
+
+from ..ir.attributes import SymbolRefAttr
+from ..ir.bodies import remembered
+from ..ir.core import Block, Op, Region, Value
+from ..ir.diagnostics import Diagnostics
+from ..ir.ops import FuncOp, Module
+from .base import Pass, option
+from .greedy import walk_mutable
+from .mlir_pass import MlirPass
+from .symbol_dce import SymbolDce
+
+__all__ = ["InlineCalls", "has_calls"]
+
+
+@dataclasses.dataclass(frozen=True)
+class InlineCalls(Pass):
+    """There are no calls of functions of the module, except `mpmd.call` and recursive ones.
+
+        func.func @main(%a) { %0 = call @f(%a) ; return %0 }         func.func @main(%a) { %0 = negate %a
+        func.func private @f(%x) { %1 = negate %x ; return %1 }  =>    return %0 }
+    """
+
+    name: ClassVar[str] = "inline"
+    summary: ClassVar[str] = "inline func.call"
+
+    default_pipeline: str = option("canonicalize", "what runs on functions before and after")
+    max_iterations: int = option(4, "accepted for compatibility; calls are inlined in one go")
+
+    def run(self, module: Module, diagnostics: Diagnostics) -> bool:
+        changed = self._simplify(module, diagnostics)
+        # Callees at depth 0 call nothing, those at depth 1 call them, ...
+        for functions in _by_depth(module):
+            inliner = _Inliner({f.sym_name: f for f in module.functions})
+            inlined = False
+            for name in functions:
+                inlined = inliner.into_function(inliner.functions[name]) or inlined
+            if inlined:
+                changed = True
+                self._simplify(module, diagnostics)
+        return SymbolDce().run(module, diagnostics) or changed
+
+    def _simplify(self, module: Module, diagnostics: Diagnostics) -> bool:
+        if not self.default_pipeline:
+            return False
+        return MlirPass(f"func.func({self.default_pipeline})").run(module, diagnostics)
+
+
+def has_calls(module: Module) -> bool:
+    """Whether some function, or some body in it, contains a `func.call`."""
+    return any(_called(f.regions[0]) for f in module.functions if not f.is_declaration)
+
+
+def _called(region: Region) -> list[str]:
+    """The functions that the ops of the region call with `func.call`, frozen bodies included."""
+    found: dict[str, None] = {}
+    for op in walk_mutable(region):
+        if op.name == "func.call":
+            found[_callee(op)] = None
+        for body in op.regions:
+            if body.frozen:
+                found.update(dict.fromkeys(_called_in(body)))
+    return list(found)
+
+
+def _called_in(body: Region) -> list[str]:
+    """The same for a frozen body."""
+
+    def make() -> list[str]:
+        return [_callee(op) for op in body.walk() if op.name == "func.call"]
+
+    return remembered(body, "func-calls", make)
+
+
+def _callee(call: Op) -> str:
+    symbol = call.props["callee"]
+    assert isinstance(symbol, SymbolRefAttr)
+    return symbol.name
+
+
+def _by_depth(module: Module) -> list[list[str]]:
+    """The names of the functions that call others, those that call only functions of earlier lists first."""
+    calls = {
+        f.sym_name: _called(f.regions[0]) for f in module.functions if not f.is_declaration
+    }
+    depths: dict[str, int] = {}
+
+    def depth(name: str, above: tuple[str, ...]) -> int:
+        if name in above or name not in calls:
+            return 0
+        if name not in depths:
+            inner = [depth(callee, (*above, name)) + 1 for callee in calls[name]]
+            depths[name] = max(inner, default=0)
+        return depths[name]
+
+    found: dict[int, list[str]] = {}
+    for name in calls:
+        found.setdefault(depth(name, ()), []).append(name)
+    return [found[d] for d in sorted(found) if d > 0]
+
+
+class _Inliner:
+    def __init__(self, functions: Mapping[str, FuncOp]) -> None:
+        self.functions = functions
+        self.bodies: dict[Region, Region] = {}
+
+    def into_function(self, function: FuncOp) -> bool:
+        return self._into_region(function.regions[0], function)
+
+    def _into_region(self, region: Region, function: FuncOp) -> bool:
+        changed = False
+        for block in region.blocks:
+            for op in block:
+                for i, nested in enumerate(op.regions):
+                    if nested.frozen:
+                        op.regions[i] = self._into_body(nested, function)
+                        changed = changed or op.regions[i] is not nested
+                    else:
+                        changed = self._into_region(nested, function) or changed
+                callee = self._inlinable(op, function)
+                if callee is not None:
+                    _inline(op, callee.body, block)
+                    changed = True
+        return changed
+
+    def _into_body(self, body: Region, function: FuncOp) -> Region:
+        found = self.bodies.get(body)
+        if found is None:
+            copy = body.clone()
+            found = copy.freeze() if self._into_region(copy, function) else body
+            self.bodies[body] = found
+        return found
+
+    def _inlinable(self, op: Op, function: FuncOp) -> FuncOp | None:
+        """The callee, if `op` is a call that can be inlined."""
+        if op.name != "func.call":
+            return None
+        callee = self.functions.get(_callee(op))
+        if callee is None or callee is function or callee.is_declaration:
+            return None
+        blocked = op.attr("no_inline") is not None or callee.attr("no_inline") is not None
+        return None if blocked or len(callee.regions[0].blocks) != 1 else callee
+
+
+def _inline(call: Op, body: Block, block: Block) -> None:
+    """Put a copy of the body of the callee in the place of the call."""
+    mapping: dict[Value, Value] = dict(zip(body.args, call.operands, strict=True))
+    for op in body:
+        if op is not body.terminator:
+            block.insert_before(call, op.clone(mapping))
+    returned = body.terminator.operands
+    call.replace_all_uses_with([mapping.get(v, v) for v in returned])
+    call.erase()

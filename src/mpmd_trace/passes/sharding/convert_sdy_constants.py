@@ -1,0 +1,69 @@
+"""`mpmd-convert-sdy-constants`: constants are StableHLO's again.
+
+Source: section 3.7 of the specification of sharding propagation.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+from ...ir.bodies import map_ops
+from ...ir.core import Block, Op, Region, make_op
+from ...ir.diagnostics import Diagnostics
+from ...ir.ops import FuncOp, Module
+from ..base import FunctionPass
+
+__all__ = ["ConvertSdyConstants"]
+
+
+@dataclasses.dataclass(frozen=True)
+class ConvertSdyConstants(FunctionPass):
+    """No `sdy.constant` is left; propagation made them so that uses of a constant can differ in sharding.
+
+    %c = sdy.constant dense<1.0> : tensor<4xf32>     =>     %c = stablehlo.constant dense<1.0> : tensor<4xf32>
+    """
+
+    name: ClassVar[str] = "mpmd-convert-sdy-constants"
+    summary: ClassVar[str] = "turn sdy.constant into stablehlo.constant"
+    distributed_only: ClassVar[bool] = False
+
+    def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
+        return any(_convert_region(region) for region in function.regions)
+
+
+def _convert_block(block: Block) -> bool:
+    changed = False
+    for op in block:
+        if op.name == "sdy.constant":
+            _replace(op)
+            changed = True
+            continue
+        for i, region in enumerate(op.regions):
+            if region.frozen:
+                body = map_ops(region, "sdy.constant to stablehlo", _convert_region)
+                changed = changed or body is not region
+                op.regions[i] = body
+            else:
+                changed = _convert_region(region) or changed
+    return changed
+
+
+def _convert_region(region: Region) -> bool:
+    changed = [_convert_block(block) for block in region.blocks]
+    return any(changed)
+
+
+def _replace(op: Op) -> None:
+    new = make_op(
+        "stablehlo.constant",
+        (),
+        [r.type for r in op.results],
+        props=op.props,
+        attrs=op.attrs,
+        loc=op.loc,
+    )
+    assert op.block is not None
+    op.block.insert_before(op, new)
+    op.replace_all_uses_with(new.results)
+    op.erase()

@@ -1,0 +1,129 @@
+"""`mpmd-convert-sdy-shardings-to-mpmd-types`: shardings move from attributes into types.
+
+Source: section 3.6 of the specification of sharding propagation.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import ClassVar
+
+from ...ir.attributes import TensorShardingAttr, TensorShardingPerValueAttr
+from ...ir.bodies import map_ops
+from ...ir.core import Block, Region, Value
+from ...ir.diagnostics import Diagnostics
+from ...ir.ops import ForOp, FragmentOp, FuncOp, Module, TransferOp
+from ...ir.shardings import equivalent_shardings
+from ...ir.types import MeshTensorType
+from ..base import FunctionPass
+from .edges import SHARDING, UnsetSharding, ValueShardings, per_value, user_sharding
+
+__all__ = ["ConvertSdyShardingsToMpmdTypes"]
+
+_KEEP = frozenset({"stablehlo.send", "stablehlo.recv"})
+
+
+@dataclasses.dataclass(frozen=True)
+class ConvertSdyShardingsToMpmdTypes(FunctionPass):
+    """The sharding of every value is in its type; no `sdy.sharding`, `in_shardings`, `out_shardings` is left.
+
+        %f = mpmd.fragment<mesh="m", origin=["f"], in_shardings=[<@mesh, [{"d"}]>]> (%a) (..) {..}
+    becomes
+        %f = mpmd.fragment<mesh="m", origin=["f"]> (%a) .. : (!mpmd.mesh_tensor<"m", .., sharding=..>) -> ..
+    """
+
+    name: ClassVar[str] = "mpmd-convert-sdy-shardings-to-mpmd-types"
+    summary: ClassVar[str] = "move shardings from attributes into mesh tensor types"
+
+    def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
+        _convert_block(function.body, ValueShardings(function))
+        arg_attrs = function.arg_attrs
+        for arg, attributes in zip(function.args, arg_attrs, strict=True):
+            _type(arg, user_sharding(attributes.entries.get(SHARDING)))
+        function.set_all_arg_attrs([d.without(SHARDING) for d in arg_attrs])
+        function.set_all_res_attrs([d.without(SHARDING) for d in function.res_attrs])
+        function.attrs.pop(SHARDING, None)
+        function.refresh_type()
+        _check_transfers(function, diagnostics)
+        return True
+
+
+def _type(value: Value, sharding: TensorShardingAttr | None) -> None:
+    """Put the sharding into the type of the value; no sharding changes nothing."""
+    type = value.type
+    if sharding is not None and isinstance(type, MeshTensorType) and type.sharding is not sharding:
+        value.type = type.with_sharding(sharding)
+
+
+def _type_all(values: Sequence[Value], shardings: TensorShardingPerValueAttr | None) -> None:
+    if shardings is not None:
+        for value, sharding in zip(values, shardings.shardings, strict=False):
+            if not isinstance(sharding, UnsetSharding):
+                _type(value, sharding)
+
+
+def _convert_block(block: Block, shardings: ValueShardings) -> None:
+    for op in block:
+        if isinstance(op, FragmentOp):
+            op.body = _without_shardings(op.body)
+            _type_all(op.operands, op.in_shardings)
+            _type_all(op.results, op.out_shardings)
+            op.props.pop("in_shardings", None)
+            op.props.pop("out_shardings", None)
+        else:
+            for i, region in enumerate(op.regions):
+                if region.frozen:
+                    op.regions[i] = _without_shardings(region)
+                else:
+                    for nested in region.blocks:
+                        _convert_block(nested, shardings)
+            if isinstance(op, TransferOp):
+                _type(op.operand(0), shardings.of(op.operand(0)))
+                _type(op.results[0], per_value(op.attrs.get(SHARDING), 0))
+            elif isinstance(op, ForOp):
+                _convert_loop(op, shardings)
+        if op.name not in _KEEP:
+            op.attrs.pop(SHARDING, None)
+
+
+def _convert_loop(op: ForOp, shardings: ValueShardings) -> None:
+    for i, operand in enumerate(op.operands):
+        sharding = shardings.of(operand)
+        _type(operand, sharding)
+        _type(op.body.block.args[i], sharding)
+    for i, result in enumerate(op.results):
+        _type(result, per_value(op.attrs.get(SHARDING), i))
+
+
+def _without_shardings(body: Region) -> Region:
+    return map_ops(body, "drop sdy.sharding", _drop)
+
+
+def _drop(region: Region) -> bool:
+    changed = False
+    for op in region.walk():
+        if SHARDING in op.attrs and op.name not in _KEEP:
+            del op.attrs[SHARDING]
+            changed = True
+    return changed
+
+
+def _check_transfers(function: FuncOp, diagnostics: Diagnostics) -> None:
+    for op in function.body:
+        if not isinstance(op, TransferOp):
+            continue
+        source, target = op.source_type, op.target_type
+        if not isinstance(source, MeshTensorType) or not isinstance(target, MeshTensorType):
+            continue
+        a, b = source.sharding, target.sharding
+        if a is None or b is None or a.mesh_name != b.mesh_name or equivalent_shardings(a, b):
+            continue
+        diagnostics.error(
+            op,
+            f"the transfer from mesh '{source.mesh}' to mesh '{target.mesh}' would change the sharding from "
+            f"{a.stripped} to {b.stripped}, but a transfer only copies; run "
+            f"mpmd-extract-reshards-from-inter-mesh-transfers before this pass, or give both ends one "
+            f"sharding",
+        )
+        return

@@ -1,0 +1,115 @@
+"""`mpmd-enforce-user-shardings`: inputs and outputs have the shardings of the function's signature.
+
+Source: section 3.4 of the specification of sharding propagation.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+from ...ir.attributes import TensorShardingAttr
+from ...ir.core import Op, OpResult, Value
+from ...ir.diagnostics import Diagnostics
+from ...ir.ops import FragmentOp, FuncOp, Module, TransferOp
+from ...ir.shardings import sharding_like
+from ..base import FunctionPass
+from .edges import (
+    SHARDING,
+    per_value,
+    set_fragment_sharding,
+    set_result_shardings,
+    user_sharding,
+)
+
+__all__ = ["EnforceUserShardings", "without_sub_axes"]
+
+
+@dataclasses.dataclass(frozen=True)
+class EnforceUserShardings(FunctionPass):
+    """Fragments and transfers that read arguments or make results use the shardings of the signature.
+
+    func.func public @main(%a: !m {sdy.sharding = #sdy.sharding<@mesh, [{"d"}]>}) ..
+      %f = mpmd.fragment<mesh="m", origin=["f"], in_shardings=[<@mesh, [{}]>]> (%a) ..
+    becomes
+      %f = mpmd.fragment<mesh="m", origin=["f"], in_shardings=[<@mesh, [{"d"}]>]> (%a) ..
+    """
+
+    name: ClassVar[str] = "mpmd-enforce-user-shardings"
+    summary: ClassVar[str] = "use the shardings of the function signature at its first and last ops"
+    mpmd_only: ClassVar[bool] = True
+    entry_only: ClassVar[bool] = True
+
+    def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
+        _enforce_arguments(function, diagnostics)
+        _enforce_results(function, diagnostics)
+        return True
+
+
+def without_sub_axes(sharding: TensorShardingAttr) -> TensorShardingAttr:
+    """The sharding whose dimensions end before their first sub-axis; a shortened dimension is closed."""
+    dims = []
+    for i, dim in enumerate(sharding.dims):
+        axes = sharding.dim_axes(i)
+        cut = next((k for k, axis in enumerate(axes) if axis.size is not None), None)
+        if cut is None:
+            dims.append(dim)
+        else:
+            dims.append("{" + ", ".join(a.text for a in axes[:cut]) + "}")
+    return sharding_like(sharding, dims=dims) if tuple(dims) != sharding.dims else sharding
+
+
+def _warn(where: Op | Value, what: str, function: FuncOp, diagnostics: Diagnostics) -> None:
+    diagnostics.warning(
+        where,
+        f"{what} of @{function.sym_name} has a sharding with sub-axes, which program inputs and outputs "
+        f"cannot "
+        f"have; each dimension is cut before its first sub-axis. Shard by whole mesh axes to keep the "
+        f"sharding",
+    )
+
+
+def _enforce_arguments(function: FuncOp, diagnostics: Diagnostics) -> None:
+    arg_attrs = function.arg_attrs
+    cut: list[int] = []
+    for i, arg in enumerate(function.args):
+        given = user_sharding(arg_attrs[i].entries.get(SHARDING))
+        if given is None:
+            continue
+        sharding = without_sub_axes(given)
+        if sharding is not given:
+            arg_attrs[i] = arg_attrs[i].with_(SHARDING, sharding)
+            cut.append(i)
+        _set_uses(arg, sharding, others_open=False)
+    if cut:
+        function.set_all_arg_attrs(arg_attrs)
+        _warn(function.args[cut[0]], f"argument {_numbers(cut)}", function, diagnostics)
+
+
+def _set_uses(value: Value, sharding: TensorShardingAttr, *, others_open: bool) -> None:
+    """Make the fragments that read `value` expect this sharding; see `set_fragment_sharding`."""
+    for use in value.uses:
+        op = use.owner
+        if isinstance(op, FragmentOp) and per_value(op.in_shardings, use.index) is not sharding:
+            set_fragment_sharding(op, "in_shardings", use.index, sharding, others_open=others_open)
+
+
+def _enforce_results(function: FuncOp, diagnostics: Diagnostics) -> None:
+    res_attrs = function.res_attrs
+    cut: list[int] = []
+    for i, value in enumerate(function.returned):
+        given = user_sharding(res_attrs[i].entries.get(SHARDING))
+        if given is None:
+            continue
+        sharding = without_sub_axes(given)
+        if sharding is not given:
+            cut.append(i)
+        if isinstance(value, OpResult) and isinstance(value.op, FragmentOp | TransferOp):
+            set_result_shardings(value, sharding)
+            _set_uses(value, sharding, others_open=True)
+    if cut:
+        _warn(function.body.terminator, f"result {_numbers(cut)}", function, diagnostics)
+
+
+def _numbers(found: list[int]) -> str:
+    return ", ".join(map(str, found))

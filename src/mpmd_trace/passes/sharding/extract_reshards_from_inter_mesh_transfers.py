@@ -1,0 +1,200 @@
+"""`mpmd-extract-reshards-from-inter-mesh-transfers`: transfers copy, fragments reshard.
+
+Source: section 3.5 of the specification of sharding propagation.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar, cast
+
+from ...ir.attributes import (
+    ArrayAttr,
+    Attribute,
+    MeshAttr,
+    StringAttr,
+    TensorShardingAttr,
+    TopologyAttr,
+)
+from ...ir.bodies import BodyBuilder
+from ...ir.core import OpResult, Region, Value
+from ...ir.diagnostics import Diagnostics
+from ...ir.ops import FragmentOp, FuncOp, Module, TransferOp, make_fragment, make_transfer
+from ...ir.shardings import equivalent_shardings, local_shape
+from ...ir.types import MeshTensorType, TensorType, mesh_tensor
+from ..base import FunctionPass
+from .edges import (
+    SHARDING,
+    ValueShardings,
+    set_fragment_sharding,
+    set_result_shardings,
+    sharding_list,
+)
+
+__all__ = ["ExtractReshardsFromInterMeshTransfers"]
+
+_TAG = ArrayAttr.get([StringAttr.get("extract_reshards")])
+
+
+@dataclasses.dataclass(frozen=True)
+class ExtractReshardsFromInterMeshTransfers(FunctionPass):
+    """Both ends of a transfer have the same sharding; a fragment on the smaller side reshards.
+
+    %t = mpmd.transfer {sdy.sharding = <[<@mesh, [{}, {"d"}]>]>} %p : (!a) -> !b      // %p is [{"d"}, {}]
+    %c = mpmd.fragment<mesh="b", .., in_shardings=[<@mesh, [{}, {"d"}]>]> (%t) ..
+    becomes
+    %t = mpmd.transfer {sdy.sharding = <[<@mesh, [{"d"}, {}]>]>} %p : (!a) -> !b
+    %c = mpmd.fragment<mesh="b", .., in_shardings=[<@mesh, [{"d"}, {}]>]> (%t) ..
+    """
+
+    name: ClassVar[str] = "mpmd-extract-reshards-from-inter-mesh-transfers"
+    summary: ClassVar[str] = "move resharding from transfers into fragments"
+
+    def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
+        topology = function.topology
+        if topology is None:
+            raise diagnostics.fatal(
+                function,
+                f"@{function.sym_name} runs on one mesh (it has no topology attribute), so it has no "
+                f"transfers "
+                f"between meshes whose resharding could be moved; run this pass on mpmd functions only",
+            )
+        if not _is_homogeneous(topology):
+            return False
+        return _Extraction(function, next(iter(topology.meshes.values())), diagnostics).run()
+
+
+def _is_homogeneous(topology: TopologyAttr) -> bool:
+    """Whether all meshes have the same devices and the same axes, those of size 1 aside."""
+    shapes = {
+        (mesh.device_ids, tuple(axis for axis in mesh.axes if axis[1] != 1))
+        for mesh in topology.meshes.values()
+    }
+    return len(shapes) == 1
+
+
+class _Extraction:
+    def __init__(self, function: FuncOp, mesh: MeshAttr, diagnostics: Diagnostics) -> None:
+        self.function = function
+        self.mesh = mesh
+        self.diagnostics = diagnostics
+        self.identities: dict[TensorType, Region] = {}
+        self.shardings = ValueShardings(function)
+
+    def run(self) -> bool:
+        changed = False
+        for op in self.function.body.ops:
+            if not isinstance(op, TransferOp):
+                continue
+            source, target = self.shardings.of(op.operand(0)), self.shardings.of(op.results[0])
+            if op.source_type.on_host and op.target_type.on_host:
+                self.diagnostics.error(
+                    op,
+                    f"the transfer goes from host memory of mesh '{op.source_type.mesh}' to host memory of "
+                    f"mesh "
+                    f"'{op.target_type.mesh}', where nothing can change its sharding; move the value to "
+                    f"device "
+                    f"memory first",
+                )
+                continue
+            if equivalent_shardings(source, target):
+                continue
+            if not changed:
+                self.diagnostics.warning(
+                    op,
+                    f"a transfer from mesh '{op.source_type.mesh}' to mesh '{op.target_type.mesh}' changes "
+                    f"the "
+                    f"sharding from {_shown(source)} to {_shown(target)}; the resharding becomes a "
+                    f"computation of "
+                    f"its own and may be slow. Give both computations the same sharding to avoid it",
+                )
+            changed = True
+            if self.at_producer(op, source, target):
+                self.reshard_at_producer(op, source, target)
+            else:
+                self.reshard_at_consumer(op, source, target)
+        return changed
+
+    def at_producer(
+        self, op: TransferOp, source: TensorShardingAttr | None, target: TensorShardingAttr | None
+    ) -> bool:
+        if op.target_type.on_host:
+            return True
+        if op.source_type.on_host:
+            return False
+        tensor = op.source_type.tensor
+        return self.local_count(tensor, source) > self.local_count(tensor, target)
+
+    def local_count(self, tensor: TensorType, sharding: TensorShardingAttr | None) -> int:
+        count = 1
+        for size in local_shape(tensor, sharding, self.mesh):
+            count *= size
+        return count
+
+    def reshard(
+        self, value: Value, type: MeshTensorType, sharding: TensorShardingAttr | None
+    ) -> FragmentOp:
+        """A detached fragment that gives `value` with another sharding."""
+        tensor = type.tensor
+        body = self.identities.get(tensor)
+        if body is None:
+            builder = BodyBuilder()
+            body = self.identities[tensor] = builder.finish([builder.arg(tensor)])
+        attrs: dict[str, Attribute] = {"mpmd.inferred_by": _TAG}
+        fragment = make_fragment(type.mesh, [value], [type], body, attrs=attrs, loc=value.location)
+        if sharding is not None:
+            set_fragment_sharding(fragment, "out_shardings", 0, sharding)
+        return fragment
+
+    def reshard_at_producer(
+        self, op: TransferOp, source: TensorShardingAttr | None, target: TensorShardingAttr | None
+    ) -> None:
+        value = op.operand(0)
+        plain = mesh_tensor(op.source_type.mesh, op.target_type.tensor)
+        assert op.block is not None
+        if not isinstance(value, OpResult) or isinstance(value.op, TransferOp):
+            fragment = self.reshard(value, plain, target)
+            op.block.insert_before(op, fragment)
+            op.set_operand(0, fragment.results[0])
+            return
+        others = [use for use in value.uses if use.owner is not op and self.passes_on(use.owner)]
+        if others:
+            fragment = self.reshard(value, cast(MeshTensorType, value.type), source)
+            op.block.insert_before(op, fragment)
+            for use in others:
+                use.set(fragment.results[0])
+        value.type = plain
+        if target is not None:
+            set_result_shardings(value, target)
+
+    def passes_on(self, op: object) -> bool:
+        return isinstance(op, TransferOp) or op is self.function.body.terminator
+
+    def reshard_at_consumer(
+        self, op: TransferOp, source: TensorShardingAttr | None, target: TensorShardingAttr | None
+    ) -> None:
+        plain = mesh_tensor(op.target_type.mesh, op.target_type.tensor)
+        transfer = make_transfer(op.operand(0), plain, loc=op.loc)
+        if source is not None:
+            transfer.attrs[SHARDING] = sharding_list((source,))
+        assert op.block is not None
+        op.block.insert_after(op, transfer)
+        op.results[0].replace_all_uses_with(transfer.results[0])
+        op.erase()
+        value = transfer.results[0]
+        passed_on = []
+        for use in value.uses:
+            if self.passes_on(use.owner):
+                passed_on.append(use)
+            elif isinstance(use.owner, FragmentOp) and source is not None:
+                set_fragment_sharding(use.owner, "in_shardings", use.index, source)
+        if passed_on:
+            fragment = self.reshard(value, plain, target)
+            assert transfer.block is not None
+            transfer.block.insert_after(transfer, fragment)
+            for use in passed_on:
+                use.set(fragment.results[0])
+
+
+def _shown(sharding: TensorShardingAttr | None) -> str:
+    return "unsharded" if sharding is None else sharding.stripped

@@ -1,0 +1,84 @@
+"""`mpmd-populate-unreduced-out-sharding`: results keep the unreduced axes that the user asked for.
+
+Source: section 3.3 of the specification of sharding propagation.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+from ...ir.attributes import TensorShardingAttr, TensorShardingPerValueAttr, parse_sharding_body
+from ...ir.core import Region
+from ...ir.diagnostics import Diagnostics
+from ...ir.ops import FragmentOp, FuncOp, Module, tensor_of
+from ...ir.shardings import fully_closed, mesh_ref, sharding_like
+from ..base import FunctionPass
+from .fragments import walk_fragments
+
+__all__ = ["PopulateUnreducedOutSharding"]
+
+
+@dataclasses.dataclass(frozen=True)
+class PopulateUnreducedOutSharding(FunctionPass):
+    """A result that is a constraint with unreduced axes has these axes in `out_shardings`.
+
+    %f = mpmd.fragment<mesh="m", origin=["f"]> (%a) (%x: tensor<8xf32>) {
+      %c = sdy.sharding_constraint %x <@mesh, [{}], unreduced={"d"}> : tensor<8xf32>
+      mpmd.return %c : tensor<8xf32>
+    } : (!m) -> !m
+    gets  out_shardings=[<@mesh, [{}], unreduced={"d"}>]
+    """
+
+    name: ClassVar[str] = "mpmd-populate-unreduced-out-sharding"
+    summary: ClassVar[str] = "put the unreduced axes of sharding constraints into out_shardings"
+
+    def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
+        changed = [_populate(op) for op in walk_fragments(function)]
+        return any(changed)
+
+
+def _requested(body: Region) -> list[TensorShardingAttr | None]:
+    """Per returned value the sharding of the constraint that makes it, if that has unreduced axes."""
+    found: list[TensorShardingAttr | None] = []
+    for value in body.returned:
+        op = value.defining_op
+        sharding = op.attr("sharding") if op is not None and op.name == "sdy.sharding_constraint" else None
+        wanted = isinstance(sharding, TensorShardingAttr) and bool(sharding.unreduced)
+        found.append(sharding if wanted and isinstance(sharding, TensorShardingAttr) else None)
+    return found
+
+
+def _populate(op: FragmentOp) -> bool:
+    requested = _requested(op.body)
+    if not any(requested):
+        return False
+    shardings = _current(op)
+    last: str | None = None
+    for i, wanted in enumerate(requested):
+        if wanted is None or shardings[i].unreduced == wanted.unreduced:
+            continue
+        current = shardings[i]
+        parts = [wanted.mesh, f"[{', '.join(current.dims)}]"]
+        for kind, axes in (("replicated", current.replicated), ("unreduced", wanted.unreduced)):
+            if axes:
+                parts.append(f"{kind}={{{', '.join(a.text for a in axes)}}}")
+        shardings[i] = parse_sharding_body(f"<{', '.join(parts)}>")
+        last = wanted.mesh
+    if last is None:
+        return False
+    op.props["out_shardings"] = TensorShardingPerValueAttr.get(
+        sharding_like(s, mesh_ref=last) for s in shardings
+    )
+    return True
+
+
+def _current(op: FragmentOp) -> list[TensorShardingAttr]:
+    if op.out_shardings is not None:
+        return list(op.out_shardings.shardings)
+    placeholder = mesh_ref(op.mesh)
+    shardings = []
+    for result in op.results:
+        tensor = tensor_of(result)
+        shardings.append(fully_closed(placeholder, tensor.rank if tensor is not None else 0))
+    return shardings

@@ -1,0 +1,83 @@
+"""`mpmd-shardy-propagation`: Shardy decides the sharding of every value.
+
+Source: section 3.2 of the specification of sharding propagation.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+from ...ir.bodies import fingerprint
+from ...ir.core import Block, Region
+from ...ir.diagnostics import Diagnostics
+from ...ir.ops import FragmentOp, Module
+from ..base import Pass
+from .kinds import Kinds
+from .reduction import Reduction, reducible
+from .shardy import run_shardy
+
+__all__ = ["ShardyPropagation"]
+
+
+@dataclasses.dataclass(frozen=True)
+class ShardyPropagation(Pass):
+    """Fragments have `in_shardings` and `out_shardings`, transfers, arguments and results `sdy.sharding`.
+
+    The propagation is that of the installed jaxlib.  A big program is first reduced to one that has a
+    fragment of each kind once (`reduction.py`), because printing every microbatch would take long.
+    """
+
+    name: ClassVar[str] = "mpmd-shardy-propagation"
+    summary: ClassVar[str] = "run Shardy's sharding propagation through fragments and transfers"
+
+    #: Programs with at most so many ops, bodies of fragments counted for each fragment, are not reduced.
+    whole_up_to: int = 20_000
+
+    def run(self, module: Module, diagnostics: Diagnostics) -> bool:
+        functions = [f for f in module.functions if not f.is_declaration]
+        if len(functions) != 1 or not reducible(functions[0]) or functions[0].visibility != "public":
+            return _run_on_everything(module, diagnostics)
+        function = functions[0]
+        size = _size(function.body)
+        choices = [Kinds.apart(function)]
+        if size > self.whole_up_to:
+            kinds = Kinds(function)
+            if kinds.stable:
+                choices.insert(0, kinds)
+        for kinds in choices:
+            reduction = Reduction(module, function, kinds)
+            if kinds is not choices[-1] and 2 * _size(reduction.body) > size:
+                continue  # not worth it
+            after = run_shardy(reduction.module, diagnostics)
+            if after is None:
+                return False
+            if reduction.spread(module, after):
+                return True
+        return _run_on_everything(module, diagnostics)
+
+
+def _size(block: Block) -> int:
+    """The number of ops, those in bodies counted each time."""
+    sizes: dict[Region, int] = {}
+    total = 0
+    for op in block:
+        total += 1
+        if isinstance(op, FragmentOp):
+            if op.body not in sizes:
+                sizes[op.body] = sum(1 for _ in op.body.walk())
+            total += sizes[op.body]
+    return total
+
+
+def _run_on_everything(module: Module, diagnostics: Diagnostics) -> bool:
+    """Propagate in the module as it is; equal bodies are one object afterwards."""
+    after = run_shardy(module, diagnostics)
+    if after is None:
+        return False
+    texts: dict[str, Region] = {}
+    for op in after.walk():
+        if isinstance(op, FragmentOp):
+            op.body = texts.setdefault(fingerprint(op.body), op.body)
+    module.op, module.resources = after.op, after.resources
+    return True

@@ -1,0 +1,1 @@
+"""Simplification and constant folding of StableHLO ops."""

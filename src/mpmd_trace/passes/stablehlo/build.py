@@ -1,0 +1,83 @@
+"""Reads the attributes of StableHLO ops and makes new ops."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...ir.attributes import Attribute, DenseArrayAttr, IntegerAttr
+from ...ir.core import Op, Value, make_op
+from ...ir.types import TensorType
+from ..greedy import Rewriter
+from .elements import Array, make_constant
+
+__all__ = [
+    "integer",
+    "integers",
+    "ints",
+    "is_static",
+    "ranked",
+    "replace_by_constant",
+    "replace_by_new",
+]
+
+
+def integers(op: Op, name: str) -> tuple[int, ...]:
+    """The values of an attribute such as `dimensions = array<i64: 0, 1>`."""
+    found = op.props.get(name)
+    return found.values if isinstance(found, DenseArrayAttr) else ()
+
+
+def integer(op: Op, name: str) -> int:
+    """The value of an integer attribute (0 when it is absent)."""
+    found = op.props.get(name)
+    return found.value if isinstance(found, IntegerAttr) else 0
+
+
+def ints(values: Sequence[int]) -> DenseArrayAttr:
+    """`array<i64: ...>`."""
+    return DenseArrayAttr.get(values)
+
+
+def ranked(value: Value) -> TensorType | None:
+    """The type of the value if it is a tensor of known rank."""
+    found = value.type
+    return found if isinstance(found, TensorType) and found.shape is not None else None
+
+
+def is_static(value: Value) -> bool:
+    """Whether the value is a tensor all of whose dimensions are known."""
+    found = ranked(value)
+    return found is not None and -1 not in (found.shape or ())
+
+
+def replace_by_constant(op: Op, values: Array | str, rewriter: Rewriter) -> bool:
+    """Put a constant in the place of an op with one result."""
+    type_ = op.result.type
+    assert isinstance(type_, TensorType)
+    constant = make_constant(values, type_, op.loc)
+    rewriter.insert_before(op, constant)
+    rewriter.replace_op(op, constant.results)
+    return True
+
+
+def replace_by_new(
+    op: Op,
+    name: str,
+    operands: Sequence[Value],
+    props: dict[str, Attribute],
+    rewriter: Rewriter,
+    *,
+    keep_attrs: bool = True,
+) -> bool:
+    """Put an op called `name` with the result type of `op` in its place."""
+    new = make_op(
+        name,
+        operands,
+        [op.result.type],
+        props=props,
+        attrs=op.attrs if keep_attrs else None,
+        loc=op.loc,
+    )
+    rewriter.insert_before(op, new)
+    rewriter.replace_op(op, new.results)
+    return True

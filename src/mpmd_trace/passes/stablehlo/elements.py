@@ -1,0 +1,171 @@
+"""Constants as arrays: reads and writes `dense<...>` attributes.
+
+Arrays hold all elements, or one when the attribute is a splat; element types are numpy's, or those of
+ml_dtypes for bf16 and the small floats.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+
+from ...ir.attributes import Attribute, parse_attribute
+from ...ir.core import Op, Value, make_op
+from ...ir.location import Location
+from ...ir.types import TensorType, tensor
+
+__all__ = ["Constant", "constant_of", "dense_text", "make_constant", "splat_text"]
+
+Array = np.ndarray[Any, Any]
+
+_DTYPES: dict[str, Any] = {
+    "i1": np.dtype(bool),
+    "i8": np.dtype("<i1"),
+    "i16": np.dtype("<i2"),
+    "i32": np.dtype("<i4"),
+    "i64": np.dtype("<i8"),
+    "ui8": np.dtype("<u1"),
+    "ui16": np.dtype("<u2"),
+    "ui32": np.dtype("<u4"),
+    "ui64": np.dtype("<u8"),
+    "f16": np.dtype("<f2"),
+    "f32": np.dtype("<f4"),
+    "f64": np.dtype("<f8"),
+    "bf16": np.dtype(ml_dtypes.bfloat16),
+    "f8E4M3FN": np.dtype(ml_dtypes.float8_e4m3fn),
+    "f8E5M2": np.dtype(ml_dtypes.float8_e5m2),
+}
+_DENSE = re.compile(r"dense<(.*)> : (tensor<.*>)$", re.S)
+_TOKEN = re.compile(r"[^\[\],\s]+")
+
+
+class Constant(NamedTuple):
+    """The value of a constant: `values` has the shape of the tensor, or is 0-dimensional for a splat."""
+
+    values: Array
+    type: TensorType
+
+    @property
+    def is_splat(self) -> bool:
+        return self.values.ndim == 0
+
+    @property
+    def full(self) -> Array:
+        """All elements in the shape of the tensor."""
+        assert self.type.shape is not None
+        return np.broadcast_to(self.values, self.type.shape)
+
+
+def _body(value: Value) -> tuple[str, TensorType] | None:
+    """What stands between the brackets of the constant that defines `value`."""
+    op = value.defining_op
+    if op is None or op.name != "stablehlo.constant":
+        return None
+    match = _DENSE.match(op.props["value"].text)
+    type_ = value.type
+    if match is None or not isinstance(type_, TensorType) or type_.shape is None:
+        return None
+    return match.group(1), type_
+
+
+def splat_text(value: Value) -> str | None:
+    """The spelling of the one element that a splat constant repeats; None for other values.
+
+    It is there for every element type, complex ones too.
+    """
+    found = _body(value)
+    if found is None or not found[0] or found[0][0] in '["':
+        return None
+    return found[0]
+
+
+def constant_of(value: Value) -> Constant | None:
+    """The constant that defines `value`; None if it is something else, or of an unusual element type."""
+    found = _body(value)
+    if found is None:
+        return None
+    body, type_ = found
+    dtype = _DTYPES.get(type_.element)
+    if dtype is None:
+        return None
+    assert type_.shape is not None
+    if body.startswith('"0x'):
+        raw = bytes.fromhex(body[3:-1])
+        if dtype.kind == "b":
+            return None
+        values = np.frombuffer(raw, dtype)
+        if len(values) == 1:
+            return Constant(values.reshape(()), type_)
+        return Constant(values.reshape(type_.shape), type_)
+    if body.startswith("["):
+        tokens = [_scalar(t, dtype) for t in _TOKEN.findall(body)]
+        return Constant(np.array(tokens, dtype).reshape(type_.shape), type_)
+    if not body:
+        return Constant(np.zeros(type_.shape, dtype), type_)
+    return Constant(np.array(_scalar(body, dtype), dtype), type_)
+
+
+def _scalar(token: str, dtype: Any) -> Any:
+    if dtype.kind == "b":
+        return token == "true"
+    if token.startswith("0x"):  # the bits of a float that has no decimal spelling
+        return np.array(int(token, 16), f"<u{dtype.itemsize}").view(dtype)[()]
+    if dtype.kind in "iu":
+        return int(token)
+    return dtype.type(float(token))
+
+
+def dense_text(values: Array, type: TensorType) -> str:
+    """The attribute that holds these values, spelled as MLIR does."""
+    assert type.shape is not None
+    dtype = _DTYPES[type.element]
+    values = np.ascontiguousarray(values, dtype)
+    if values.size == 0:
+        return f"dense<> : {type.text}"
+    flat = values.reshape(-1)
+    bits = flat.view(f"<u{dtype.itemsize}")
+    if flat.size > 1 and (bits == bits[0]).all():
+        flat = flat[:1]
+    if dtype.kind == "b":
+        if flat.size == 1:
+            return f"dense<{'true' if flat[0] else 'false'}> : {type.text}"
+        return _normalized(f"dense<{_nested(flat.reshape(type.shape))}> : {type.text}")
+    if flat.size == 1 and dtype.kind in "iu":
+        return f"dense<{int(flat[0])}> : {type.text}"
+    return _normalized(f'dense<"0x{flat.tobytes().hex().upper()}"> : {type.text}')
+
+
+def _nested(values: Array) -> str:
+    if values.ndim == 0:
+        return "true" if values else "false"
+    return "[" + ", ".join(_nested(v) for v in values) + "]"
+
+
+def _normalized(text: str) -> str:
+    from ...jax_compat.mlir import normalize_attribute
+
+    return normalize_attribute(text)
+
+
+def make_constant(value: Array | str, type: TensorType, loc: Location) -> Op:
+    """A detached constant: of these values, or the splat of an element spelled `value`."""
+    text = f"dense<{value}> : {type.text}" if isinstance(value, str) else dense_text(value, type)
+    attribute: Attribute = parse_attribute(text)
+    return make_op("stablehlo.constant", [], [type], props={"value": attribute}, loc=loc)
+
+
+def zeros_like(type: TensorType) -> Array:
+    """One zero of the element type."""
+    return np.zeros((), _DTYPES[type.element])
+
+
+def is_foldable(type: TensorType) -> bool:
+    """Whether constants of this type can be read and written."""
+    return type.shape is not None and -1 not in type.shape and type.element in _DTYPES
+
+
+def with_shape(type: TensorType, shape: tuple[int, ...]) -> TensorType:
+    return tensor(shape, type.element, type.encoding)

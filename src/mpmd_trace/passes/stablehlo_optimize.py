@@ -1,0 +1,91 @@
+"""`stablehlo-target-independent-optimization`: simplification and constant folding of StableHLO ops.
+
+jaxlib does not register StableHLO's pass of this name; this one has its rules, found by experiment.
+Source: section 3.8 of the specification of sharding propagation, step 9 of the import pipeline.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+from ..ir.bodies import map_ops
+from ..ir.core import Region
+from ..ir.diagnostics import Diagnostics
+from ..ir.ops import FuncOp, Module
+from .base import FunctionPass, option
+from .greedy import Pattern, apply_greedily, walk_mutable
+from .stablehlo.arithmetic import arithmetic_patterns
+from .stablehlo.folding import folding_patterns
+from .stablehlo.regions import region_patterns
+from .stablehlo.shapes import shape_patterns
+
+__all__ = ["StablehloOptimize"]
+
+_MAX_ROUNDS = 1000
+
+
+@dataclasses.dataclass(frozen=True)
+class StablehloOptimize(FunctionPass):
+    """No op has a simpler form: neutral elements, identities, constant expressions, invariants of loops.
+
+        %c = constant dense<0.0> : tensor<f32>
+        %b = broadcast_in_dim %c, dims = [] : tensor<4xf32>         %c = constant dense<2.0> : tensor<4xf32>
+        %d = constant dense<2.0> : tensor<4xf32>              =>    %1 = multiply %x, %c
+        %0 = add %b, %x
+        %1 = multiply %d, %0
+
+    Equal constants of a body are one and stand at its front.
+    """
+
+    name: ClassVar[str] = "stablehlo-target-independent-optimization"
+    summary: ClassVar[str] = "simplify and fold StableHLO ops"
+    distributed_only: ClassVar[bool] = False
+
+    fold_op_element_limit: int = option(
+        65536, "largest constant, in elements, that folding may make the program grow by"
+    )
+    optimize_float: bool = option(
+        True, "also fold floating point values (simplification does not depend on it)"
+    )
+    assume_no_undeclared_side_effects: bool = option(
+        False, "accepted for compatibility; effects are always those that ops declare"
+    )
+
+    def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
+        patterns = _patterns(self.fold_op_element_limit, self.optimize_float)
+        changed = self._bodies(function.regions[0], patterns)
+        found = apply_greedily(
+            function, patterns, unique_constants=True, top_down=True, max_rounds=_MAX_ROUNDS
+        ).changed
+        return found or changed
+
+    def _bodies(self, region: Region, patterns: list[Pattern]) -> bool:
+        """Simplify the frozen bodies in the region, each distinct one once."""
+        key = ("stablehlo-optimize", self.fold_op_element_limit, self.optimize_float)
+
+        def rewrite(copy: Region) -> bool:
+            changed = self._bodies(copy, patterns)
+            return (
+                apply_greedily(
+                    copy, patterns, unique_constants=True, top_down=True, max_rounds=_MAX_ROUNDS
+                ).changed
+                or changed
+            )
+
+        changed = False
+        for op in walk_mutable(region):
+            for i, body in enumerate(op.regions):
+                if body.frozen:
+                    op.regions[i] = map_ops(body, key, rewrite)
+                    changed = changed or op.regions[i] is not body
+        return changed
+
+
+def _patterns(limit: int, floats: bool) -> list[Pattern]:
+    return [
+        *folding_patterns(limit, floats),
+        *arithmetic_patterns(),
+        *shape_patterns(),
+        *region_patterns(),
+    ]

@@ -1,0 +1,155 @@
+# ruff: noqa: E501
+"""Canonicalisation and CSE that keep bodies shared, against MLIR itself."""
+
+from __future__ import annotations
+
+import pytest
+from fragment_texts import frag, function
+from random_programs import Program, Shape
+
+from mpmd_trace.ir.ops import FragmentOp
+from mpmd_trace.passes.manager import run_passes
+from mpmd_trace.text import parse
+from util import check, distinct_bodies, run
+
+CANONICALIZE = (
+    "canonicalize{max-iterations=10 max-num-rewrites=-1 region-simplify=disabled "
+    "test-convergence=false top-down=false}"
+)
+HOST = """
+!d = !mpmd.mesh_tensor<"left", tensor<6xf32>>
+!h = !mpmd.mesh_tensor<"left", tensor<6xf32>, memory_kind="pinned_host">
+"""
+
+
+
+def test_bypass_and_transfers() -> None:
+    """One result per argument is bypassed; a round trip on one mesh disappears."""
+    check(
+        """
+func.func @canon(%a: !d, %b: !d) -> (!d, !d, !d, !d)
+    attributes {topology = #mpmd.topology<<"left" : <["x"=2]>>>} {
+  %0 = mpmd.transfer %a : (!d) -> !h
+  %1 = mpmd.transfer %0 : (!h) -> !d
+  %2:3 = mpmd.fragment<mesh="left", origin=["f"]> (%a, %b) (%x: tensor<6xf32>, %y: tensor<6xf32>) {
+    mpmd.return %x, %y, %x : tensor<6xf32>, tensor<6xf32>, tensor<6xf32>
+  } : (!d, !d) -> (!d, !d, !d)
+  return %1, %2#0, %2#1, %2#2 : !d, !d, !d, !d
+}
+""",
+        "mpmd-canonicalize",
+        """
+func.func @canon(%arg0: !d, %arg1: !d) -> (!d, !d, !d, !d)
+    attributes {topology = #mpmd.topology<<"left" : <["x"=2]>>>} {
+  %0:3 = mpmd.fragment<mesh="left", origin=["f"]> (%arg0, %arg1) (%arg2: tensor<6xf32>, %arg3: tensor<6xf32>) {
+    mpmd.return %arg2, %arg3, %arg2 : tensor<6xf32>, tensor<6xf32>, tensor<6xf32>
+  } : (!d, !d) -> (!d, !d, !d)
+  return %arg0, %0#0, %arg1, %arg0 : !d, !d, !d, !d
+}
+""",
+        HOST,
+    )
+
+
+@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize("name", ["mpmd-canonicalize", "mpmd-cse"])
+def test_same_as_mlir(name: str, seed: int) -> None:
+    """Functions, callees, loops, regions, effects: the printed result is MLIR's."""
+    shape = Shape(fragments=10, calls=seed % 2, loops=seed % 3 == 0)
+    text = Program(seed, shape).text()
+    # Identical and dead fragments, constants to fold and transfers that go in circles.
+    ours, theirs = parse(text), parse(text)
+    run_passes(ours, name)
+    run_passes(theirs, CANONICALIZE if name == "mpmd-canonicalize" else "cse")
+    assert str(ours) == str(theirs)
+
+
+@pytest.mark.parametrize("name", ["mpmd-canonicalize", "mpmd-cse"])
+def test_functions_with_other_ops(name: str) -> None:
+    """Ops outside of fragments are MLIR's business; fragments next to them keep their place."""
+    text = function(
+        "  %0 = " + frag("alpha", '"f"', "%p") + "\n  %1 = " + frag("alpha", '"f"', "%p") + """
+  %2 = stablehlo.add %t, %t : tensor<4xf32>
+  %3 = stablehlo.add %t, %t : tensor<4xf32>
+  %4 = "stablehlo.if"(%b) ({
+    stablehlo.return %2 : tensor<4xf32>
+  }, {
+    stablehlo.return %3 : tensor<4xf32>
+  }) : (tensor<i1>) -> tensor<4xf32>""",
+        "%0, %1, %4",
+        "!A, !A, tensor<4xf32>",
+        "%p: !A, %t: tensor<4xf32>, %b: tensor<i1>",
+    )
+    ours = run(text, name)
+    assert str(ours) == str(run(text, CANONICALIZE if name == "mpmd-canonicalize" else "cse"))
+    assert name == "mpmd-canonicalize" or distinct_bodies(ours) == 1
+
+
+def test_broadcasts_and_reduces() -> None:
+    """Chains collapse; a reduce of a reduce of the same kind drops further operands."""
+    body = """
+  %0 = mpmd.broadcast %t : tensor<4xf32>
+  %1 = mpmd.broadcast {x} %0 : tensor<4xf32>
+  %2 = mpmd.reduce<add> %t, %1 : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+  %3 = mpmd.reduce<add> %2, %1 : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+  %4 = mpmd.reduce<none> %3 : (tensor<4xf32>) -> tensor<4xf32>
+  %5 = mpmd.reduce<max> %4, %1 : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>"""
+    text = function(body, "%1, %5", "tensor<4xf32>, tensor<4xf32>", "%t: tensor<4xf32>")
+    assert str(run(text, "mpmd-canonicalize")) == str(run(text, CANONICALIZE))
+
+
+@pytest.mark.parametrize(
+    ("operands", "left"), [("%x, %y", 1), ("%y, %x", 2)], ids=["same", "exchanged"]
+)
+def test_equal_fragments_become_one(operands: str, left: int) -> None:
+    """Fragments with equal operands and bodies; as in MLIR, addition is not known to commute."""
+    fragment = """mpmd.fragment<mesh="alpha", origin=["f"]> (%p, %r) (%x: tensor<4xf32>, %y: tensor<4xf32>) {{
+    %s = stablehlo.add {} : tensor<4xf32>
+    mpmd.return %s : tensor<4xf32>
+  }} : (!A, !A) -> !A"""
+    body = "  %0 = " + fragment.format("%x, %y") + "\n  %1 = " + fragment.format(operands)
+    text = function(body, "%0, %1", "!A, !A", "%p: !A, %r: !A")
+    module = run(text, "mpmd-cse")
+    assert len([op for op in module.main.body if isinstance(op, FragmentOp)]) == left
+    assert str(module) == str(run(text, "cse"))
+
+
+def test_bodies_go_through_mlir_once() -> None:
+    """Many fragments with one body still have one body."""
+    lines = "\n".join(f"  %c{i} = mpmd.call @f(%p) : (!A) -> !A" for i in range(5))
+    callee = function(
+        "  %0 = "
+        + frag("alpha", '"f"', "%p").replace(
+            "    mpmd.return", "    %z = stablehlo.abs %x : tensor<4xf32>\n    mpmd.return"
+        ),
+        "%0",
+        "!A",
+        "%p: !A",
+        "private",
+    ).replace("@main", "@f")
+    names = ", ".join(f"%c{i}" for i in range(5))
+    text = callee + "\n" + function(lines, names, ", ".join(["!A"] * 5))
+    module = run(text, "mpmd-call-inline,mpmd-symbol-dce,mpmd-canonicalize")
+    assert "abs" not in str(module)
+    assert distinct_bodies(module) == 1
+
+
+def test_symbol_dce() -> None:
+    """Private functions that only dead functions refer to go; those that bodies call stay."""
+    text = """
+func.func private @used(%x: tensor<4xf32>) -> tensor<4xf32> { return %x : tensor<4xf32> }
+func.func private @a() { call @b() : () -> ()  return }
+func.func private @b() { call @a() : () -> ()  return }
+func.func @public() { return }
+""" + function(
+        "  %0 = "
+        + frag("alpha", '"f"', "%p").replace(
+            "stablehlo.negate %x : tensor<4xf32>",
+            "func.call @used(%x) : (tensor<4xf32>) -> tensor<4xf32>",
+        ),
+        "%0",
+        "!A",
+    )
+    module = run(text, "mpmd-symbol-dce")
+    assert [f.sym_name for f in module.functions] == ["used", "public", "main"]
+    assert str(module) == str(run(text, "symbol-dce"))

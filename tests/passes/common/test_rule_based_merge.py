@@ -1,0 +1,200 @@
+# ruff: noqa: E501
+"""`mpmd-rule-based-merge`."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from fragment_texts import frag, function
+from random_programs import Program, Shape
+
+from mpmd_trace.ir.ops import FragmentOp
+from mpmd_trace.passes.control_dependencies import CONTROL_START, add_control_dependency
+from mpmd_trace.passes.fragment_rules import FragmentInfo, MergeRule
+from mpmd_trace.passes.manager import run_passes
+from mpmd_trace.text import parse
+from oracle import assert_same_meaning
+from util import PRELUDE, check, diagnostics, run
+
+
+def info(name: str, counter: int | None = 0, mesh: str = "alpha", stage: int | None = None) -> FragmentInfo:
+    return FragmentInfo(((name, 0),), stage, counter, None, mesh)
+
+
+def pipeline(*rules: MergeRule, options: str = "") -> str:
+    return f"mpmd-rule-based-merge{{rules={','.join(map(str, rules))}{options}}}"
+
+
+RULE = MergeRule((info("f"), info("g")), FragmentInfo((("f", 0), ("g", 0)), 1, 0, None, "alpha"))
+ZERO = "{call_counter = 0 : ui32}"
+
+
+
+def test_group_is_pushed_behind_what_it_needs() -> None:
+    """The block is sorted after the merge."""
+    check(
+        """
+func.func @rule(%p: !A, %q: !A) -> (!A, !B) attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="alpha", origin=["f"]> (%p) {call_counter = 0 : ui32} (%x: tensor<4xf32>) {
+    %n = stablehlo.negate %x : tensor<4xf32>
+    mpmd.return %n : tensor<4xf32>
+  } : (!A) -> !A
+  %1 = mpmd.transfer %0 : (!A) -> !B
+  %2 = mpmd.fragment<mesh="alpha", origin=[]> (%q) (%x: tensor<4xf32>) {
+    %n = stablehlo.sine %x : tensor<4xf32>
+    mpmd.return %n : tensor<4xf32>
+  } : (!A) -> !A
+  %3 = mpmd.fragment<mesh="alpha", origin=["g"]> (%2) {call_counter = 0 : ui32} (%x: tensor<4xf32>) {
+    %n = stablehlo.abs %x : tensor<4xf32>
+    mpmd.return %n : tensor<4xf32>
+  } : (!A) -> !A
+  return %3, %1 : !A, !B
+}
+""",
+        pipeline(RULE),
+        """
+func.func @rule(%arg0: !A, %arg1: !A) -> (!A, !B) attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="alpha", origin=[]> (%arg1) (%arg2: tensor<4xf32>) {
+    %3 = stablehlo.sine %arg2 : tensor<4xf32>
+    mpmd.return %3 : tensor<4xf32>
+  } : (!A) -> !A
+  %1:2 = mpmd.fragment<mesh="alpha", origin=["f", "g"], stage=1> (%arg0, %0) {call_counter = 0 : ui32} (%arg2: tensor<4xf32>, %arg3: tensor<4xf32>) {
+    %3 = stablehlo.negate %arg2 : tensor<4xf32>
+    %4 = stablehlo.abs %arg3 : tensor<4xf32>
+    mpmd.return %3, %4 : tensor<4xf32>, tensor<4xf32>
+  } : (!A, !A) -> (!A, !A)
+  %2 = mpmd.transfer %1#0 : (!A) -> !B
+  return %1#1, %2 : !A, !B
+}
+""",
+    )
+
+
+def test_label_and_order_of_a_pair_with_a_bystander() -> None:
+    """The target overwrites the label; what does not wait for the group comes before it."""
+    rule = MergeRule(
+        (info("f", mesh="s0"), info("h", mesh="s0")), info("fh", 7, mesh="s0", stage=3)
+    )
+    check(
+        """
+func.func public @main(%a: !s, %b: !s) -> (!s, !s, !s) attributes {topology = #mpmd.topology<<"s0" : <["d"=2]>>>} {
+  %f = mpmd.fragment<mesh="s0", origin=["f"]> (%a) {call_counter = 0 : ui32} (%x: tensor<4xf32>) { %y = stablehlo.add %x, %x : tensor<4xf32> mpmd.return %y : tensor<4xf32> } : (!s) -> !s
+  %g = mpmd.fragment<mesh="s0", origin=["g"]> (%b) {call_counter = 0 : ui32} (%x: tensor<4xf32>) { %y = stablehlo.sine %x : tensor<4xf32> mpmd.return %y : tensor<4xf32> } : (!s) -> !s
+  %h = mpmd.fragment<mesh="s0", origin=["h"]> (%f, %g) {call_counter = 0 : ui32} (%x: tensor<4xf32>, %z: tensor<4xf32>) { %y = stablehlo.multiply %x, %z : tensor<4xf32> mpmd.return %y : tensor<4xf32> } : (!s, !s) -> !s
+  %k = mpmd.fragment<mesh="s0", origin=["k"]> (%a) {call_counter = 0 : ui32} (%x: tensor<4xf32>) { %y = stablehlo.cosine %x : tensor<4xf32> mpmd.return %y : tensor<4xf32> } : (!s) -> !s
+  return %f, %h, %k : !s, !s, !s
+}
+""",
+        pipeline(rule),
+        """
+func.func public @main(%a: !s, %b: !s) -> (!s, !s, !s) attributes {topology = #mpmd.topology<<"s0" : <["d"=2]>>>} {
+  %g = mpmd.fragment<mesh="s0", origin=["g"]> (%b) {call_counter = 0 : ui32} (%x: tensor<4xf32>) { %y = stablehlo.sine %x : tensor<4xf32> mpmd.return %y : tensor<4xf32> } : (!s) -> !s
+  %k = mpmd.fragment<mesh="s0", origin=["k"]> (%a) {call_counter = 0 : ui32} (%x: tensor<4xf32>) { %y = stablehlo.cosine %x : tensor<4xf32> mpmd.return %y : tensor<4xf32> } : (!s) -> !s
+  %m:2 = mpmd.fragment<mesh="s0", origin=["fh"], stage=3> (%a, %g) {call_counter = 7 : ui32} (%x: tensor<4xf32>, %z: tensor<4xf32>) {
+    %y = stablehlo.add %x, %x : tensor<4xf32>
+    %w = stablehlo.multiply %y, %z : tensor<4xf32>
+    mpmd.return %y, %w : tensor<4xf32>, tensor<4xf32>
+  } : (!s, !s) -> (!s, !s)
+  return %m#0, %m#1, %k : !s, !s, !s
+}
+""",
+        '!s = !mpmd.mesh_tensor<"s0", tensor<4xf32>>\n',
+    )
+
+
+def test_three_members_and_a_rule_that_takes_the_result() -> None:
+    """A target can be a source of another rule; a missing member does not matter."""
+    first = MergeRule((info("f"), info("g"), info("missing")), info("fg"))
+    second = MergeRule((info("fg"), info("h")), info("all", None))
+    body = "\n".join(
+        f"  %{i} = " + frag("alpha", f'"{name}"', "%p", attrs="{call_counter = 0 : ui32, remat}")
+        for i, name in enumerate("fgh")
+    )
+    module = run(function(body, "%0, %1, %2", "!A, !A, !A"), pipeline(first, second))
+    (fragment,) = [op for op in module.main.body if isinstance(op, FragmentOp)]
+    assert FragmentInfo.of(fragment) == info("all", None)
+    assert not fragment.attrs
+
+
+def test_unsorted_sources_and_sources_without_mesh_match_nothing() -> None:
+    """The info of a fragment has sorted origins and a mesh."""
+    body = (
+        "  %0 = "
+        + frag("alpha", '"g", "f"', "%p", attrs=ZERO)
+        + "\n  %1 = "
+        + frag("alpha", '"h"', "%p", attrs=ZERO)
+    )
+    text = function(body, "%0, %1", "!A, !A")
+    unsorted = FragmentInfo((("g", 0), ("f", 0)), None, 0, None, "alpha")
+    check(text, pipeline(MergeRule((unsorted, info("h")), info("x"))), text)
+    check(text, pipeline(MergeRule((info("f", mesh=""), info("h")), info("x"))), text)
+    in_order = FragmentInfo((("f", 0), ("g", 0)), None, 0, None, "alpha")
+    module = run(text, pipeline(MergeRule((in_order, info("h")), info("x"))))
+    assert str(module).count("mpmd.fragment") == 1
+
+
+def test_dead_ops_go_even_without_rules() -> None:
+    """The driver removes unused transfers; constants stay where they are."""
+    text = function("  %t = mpmd.transfer %p : (!A) -> !B\n  %0 = " + frag("alpha", '"f"', "%p"), "%0", "!A")
+    assert "transfer" not in str(run(text, "mpmd-rule-based-merge"))
+
+
+def test_one_fragment_in_two_rules() -> None:
+    """A source may occur once."""
+    ok, found = diagnostics(
+        function("", "%p", "!A"), pipeline(RULE, MergeRule((info("f"),), info("x")))
+    )
+    assert not ok and "already part of another merge rule" in found[0].message
+
+
+def test_cycle() -> None:
+    """Merging around a fragment of another mesh cannot be ordered."""
+    body = f"""  %0 = {frag("alpha", '"f"', "%p", attrs=ZERO)}
+  %1 = mpmd.transfer %0 : (!A) -> !B
+  %2 = {frag("beta", '"h"', "%1")}
+  %3 = mpmd.transfer %2 : (!B) -> !A
+  %4 = {frag("alpha", '"g"', "%3", attrs=ZERO)}"""
+    ok, found = diagnostics(function(body, "%4", "!A"), pipeline(RULE))
+    assert not ok and "Cycle detected" in found[0].message
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_control_operands(keep: bool) -> None:
+    """They order the groups and are taken out at the end, also when the pair could take the short way."""
+    body = (
+        "  %0 = "
+        + frag("alpha", '"f"', "%p", attrs=ZERO)
+        + "\n  %1 = "
+        + frag("alpha", '"h"', "%p", attrs=ZERO)
+        + "\n  %2 = "
+        + frag("alpha", '"g"', "%0", attrs=ZERO)
+    )
+    module = parse(PRELUDE + function(body, "%1, %2", "!A, !A"))
+    _, second, third = [op for op in module.main.body if isinstance(op, FragmentOp)]
+    add_control_dependency(second, third)
+    run_passes(module, pipeline(RULE, options=f" remove-control-dependencies={str(not keep).lower()}"))
+    merged = module.main.body.ops[1]
+    assert isinstance(merged, FragmentOp) and len(merged.origin) == 2
+    assert (CONTROL_START in merged.attrs) == keep
+    assert merged.num_operands == len(merged.body.block.args) + keep
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_meaning_is_kept(seed: int) -> None:
+    """Random pairs of fragments that do not depend on each other."""
+    before = parse(Program(seed, Shape(fragments=8, effects=False)).text())
+    fragments = [op for op in before.main.body if isinstance(op, FragmentOp) and op.is_user]
+    rng = random.Random(seed)
+    infos = list(dict.fromkeys(FragmentInfo.of(f) for f in fragments if f.stage is None))
+    rng.shuffle(infos)
+    rules = [
+        MergeRule((a, b), a)
+        for a, b in zip(infos[::2], infos[1::2], strict=False)
+        if a.mesh_name == b.mesh_name
+    ]
+    after = before.clone()
+    ok, _ = diagnostics(str(before), pipeline(*rules), "")
+    if ok:
+        run_passes(after, pipeline(*rules))
+        assert_same_meaning(before, after)

@@ -1,0 +1,96 @@
+"""`mpmd-delay-inferred-fragments`: section 4.3 of the specification."""
+
+from __future__ import annotations
+
+from mpmd_trace.ir.ops import FragmentOp
+from util import check, run
+
+PASS = "mpmd-delay-inferred-fragments"
+PRELUDE = """
+!s = !mpmd.mesh_tensor<"s0", tensor<4xf32>>
+#topo = #mpmd.topology<<"s0" : <["d"=2]>>>
+"""
+
+
+def test_example_of_the_specification() -> None:
+    check(
+        """
+func.func public @main(%p: !s) -> (!s, !s) attributes {topology = #topo} {
+  %i = mpmd.fragment<mesh="s0", origin=[]> (%p) (%x: tensor<4xf32>) { %y = stablehlo.sine %x : tensor<4xf32>
+      mpmd.return %y : tensor<4xf32> } : (!s) -> !s
+  %j = mpmd.fragment<mesh="s0", origin=[]> (%p) (%x: tensor<4xf32>) { %y =
+      stablehlo.cosine %x : tensor<4xf32> mpmd.return %y : tensor<4xf32> } : (!s) -> !s
+  %u = mpmd.fragment<mesh="s0", origin=["u"]> (%p) (%x: tensor<4xf32>) { %y =
+      stablehlo.tanh %x : tensor<4xf32> mpmd.return %y : tensor<4xf32> } : (!s) -> !s
+  %v = mpmd.fragment<mesh="s0", origin=["v"]> (%i, %j) (%x: tensor<4xf32>, %z: tensor<4xf32>) { %y =
+      stablehlo.add %x, %z : tensor<4xf32> mpmd.return %y : tensor<4xf32> } : (!s, !s) -> !s
+  return %u, %v : !s, !s
+}
+""",
+        PASS,
+        """
+func.func public @main(%p: !s) -> (!s, !s) attributes {topology = #topo} {
+  %u = mpmd.fragment<mesh="s0", origin=["u"]> (%p) (%x: tensor<4xf32>) { %y =
+      stablehlo.tanh %x : tensor<4xf32> mpmd.return %y : tensor<4xf32> } : (!s) -> !s
+  %j = mpmd.fragment<mesh="s0", origin=[]> (%p) (%x: tensor<4xf32>) { %y =
+      stablehlo.cosine %x : tensor<4xf32> mpmd.return %y : tensor<4xf32> } : (!s) -> !s
+  %i = mpmd.fragment<mesh="s0", origin=[]> (%p) (%x: tensor<4xf32>) { %y = stablehlo.sine %x : tensor<4xf32>
+      mpmd.return %y : tensor<4xf32> } : (!s) -> !s
+  %v = mpmd.fragment<mesh="s0", origin=["v"]> (%i, %j) (%x: tensor<4xf32>, %z: tensor<4xf32>) { %y =
+      stablehlo.add %x, %z : tensor<4xf32> mpmd.return %y : tensor<4xf32> } : (!s, !s) -> !s
+  return %u, %v : !s, !s
+}
+""",
+        PRELUDE,
+    )
+
+
+def order(body: str) -> list[str]:
+    """The names of the ops that the body's fragments hold, in the new order."""
+    text = f"func.func public @main(%p: !s) -> !s attributes {{topology = #topo}} {{\n{body}\n}}"
+    ops = [op for op in run(text, PASS, PRELUDE).main.body if isinstance(op, FragmentOp)]
+    return [first.name.removeprefix("stablehlo.") for op in ops if (first := op.body.block.first)]
+
+
+def fragment(result: str, operand: str, op: str, origin: str = "") -> str:
+    return (
+        f'{result} = mpmd.fragment<mesh="s0", origin=[{origin}]> ({operand}) (%x: tensor<4xf32>) '
+        f"{{ %y = stablehlo.{op} %x : tensor<4xf32> mpmd.return %y : tensor<4xf32> }} : (!s) -> !s\n"
+    )
+
+
+def test_chains_move_together_and_unused_ones_stay() -> None:
+    body = (
+        fragment("%a", "%p", "sine")
+        + fragment("%b", "%a", "cosine")
+        + fragment("%n", "%p", "negate")
+        + fragment("%u", "%p", "tanh", '"u"')
+        + fragment("%v", "%b", "abs", '"v"')
+        + "return %v : !s"
+    )
+    assert order(body) == ["negate", "tanh", "sine", "cosine", "abs"]
+
+
+def test_the_first_user_is_found_in_the_new_order() -> None:
+    # `c` is read by `a` and `b`, which move: `b` (read by u) before `a` (read by v).
+    body = (
+        fragment("%c", "%p", "sine")
+        + fragment("%a", "%c", "cosine")
+        + fragment("%b", "%c", "negate")
+        + fragment("%u", "%b", "tanh", '"u"')
+        + fragment("%v", "%a", "abs", '"v"')
+        + "return %v : !s"
+    )
+    assert order(body) == ["sine", "negate", "tanh", "cosine", "abs"]
+
+
+def test_many_fragments_with_one_user() -> None:
+    count = 300
+    body = "".join(fragment(f"%f{i}", "%p", "sine" if i % 2 else "cosine") for i in range(count))
+    operands = ", ".join(f"%f{i}" for i in range(count))
+    args = ", ".join(f"%x{i}: tensor<4xf32>" for i in range(count))
+    body += (
+        f'%v = mpmd.fragment<mesh="s0", origin=["v"]> ({operands}) ({args}) '
+        f"{{ mpmd.return %x0 : tensor<4xf32> }} : ({', '.join(['!s'] * count)}) -> !s\nreturn %v : !s"
+    )
+    assert order(body)[:count] == ["sine" if i % 2 else "cosine" for i in reversed(range(count))]

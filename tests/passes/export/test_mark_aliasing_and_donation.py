@@ -1,0 +1,150 @@
+"""`mpmd-mark-aliasing-and-donation`: section 4.6 of the specification."""
+
+from __future__ import annotations
+
+from mpmd_trace.ir.ops import FragmentOp
+from util import check, diagnostics, run
+
+PASS = "mpmd-mark-aliasing-and-donation"
+PRELUDE = """
+!s = !mpmd.mesh_tensor<"s0", tensor<4xf32>>
+#topo = #mpmd.topology<<"s0" : <["d"=2]>>>
+"""
+
+
+def test_example_of_the_specification() -> None:
+    check(
+        """
+func.func public @main(%p: !s {tf.aliasing_output = 1 : i32}, %q: !s, %r: !s {jax.buffer_donor = true}) ->
+    (!s, !s) attributes {topology = #topo} {
+  %f:2 = mpmd.fragment<mesh="s0", origin=["f"]> (%p, %q, %r) (%x: tensor<4xf32>, %y: tensor<4xf32>,
+      %z: tensor<4xf32>) { %u = stablehlo.add %x, %y : tensor<4xf32> %v = stablehlo.multiply %u,
+      %z : tensor<4xf32> mpmd.return %u, %v : tensor<4xf32>, tensor<4xf32> } : (!s, !s, !s) -> (!s, !s)
+  %g = mpmd.fragment<mesh="s0", origin=["g"]> (%f#0, %q) (%x: tensor<4xf32>, %y: tensor<4xf32>) { %u =
+      stablehlo.subtract %x, %y : tensor<4xf32> mpmd.return %u : tensor<4xf32> } : (!s, !s) -> !s
+  return %g, %f#1 : !s, !s
+}
+""",
+        PASS,
+        """
+func.func public @main(%p: !s {tf.aliasing_output = 1 : i32}, %q: !s, %r: !s {jax.buffer_donor = true}) ->
+    (!s, !s) attributes {topology = #topo} {
+  %f:2 = mpmd.fragment<mesh="s0", origin=["f"]> (%p, %q, %r) {arg_attrs = [{tf.aliasing_output = 1 : i32},
+      {}, {jax.buffer_donor = true}]} (%x: tensor<4xf32>, %y: tensor<4xf32>, %z: tensor<4xf32>) { %u =
+      stablehlo.add %x, %y : tensor<4xf32> %v = stablehlo.multiply %u, %z : tensor<4xf32> mpmd.return %u,
+      %v : tensor<4xf32>, tensor<4xf32> } : (!s, !s, !s) -> (!s, !s)
+  %g = mpmd.fragment<mesh="s0", origin=["g"]> (%f#0, %q) {arg_attrs = [{tf.aliasing_output = 0 : i32},
+      {}]} (%x: tensor<4xf32>, %y: tensor<4xf32>) { %u = stablehlo.subtract %x, %y : tensor<4xf32>
+      mpmd.return %u : tensor<4xf32> } : (!s, !s) -> !s
+  return %g, %f#1 : !s, !s
+}
+""",
+        PRELUDE,
+    )
+
+
+def marks(signature: str, results: str, body: str) -> list[str]:
+    """The `arg_attrs` of the fragments."""
+    head = f"func.func public @main({signature}) -> ({results}) attributes {{topology = #more}}"
+    text = f"{head} {{\n{body}\n}}"
+    module = run(text, PASS, MORE)
+    return [
+        op.attrs["arg_attrs"].text if "arg_attrs" in op.attrs else "none"
+        for op in module.main.body
+        if isinstance(op, FragmentOp)
+    ]
+
+
+MORE = PRELUDE + """
+!b = !mpmd.mesh_tensor<"s0", tensor<8xf32>>
+!t = !mpmd.mesh_tensor<"s1", tensor<4xf32>>
+#more = #mpmd.topology<<"s0" : <["d"=2]>>, <"s1" : <["d"=2]>>>
+"""
+ALIAS = "{tf.aliasing_output = 0 : i32}"
+DONOR = "{jax.buffer_donor = true}"
+
+
+def fragment(result: str, operand: str, kind: str = "!s", out: str = "!s", attrs: str = "") -> str:
+    inner = "tensor<8xf32>" if kind == "!b" else "tensor<4xf32>"
+    made = (
+        "%y = stablehlo.constant dense<0.0> : tensor<4xf32>"
+        if kind == "!b"
+        else "%y = stablehlo.sine %x : tensor<4xf32>"
+    )
+    return (
+        f'{result} = mpmd.fragment<mesh="s0", origin=["f"]> ({operand}) {{{attrs}}} (%x: {inner}) '
+        f"{{ {made} mpmd.return %y : tensor<4xf32> }} : ({kind}) -> {out}\n"
+    )
+
+
+def test_an_alias_without_a_fitting_output_becomes_a_donation() -> None:
+    body = fragment("%f", "%p", "!b") + "return %f : !s"
+    assert marks(f"%p: !b {ALIAS}", "!s", body) == [f"[{DONOR}]"]
+
+
+def test_arguments_that_the_user_keeps_are_not_touched() -> None:
+    assert marks("%p: !s", "!s", fragment("%f", "%p") + "return %f : !s") == ["none"]
+
+
+def test_only_the_last_reader_gets_the_buffer() -> None:
+    body = fragment("%f", "%p") + fragment("%g", "%p") + "return %f, %g : !s, !s"
+    assert marks(f"%p: !s {DONOR}", "!s, !s", body) == ["none", f"[{DONOR}]"]
+    body = fragment("%f", "%p") + "return %f, %p : !s, !s"
+    assert marks(f"%p: !s {DONOR}", "!s, !s", body) == ["none"]
+
+
+def test_the_last_of_equal_operands_gets_the_mark() -> None:
+    body = (
+        '%f = mpmd.fragment<mesh="s0", origin=["f"]> (%p, %p) (%x: tensor<4xf32>, %z: tensor<4xf32>) {'
+        "mpmd.return %x : tensor<4xf32> } : (!s, !s) -> !s\nreturn %f : !s"
+    )
+    assert marks(f"%p: !s {ALIAS}", "!s", body) == [f"[{{}}, {ALIAS}]"]
+
+
+def test_transferred_values_are_not_donated() -> None:
+    body = (
+        fragment("%f", "%p")
+        + "%t = mpmd.transfer %f : (!s) -> !t\n"
+        + fragment("%g", "%f")
+        + "return %g, %t : !s, !t"
+    )
+    assert marks("%p: !s", "!s, !t", body) == ["none", "none"]
+
+
+def test_host_values_are_skipped_and_layouts_must_agree() -> None:
+    host = '{mhlo.memory_kind = "pinned_host"}'
+    auto = '{mhlo.layout_mode = "auto"}'
+    body = fragment("%f", "%p", attrs=f"arg_attrs = [{host}]") + "return %f : !s"
+    assert marks(f"%p: !s {ALIAS}", "!s", body) == [f"[{host}]"]
+    body = fragment("%f", "%p", attrs=f"res_attrs = [{host}]") + "return %f : !s"
+    assert marks(f"%p: !s {ALIAS}", "!s", body) == [f"[{DONOR}]"]
+    body = fragment("%f", "%p", attrs=f"res_attrs = [{auto}]") + "return %f : !s"
+    assert marks(f"%p: !s {ALIAS}", "!s", body) == [f"[{DONOR}]"]
+
+
+def test_the_annotated_output_is_preferred() -> None:
+    def two(order: str) -> str:
+        return (
+            '%f:2 = mpmd.fragment<mesh="s0", origin=["f"]> (%p) (%x: tensor<4xf32>) {'
+            "%y = stablehlo.sine %x : tensor<4xf32> %z = stablehlo.cosine %x : tensor<4xf32> "
+            f"mpmd.return %y, %z : tensor<4xf32>, tensor<4xf32> }} : (!s) -> (!s, !s)\nreturn {order} : !s, "
+            f"!s"
+        )
+
+    assert marks(f"%p: !s {ALIAS}", "!s, !s", two("%f#0, %f#1")) == ["[{tf.aliasing_output = 0 : i32}]"]
+    assert marks(f"%p: !s {ALIAS}", "!s, !s", two("%f#1, %f#0")) == ["[{tf.aliasing_output = 1 : i32}]"]
+
+
+def test_a_chain_of_intermediates_reuses_one_buffer() -> None:
+    body = fragment("%f", "%p") + fragment("%g", "%f") + fragment("%h", "%g") + "return %h : !s"
+    assert marks("%p: !s", "!s", body) == ["none", f"[{ALIAS}]", f"[{ALIAS}]"]
+
+
+def test_a_mark_that_is_there_already_is_an_error() -> None:
+    body = fragment("%f", "%p", attrs=f"arg_attrs = [{DONOR}]") + "return %f : !s"
+    text = (
+        f"func.func public @main(%p: !s {DONOR}) -> !s attributes {{topology = #more}} {{\n{body}\n}}"
+    )
+    succeeded, found = diagnostics(text, PASS, MORE)
+    assert not succeeded
+    assert "jax.buffer_donor" in found[0].message

@@ -1,0 +1,164 @@
+"""`mpmd-mark-offloaded-input-output`: section 4.1 of the specification."""
+
+from __future__ import annotations
+
+import pytest
+
+from util import check, diagnostics, run
+
+PASS = "mpmd-mark-offloaded-input-output"
+PRELUDE = """
+!s = !mpmd.mesh_tensor<"s0", tensor<4xf32>>
+#topo = #mpmd.topology<<"s0" : <["d"=2]>>>
+"""
+
+
+def test_example_of_the_specification() -> None:
+    check(
+        """
+func.func public @main(%p: !s {mhlo.memory_kind = "pinned_host"}, %q: !s) ->
+    (!s {mhlo.memory_kind = "pinned_host"}, !s) attributes {topology = #topo} {
+  %f:2 = mpmd.fragment<mesh="s0", origin=["f"]> (%q, %p) (%x: tensor<4xf32>, %h: tensor<4xf32>) {
+    %d = stablehlo.custom_call @annotate_device_placement(%h) {has_side_effect = true,
+        mhlo.frontend_attributes = {_xla_buffer_placement = "device"}} : (tensor<4xf32>) -> tensor<4xf32>
+    %y = stablehlo.add %d, %x : tensor<4xf32>
+    %o = stablehlo.custom_call @annotate_device_placement(%y) {has_side_effect = true,
+        mhlo.frontend_attributes = {_xla_buffer_placement = "pinned_host"}} : (tensor<4xf32>)
+        -> tensor<4xf32>
+    mpmd.return %o, %y : tensor<4xf32>, tensor<4xf32>
+  } : (!s, !s) -> (!s, !s)
+  return %f#0, %f#1 : !s, !s
+}
+""",
+        PASS,
+        """
+func.func public @main(%p: !s {mhlo.memory_kind = "pinned_host"}, %q: !s) ->
+    (!s {mhlo.memory_kind = "pinned_host"}, !s) attributes {topology = #topo} {
+  %f:2 = mpmd.fragment<mesh="s0", origin=["f"]> (%q, %p) {arg_attrs = [{},
+      {mhlo.memory_kind = "pinned_host"}], res_attrs = [{mhlo.memory_kind = "pinned_host"},
+      {}]} (%x: tensor<4xf32>, %h: tensor<4xf32>) {
+    %d = stablehlo.custom_call @annotate_device_placement(%h) {has_side_effect = true,
+        mhlo.frontend_attributes = {_xla_buffer_placement = "device"}} : (tensor<4xf32>) -> tensor<4xf32>
+    %y = stablehlo.add %d, %x : tensor<4xf32>
+    %o = stablehlo.custom_call @annotate_device_placement(%y) {has_side_effect = true,
+        mhlo.frontend_attributes = {_xla_buffer_placement = "pinned_host"}} : (tensor<4xf32>)
+        -> tensor<4xf32>
+    mpmd.return %o, %y : tensor<4xf32>, tensor<4xf32>
+  } : (!s, !s) -> (!s, !s)
+  return %f#0, %f#1 : !s, !s
+}
+""",
+        PRELUDE,
+    )
+
+
+def body(ops: str, result: str, operand: str = "%p", host: bool = False) -> str:
+    kind = 'mhlo.memory_kind = "pinned_host"' if host else ""
+    return f"""
+func.func public @main(%p: !s) -> (!s {{{kind}}}) attributes {{topology = #topo}} {{
+  %f = mpmd.fragment<mesh="s0", origin=["f"]> ({operand}) (%x: tensor<4xf32>) {{
+    {ops}
+    mpmd.return {result} : tensor<4xf32> }} : (!s) -> !s
+  return %f : !s
+}}
+"""
+
+
+def place(name: str, value: str, where: str) -> str:
+    attrs = f'{{mhlo.frontend_attributes = {{_xla_buffer_placement = "{where}"}}}}'
+    return (
+        f"{name} = stablehlo.custom_call @annotate_device_placement({value}) {attrs} "
+        ": (tensor<4xf32>) -> tensor<4xf32>\n"
+    )
+
+
+HOST = place("%h", "%x", "pinned_host")
+
+
+@pytest.mark.parametrize(
+    ("ops", "on_host"),
+    [
+        (HOST + "%r = stablehlo.optimization_barrier %h : tensor<4xf32>", True),
+        (HOST + place("%r", "%h", "device"), False),
+        (HOST + "%r = stablehlo.custom_call @Sharding(%h) : (tensor<4xf32>) -> tensor<4xf32>", True),
+        (HOST + "%r = stablehlo.custom_call @Other(%h) : (tensor<4xf32>) -> tensor<4xf32>", False),
+        (HOST + "%r = stablehlo.sine %h : tensor<4xf32>", False),
+        (
+            HOST + '%r = stablehlo.sine %x {mhlo.frontend_attributes = {_xla_compute_type = "host"}} '
+            ": tensor<4xf32>",
+            True,
+        ),
+        (
+            HOST
+            + "%q = stablehlo.reshape %h : (tensor<4xf32>) -> tensor<1x4xf32>\n"
+            + "%r = stablehlo.reshape %q : (tensor<1x4xf32>) -> tensor<4xf32>",
+            True,
+        ),
+        (
+            HOST
+            + "%q = stablehlo.reshape %h : (tensor<4xf32>) -> tensor<2x2xf32>\n"
+            + "%r = stablehlo.reshape %q : (tensor<2x2xf32>) -> tensor<4xf32>",
+            False,
+        ),
+        (
+            HOST + "%i = stablehlo.constant dense<0> : tensor<i32>\n"
+            "%r = stablehlo.dynamic_update_slice %x, %h, %i "
+            ": (tensor<4xf32>, tensor<4xf32>, tensor<i32>) -> tensor<4xf32>",
+            True,
+        ),
+        (
+            HOST + "%r = stablehlo.while(%i = %x) : tensor<4xf32> cond { "
+            "%c = stablehlo.constant dense<true> : tensor<i1> stablehlo.return %c : tensor<i1> } do { "
+            + HOST.replace("%h", "%j").replace("%x", "%i")
+            + " stablehlo.return %j : tensor<4xf32> }",
+            True,
+        ),
+    ],
+)
+def test_which_ops_let_host_memory_pass(ops: str, on_host: bool) -> None:
+    module = run(body(ops, "%r", host=on_host), PASS, PRELUDE)
+    fragment = module.main.body.first
+    assert fragment is not None
+    assert ("pinned_host" in fragment.attrs["res_attrs"].text) is on_host
+
+
+def test_a_placement_without_a_place_is_an_error() -> None:
+    ops = place("%r", "%x", "device").replace("_xla_buffer_placement", "other")
+    succeeded, found = diagnostics(body(ops, "%r"), PASS, PRELUDE)
+    assert not succeeded
+    assert "_xla_buffer_placement" in found[0].message
+
+
+def test_users_of_an_argument_must_agree() -> None:
+    text = """
+func.func public @main(%p: !s {mhlo.memory_kind = "pinned_host"}) -> (!s, !s) attributes {topology = #topo} {
+  %f = mpmd.fragment<mesh="s0", origin=["f"]> (%p) (%x: tensor<4xf32>) {
+    mpmd.return %x : tensor<4xf32> } : (!s) -> !s
+  return %f, %p : !s, !s
+}
+"""
+    succeeded, found = diagnostics(text, PASS, PRELUDE)
+    assert not succeeded
+    # Users disagree; the first of them disagrees with the argument; and so does the result.
+    assert [d.severity for d in found] == ["error", "error", "error"]
+    assert len(found[0].notes) == 2
+
+
+def test_a_result_must_be_where_the_signature_says() -> None:
+    succeeded, found = diagnostics(body(HOST, "%h"), PASS, PRELUDE)
+    assert not succeeded
+    assert "result 0" in found[0].message
+
+
+def test_existing_entries_are_not_overwritten() -> None:
+    text = body(HOST, "%h", host=True).replace(
+        "(%p) (%x", '(%p) {res_attrs = [{mhlo.memory_kind = "pinned_host"}]} (%x'
+    )
+    succeeded, found = diagnostics(text, PASS, PRELUDE)
+    assert not succeeded
+    assert "mhlo.memory_kind" in found[0].message
+
+
+def test_private_functions_are_left_alone() -> None:
+    text = body("", "%x").replace("public", "private")
+    check(text, PASS, text, PRELUDE)

@@ -1,0 +1,137 @@
+"""mpmd-copy-topology-from-main"""
+
+from import_programs import check, diagnostics
+
+from mpmd_trace.ir.ops import CallOp
+from mpmd_trace.passes.import_.copy_topology_from_main import CopyTopologyFromMain
+from mpmd_trace.text import parse
+
+PASS = "builtin.module(mpmd-copy-topology-from-main)"
+
+
+def test_the_callee_gets_the_topology_and_is_hidden() -> None:
+    check(
+        """
+        func.func @main(%a: !T) -> !T attributes {topology = #topo} {
+          %0 = mpmd.call @blk(%a) : (!T) -> !T
+          return %0 : !T
+        }
+        func.func @blk(%a: !T) -> !T {
+          return %a : !T
+        }
+        """,
+        PASS,
+        """
+        func.func @main(%a: !T) -> !T attributes {topology = #topo} {
+          %0 = mpmd.call @blk(%a) : (!T) -> !T
+          return %0 : !T
+        }
+        func.func private @blk(%a: !T) -> !T attributes {topology = #topo} {
+          return %a : !T
+        }
+        """,
+    )
+
+
+def test_other_functions_are_left_alone() -> None:
+    text = """
+        func.func @main(%a: !T) -> !T attributes {topology = #topo} {
+          %0 = func.call @plain(%a) : (!T) -> !T
+          return %0 : !T
+        }
+        func.func @plain(%a: !T) -> !T {
+          return %a : !T
+        }
+        func.func @uncalled(%a: !T) -> !T {
+          return %a : !T
+        }
+        """
+    check(text, PASS, text)
+
+
+def test_calls_in_loops_count() -> None:
+    check(
+        """
+        func.func @main(%a: !T) -> !T attributes {topology = #topo} {
+          %0 = mpmd.for (%a) {iterations = 2 : ui32} (%x: !T, %i: tensor<ui32>) {
+            %1 = mpmd.call @blk(%x) : (!T) -> !T
+            mpmd.return %1 : !T
+          } : !T
+          return %0 : !T
+        }
+        func.func @blk(%a: !T) -> !T {
+          return %a : !T
+        }
+        """,
+        PASS,
+        """
+        func.func @main(%a: !T) -> !T attributes {topology = #topo} {
+          %0 = mpmd.for (%a) {iterations = 2 : ui32} (%x: !T, %i: tensor<ui32>) {
+            %1 = mpmd.call @blk(%x) : (!T) -> !T
+            mpmd.return %1 : !T
+          } : !T
+          return %0 : !T
+        }
+        func.func private @blk(%a: !T) -> !T attributes {topology = #topo} {
+          return %a : !T
+        }
+        """,
+    )
+
+
+def test_a_private_callee_keeps_being_private_and_the_caller_need_not_be_main() -> None:
+    check(
+        """
+        func.func @step(%a: !T) -> !T attributes {topology = #topo} {
+          %0 = mpmd.call @blk(%a) : (!T) -> !T
+          return %0 : !T
+        }
+        func.func private @blk(%a: !T) -> !T {
+          return %a : !T
+        }
+        """,
+        PASS,
+        """
+        func.func @step(%a: !T) -> !T attributes {topology = #topo} {
+          %0 = mpmd.call @blk(%a) : (!T) -> !T
+          return %0 : !T
+        }
+        func.func private @blk(%a: !T) -> !T attributes {topology = #topo} {
+          return %a : !T
+        }
+        """,
+    )
+
+
+def test_a_call_of_nothing_is_an_error() -> None:
+    from mpmd_trace.ir.attributes import SymbolRefAttr
+    from mpmd_trace.passes.manager import PassManager
+
+    module = parse(
+        """
+        func.func @main(%a: tensor<4xf32>) -> tensor<4xf32>
+            attributes {topology = #mpmd.topology<<"p0" : <["d"=4]>>>} {
+          %0 = mpmd.call @f(%a) : (tensor<4xf32>) -> tensor<4xf32>
+          return %0 : tensor<4xf32>
+        }
+        func.func private @f(%a: tensor<4xf32>) -> tensor<4xf32> {
+          return %a : tensor<4xf32>
+        }
+        """
+    )
+    call = module.main.body.first
+    assert isinstance(call, CallOp)
+    call.props["callee"] = SymbolRefAttr.get("missing")
+    manager = PassManager([CopyTopologyFromMain()], error_is_failure=False)
+    try:
+        manager.run(module)
+    except Exception as error:
+        assert "calls @missing, which is not a function" in str(error)
+    else:
+        raise AssertionError("the missing callee was not noticed")
+
+
+def test_nothing_to_do() -> None:
+    ok, found = diagnostics("func.func @f(%a: !T) -> !T { return %a : !T }", PASS)
+    assert ok
+    assert not found

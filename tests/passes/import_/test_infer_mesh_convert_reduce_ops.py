@@ -1,0 +1,264 @@
+"""mpmd-infer-mesh-convert-reduce-ops"""
+
+from infer_mesh_programs import check
+import pytest
+
+from mpmd_trace.ir.core import Op, make_op
+from mpmd_trace.ir.attributes import parse_attribute
+from mpmd_trace.ir.types import parse_type
+from mpmd_trace.passes.import_.reductions import is_neutral
+
+REDUCE = """
+func.func @main(%a: tensor<1x6x2xf32>, %b: tensor<1x6x2xf32>) -> !T attributes {topology = #topo} {
+  %z = stablehlo.constant dense<VALUE> : tensor<f32>
+  %1 = stablehlo.concatenate %a, %b, dim = 0 {mpmd.reduce = #mpmd.reduction<add>}
+      : (tensor<1x6x2xf32>, tensor<1x6x2xf32>) -> tensor<2x6x2xf32>
+  %2 = stablehlo.reduce(%1 init: %z) applies stablehlo.add across dimensions = [0]
+      {mpmd.reduce = #mpmd.reduction<add>} : (tensor<2x6x2xf32>, tensor<f32>) -> !T
+  return %2 : !T
+}
+"""
+
+
+@pytest.mark.parametrize("value", ["0.0", "5.0"])
+def test_initial_values_that_matter_are_kept_on_request(value: str) -> None:
+    """The reference forgets them."""
+    rest = """
+          %3 = stablehlo.broadcast_in_dim %z, dims = [] : (tensor<f32>) -> !T
+          %4 = stablehlo.add %2, %3 : !T
+          return %4 : !T
+    """
+    after = """
+        func.func @main(%a: tensor<1x6x2xf32>, %b: tensor<1x6x2xf32>) -> !T attributes {topology = #topo} {
+          %z = stablehlo.constant dense<VALUE> : tensor<f32>
+          %0 = stablehlo.reshape %a : (tensor<1x6x2xf32>) -> !T
+          %1 = stablehlo.reshape %b : (tensor<1x6x2xf32>) -> !T
+          %2 = mpmd.reduce<add> %0, %1 : (!T, !T) -> !T
+    """
+    options = "infer-cross-mesh-reductions=true keep-initial-value"
+    end = "return %2 : !T" if value == "0.0" else rest
+    check(
+        REDUCE.replace("VALUE", value),
+        f"mpmd-infer-mesh-convert-reduce-ops{{{options}}}",
+        (after + end + "}").replace("VALUE", value),
+    )
+
+
+def constant(text: str, element: str) -> Op:
+    type = parse_type(f"tensor<{element}>")
+    return make_op(
+        "stablehlo.constant", [], [type], props={"value": parse_attribute(f"dense<{text}> : tensor<{element}>")}
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "element", "kinds"),
+    [
+        ("0.000000e+00", "f32", {"add"}),
+        ("-0.000000e+00", "f32", {"add"}),
+        ("1.000000e+00", "bf16", {"mul"}),
+        ("0xFF800000", "f32", {"max"}),
+        ("0x7F800000", "f32", {"min"}),
+        ("0xFFF0000000000000", "f64", {"max"}),
+        ("0x7FC00000", "f32", set()),
+        ("0", "i32", {"add", "or"}),
+        ("1", "i32", {"mul"}),
+        ("-1", "i8", {"and"}),
+        ("-2147483648", "i32", {"max"}),
+        ("2147483647", "i32", {"min"}),
+        ("0", "ui8", {"add", "or", "max"}),
+        ("255", "ui8", {"and", "min"}),
+        ("true", "i1", {"mul", "and", "min"}),
+        ("false", "i1", {"add", "or", "max"}),
+        ("3.000000e+00", "f32", set()),
+    ],
+)
+def test_neutral_values(text: str, element: str, kinds: set[str]) -> None:
+    value = constant(text, element).results[0]
+    assert {k for k in ("add", "max", "min", "mul", "or", "and") if is_neutral(value, k)} == kinds
+
+
+def test_ops_inside_of_other_ops_stay() -> None:
+    """The reference converts them, too, which no later step understands."""
+    text = """
+        func.func @main(%a: !T, %b: !T, %i: tensor<i32>) -> !T attributes {topology = #topo} {
+          %0 = "stablehlo.case"(%i) ({
+            %1 = stablehlo.add %a, %b {mpmd.reduce = #mpmd.reduction<add>} : !T
+            stablehlo.return %1 : !T
+          }) : (tensor<i32>) -> !T
+          return %0 : !T
+        }
+    """
+    check(text, "mpmd-infer-mesh-convert-reduce-ops{infer-cross-mesh-reductions=true}", text)
+
+
+def test_example() -> None:
+    """Chains are flattened; an inner reduce with one use goes."""
+    check(
+        """
+        func.func @main(%a: !T, %b: !T) -> !T attributes {topology = #topo} {
+          %0 = stablehlo.minimum %a, %b {mpmd.reduce = #mpmd.reduction<min>, src=<"p0", "p1">,
+              use=<"p0">} : !T
+          %1 = stablehlo.minimum %b, %0 {mpmd.reduce = #mpmd.reduction<min>, src=<"p1", "p0">} : !T
+          %2 = stablehlo.minimum %1, %1 {mpmd.reduce = #mpmd.reduction<min>, src=<"p1", "p0">} : !T
+          return %2 : !T
+        }
+        """,
+        'func.func(mpmd-infer-mesh-convert-reduce-ops{infer-cross-mesh-reductions=true})',
+        """
+        func.func @main(%arg0: !T, %arg1: !T) -> !T attributes {topology = #topo} {
+          %0 = mpmd.reduce<min> {src=<"p1", "p0">} %arg1, %arg0, %arg1 : (!T, !T, !T) -> !T
+          %1 = mpmd.reduce<min> {src=<"p1", "p0">} %arg1, %arg0, %arg1, %arg1, %arg0, %arg1 : (!T, !T,
+              !T, !T, !T, !T) -> !T
+          return %1 : !T
+        }
+        """,
+    )
+
+
+def test_only_equal_kinds_are_flattened() -> None:
+    check(
+        """
+        func.func @main(%a: !T, %b: !T) -> (!T, !T) attributes {topology = #topo} {
+          %0 = stablehlo.add %a, %b {mpmd.reduce = #mpmd.reduction<add>} : !T
+          %1 = stablehlo.maximum %0, %b {mpmd.reduce = #mpmd.reduction<max>, src=<"p1">,
+              use=<"p0">} : !T
+          %2 = stablehlo.add %a, %1 {mpmd.reduce = #mpmd.reduction<add>} : !T
+          %3 = stablehlo.add %2, %0 {mpmd.reduce = #mpmd.reduction<add>} : !T
+          %4 = stablehlo.add %3, %b : !T
+          return %4, %2 : !T, !T
+        }
+        """,
+        'func.func(mpmd-infer-mesh-convert-reduce-ops{infer-cross-mesh-reductions=true})',
+        """
+        func.func @main(%arg0: !T, %arg1: !T) -> (!T, !T) attributes {topology = #topo} {
+          %0 = mpmd.reduce<add> %arg0, %arg1 : (!T, !T) -> !T
+          %1 = mpmd.reduce<max> {src=<"p1">} %0, %arg1 : (!T, !T) -> !T
+          %2 = mpmd.reduce<add> %arg0, %1 : (!T, !T) -> !T
+          %3 = mpmd.reduce<add> %arg0, %1, %arg0, %arg1 : (!T, !T, !T, !T) -> !T
+          %4 = stablehlo.add %3, %arg1 : !T
+          return %4, %2 : !T, !T
+        }
+        """,
+    )
+
+
+def test_only_what_the_user_asked_for() -> None:
+    """Through ops with one operand; of the same kind only."""
+    check(
+        """
+        func.func @main(%a: !T, %b: !T) -> (!T, !T, !T) attributes {topology = #topo} {
+          %0 = stablehlo.add %a, %b {mpmd.reduce = #mpmd.reduction<add>} : !T
+          %1 = stablehlo.maximum %0, %b {mpmd.reduce = #mpmd.reduction<max>} : !T
+          %2 = stablehlo.maximum %1, %a {mpmd.reduce = #mpmd.reduction<max>} : !T
+          %3 = stablehlo.abs %2 : !T
+          %4 = stablehlo.negate %3 : !T
+          %5 = mpmd.reduce<none> %4 : (!T) -> !T
+          %6 = stablehlo.maximum %a, %b {mpmd.reduce = #mpmd.reduction<max>} : !T
+          %7 = stablehlo.subtract %a, %b : !T
+          %8 = mpmd.reduce<none> %7 : (!T) -> !T
+          %9 = mpmd.reduce<none> %a : (!T) -> !T
+          return %5, %6, %8 : !T, !T, !T
+        }
+        """,
+        'func.func(mpmd-infer-mesh-convert-reduce-ops{infer-cross-mesh-reductions=false})',
+        """
+        func.func @main(%arg0: !T, %arg1: !T) -> (!T, !T, !T) attributes {topology = #topo} {
+          %0 = stablehlo.add %arg0, %arg1 {mpmd.reduce = #mpmd.reduction<add>} : !T
+          %1 = mpmd.reduce<max> %0, %arg1, %arg0 : (!T, !T, !T) -> !T
+          %2 = stablehlo.abs %1 : !T
+          %3 = stablehlo.negate %2 : !T
+          %4 = mpmd.reduce<none> %3 : (!T) -> !T
+          %5 = stablehlo.maximum %arg0, %arg1 {mpmd.reduce = #mpmd.reduction<max>} : !T
+          %6 = stablehlo.subtract %arg0, %arg1 : !T
+          %7 = mpmd.reduce<none> %6 : (!T) -> !T
+          %8 = mpmd.reduce<none> %arg0 : (!T) -> !T
+          return %4, %5, %7 : !T, !T, !T
+        }
+        """,
+    )
+
+
+def test_concat_reduce() -> None:
+    """Operands become reshapes with the attributes of what produces them."""
+    check(
+        """
+        func.func @main(%a: tensor<1x6x2xf32>, %b: !T) -> !T attributes {topology = #topo} {
+          %z = stablehlo.constant dense<0.0> : tensor<f32>
+          %0 = stablehlo.reshape %b {use=<"p0">, src=<"p1">} : (!T) -> tensor<1x6x2xf32>
+          %1 = stablehlo.concatenate %a, %0, %0, dim = 0 {mpmd.reduce = #mpmd.reduction<add>}
+              : (tensor<1x6x2xf32>, tensor<1x6x2xf32>, tensor<1x6x2xf32>) -> tensor<3x6x2xf32>
+          %2 = stablehlo.reduce(%1 init: %z) applies stablehlo.add across dimensions = [0]
+              {mpmd.reduce = #mpmd.reduction<add>, src=<"p1", "p2">} : (tensor<3x6x2xf32>,
+              tensor<f32>) -> !T
+          return %2 : !T
+        }
+        """,
+        'func.func(mpmd-infer-mesh-convert-reduce-ops{infer-cross-mesh-reductions=true})',
+        """
+        func.func @main(%arg0: tensor<1x6x2xf32>, %arg1: !T) -> !T attributes {topology = #topo} {
+          %cst = stablehlo.constant dense<0.0> : tensor<f32>
+          %0 = stablehlo.reshape %arg1 {src=<"p1">, use=<"p0">} : (!T) -> tensor<1x6x2xf32>
+          %1 = stablehlo.reshape %arg0 : (tensor<1x6x2xf32>) -> !T
+          %2 = stablehlo.reshape %0 {src=<"p1">, use=<"p0">} : (tensor<1x6x2xf32>) -> !T
+          %3 = stablehlo.reshape %0 {src=<"p1">, use=<"p0">} : (tensor<1x6x2xf32>) -> !T
+          %4 = mpmd.reduce<add> {src=<"p1", "p2">} %1, %2, %3 : (!T, !T, !T) -> !T
+          return %4 : !T
+        }
+        """,
+    )
+
+
+def test_concat_reduce_that_the_user_asked_for() -> None:
+    check(
+        """
+        func.func @main(%a: tensor<1x6x2xf32>,
+            %b: tensor<1x6x2xf32>) -> (!T, !T) attributes {topology = #topo} {
+          %z = stablehlo.constant dense<0.0> : tensor<f32>
+          %1 = stablehlo.concatenate %a, %b, dim = 0 {mpmd.reduce = #mpmd.reduction<add>}
+              : (tensor<1x6x2xf32>, tensor<1x6x2xf32>) -> tensor<2x6x2xf32>
+          %2 = stablehlo.reduce(%1 init: %z) applies stablehlo.add across dimensions = [0]
+              {mpmd.reduce = #mpmd.reduction<add>} : (tensor<2x6x2xf32>, tensor<f32>) -> !T
+          %3 = mpmd.reduce<none> %2 : (!T) -> !T
+          %4 = stablehlo.concatenate %a, %b, dim = 0 {mpmd.reduce = #mpmd.reduction<add>}
+              : (tensor<1x6x2xf32>, tensor<1x6x2xf32>) -> tensor<2x6x2xf32>
+          %5 = stablehlo.reduce(%4 init: %z) applies stablehlo.add across dimensions = [0]
+              {mpmd.reduce = #mpmd.reduction<add>} : (tensor<2x6x2xf32>, tensor<f32>) -> !T
+          return %3, %5 : !T, !T
+        }
+        """,
+        'func.func(mpmd-infer-mesh-convert-reduce-ops{infer-cross-mesh-reductions=false})',
+        """
+        func.func @main(%arg0: tensor<1x6x2xf32>,
+            %arg1: tensor<1x6x2xf32>) -> (!T, !T) attributes {topology = #topo} {
+          %cst = stablehlo.constant dense<0.0> : tensor<f32>
+          %0 = stablehlo.reshape %arg0 : (tensor<1x6x2xf32>) -> !T
+          %1 = stablehlo.reshape %arg1 : (tensor<1x6x2xf32>) -> !T
+          %2 = mpmd.reduce<add> %0, %1 : (!T, !T) -> !T
+          %3 = mpmd.reduce<none> %2 : (!T) -> !T
+          %4 = stablehlo.concatenate %arg0, %arg1, dim = 0 {mpmd.reduce = #mpmd.reduction<add>}
+              : (tensor<1x6x2xf32>, tensor<1x6x2xf32>) -> tensor<2x6x2xf32>
+          %5 = stablehlo.reduce(%4 init: %cst) applies stablehlo.add across dimensions = [0]
+              {mpmd.reduce = #mpmd.reduction<add>} : (tensor<2x6x2xf32>, tensor<f32>) -> !T
+          return %3, %5 : !T, !T
+        }
+        """,
+    )
+
+
+def test_functions_without_topology_too() -> None:
+    check(
+        """
+        func.func @main(%a: !T, %b: !T) -> !T {
+          %0 = stablehlo.add %a, %b {mpmd.reduce = #mpmd.reduction<add>} : !T
+          return %0 : !T
+        }
+        """,
+        'func.func(mpmd-infer-mesh-convert-reduce-ops{infer-cross-mesh-reductions=true})',
+        """
+        func.func @main(%arg0: !T, %arg1: !T) -> !T {
+          %0 = mpmd.reduce<add> %arg0, %arg1 : (!T, !T) -> !T
+          return %0 : !T
+        }
+        """,
+    )

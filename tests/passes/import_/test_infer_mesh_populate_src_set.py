@@ -1,0 +1,346 @@
+"""mpmd-infer-mesh-populate-src-set"""
+
+from infer_mesh_programs import check
+
+PASS = "mpmd-infer-mesh-populate-src-set"
+
+
+def test_sources() -> None:
+    """Arguments can be where they are needed; a fragment result on its mesh and where it is transferred to."""
+    check(
+        """
+        func.func @main(%a: !T {use=<"p1"["s"], "p0">},
+            %b: !P0,
+            %c: !T) -> (!P2, !T) attributes {topology = #topo} {
+          %0 = mpmd.fragment<mesh="p0", origin=["s"]> (%b) (%x: !T) {
+            %9 = stablehlo.abs %x : !T
+            mpmd.return %9 : !T
+          } : (!P0) -> !P0
+          %1 = mpmd.transfer %0 : (!P0) -> !P2
+          %2 = mpmd.unassign {origin = "s"} %0 : (!P0) -> !T
+          %3 = stablehlo.divide %a, %2 : !T
+          %k = stablehlo.constant dense<1.0> : !T
+          %4 = stablehlo.divide %3, %k : !T
+          %5 = stablehlo.divide %c, %k : !T
+          return %1, %4 : !P2, !T
+        }
+        """,
+        PASS,
+        """
+        func.func @main(%arg0: !T {src=<"p1"["inferred_in"], "p0"["inferred_in"]>, use=<"p1"["s"],
+            "p0">},
+            %arg1: !P0,
+            %arg2: !T) -> (!P2, !T) attributes {topology = #topo} {
+          %0 = mpmd.fragment<mesh="p0", origin=["s"]> (%arg1) (%arg3: !T) {
+            %6 = stablehlo.abs %arg3 : !T
+            mpmd.return %6 : !T
+          } : (!P0) -> !P0
+          %1 = mpmd.transfer %0 : (!P0) -> !P2
+          %2 = mpmd.unassign {src=<"p0"["s"], "p2"["transfer"]>, origin = "s"} %0 : (!P0) -> !T
+          %3 = stablehlo.divide %arg0, %2 {src=<"p0"["inferred_in", "s"]>} : !T
+          %cst = stablehlo.constant dense<1.0> : !T
+          %4 = stablehlo.divide %3, %cst {src=<"p0"["inferred_in", "s"]>} : !T
+          %5 = stablehlo.divide %arg2, %cst : !T
+          return %1, %4 : !P2, !T
+        }
+        """,
+    )
+
+
+def test_unassign_of_an_input_can_be_where_it_is_needed() -> None:
+    check(
+        """
+        func.func @main(%a: !P0) -> (!P1, !T) attributes {topology = #topo} {
+          %0 = mpmd.unassign {origin = "user_in"} %a : (!P0) -> !T
+          %1 = stablehlo.abs %0 {use=<"p2"["x"]>} : !T
+          %2 = mpmd.assign {use=<"p1"["s"]>} %0 : (!T) -> !P1
+          return %2, %1 : !P1, !T
+        }
+        """,
+        PASS,
+        """
+        func.func @main(%arg0: !P0) -> (!P1, !T) attributes {topology = #topo} {
+          %0 = mpmd.unassign {src=<"p0"["user_in"], "p1"["inferred_in"], "p2"["inferred_in"]>,
+              origin = "user_in"} %arg0 : (!P0) -> !T
+          %1 = stablehlo.abs %0 {src=<"p0"["user_in"], "p1"["inferred_in"], "p2"["inferred_in"]>,
+              use=<"p2"["x"]>} : !T
+          %2 = mpmd.assign {src=<"p0"["user_in"], "p1"["inferred_in"], "p2"["inferred_in"]>,
+              use=<"p1"["s"]>} %0 : (!T) -> !P1
+          return %2, %1 : !P1, !T
+        }
+        """,
+    )
+
+
+def test_conflicts_and_reductions() -> None:
+    """A conflict of a reduction is tagged, that of another op leaves the empty set, also behind it."""
+    check(
+        """
+        func.func @main(%a: !P0, %b: !P1, %c: !P2) -> !T attributes {topology = #topo} {
+          %f = mpmd.fragment<mesh="p0", origin=["s"]> (%a) (%x: !T) {
+            mpmd.return %x : !T
+          } : (!P0) -> !P0
+          %g = mpmd.fragment<mesh="p1", origin=["t"]> (%b) (%x: !T) {
+            mpmd.return %x : !T
+          } : (!P1) -> !P1
+          %u = mpmd.unassign {origin = "s"} %f : (!P0) -> !T
+          %v = mpmd.unassign {origin = "t"} %g : (!P1) -> !T
+          %0 = stablehlo.maximum %u, %v : !T
+          %1 = stablehlo.maximum %0, %u : !T
+          %2 = stablehlo.add %1, %0 : !T
+          %3 = stablehlo.divide %u, %v : !T
+          %4 = stablehlo.add %3, %u : !T
+          %5 = mpmd.broadcast %3 : !T
+          %6 = stablehlo.add %5, %u : !T
+          return %4 : !T
+        }
+        """,
+        PASS,
+        """
+        func.func @main(%arg0: !P0, %arg1: !P1, %arg2: !P2) -> !T attributes {topology = #topo} {
+          %0 = mpmd.fragment<mesh="p0", origin=["s"]> (%arg0) (%arg3: !T) {
+            mpmd.return %arg3 : !T
+          } : (!P0) -> !P0
+          %1 = mpmd.fragment<mesh="p1", origin=["t"]> (%arg1) (%arg3: !T) {
+            mpmd.return %arg3 : !T
+          } : (!P1) -> !P1
+          %2 = mpmd.unassign {src=<"p0"["s"]>, origin = "s"} %0 : (!P0) -> !T
+          %3 = mpmd.unassign {src=<"p1"["t"]>, origin = "t"} %1 : (!P1) -> !T
+          %4 = stablehlo.maximum %2, %3 {mpmd.reduce = #mpmd.reduction<max>, src=<"p0"["s"],
+              "p1"["t"]>} : !T
+          %5 = stablehlo.maximum %4, %2 {mpmd.reduce = #mpmd.reduction<max>, src=<"p0"["s"],
+              "p1"["t"]>} : !T
+          %6 = stablehlo.add %5, %4 {src=<"p0"["s"], "p1"["t"]>} : !T
+          %7 = stablehlo.divide %2, %3 {src=<>} : !T
+          %8 = stablehlo.add %7, %2 {src=<>} : !T
+          %9 = mpmd.broadcast %7 : !T
+          %10 = stablehlo.add %9, %2 {src=<"p0"["s"]>} : !T
+          return %8 : !T
+        }
+        """,
+    )
+
+
+def test_concat_reduce() -> None:
+    check(
+        """
+        func.func @main(%a: tensor<1x4xf32> {use=<"p0">},
+            %b: tensor<1x4xf32> {use=<"p1">}) -> tensor<4xf32> attributes {topology = #topo} {
+          %z = stablehlo.constant dense<0.0> : tensor<f32>
+          %0 = stablehlo.concatenate %a, %b, dim = 0 : (tensor<1x4xf32>, tensor<1x4xf32>)
+              -> tensor<2x4xf32>
+          %1 = stablehlo.reduce(%0 init: %z) applies stablehlo.maximum across dimensions = [0]
+              : (tensor<2x4xf32>, tensor<f32>) -> tensor<4xf32>
+          return %1 : tensor<4xf32>
+        }
+        """,
+        PASS,
+        """
+        func.func @main(%arg0: tensor<1x4xf32> {src=<"p0"["inferred_in"]>, use=<"p0">},
+            %arg1: tensor<1x4xf32> {src=<"p1"["inferred_in"]>, use=<"p1">}) -> tensor<4xf32>
+            attributes {topology = #topo} {
+          %cst = stablehlo.constant dense<0.0> : tensor<f32>
+          %0 = stablehlo.concatenate %arg0, %arg1, dim = 0 {mpmd.reduce = #mpmd.reduction<max>,
+              src=<"p0"["inferred_in"], "p1"["inferred_in"]>} : (tensor<1x4xf32>, tensor<1x4xf32>)
+              -> tensor<2x4xf32>
+          %1 = stablehlo.reduce(%0 init: %cst) applies stablehlo.maximum across dimensions = [0]
+              {mpmd.reduce = #mpmd.reduction<max>, src=<"p0"["inferred_in"], "p1"["inferred_in"]>}
+              : (tensor<2x4xf32>, tensor<f32>) -> tensor<4xf32>
+          return %1 : tensor<4xf32>
+        }
+        """,
+    )
+
+
+def test_concat_that_is_no_reduction() -> None:
+    """Operands of size 2, another dimension, a second use."""
+    check(
+        """
+        func.func @main(%a: tensor<2x4xf32> {use=<"p0">},
+            %b: tensor<2x4xf32> {use=<"p1">},
+            %c: tensor<1x1xf32> {use=<"p0">},
+            %d: tensor<1x1xf32> {use=<"p1">})
+            -> (tensor<4xf32>, tensor<2xf32>, tensor<1xf32>, tensor<2x1xf32>)
+            attributes {topology = #topo} {
+          %z = stablehlo.constant dense<0.0> : tensor<f32>
+          %0 = stablehlo.concatenate %a, %b, dim = 0 : (tensor<2x4xf32>, tensor<2x4xf32>)
+              -> tensor<4x4xf32>
+          %1 = stablehlo.reduce(%0 init: %z) applies stablehlo.add across dimensions = [0]
+              : (tensor<4x4xf32>, tensor<f32>) -> tensor<4xf32>
+          %2 = stablehlo.concatenate %c, %d, dim = 0 : (tensor<1x1xf32>, tensor<1x1xf32>)
+              -> tensor<2x1xf32>
+          %3 = stablehlo.reduce(%2 init: %z) applies stablehlo.add across dimensions = [1]
+              : (tensor<2x1xf32>, tensor<f32>) -> tensor<2xf32>
+          %4 = stablehlo.concatenate %c, %d, dim = 0 : (tensor<1x1xf32>, tensor<1x1xf32>)
+              -> tensor<2x1xf32>
+          %5 = stablehlo.reduce(%4 init: %z) applies stablehlo.add across dimensions = [0]
+              : (tensor<2x1xf32>, tensor<f32>) -> tensor<1xf32>
+          return %1, %3, %5, %4 : tensor<4xf32>, tensor<2xf32>, tensor<1xf32>, tensor<2x1xf32>
+        }
+        """,
+        PASS,
+        """
+        func.func @main(%arg0: tensor<2x4xf32> {src=<"p0"["inferred_in"]>, use=<"p0">},
+            %arg1: tensor<2x4xf32> {src=<"p1"["inferred_in"]>, use=<"p1">},
+            %arg2: tensor<1x1xf32> {src=<"p0"["inferred_in"]>, use=<"p0">},
+            %arg3: tensor<1x1xf32> {src=<"p1"["inferred_in"]>, use=<"p1">})
+            -> (tensor<4xf32>, tensor<2xf32>, tensor<1xf32>, tensor<2x1xf32>)
+            attributes {topology = #topo} {
+          %cst = stablehlo.constant dense<0.0> : tensor<f32>
+          %0 = stablehlo.concatenate %arg0, %arg1, dim = 0 {src=<>} : (tensor<2x4xf32>,
+              tensor<2x4xf32>) -> tensor<4x4xf32>
+          %1 = stablehlo.reduce(%0 init: %cst) applies stablehlo.add across dimensions = [0]
+              {src=<>} : (tensor<4x4xf32>, tensor<f32>) -> tensor<4xf32>
+          %2 = stablehlo.concatenate %arg2, %arg3, dim = 0 {src=<>} : (tensor<1x1xf32>,
+              tensor<1x1xf32>) -> tensor<2x1xf32>
+          %3 = stablehlo.reduce(%2 init: %cst) applies stablehlo.add across dimensions = [1]
+              {src=<>} : (tensor<2x1xf32>, tensor<f32>) -> tensor<2xf32>
+          %4 = stablehlo.concatenate %arg2, %arg3, dim = 0 {src=<>} : (tensor<1x1xf32>,
+              tensor<1x1xf32>) -> tensor<2x1xf32>
+          %5 = stablehlo.reduce(%4 init: %cst) applies stablehlo.add across dimensions = [0]
+              {src=<>} : (tensor<2x1xf32>, tensor<f32>) -> tensor<1xf32>
+          return %1, %3, %5, %4 : tensor<4xf32>, tensor<2xf32>, tensor<1xf32>, tensor<2x1xf32>
+        }
+        """,
+    )
+
+
+def test_calls_intersect() -> None:
+    """The argument of the callee can be where all calls can give it; its own use set does not matter."""
+    check(
+        """
+        func.func @main(%a: !T {use=<"p0", "p1">},
+            %b: !T {use=<"p1", "p2">}) -> (!T, !T) attributes {topology = #topo} {
+          %0:2 = mpmd.call @f(%a, %a) : (!T, !T) -> (!T, !T)
+          %1:2 = mpmd.call @f(%b, %0#0) : (!T, !T) -> (!T, !T)
+          %2 = stablehlo.divide %1#1, %0#1 : !T
+          return %0#0, %2 : !T, !T
+        }
+        func.func private @f(%x: !T {use=<"p2">}, %y: !T) -> (!T, !T) attributes {topology = #topo} {
+          %0 = stablehlo.abs %x : !T
+          %1 = mpmd.assign %y : (!T) -> !P0
+          %2 = mpmd.unassign {origin = "u"} %1 : (!P0) -> !T
+          return %0, %2 : !T, !T
+        }
+        """,
+        PASS,
+        """
+        func.func @main(%arg0: !T {src=<"p0"["inferred_in"], "p1"["inferred_in"]>, use=<"p0", "p1">},
+            %arg1: !T {src=<"p1"["inferred_in"], "p2"["inferred_in"]>, use=<"p1", "p2">})
+            -> (!T, !T) attributes {topology = #topo} {
+          %0:2 = mpmd.call @f(%arg0, %arg0) : (!T, !T) -> (!T, !T)
+          %1:2 = mpmd.call @f(%arg1, %0#0) : (!T, !T) -> (!T, !T)
+          %2 = stablehlo.divide %1#1, %0#1 {src=<"p0"["u"]>} : !T
+          return %0#0, %2 : !T, !T
+        }
+        func.func private @f(%arg0: !T {src=<"p1"["inferred_in"]>, use=<"p2">},
+            %arg1: !T {src=<"p0"["inferred_in"], "p1"["inferred_in"]>})
+            -> (!T, !T) attributes {topology = #topo} {
+          %0 = stablehlo.abs %arg0 {src=<"p1"["inferred_in"]>} : !T
+          %1 = mpmd.assign {src=<"p0"["inferred_in"], "p1"["inferred_in"]>} %arg1 : (!T) -> !P0
+          %2 = mpmd.unassign {src=<"p0"["u"]>, origin = "u"} %1 : (!P0) -> !T
+          return %0, %2 : !T, !T
+        }
+        """,
+    )
+
+
+def test_conflicting_calls_leave_the_empty_set() -> None:
+    check(
+        """
+        func.func @main(%a: !T {use=<"p0">}, %b: !T {use=<"p2">}) -> !T attributes {topology = #topo} {
+          %0 = mpmd.call @f(%a) : (!T) -> !T
+          %1 = mpmd.call @f(%b) : (!T) -> !T
+          return %0 : !T
+        }
+        func.func private @f(%x: !T) -> !T attributes {topology = #topo} {
+          %0 = stablehlo.abs %x : !T
+          return %0 : !T
+        }
+        """,
+        PASS,
+        """
+        func.func @main(%arg0: !T {src=<"p0"["inferred_in"]>, use=<"p0">},
+            %arg1: !T {src=<"p2"["inferred_in"]>, use=<"p2">}) -> !T attributes {topology = #topo} {
+          %0 = mpmd.call @f(%arg0) : (!T) -> !T
+          %1 = mpmd.call @f(%arg1) : (!T) -> !T
+          return %0 : !T
+        }
+        func.func private @f(%arg0: !T {src=<>}) -> !T attributes {topology = #topo} {
+          %0 = stablehlo.abs %arg0 {src=<>} : !T
+          return %0 : !T
+        }
+        """,
+    )
+
+
+def test_nested_ops_of_callees() -> None:
+    """In a callee ops inside of regions get a set, in an entry point they do not."""
+    check(
+        """
+        func.func @main(%a: !T {use=<"p0">},
+            %i: tensor<i32>) -> (!T, !T) attributes {topology = #topo} {
+          %0 = "stablehlo.case"(%i) ({
+            %5 = stablehlo.abs %a : !T
+            stablehlo.return %5 : !T
+          }) : (tensor<i32>) -> !T
+          %1 = mpmd.call @f(%a, %i) : (!T, tensor<i32>) -> !T
+          return %0, %1 : !T, !T
+        }
+        func.func private @f(%a: !T, %i: tensor<i32>) -> !T attributes {topology = #topo} {
+          %0 = "stablehlo.case"(%i) ({
+            %5 = stablehlo.abs %a : !T
+            stablehlo.return %5 : !T
+          }) : (tensor<i32>) -> !T
+          return %0 : !T
+        }
+        """,
+        PASS,
+        """
+        func.func @main(%arg0: !T {src=<"p0"["inferred_in"]>, use=<"p0">},
+            %arg1: tensor<i32>) -> (!T, !T) attributes {topology = #topo} {
+          %0 = "stablehlo.case"(%arg1) ({
+            %2 = stablehlo.abs %arg0 : !T
+            stablehlo.return %2 : !T
+          }) : (tensor<i32>) -> !T
+          %1 = mpmd.call @f(%arg0, %arg1) : (!T, tensor<i32>) -> !T
+          return %0, %1 : !T, !T
+        }
+        func.func private @f(%arg0: !T {src=<"p0"["inferred_in"]>},
+            %arg1: tensor<i32>) -> !T attributes {topology = #topo} {
+          %0 = "stablehlo.case"(%arg1) ({
+            %1 = stablehlo.abs %arg0 {src=<"p0"["inferred_in"]>} : !T
+            stablehlo.return %1 : !T
+          }) : (tensor<i32>) -> !T
+          return %0 : !T
+        }
+        """,
+    )
+
+
+def test_loop() -> None:
+    check(
+        """
+        func.func @main(%a: !T {use=<"p1"["s"]>}) -> !T attributes {topology = #topo} {
+          %0 = mpmd.for (%a) {iterations = 2 : ui32} (%x: !T, %i: tensor<ui32>) {
+            %1 = stablehlo.abs %x : !T
+            mpmd.return %1 : !T
+          } : !T
+          %2 = stablehlo.abs %0 : !T
+          return %2 : !T
+        }
+        """,
+        PASS,
+        """
+        func.func @main(%arg0: !T {src=<"p1"["inferred_in"]>, use=<"p1"["s"]>}) -> !T
+            attributes {topology = #topo} {
+          %0 = mpmd.for (%arg0) {arg_attrs = [{src=<"p1"["inferred_in"]>}, {}],
+              iterations = 2 : ui32} (%arg1: !T, %index: tensor<ui32>) {
+            %2 = stablehlo.abs %arg1 {src=<"p1"["inferred_in"]>} : !T
+            mpmd.return %2 : !T
+          } : !T
+          %1 = stablehlo.abs %0 {src=<"p1"["inferred_in"]>} : !T
+          return %1 : !T
+        }
+        """,
+    )

@@ -1,0 +1,292 @@
+"""The passes of the infer-mesh pipeline one after the other."""
+
+import time
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from import_programs import PRELUDE
+from infer_mesh_programs import check, program, run, sequence
+from oracle import assert_same_meaning
+
+from mpmd_trace.ir.diagnostics import MpmdError
+from mpmd_trace.ir.ops import FragmentOp, Module, local_type
+from mpmd_trace.ir.types import MeshTensorType
+from mpmd_trace.passes.manager import run_passes
+from mpmd_trace.text import parse
+
+
+def test_small_program() -> None:
+    check(
+        """
+        func.func @main(%a: !T, %b: !T, %c: !T) -> (!T, !T) attributes {topology = #topo} {
+          %0 = stablehlo.add %a, %b : !T
+          %1 = mpmd.assign {origin = "s"} %0 : (!T) -> !P1
+          %2 = mpmd.fragment<mesh="p1", origin=["s"]> (%1) (%x: !T) {
+            %9 = stablehlo.sine %x : !T
+            mpmd.return %9 : !T
+          } : (!P1) -> !P1
+          %3 = mpmd.unassign {origin = "s"} %2 : (!P1) -> !T
+          %4 = stablehlo.multiply %3, %a : !T
+          return %4, %b : !T, !T
+        }
+        """,
+        sequence(infer_transfers=False, infer_reductions=False),
+        """
+        func.func @main(%a: !P1, %b: !P1, %c: !P0) -> (!P1, !P1) attributes {topology = #topo} {
+          %0 = mpmd.fragment<mesh="p1", origin=["s"]> (%a, %b) (%x: !T, %y: !T) {
+            %8 = stablehlo.add %x, %y : !T
+            %9 = stablehlo.sine %8 : !T
+            mpmd.return %9 : !T
+          } : (!P1, !P1) -> !P1
+          %1 = mpmd.fragment<mesh="p1", origin=[]> (%0, %a)
+              {mpmd.inferred_by = ["infer_mesh_wrap_meshless_ops"]} (%x: !T, %y: !T) {
+            %9 = stablehlo.multiply %x, %y : !T
+            mpmd.return %9 : !T
+          } : (!P1, !P1) -> !P1
+          return %1, %b : !P1, !P1
+        }
+        """,
+    )
+
+
+def test_callee_used_on_two_meshes_and_broadcast() -> None:
+    check(
+        """
+        func.func public @main(%a: !T, %b: !T) -> (!P0, !P1, !T) attributes {topology = #topo} {
+          %0 = mpmd.call @g(%a) {call_counter = 0 : ui32} : (!T) -> !T
+          %1 = mpmd.assign %0 : (!T) -> !P0
+          %2 = mpmd.call @g(%b) {call_counter = 1 : ui32} : (!T) -> !T
+          %3 = mpmd.assign %2 : (!T) -> !P1
+          %4 = mpmd.broadcast %2 : !T
+          return %1, %3, %4 : !P0, !P1, !T
+        }
+        func.func private @g(%x: !T) -> !T attributes {topology = #topo} {
+          %0 = stablehlo.tanh %x : !T
+          return %0 : !T
+        }
+        """,
+        sequence(infer_transfers=False, infer_reductions=False),
+        """
+        func.func public @main(%a: !P0, %b: !P0) -> (!P0, !P1, !P0) attributes {topology = #topo} {
+          %0 = mpmd.transfer %a : (!P0) -> !P1
+          %1:2 = mpmd.call @g(%a, %0) {call_counter = 0 : ui32} : (!P0, !P1) -> (!P1, !P0)
+          %2 = mpmd.transfer %b : (!P0) -> !P1
+          %3:2 = mpmd.call @g(%b, %2) {call_counter = 1 : ui32} : (!P0, !P1) -> (!P1, !P0)
+          return %1#1, %3#0, %3#1 : !P0, !P1, !P0
+        }
+        func.func private @g(%x: !P0 {mpmd.copies = array<i64: 1>},
+            %y: !P1) -> (!P1 {mpmd.copies = array<i64: 1>}, !P0) attributes {topology = #topo} {
+          %0 = mpmd.fragment<mesh="p0", origin=[]> (%x)
+              {mpmd.inferred_by = ["infer_mesh_wrap_meshless_ops"]} (%z: !T) {
+            %9 = stablehlo.tanh %z : !T
+            mpmd.return %9 : !T
+          } : (!P0) -> !P0
+          %1 = mpmd.fragment<mesh="p1", origin=[]> (%y)
+              {mpmd.inferred_by = ["infer_mesh_wrap_meshless_ops"]} (%z: !T) {
+            %9 = stablehlo.tanh %z : !T
+            mpmd.return %9 : !T
+          } : (!P1) -> !P1
+          return %1, %0 : !P1, !P0
+        }
+        """,
+    )
+
+
+def test_reduction_across_meshes() -> None:
+    check(
+        """
+        func.func @main(%a: !P0, %b: !P1) -> !T attributes {topology = #topo} {
+          %f = mpmd.fragment<mesh="p0", origin=["s0"]> (%a) (%x: !T) {
+            %9 = stablehlo.abs %x : !T
+            mpmd.return %9 : !T
+          } : (!P0) -> !P0
+          %g = mpmd.fragment<mesh="p1", origin=["s1"]> (%b) (%x: !T) {
+            %9 = stablehlo.abs %x : !T
+            mpmd.return %9 : !T
+          } : (!P1) -> !P1
+          %u = mpmd.unassign {origin = "s0"} %f : (!P0) -> !T
+          %v = mpmd.unassign {origin = "s1"} %g : (!P1) -> !T
+          %0 = stablehlo.maximum %u, %v : !T
+          %1 = stablehlo.maximum %v, %0 : !T
+          %2 = mpmd.assign {origin = "s2"} %1 : (!T) -> !P2
+          %3 = mpmd.fragment<mesh="p2", origin=["s2"]> (%2) (%x: !T) {
+            %9 = stablehlo.sine %x : !T
+            mpmd.return %9 : !T
+          } : (!P2) -> !P2
+          %4 = mpmd.unassign {origin = "s2"} %3 : (!P2) -> !T
+          return %4 : !T
+        }
+        """,
+        sequence(),
+        """
+        func.func @main(%a: !P0, %b: !P1) -> !P2 attributes {topology = #topo} {
+          %f = mpmd.fragment<mesh="p0", origin=["s0"]> (%a) (%x: !T) {
+            %9 = stablehlo.abs %x : !T
+            mpmd.return %9 : !T
+          } : (!P0) -> !P0
+          %g = mpmd.fragment<mesh="p1", origin=["s1"]> (%b) (%x: !T) {
+            %9 = stablehlo.abs %x : !T
+            mpmd.return %9 : !T
+          } : (!P1) -> !P1
+          %0 = mpmd.fragment<mesh="p1", origin=[]> (%g, %g)
+              {mpmd.inferred_by = ["infer_mesh_convert_reduce_ops"]} (%x: !T, %y: !T) {
+            %9 = stablehlo.maximum %x, %y : !T
+            mpmd.return %9 : !T
+          } : (!P1, !P1) -> !P1
+          %1 = mpmd.transfer %f : (!P0) -> !P2
+          %2 = mpmd.transfer %0 : (!P1) -> !P2
+          %3 = mpmd.fragment<mesh="p2", origin=[]> (%1, %2)
+              {mpmd.inferred_by = ["infer_mesh_convert_reduce_ops"]} (%x: !T, %y: !T) {
+            %9 = stablehlo.maximum %x, %y : !T
+            mpmd.return %9 : !T
+          } : (!P2, !P2) -> !P2
+          %4 = mpmd.fragment<mesh="p2", origin=["s2"]> (%3) (%x: !T) {
+            %9 = stablehlo.sine %x : !T
+            mpmd.return %9 : !T
+          } : (!P2) -> !P2
+          return %4 : !P2
+        }
+        """,
+    )
+
+
+def test_sets_after_the_analysis() -> None:
+    check(
+        """
+        func.func @main(%a: !T, %b: !T, %c: !T) -> (!T, !T) attributes {topology = #topo} {
+          %0 = stablehlo.add %a, %b : !T
+          %1 = mpmd.assign {origin = "s"} %0 : (!T) -> !P1
+          %2 = mpmd.fragment<mesh="p1", origin=["s"]> (%1) (%x: !T) {
+            mpmd.return %x : !T
+          } : (!P1) -> !P1
+          %3 = mpmd.unassign {origin = "s"} %2 : (!P1) -> !T
+          %4 = stablehlo.multiply %3, %a : !T
+          return %4, %b : !T, !T
+        }
+        """,
+        sequence(until="populate-src-set"),
+        """
+        func.func @main(%a: !T {use=<"p1"["s"]>, src=<"p1"["inferred_in"]>},
+            %b: !T {use=<"p1"["s"]>, src=<"p1"["inferred_in"]>}, %c: !T) -> (!T, !T)
+            attributes {topology = #topo} {
+          %0 = stablehlo.add %a, %b {use=<"p1"["s"]>, src=<"p1"["inferred_in"]>} : !T
+          %1 = mpmd.assign {origin = "s", use=<"p1"["s"]>, src=<"p1"["inferred_in"]>} %0 : (!T) -> !P1
+          %2 = mpmd.fragment<mesh="p1", origin=["s"]> (%1) (%x: !T) {
+            mpmd.return %x : !T
+          } : (!P1) -> !P1
+          %3 = mpmd.unassign {origin = "s", src=<"p1"["s"]>} %2 : (!P1) -> !T
+          %4 = stablehlo.multiply %3, %a {src=<"p1"["s", "inferred_in"]>} : !T
+          return %4, %b : !T, !T
+        }
+        """,
+    )
+
+
+def test_loop_with_a_value_on_one_mesh() -> None:
+    """The reference cannot analyse a loop twice and aborts."""
+    module = run(
+        """
+        func.func @main(%a: !T) -> !P1 attributes {topology = #topo} {
+          %0 = mpmd.for (%a) {iterations = 4 : ui32} (%x: !T, %i: tensor<ui32>) {
+            %2 = stablehlo.add %x, %x : !T
+            mpmd.return %2 : !T
+          } : !T
+          %1 = mpmd.assign {origin = "s"} %0 : (!T) -> !P1
+          return %1 : !P1
+        }
+        """,
+        sequence(),
+    )
+    assert str(module.main.type) == '(!mpmd.mesh_tensor<"p1", tensor<6x2xf32>>) -> ' + (
+        '!mpmd.mesh_tensor<"p1", tensor<6x2xf32>>'
+    )
+    loop = module.main.body.first
+    assert loop is not None
+    assert loop.name == "mpmd.for"
+    assert [r.type for r in loop.results] == [module.main.body.args[0].type]
+
+
+def finished(module: Module) -> None:
+    """What holds after mesh inference."""
+    for op in module.walk():
+        assert "mpmd.use_set" not in op.attrs
+        assert "mpmd.src_set" not in op.attrs
+    for function in module.functions:
+        for op in function.body:
+            assert op.name in ("mpmd.fragment", "mpmd.transfer", "mpmd.call", "func.return")
+            if isinstance(op, FragmentOp):
+                for value in [*op.operands, *op.results]:
+                    assert isinstance(value.type, MeshTensorType)
+                    assert value.type.mesh == op.mesh
+                assert [local_type(v.type) for v in op.operands] == [a.type for a in op.body.block.args]
+                assert [local_type(r.type) for r in op.results] == [v.type for v in op.body.returned]
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.integers(0, 10**6), st.integers(1, 3), st.booleans())
+def test_meaning_is_kept(seed: int, max_clones: int, infer_transfers: bool) -> None:
+    before = parse(program(seed))
+    after = before.clone()
+    try:
+        run_passes(after, sequence(infer_transfers=infer_transfers, max_clones=max_clones))
+    except MpmdError as error:  # a transfer is missing: that must be said, and by an error of a check
+        assert not infer_transfers or "is needed as" in str(error)
+        assert error.diagnostics
+        return
+    finished(after)
+    parse(str(after))
+    assert_same_meaning(before, after, rtol=1e-4)
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.integers(0, 10**6))
+def test_running_twice_gives_the_same(seed: int) -> None:
+    texts = set()
+    for _ in range(2):
+        module = parse(program(seed))
+        try:
+            run_passes(module, sequence())
+        except MpmdError:
+            return
+        texts.add(str(module))
+    assert len(texts) == 1
+
+
+def test_cost_grows_with_the_program() -> None:
+    """Twice the microbatches take about twice the time, not four times."""
+
+    def seconds(microbatches: int) -> float:
+        lines, total = [], "%z"
+        for i in range(microbatches):
+            lines.append(f"%c{i} = mpmd.call @f(%w, %x) {{call_counter = {i} : ui32}} : (!T, !T) -> !T")
+            lines.append(f"%s{i} = stablehlo.add {total}, %c{i} : !T")
+            total = f"%s{i}"
+        body = "\n".join(lines)
+        module = parse(
+            PRELUDE
+            + f"""
+            func.func @main(%w: !T, %x: !T) -> !T attributes {{topology = #topo}} {{
+              %z = stablehlo.constant dense<0.0> : !T
+              {body}
+              return {total} : !T
+            }}
+            func.func private @f(%w: !T, %x: !T) -> !T attributes {{topology = #topo}} {{
+              %0 = mpmd.assign {{origin = "s"}} %w : (!T) -> !P1
+              %1 = mpmd.assign {{origin = "s"}} %x : (!T) -> !P1
+              %2 = mpmd.fragment<mesh="p1", origin=["s"]> (%0, %1) (%p: !T, %q: !T) {{
+                %9 = stablehlo.multiply %p, %q : !T
+                mpmd.return %9 : !T
+              }} : (!P1, !P1) -> !P1
+              %3 = mpmd.unassign {{origin = "s"}} %2 : (!P1) -> !T
+              return %3 : !T
+            }}
+            """
+        )
+        started = time.process_time()
+        run_passes(module, sequence(infer_transfers=False))
+        return time.process_time() - started
+
+    seconds(20)
+    small = min(seconds(300) for _ in range(3))
+    large = min(seconds(1200) for _ in range(2))
+    assert large < 10 * small

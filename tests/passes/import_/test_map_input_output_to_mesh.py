@@ -1,0 +1,128 @@
+"""mpmd-map-input-output-to-mesh"""
+
+import pytest
+from import_programs import check, diagnostics, run
+
+from mpmd_trace.ir.diagnostics import MpmdError
+
+PASS = "mpmd-map-input-output-to-mesh"
+
+
+def test_inputs_and_outputs() -> None:
+    check(
+        """
+        func.func @main(%a: !T, %b: !T, %c: !T {mhlo.memory_kind = "device"}) -> (!T, !T)
+            attributes {topology = #topo} {
+          %0 = stablehlo.add %a, %b : !T
+          return %0, %c : !T, !T
+        }
+        """,
+        PASS + "{input-assignment=0@p0,1@p1,2@p2#device output-assignment=1@p1}",
+        """
+        func.func @main(%a: !P0, %b: !P1, %c: !D2) -> (!T, !P1) attributes {topology = #topo} {
+          %0 = mpmd.unassign {origin = "user_in"} %a : (!P0) -> !T
+          %1 = mpmd.unassign {origin = "user_in"} %b : (!P1) -> !T
+          %2 = mpmd.unassign {origin = "user_in"} %c : (!D2) -> !T
+          %3 = stablehlo.add %0, %1 : !T
+          %4 = mpmd.assign {origin = "user_out"} %2 : (!T) -> !P1
+          return %3, %4 : !T, !P1
+        }
+        """,
+    )
+
+
+def test_one_value_returned_on_two_meshes() -> None:
+    check(
+        """
+        func.func @main(%a: !T) -> (!T, !T) attributes {topology = #topo} {
+          return %a, %a : !T, !T
+        }
+        """,
+        PASS + "{output-assignment=0@p0,1@p1}",
+        """
+        func.func @main(%a: !T) -> (!P0, !P1) attributes {topology = #topo} {
+          %0 = mpmd.assign {origin = "user_out"} %a : (!T) -> !P0
+          %1 = mpmd.assign {origin = "user_out"} %a : (!T) -> !P1
+          return %0, %1 : !P0, !P1
+        }
+        """,
+    )
+
+
+def test_the_attribute_stays_when_the_type_says_nothing() -> None:
+    check(
+        """
+        func.func @main(%a: !T {mhlo.memory_kind = "device"})
+            -> (!T {mhlo.memory_kind = "pinned_host"}) attributes {topology = #topo} {
+          return %a : !T
+        }
+        """,
+        PASS + "{input-assignment=0@p0 output-assignment=0@p1#pinned_host}",
+        """
+        func.func @main(%a: !P0 {mhlo.memory_kind = "device"}) -> !H1 attributes {topology = #topo} {
+          %0 = mpmd.unassign {origin = "user_in"} %a : (!P0) -> !T
+          %1 = mpmd.assign {origin = "user_out"} %0 : (!T) -> !H1
+          return %1 : !H1
+        }
+        """,
+    )
+
+
+def test_a_different_memory_kind_is_a_warning() -> None:
+    ok, found = diagnostics(
+        """
+        func.func @main(%a: !T {mhlo.memory_kind = "device"}) attributes {topology = #topo} { return }
+        """,
+        PASS + "{input-assignment=0@p1#pinned_host}",
+    )
+    assert ok
+    assert [d.severity for d in found] == ["warning"]
+    assert "input 0 of @main" in found[0].message
+
+
+def test_private_functions_are_left_alone() -> None:
+    text = """
+        func.func private @f(%a: !T) -> !T attributes {topology = #topo} {
+          return %a : !T
+        }
+        """
+    check(text, PASS + "{input-assignment=0@p0}", text)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("input-assignment=3@p0", "the function has 1 inputs"),
+        ("output-assignment=1@p0", "the function has 1 outputs"),
+        ("input-assignment=0@nowhere", 'has no mesh of that name (it has "p0", "p1", "p2")'),
+    ],
+)
+def test_wrong_assignments(options: str, message: str) -> None:
+    ok, found = diagnostics(
+        """
+        func.func @main(%a: !T) -> !T attributes {topology = #topo} {
+          return %a : !T
+        }
+        """,
+        f"{PASS}{{{options}}}",
+    )
+    assert not ok
+    assert message in found[0].message
+
+
+def test_values_with_a_mesh_are_an_error() -> None:
+    ok, found = diagnostics(
+        """
+        func.func @main(%a: !P0) -> !P0 attributes {topology = #topo} {
+          return %a : !P0
+        }
+        """,
+        PASS + "{input-assignment=0@p0 output-assignment=0@p1}",
+    )
+    assert not ok
+    assert "is a mesh tensor already" in found[0].message
+
+
+def test_options_are_checked_when_the_pass_is_made() -> None:
+    with pytest.raises(MpmdError, match="INDEX@MESH"):
+        run("module {}", PASS + "{input-assignment=0}")

@@ -1,0 +1,161 @@
+"""mpmd-map-named-ops-to-mpmd-ops"""
+
+import pytest
+from import_programs import Named, check, diagnostics
+
+from mpmd_trace.passes.manager import run_passes
+from mpmd_trace.text import parse
+from oracle import assert_same_meaning
+
+
+def spec(assignment: str) -> str:
+    return f"builtin.module(func.func(mpmd-map-named-ops-to-mpmd-ops{{assignment={assignment}}}))"
+
+
+def test_computations_and_tensors() -> None:
+    check(
+        """
+        func.func @main(%a: !T, %b: !T) -> !T attributes {topology = #topo} {
+          %0 = mpmd.named_computation<"enc"(1)> (%a, %b, %a) {foo = 1 : i32} (%x: !T, %y: !T, %z: !T) {
+            %9 = stablehlo.add %x, %y : !T
+            mpmd.return %9 : !T
+          } : (!T, !T, !T) -> !T
+          %1 = mpmd.named_tensor %0 name="pin" : !T
+          %2 = mpmd.named_tensor %1 name="other" : !T
+          return %2 : !T
+        }
+        """,
+        spec("enc@p0/3,pin@p1#pinned_host"),
+        """
+        func.func @main(%a: !T, %b: !T) -> !T attributes {topology = #topo} {
+          %0 = mpmd.assign {origin = "enc"} %a : (!T) -> !P0
+          %1 = mpmd.assign {origin = "enc"} %b : (!T) -> !P0
+          %2 = mpmd.fragment<mesh="p0", origin=["enc"(1)], stage=3> (%0, %1, %0)
+              (%x: !T, %y: !T, %z: !T) {
+            %9 = stablehlo.add %x, %y : !T
+            mpmd.return %9 : !T
+          } : (!P0, !P0, !P0) -> !P0
+          %3 = mpmd.unassign {origin = "enc"} %2 : (!P0) -> !T
+          %4 = mpmd.assign {origin = "pin"} %3 : (!T) -> !H1
+          %5 = mpmd.unassign {origin = "pin"} %4 : (!H1) -> !T
+          return %5 : !T
+        }
+        """,
+    )
+
+
+def test_one_unassign_per_result_in_order() -> None:
+    check(
+        """
+        func.func @main() -> (!T, !T) attributes {topology = #topo} {
+          %0:2 = mpmd.named_computation<"f"> () () {
+            %1 = stablehlo.constant dense<1.0> : !T
+            mpmd.return %1, %1 : !T, !T
+          } : () -> (!T, !T)
+          return %0#1, %0#0 : !T, !T
+        }
+        """,
+        spec("f@p1"),
+        """
+        func.func @main() -> (!T, !T) attributes {topology = #topo} {
+          %0:2 = mpmd.fragment<mesh="p1", origin=["f"]> () () {
+            %1 = stablehlo.constant dense<1.0> : !T
+            mpmd.return %1, %1 : !T, !T
+          } : () -> (!P1, !P1)
+          %2 = mpmd.unassign {origin = "f"} %0#0 : (!P1) -> !T
+          %3 = mpmd.unassign {origin = "f"} %0#1 : (!P1) -> !T
+          return %3, %2 : !T, !T
+        }
+        """,
+    )
+
+
+F = """
+        func.func @main(%a: !T) -> !T attributes {topology = #topo} {
+          %0 = mpmd.named_computation<"f"> (%a) (%x: !T) {
+            mpmd.return %x : !T
+          } : (!T) -> !T
+          %1 = mpmd.named_computation<"g"> (%0) (%x: !T) {
+            mpmd.return %x : !T
+          } : (!T) -> !T
+          return %1 : !T
+        }
+        """
+
+
+def test_every_unassigned_computation_is_reported() -> None:
+    ok, found = diagnostics(F, "func.func(mpmd-map-named-ops-to-mpmd-ops)")
+    assert not ok
+    assert [d.message.split("'")[1] for d in found] == ["f", "g"]
+    assert "add 'f@MESH' to the name-to-mesh assignment" in found[0].message
+
+
+def test_a_memory_kind_of_a_computation_is_ignored_with_a_warning() -> None:
+    ok, found = diagnostics(F, spec("f@p0#device,g@p0"))
+    assert ok
+    assert [d.severity for d in found] == ["warning"]
+
+
+def test_unknown_meshes() -> None:
+    ok, found = diagnostics(F, spec("f@p9,g@p0"))
+    assert not ok
+    assert "named computation 'f' needs the mesh \"p9\"" in found[0].message
+
+
+def test_what_is_nested_must_have_been_inlined() -> None:
+    ok, found = diagnostics(
+        """
+        func.func @main(%a: !T) -> !T attributes {topology = #topo} {
+          %0 = mpmd.named_computation<"f"> (%a) (%x: !T) {
+            %1 = mpmd.named_tensor %x name="t" : !T
+            mpmd.return %1 : !T
+          } : (!T) -> !T
+          return %0 : !T
+        }
+        """,
+        spec("f@p0"),
+    )
+    assert not ok
+    assert "still holds named tensor 't'" in found[0].message
+
+
+def test_tokens_are_an_error() -> None:
+    ok, found = diagnostics(
+        """
+        func.func @main(%a: !stablehlo.token) -> !stablehlo.token attributes {topology = #topo} {
+          %0 = mpmd.named_computation<"f"> (%a) (%x: !stablehlo.token) {
+            mpmd.return %x : !stablehlo.token
+          } : (!stablehlo.token) -> !stablehlo.token
+          return %0 : !stablehlo.token
+        }
+        """,
+        spec("f@p0"),
+    )
+    assert not ok
+    assert "takes or returns a token" in found[0].message
+
+
+def test_assigned_names_inside_of_other_ops_are_an_error() -> None:
+    ok, found = diagnostics(
+        """
+        func.func @main(%a: !T, %i: tensor<i32>) -> !T attributes {topology = #topo} {
+          %0 = "stablehlo.case"(%i) ({
+            %1 = mpmd.named_tensor %a name="t" : !T
+            stablehlo.return %1 : !T
+          }) : (tensor<i32>) -> !T
+          return %0 : !T
+        }
+        """,
+        spec("t@p0"),
+    )
+    assert not ok
+    assert "inside of a 'stablehlo.case'" in found[0].message
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_meaning(seed: int) -> None:
+    before = parse(Named(seed, depth=0).module())
+    flat = run_passes(
+        before.clone(), "mpmd-inline-nested-user-exposed-ops{assignment=f@p0,g@p0}"
+    )
+    assert_same_meaning(before, run_passes(flat, spec("f@p0/2,g@p1/1,t@p2")))

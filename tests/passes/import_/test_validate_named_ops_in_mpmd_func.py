@@ -1,0 +1,59 @@
+"""mpmd-validate-named-ops-in-mpmd-func"""
+
+import pytest
+from import_programs import check, diagnostics
+
+from mpmd_trace.ir.diagnostics import MpmdError
+
+PASS = "func.func(mpmd-validate-named-ops-in-mpmd-func)"
+
+NESTED = """
+        func.func @main(%a: !T) -> !T ATTRIBUTES {
+          %0 = mpmd.named_computation<"outer"> (%a) (%x: !T) {
+            %1 = mpmd.named_computation<"inner"> (%x) (%y: !T) {
+              mpmd.return %y : !T
+            } : (!T) -> !T
+            %2 = mpmd.named_tensor %1 name="t" : !T
+            mpmd.return %2 : !T
+          } : (!T) -> !T
+          return %0 : !T
+        }
+        """
+
+
+def test_ops_in_mpmd_functions_and_in_each_other_are_fine() -> None:
+    text = NESTED.replace("ATTRIBUTES", "attributes {topology = #topo}")
+    check(text, PASS, text)
+    assert diagnostics(text, PASS) == (True, [])
+
+
+def test_only_the_outer_op_of_a_plain_function_is_reported() -> None:
+    ok, found = diagnostics(NESTED.replace("ATTRIBUTES", ""), PASS)
+    assert ok  # the pass itself does not fail
+    (error,) = found
+    assert error.severity == "error"
+    assert "named computation 'outer' is in function @main, which has no topology" in error.message
+    with pytest.raises(MpmdError):  # but the pipeline does, in the end
+        check(NESTED.replace("ATTRIBUTES", ""), PASS, "module {}")
+
+
+def test_ops_in_other_regions_are_reported() -> None:
+    ok, found = diagnostics(
+        """
+        func.func @main(%a: !T, %i: tensor<i32>) -> !T attributes {topology = #topo} {
+          %0 = "stablehlo.case"(%i) ({
+            %1 = mpmd.named_tensor %a name="t" : !T
+            %2 = mpmd.named_computation<"f"> (%1) (%x: !T) {
+              mpmd.return %x : !T
+            } : (!T) -> !T
+            stablehlo.return %2 : !T
+          }) : (tensor<i32>) -> !T
+          return %0 : !T
+        }
+        """,
+        PASS,
+    )
+    assert ok
+    assert [d.severity for d in found] == ["error", "error"]
+    assert "named tensor 't' is in the body of a 'stablehlo.case' in @main" in found[0].message
+    assert "named computation 'f' is in the body of a 'stablehlo.case'" in found[1].message

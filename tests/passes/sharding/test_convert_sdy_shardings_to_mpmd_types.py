@@ -1,0 +1,103 @@
+"""`mpmd-convert-sdy-shardings-to-mpmd-types`: section 3.6 of the specification."""
+
+from __future__ import annotations
+
+from util import check, diagnostics, run
+
+PASS = "mpmd-convert-sdy-shardings-to-mpmd-types"
+PRELUDE = """
+!s = !mpmd.mesh_tensor<"s0", tensor<8x6xf32>>
+!sd = !mpmd.mesh_tensor<"s0", tensor<8x6xf32>, sharding=<@mesh, [{"d"}, {}]>>
+sdy.mesh @mesh = <["d"=2]>
+"""
+
+
+def test_example_of_the_specification() -> None:
+    check(
+        """
+func.func public @main(%a: !s {sdy.sharding = #sdy.sharding<@mesh, [{"d"}, {}]>}) ->
+    (!s {sdy.sharding = #sdy.sharding<@mesh, [{"d"}, {}]>})
+    attributes {topology = #mpmd.topology<<"s0" : <["d"=2]>>>} {
+  %f = mpmd.fragment<mesh="s0", origin=["f"], in_shardings=[<@mesh, [{"d"}, {}]>], out_shardings=[<@mesh,
+      [{"d"}, {}]>]> (%a) (%x: tensor<8x6xf32>) { %y =
+      stablehlo.sine %x {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{"d"}, {}]>]>} : tensor<8x6xf32>
+      mpmd.return %y : tensor<8x6xf32> } : (!s) -> !s
+  return %f : !s
+}
+""",
+        PASS,
+        """
+func.func public @main(%a: !sd) -> !sd attributes {topology = #mpmd.topology<<"s0" : <["d"=2]>>>} {
+  %f = mpmd.fragment<mesh="s0", origin=["f"]> (%a) (%x: tensor<8x6xf32>) { %y =
+      stablehlo.sine %x : tensor<8x6xf32> mpmd.return %y : tensor<8x6xf32> } : (!sd) -> !sd
+  return %f : !sd
+}
+""",
+        PRELUDE,
+    )
+
+
+def test_loops_carry_the_sharding_of_their_operands() -> None:
+    text = """
+!a = !mpmd.mesh_tensor<"s0", tensor<8xf32>>
+module {
+  sdy.mesh @m2 = <["d"=2]>
+  func.func public @main(%p: !a {sdy.sharding = #sdy.sharding<@m2, [{"d"}]>}) -> !a
+      attributes {topology = #mpmd.topology<<"s0" : <["d"=2]>>>} {
+    %r = mpmd.for (%p) {iterations = 3 : ui32, sdy.sharding = #sdy.sharding_per_value<[<@m2, [{"d"}]>]>}
+        (%x: !a, %i: tensor<ui32>) {
+      %f = mpmd.fragment<mesh="s0", origin=["f"], in_shardings=[<@m2, [{"d"}]>],
+          out_shardings=[<@m2, [{"d"}]>]> (%x) (%y: tensor<8xf32>) {
+        mpmd.return %y : tensor<8xf32> } : (!a) -> !a
+      mpmd.return %f : !a
+    } : !a
+    return %r : !a
+  }
+}
+"""
+    module = run(text, PASS, "")
+    plain = '!mpmd.mesh_tensor<"s0", tensor<8xf32>>'
+    assert plain not in str(module)
+    assert "sdy.sharding" not in str(module).replace("#sdy.sharding", "")
+
+
+def test_send_and_recv_and_inherent_shardings_stay() -> None:
+    text = """
+!a = !mpmd.mesh_tensor<"s0", tensor<8xf32>>
+module {
+  sdy.mesh @m2 = <["d"=2]>
+  func.func public @main(%p: !a) -> !a attributes {topology = #mpmd.topology<<"s0" : <["d"=2]>>>} {
+    %f = mpmd.fragment<mesh="s0", origin=["f"]> (%p) (%x: tensor<8xf32>) {
+      %k = stablehlo.create_token : !stablehlo.token
+      %t = "stablehlo.send"(%x, %k) {channel_handle = #stablehlo.channel_handle<handle = 1, type = 2>,
+          is_host_transfer = true, sdy.sharding = #sdy.sharding_per_value<[<@m2, []>]>}
+          : (tensor<8xf32>, !stablehlo.token) -> !stablehlo.token
+      %c = sdy.sharding_constraint %x <@m2, [{"d"}]> : tensor<8xf32>
+      %s = stablehlo.sine %c {sdy.sharding = #sdy.sharding_per_value<[<@m2, [{"d"}]>]>} : tensor<8xf32>
+      mpmd.return %s : tensor<8xf32>
+    } : (!a) -> !a
+    return %f : !a
+  }
+}
+"""
+    after = str(run(text, PASS, ""))
+    assert after.count("sdy.sharding_per_value") == 1
+    assert "sdy.sharding_constraint" in after
+
+
+def test_a_transfer_that_would_reshard_is_an_error_but_no_failure() -> None:
+    text = """
+module {
+  sdy.mesh @m2 = <["d"=2]>
+  func.func public @main(%p: !s {sdy.sharding = #sdy.sharding<@m2, [{"d"}, {}]>}) -> (!s, !s)
+      attributes {topology = #mpmd.topology<<"s0" : <["d"=2]>>>} {
+    %t = mpmd.transfer {sdy.sharding = #sdy.sharding_per_value<[<@m2, [{}, {"d"}]>]>} %p : (!s) -> !s
+    %u = mpmd.transfer {sdy.sharding = #sdy.sharding_per_value<[<@m2, [{}, {"d"}]>]>} %p : (!s) -> !s
+    return %t, %u : !s, !s
+  }
+}
+"""
+    succeeded, found = diagnostics(text, PASS, PRELUDE.replace('sdy.mesh @mesh = <["d"=2]>', ""))
+    assert succeeded
+    assert [d.severity for d in found] == ["error"]
+    assert '[{"d"}, {}]' in found[0].message

@@ -1,0 +1,222 @@
+"""`mpmd-shardy-propagation`: section 3.2 of the specification; reducing a program changes nothing."""
+
+from __future__ import annotations
+
+import pytest
+from microbatched_programs import Step
+
+from mpmd_trace.ir.attributes import StringAttr
+from mpmd_trace.ir.diagnostics import MpmdError
+from mpmd_trace.ir.ops import FragmentOp, Module, TransferOp
+from mpmd_trace.passes.manager import run_passes
+from mpmd_trace.passes.sharding import shardy_propagation
+from mpmd_trace.passes.sharding.kinds import Kinds
+from mpmd_trace.passes.sharding.reduction import Reduction, reducible
+from mpmd_trace.passes.sharding.shardy import propagation_pipeline
+from mpmd_trace.passes.sharding.shardy_propagation import ShardyPropagation
+from mpmd_trace.text import parse
+from util import distinct_bodies
+
+
+def propagated(module: Module, whole_up_to: int) -> Module:
+    return run_passes(module.clone(), [ShardyPropagation(whole_up_to=whole_up_to)])
+
+
+@pytest.mark.parametrize("constants", [False, True])
+@pytest.mark.parametrize("split", [False, True])
+@pytest.mark.parametrize(
+    ("stages", "seed", "counters"), [(1, 1, True), (2, 2, False), (3, 3, True), (3, 4, False)]
+)
+def test_a_reduced_program_gives_the_same_shardings(
+    stages: int, seed: int, counters: bool, constants: bool, split: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = parse(Step(stages, 14, seed, counters, constants, split).text())
+    seen: list[int] = []
+
+    def spy(small: Module, diagnostics: object) -> Module | None:
+        seen.append(sum(isinstance(op, FragmentOp) for op in small.main.body))
+        return run(small, diagnostics)  # type: ignore[arg-type]
+
+    run = shardy_propagation.run_shardy
+    whole = propagated(module, 10**9)
+    monkeypatch.setattr(shardy_propagation, "run_shardy", spy)
+    reduced = propagated(module, 0)
+    fragments = sum(isinstance(op, FragmentOp) for op in module.main.body)
+    assert len(seen) == 1, "the reduction was not consistent"
+    if not constants:  # each of those bodies is there once, which may not be worth it
+        assert seen[0] < fragments * 0.5
+    steps = (
+        "mpmd-populate-unreduced-out-sharding,mpmd-enforce-user-shardings,"
+        "mpmd-extract-reshards-from-inter-mesh-transfers,mpmd-convert-sdy-shardings-to-mpmd-types,"
+        "mpmd-convert-sdy-constants,mpmd-simplify-program"
+    )
+    if not constants and not split:  # else shardings inside of bodies, which go away, may differ
+        assert str(whole) == str(reduced)
+    assert str(run_passes(whole, steps)) == str(run_passes(reduced, steps))
+
+
+def test_equal_bodies_are_one_object_afterwards() -> None:
+    module = parse(Step(2, 8, 0).text())
+    assert distinct_bodies(module) > 10
+    assert distinct_bodies(propagated(module, 10**9)) <= 2 * 3 * 2
+
+
+def test_shardings_reach_fragments_transfers_and_results() -> None:
+    text = """
+!a = !mpmd.mesh_tensor<"m0", tensor<8x6xf32>>
+!b = !mpmd.mesh_tensor<"m1", tensor<8x6xf32>>
+module {
+  sdy.mesh @mesh = <["d"=2]>
+  func.func public @main(%p: !a {sdy.sharding = #sdy.sharding<@mesh, [{"d"}, {}]>}, %q: !a) -> (!b, !a)
+      attributes {topology = #mpmd.topology<<"m0" : <["d"=2]>>, <"m1" : <["d"=2]>>>} {
+    %f:2 = mpmd.fragment<mesh="m0", origin=["f"]> (%p, %q) (%x: tensor<8x6xf32>, %z: tensor<8x6xf32>) {
+      %c = stablehlo.constant dense<1.0> : tensor<8x6xf32>
+      %y = stablehlo.add %x, %c : tensor<8x6xf32>
+      %w = stablehlo.add %z, %c : tensor<8x6xf32>
+      mpmd.return %y, %w : tensor<8x6xf32>, tensor<8x6xf32>
+    } : (!a, !a) -> (!a, !a)
+    %t = mpmd.transfer %f#0 : (!a) -> !b
+    return %t, %f#1 : !b, !a
+  }
+}
+"""
+    module = propagated(parse(text), 10**9)
+    fragment, transfer = module.main.body.ops[:2]
+    assert isinstance(fragment, FragmentOp) and isinstance(transfer, TransferOp)
+    assert fragment.in_shardings is not None and fragment.out_shardings is not None
+    wanted = ['<@mesh, [{"d"}, {}]>', "<@mesh, [{}, {}]>"]
+    assert [s.stripped for s in fragment.in_shardings.shardings] == wanted
+    assert [s.stripped for s in fragment.out_shardings.shardings] == wanted
+    assert wanted[0] in transfer.attrs["sdy.sharding"].text
+    assert [d.text for d in module.main.res_attrs] == [
+        '{sdy.sharding = #sdy.sharding<@mesh, [{"d"}, {}]>}',
+        "{}",
+    ]
+    assert sum(op.name == "sdy.constant" for op in fragment.body.walk()) == 2
+    assert "stablehlo.mesh" in module.body.ops[0].attrs
+
+
+def test_meshes_of_different_shape_stop_propagation() -> None:
+    text = """
+!a = !mpmd.mesh_tensor<"m0", tensor<8xf32>>
+!b = !mpmd.mesh_tensor<"m1", tensor<8xf32>>
+module {
+  sdy.mesh @mesh = <["d"=2]>
+  func.func public @main(%p: !a {sdy.sharding = #sdy.sharding<@mesh, [{"d"}]>}) -> !b
+      attributes {topology = #mpmd.topology<<"m0" : <["d"=2]>>, <"m1" : <["d"=4]>>>} {
+    %t = mpmd.transfer %p : (!a) -> !b
+    return %t : !b
+  }
+}
+"""
+    module = propagated(parse(text), 10**9)
+    (transfer,) = [op for op in module.main.body if isinstance(op, TransferOp)]
+    assert "sdy.sharding" not in transfer.attrs
+
+
+def test_functions_with_loops_are_propagated_as_they_are() -> None:
+    text = """
+!a = !mpmd.mesh_tensor<"m0", tensor<8xf32>>
+module {
+  sdy.mesh @mesh = <["d"=2]>
+  func.func public @main(%p: !a {sdy.sharding = #sdy.sharding<@mesh, [{"d"}]>}) -> !a
+      attributes {topology = #mpmd.topology<<"m0" : <["d"=2]>>>} {
+    %r = mpmd.for (%p) {iterations = 3 : ui32} (%x: !a, %i: tensor<ui32>) {
+      %f = mpmd.fragment<mesh="m0", origin=["f"]> (%x) (%y: tensor<8xf32>) {
+        %z = stablehlo.sine %y : tensor<8xf32>
+        mpmd.return %z : tensor<8xf32>
+      } : (!a) -> !a
+      mpmd.return %f : !a
+    } : !a
+    return %r : !a
+  }
+}
+"""
+    module = parse(text)
+    assert not reducible(module.main)
+    after = str(propagated(module, 0))
+    assert 'in_shardings=[<@mesh, [{"d"}]>]' in after
+
+
+def test_errors_of_shardy_are_reported() -> None:
+    text = """
+!a = !mpmd.mesh_tensor<"m0", tensor<8xf32>>
+module {
+  sdy.mesh @mesh = <["d"=2]>
+  func.func public @main(%p: !a) -> !a attributes {topology = #mpmd.topology<<"m0" : <["d"=2]>>>} {
+    return %p : !a
+  }
+}
+"""
+    module = parse(text)
+    module.main.attrs["topology"], module.body.ops[0].props["mesh"] = (
+        module.body.ops[0].props["mesh"],
+        module.main.attrs["topology"],
+    )
+    with pytest.raises(MpmdError):
+        propagated(module, 10**9)
+
+
+def test_the_reduced_program_is_small_and_in_order() -> None:
+    module = parse(Step(4, 40, 5).text())
+    kinds = Kinds(module.main)
+    assert kinds.stable
+    reduction = Reduction(module, module.main, kinds)
+    small = reduction.module.main.body
+    assert len(small.ops) < len(module.main.body.ops) / 6
+    for op in small:
+        for value in op.operands:
+            producer = value.defining_op
+            assert producer is None or producer.is_before(op)
+
+
+def test_pipeline_text_parses_and_leaves_partitioning_out() -> None:
+    text = propagation_pipeline()
+    assert "sdy-user-priority-propagate" in text
+    assert "sdy-insert-explicit-reshards" not in text
+    assert "sdy-save-module" not in text
+
+
+def test_unused_ops_go_and_the_others_are_still_matched() -> None:
+    text = """
+!a = !mpmd.mesh_tensor<"m0", tensor<8xf32>>
+module {
+  sdy.mesh @mesh = <["d"=2]>
+  func.func public @main(%p: !a {sdy.sharding = #sdy.sharding<@mesh, [{"d"}]>}, %q: !a) -> !a
+      attributes {topology = #mpmd.topology<<"m0" : <["d"=2]>>>} {
+    %t = mpmd.transfer %q : (!a) -> !a
+    %u = mpmd.fragment<mesh="m0", origin=["u"]> (%t) (%x: tensor<8xf32>) {
+      %y = stablehlo.sine %x : tensor<8xf32>
+      mpmd.return %y : tensor<8xf32> } : (!a) -> !a
+    %f = mpmd.fragment<mesh="m0", origin=["f"]> (%p) {call_counter = 1 : ui32} (%x: tensor<8xf32>) {
+      %y = stablehlo.cosine %x : tensor<8xf32>
+      mpmd.return %y : tensor<8xf32> } : (!a) -> !a
+    return %f : !a
+  }
+}
+"""
+    module = propagated(parse(text), 10**9)
+    fragment, _ = module.main.body.ops
+    assert isinstance(fragment, FragmentOp)
+    assert fragment.origin[0].name == "f"
+    assert list(fragment.attrs) == ["call_counter"]
+    assert fragment.in_shardings is not None
+
+
+def test_memory_kinds_that_the_verifier_does_not_want_do_not_matter() -> None:
+    text = """
+!a = !mpmd.mesh_tensor<"m0", tensor<8xf32>>
+module {
+  sdy.mesh @mesh = <["d"=2]>
+  func.func public @main(%p: !a {sdy.sharding = #sdy.sharding<@mesh, [{"d"}]>}) -> !a
+      attributes {topology = #mpmd.topology<<"m0" : <["d"=2]>>>} {
+    %t = mpmd.transfer %p : (!a) -> !a
+    return %t : !a
+  }
+}
+"""
+    module = parse(text)
+    module.main.set_arg_attr(0, "mhlo.memory_kind", StringAttr.get("pinned_host"))
+    after = propagated(module, 10**9).main
+    assert list(after.arg_attrs[0].entries) == ["mhlo.memory_kind", "sdy.sharding"]
+    assert '[{"d"}]' in after.res_attrs[0].text

@@ -1,0 +1,151 @@
+"""inline"""
+
+import pytest
+
+from mpmd_trace.passes.inline_calls import has_calls
+from mpmd_trace.text import parse
+from util import check, distinct_bodies, run
+
+PASS = "inline{default-pipeline=canonicalize max-iterations=4}"
+
+
+def test_callees_are_inlined_everywhere_and_vanish() -> None:
+    check(
+        """
+        func.func @main(%a: tensor<4xf32>) -> tensor<4xf32> attributes {topology = #topo} {
+          %0 = func.call @outer(%a) : (tensor<4xf32>) -> tensor<4xf32>
+          %1 = mpmd.named_computation<"f"> (%0) (%x: tensor<4xf32>) {
+            %2 = func.call @inner(%x) : (tensor<4xf32>) -> tensor<4xf32>
+            mpmd.return %2 : tensor<4xf32>
+          } : (tensor<4xf32>) -> tensor<4xf32>
+          return %1 : tensor<4xf32>
+        }
+        func.func private @outer(%a: tensor<4xf32>) -> tensor<4xf32> {
+          %0 = func.call @inner(%a) : (tensor<4xf32>) -> tensor<4xf32>
+          %1 = stablehlo.tanh %0 : tensor<4xf32>
+          return %1 : tensor<4xf32>
+        }
+        func.func private @inner(%a: tensor<4xf32>) -> tensor<4xf32> {
+          %0 = stablehlo.negate %a : tensor<4xf32>
+          return %0 : tensor<4xf32>
+        }
+        """,
+        PASS,
+        """
+        func.func @main(%a: tensor<4xf32>) -> tensor<4xf32> attributes {topology = #topo} {
+          %0 = stablehlo.negate %a : tensor<4xf32>
+          %1 = stablehlo.tanh %0 : tensor<4xf32>
+          %2 = mpmd.named_computation<"f"> (%1) (%x: tensor<4xf32>) {
+            %3 = stablehlo.negate %x : tensor<4xf32>
+            mpmd.return %3 : tensor<4xf32>
+          } : (tensor<4xf32>) -> tensor<4xf32>
+          return %2 : tensor<4xf32>
+        }
+        """,
+    )
+
+
+def test_calls_in_regions_and_passed_through_arguments() -> None:
+    check(
+        """
+        func.func @main(%i: tensor<i32>, %a: tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>) {
+          %0:2 = "stablehlo.case"(%i) ({
+            %1:2 = func.call @f(%a) : (tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>)
+            stablehlo.return %1#0, %1#1 : tensor<4xf32>, tensor<4xf32>
+          }) : (tensor<i32>) -> (tensor<4xf32>, tensor<4xf32>)
+          return %0#0, %0#1 : tensor<4xf32>, tensor<4xf32>
+        }
+        func.func @f(%a: tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>) {
+          %0 = stablehlo.negate %a : tensor<4xf32>
+          return %0, %a : tensor<4xf32>, tensor<4xf32>
+        }
+        """,
+        PASS,
+        """
+        func.func @main(%i: tensor<i32>, %a: tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>) {
+          %0:2 = "stablehlo.case"(%i) ({
+            %1 = stablehlo.negate %a : tensor<4xf32>
+            stablehlo.return %1, %a : tensor<4xf32>, tensor<4xf32>
+          }) : (tensor<i32>) -> (tensor<4xf32>, tensor<4xf32>)
+          return %0#0, %0#1 : tensor<4xf32>, tensor<4xf32>
+        }
+        func.func @f(%a: tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>) {
+          %0 = stablehlo.negate %a : tensor<4xf32>
+          return %0, %a : tensor<4xf32>, tensor<4xf32>
+        }
+        """,
+    )
+
+
+@pytest.mark.parametrize(
+    "callee",
+    [
+        # not here
+        "func.func private @f(%a: tensor<4xf32>) -> tensor<4xf32>",
+        # wants to stay
+        """func.func private @f(%a: tensor<4xf32>) -> tensor<4xf32> attributes {no_inline} {
+             return %a : tensor<4xf32>
+           }""",
+        # recursive
+        """func.func private @f(%a: tensor<4xf32>) -> tensor<4xf32> {
+             %0 = func.call @f(%a) : (tensor<4xf32>) -> tensor<4xf32>
+             return %0 : tensor<4xf32>
+           }""",
+    ],
+)
+def test_calls_that_stay(callee: str) -> None:
+    call = "%0 = func.call @f(%a) : (tensor<4xf32>) -> tensor<4xf32>"
+    if "func.call" in callee:
+        call = "%0 = stablehlo.abs %a : tensor<4xf32>"
+        callee = callee.replace("private ", "")
+    text = f"""
+        func.func @main(%a: tensor<4xf32>) -> tensor<4xf32> {{
+          {call}
+          return %0 : tensor<4xf32>
+        }}
+        """
+    text += callee.replace("(%a: tensor<4xf32>) ->", "(tensor<4xf32>) ->") if "{" not in callee else callee
+    check(text, PASS, text)
+
+
+def test_mpmd_calls_stay() -> None:
+    text = """
+        func.func @main(%a: tensor<4xf32>) -> tensor<4xf32> attributes {topology = #topo} {
+          %0 = mpmd.call @f(%a) : (tensor<4xf32>) -> tensor<4xf32>
+          return %0 : tensor<4xf32>
+        }
+        func.func private @f(%a: tensor<4xf32>) -> tensor<4xf32> attributes {topology = #topo} {
+          %0 = stablehlo.abs %a : tensor<4xf32>
+          return %0 : tensor<4xf32>
+        }
+        """
+    check(text, PASS, text)
+    assert not has_calls(parse('#topo = #mpmd.topology<<"alpha" : <["x"=2]>>>' + text))
+
+
+def test_without_simplification_a_shared_body_stays_shared() -> None:
+    module = run(
+        """
+        func.func @main(%a: tensor<4xf32>) -> tensor<4xf32> attributes {topology = #topo} {
+          %1 = mpmd.named_computation<"f"> (%a) (%x: tensor<4xf32>) {
+            %2 = func.call @inner(%x) : (tensor<4xf32>) -> tensor<4xf32>
+            mpmd.return %2 : tensor<4xf32>
+          } : (tensor<4xf32>) -> tensor<4xf32>
+          return %1 : tensor<4xf32>
+        }
+        func.func private @inner(%a: tensor<4xf32>) -> tensor<4xf32> {
+          %0 = stablehlo.negate %a : tensor<4xf32>
+          return %0 : tensor<4xf32>
+        }
+        """,
+        "mpmd-validate-named-ops-in-mpmd-func",
+    )
+    first = module.main.body.first
+    assert first is not None
+    module.main.body.insert_after(first, first.clone())
+    from mpmd_trace.passes.inline_calls import InlineCalls
+    from mpmd_trace.passes.manager import run_passes
+
+    run_passes(module, [InlineCalls(default_pipeline="")])
+    assert distinct_bodies(module) == 1
+    assert len(module.functions) == 1
