@@ -14,6 +14,7 @@ import numpy as np
 
 from ...ir.attributes import Attribute
 from ...ir.core import Op
+from ...ir.semantics import region_reduction_kind
 from ...ir.types import TensorType
 from ..greedy import Pattern, Rewriter
 from .build import integer, integers, is_static, replace_by_constant
@@ -248,6 +249,20 @@ class _FoldSlice:
         return replace_by_constant(op, constants[0].full[index], rewriter)
 
 
+class _FoldBitwiseReduce:
+    """`and` or `or` over a splat, however many elements, is that of the element and the initial value."""
+
+    op_name: str | None = "stablehlo.reduce"
+
+    def match_and_rewrite(self, op: Op, rewriter: Rewriter) -> bool:
+        kind = region_reduction_kind(op.regions[0]) if len(op.results) == 1 else None
+        constants = _constants(op) if kind in ("and", "or") else None
+        if constants is None or not all(c.is_splat for c in constants):
+            return False
+        element, start = (c.values for c in constants)
+        return replace_by_constant(op, element & start if kind == "and" else element | start, rewriter)
+
+
 class _Limited:
     """Folds that make a constant of at most `limit` elements."""
 
@@ -322,7 +337,7 @@ def folding_patterns(limit: int, floats: bool) -> list[Pattern]:
     always: list[Pattern] = [_FoldElementwise(f"stablehlo.{name}", 1) for name in unary]
     always += [_FoldElementwise(name, 1) for name in _FLOAT_UNARY]
     always += [_FoldSplatShape("stablehlo.transpose"), _FoldTranspose(), _FoldCompare()]
-    always.append(_FoldSelect(limit))
+    always += [_FoldBitwiseReduce(), _FoldSelect(limit)]
     gated: list[Pattern] = [_FoldElementwise(name, 2) for name in _BINARY]
     gated += [_FoldSplatShape(f"stablehlo.{name}") for name in ("broadcast_in_dim", "reshape")]
     gated += [_FoldReshape(), _FoldSlice(), _FoldClamp()]
