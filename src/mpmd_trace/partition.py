@@ -318,7 +318,7 @@ def partition(
     if phases not in ("import", "optimize", "all"):
         raise ValueError(f"phases is 'import', 'optimize' or 'all', not {phases!r}")
     options = check_options(partitioning_options)
-    meshes = {name: MeshAttr.get(axes) for name, axes in named_meshes}
+    meshes = {name: MeshAttr.get((str(a), int(n)) for a, n in axes) for name, axes in named_meshes}
     if not meshes:
         raise MpmdError("the topology has no mesh; give at least one")
     _check_names(meshes, assignment, input_meshes, output_meshes)

@@ -51,7 +51,8 @@ class SchedulingUnitsVerifier(FunctionPass):
                         function,
                         f"Number of {phase} scheduling units in mesh {mesh} does not match expected number "
                         f"for {microbatches} microbatches. Got {found}. A pipeline schedule needs one "
-                        f"{phase} fragment per microbatch: check that no inferred computation or transfer splits "
-                        f"the {phase} pass on this mesh, and that every named computation is inside a call",
+                        f"{phase} fragment per microbatch: check that no inferred computation or transfer "
+                        f"splits the {phase} pass on this mesh, "
+                        f"and that every named computation is inside a call",
                     )
         return False

@@ -77,7 +77,8 @@ class InferMeshPipeline(_Pipeline):
                 f"{{constraints={','.join(self.constraints)} verbose-logging={verbose}}}"
             )
         steps.append(
-            f"mpmd-infer-mesh-convert-reduce-ops{{infer-cross-mesh-reductions={reductions}}}"
+            "mpmd-infer-mesh-convert-reduce-ops"
+            f"{{infer-cross-mesh-reductions={reductions} keep-initial-value=true}}"
         )
         if not self.infer_transfers:
             steps.append(f"mpmd-infer-mesh-validate-src-set-not-empty{{{limit}}}")

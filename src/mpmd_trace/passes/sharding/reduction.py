@@ -8,9 +8,9 @@ it is enough to propagate in a program that has one fragment of each kind (`kind
         becomes  a1 = b0(p, y1); a2 = b(p, y2, a1); a3 = b(p, y3, a2); a256 = b(p, y256, a3)
 
 The first op of each kind is kept.  Its operands are taken from the first ops of their kinds, which come
-earlier, so the small program is in order.  Ops that differ from the first of their kind in constants are kept,
-too, for their bodies.  Afterwards `Reduction.spread` copies shardings and bodies to the big program, provided
-that both ends of each of its edges get a pair of shardings that an edge of the small program has.
+earlier, so the small program is in order.  Ops that differ from the first of their kind in constants are
+kept, too, for their bodies.  Afterwards `Reduction.spread` copies shardings and bodies to the big program,
+provided that both ends of each of its edges get a pair of shardings that an edge of the small program has.
 """
 
 from __future__ import annotations
@@ -105,12 +105,6 @@ class Reduction:
                 returned.append(mapping[key[0]])
                 dicts.append(attributes)
             self.result_of.append(kept[key])
-        # Results of ops that are there for their bodies are not read by anybody; keep the ops alive.
-        extra = [op for op in self.kept if self.op_of[op] is not op and op.has_uses]
-        for op in extra:
-            value = next(r for r in op.results if r.has_uses)
-            returned.append(mapping[value])
-            dicts.append(DictAttr.get({}))
         block.append(make_return(returned, "func.return"))
         self.body = block
         small = Module(resources=module.resources)
@@ -167,7 +161,7 @@ class Reduction:
         return True
 
     def _unused_can_go(self, new_ops: dict[Op, Op]) -> bool:
-        """Whether the ops that propagation removed, because nobody used them, are unused in the big program."""
+        """Whether what propagation removed, because nobody used it, is unused in the big program."""
         for op, target in self.op_of.items():
             gone = target not in new_ops
             if gone and any(self.op_of.get(user) in new_ops for user in op.users):
@@ -179,7 +173,7 @@ class Reduction:
         return True
 
     def _consistent(self, done: FuncOp, new_ops: dict[Op, Op]) -> bool:
-        """Whether the shardings at both ends of every edge are a pair that an edge of the small program has."""
+        """Whether the shardings at both ends of every edge are a pair that a small program's edge has."""
         made: dict[Value, Attribute | None] = {}
         wanted: dict[Op, tuple[TensorShardingAttr | None, ...]] = {}
         for arg, i in self.arg_of.items():
