@@ -73,7 +73,7 @@ def _is_native(function: FuncOp) -> bool:
 
 def canonicalization_patterns() -> Sequence[Pattern]:
     """The rewrites that the dialect registers with `canonicalize`."""
-    return [_Bypass(), _NoTransfer(), _TransferChain(), _BroadcastChain(), _ReduceChain()]
+    return [_Bypass(), _TransferChain(), _NoTransfer(), _BroadcastChain(), _ReduceChain()]
 
 
 class _Bypass:

@@ -12,7 +12,7 @@ from ..ir.ops import Module
 from .base import Pass
 from .registry import build
 
-__all__ = ["PassManager", "PassRun", "run_passes"]
+__all__ = ["PassManager", "PassRun", "run_passes", "verify_after"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +34,7 @@ class PassManager:
 
     `run` works on the module in place.  It raises `MpmdError` with all diagnostics collected so far when a
     pass fails; `error_is_failure` makes an error diagnostic of a pass that did not fail raise at the end.
+    `verify` checks the module after each pass that changed it; one that leaves an invalid module has failed.
     """
 
     def __init__(
@@ -42,11 +43,13 @@ class PassManager:
         hooks: Sequence[Hook] = (),
         *,
         error_is_failure: bool = True,
+        verify: bool = False,
         first_index: int = 0,
     ) -> None:
         self.passes = build(pipeline)
         self.hooks = list(hooks)
         self.error_is_failure = error_is_failure
+        self.verify = verify
         self.first_index = first_index
         self.runs: list[PassRun] = []
         self.diagnostics = Diagnostics()
@@ -70,6 +73,8 @@ class PassManager:
                 changed = True
             record = PassRun(self.first_index + len(self.runs), one.spec, changed, time.process_time() - started)
             self.runs.append(record)
+            if self.verify and changed and not self.diagnostics.failed:
+                verify_after(one, module, self.diagnostics)
             if self.diagnostics.failed:
                 if not self.diagnostics.errors:
                     self.diagnostics.error(None, f"{one.name} failed without saying why")
@@ -79,6 +84,18 @@ class PassManager:
         if self.error_is_failure and self.diagnostics.errors:
             raise MpmdError(list(self.diagnostics))
         return self.runs
+
+
+def verify_after(one: Pass, module: Module, diagnostics: Diagnostics) -> None:
+    """Check the module that a pass left behind; the pass has failed when it is not valid."""
+    from ..ir.verifier import verify
+
+    problems = verify(module)
+    if problems:
+        diagnostics.found += [
+            dataclasses.replace(p, message=f"{p.message} (after {one.name})") for p in problems
+        ]
+        diagnostics.fail()
 
 
 def run_passes(module: Module, pipeline: str | Sequence[str | Pass], hooks: Sequence[Hook] = ()) -> Module:

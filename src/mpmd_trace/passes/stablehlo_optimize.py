@@ -15,10 +15,6 @@ from ..ir.diagnostics import Diagnostics
 from ..ir.ops import FuncOp, Module
 from .base import FunctionPass, option
 from .greedy import Pattern, apply_greedily, walk_mutable
-from .stablehlo.arithmetic import arithmetic_patterns
-from .stablehlo.folding import folding_patterns
-from .stablehlo.regions import region_patterns
-from .stablehlo.shapes import shape_patterns
 
 __all__ = ["StablehloOptimize"]
 
@@ -83,6 +79,12 @@ class StablehloOptimize(FunctionPass):
 
 
 def _patterns(limit: int, floats: bool) -> list[Pattern]:
+    # Here, because they need numpy, and listing the passes should not.
+    from .stablehlo.arithmetic import arithmetic_patterns
+    from .stablehlo.folding import folding_patterns
+    from .stablehlo.regions import region_patterns
+    from .stablehlo.shapes import shape_patterns
+
     return [
         *folding_patterns(limit, floats),
         *arithmetic_patterns(),

@@ -75,7 +75,10 @@ def test_transfers_imply_reductions() -> None:
         for p in InferMeshPipeline(infer_transfers=True).passes()
         if p.name == "mpmd-infer-mesh-convert-reduce-ops"
     )
-    assert convert.spec == "mpmd-infer-mesh-convert-reduce-ops{infer-cross-mesh-reductions=true}"
+    assert convert.spec == (
+        "mpmd-infer-mesh-convert-reduce-ops"
+        "{infer-cross-mesh-reductions=true keep-initial-value=true}"
+    )
 
 
 def test_the_parameters_of_inference() -> None:

@@ -1,7 +1,7 @@
 """mpmd-infer-mesh-assign-using-input-output-constraints"""
 
-from infer_mesh_programs import check, diagnostics
 import pytest
+from infer_mesh_programs import check, diagnostics
 
 PASS = "mpmd-infer-mesh-assign-using-input-output-constraints"
 

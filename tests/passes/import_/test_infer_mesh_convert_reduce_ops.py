@@ -1,10 +1,10 @@
 """mpmd-infer-mesh-convert-reduce-ops"""
 
-from infer_mesh_programs import check
 import pytest
+from infer_mesh_programs import check
 
-from mpmd_trace.ir.core import Op, make_op
 from mpmd_trace.ir.attributes import parse_attribute
+from mpmd_trace.ir.core import Op, make_op
 from mpmd_trace.ir.types import parse_type
 from mpmd_trace.passes.import_.reductions import is_neutral
 
@@ -46,9 +46,8 @@ def test_initial_values_that_matter_are_kept_on_request(value: str) -> None:
 
 def constant(text: str, element: str) -> Op:
     type = parse_type(f"tensor<{element}>")
-    return make_op(
-        "stablehlo.constant", [], [type], props={"value": parse_attribute(f"dense<{text}> : tensor<{element}>")}
-    )
+    value = parse_attribute(f"dense<{text}> : tensor<{element}>")
+    return make_op("stablehlo.constant", [], [type], props={"value": value})
 
 
 @pytest.mark.parametrize(

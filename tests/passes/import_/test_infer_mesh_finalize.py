@@ -1,7 +1,7 @@
 """mpmd-infer-mesh-finalize"""
 
-from infer_mesh_programs import check, diagnostics, run
 import pytest
+from infer_mesh_programs import check, diagnostics, run
 
 PASS = "mpmd-infer-mesh-finalize"
 INPUT = """
@@ -209,31 +209,29 @@ def test_same_mesh_pairs_vanish_and_sets_are_cleared() -> None:
 
 def test_inputs_go_to_the_smallest_mesh_by_name() -> None:
     """Not in pipeline order: m10 is before m2."""
+    aliases = """
+        !m2 = !mpmd.mesh_tensor<"m2", tensor<4xf32>>
+        !m10 = !mpmd.mesh_tensor<"m10", tensor<4xf32>>
+        !host = !mpmd.mesh_tensor<"m2", tensor<4xf32>, memory_kind="pinned_host">
+        #meshes = #mpmd.topology<<"m2" : <["d"=4]>>, <"m10" : <["d"=4]>>>
+    """
     check(
-        """
-        func.func @main(%a: tensor<4xf32>,
-            %b: tensor<4xf32>)
-            -> (!mpmd.mesh_tensor<"m2", tensor<4xf32>>, !mpmd.mesh_tensor<"m10", tensor<4xf32>>, !mpmd.mesh_tensor<"m2", tensor<4xf32>, memory_kind="pinned_host">)
-            attributes {topology = #mpmd.topology<<"m2" : <["d"=4]>>, <"m10" : <["d"=4]>>>} {
-          %0 = mpmd.assign %a : (tensor<4xf32>) -> !mpmd.mesh_tensor<"m2", tensor<4xf32>>
-          %1 = mpmd.assign %a : (tensor<4xf32>) -> !mpmd.mesh_tensor<"m10", tensor<4xf32>>
-          %2 = mpmd.assign %b : (tensor<4xf32>) -> !mpmd.mesh_tensor<"m2", tensor<4xf32>,
-              memory_kind="pinned_host">
-          return %0, %1, %2 : !mpmd.mesh_tensor<"m2", tensor<4xf32>>, !mpmd.mesh_tensor<"m10",
-              tensor<4xf32>>, !mpmd.mesh_tensor<"m2", tensor<4xf32>, memory_kind="pinned_host">
+        aliases
+        + """
+        func.func @main(%a: tensor<4xf32>, %b: tensor<4xf32>) -> (!m2, !m10, !host)
+            attributes {topology = #meshes} {
+          %0 = mpmd.assign %a : (tensor<4xf32>) -> !m2
+          %1 = mpmd.assign %a : (tensor<4xf32>) -> !m10
+          %2 = mpmd.assign %b : (tensor<4xf32>) -> !host
+          return %0, %1, %2 : !m2, !m10, !host
         }
         """,
-        'mpmd-infer-mesh-finalize{infer-transfers=false}',
-        """
-        func.func @main(%arg0: !mpmd.mesh_tensor<"m10", tensor<4xf32>>,
-            %arg1: !mpmd.mesh_tensor<"m2", tensor<4xf32>, memory_kind="pinned_host">)
-            -> (!mpmd.mesh_tensor<"m2", tensor<4xf32>>, !mpmd.mesh_tensor<"m10", tensor<4xf32>>,
-                !mpmd.mesh_tensor<"m2", tensor<4xf32>, memory_kind="pinned_host">)
-            attributes {topology = #mpmd.topology<<"m2" : <["d"=4]>>, <"m10" : <["d"=4]>>>} {
-          %0 = mpmd.transfer %arg0 : (!mpmd.mesh_tensor<"m10", tensor<4xf32>>)
-              -> !mpmd.mesh_tensor<"m2", tensor<4xf32>>
-          return %0, %arg0, %arg1 : !mpmd.mesh_tensor<"m2", tensor<4xf32>>, !mpmd.mesh_tensor<"m10",
-              tensor<4xf32>>, !mpmd.mesh_tensor<"m2", tensor<4xf32>, memory_kind="pinned_host">
+        PASS,
+        aliases
+        + """
+        func.func @main(%a: !m10, %b: !host) -> (!m2, !m10, !host) attributes {topology = #meshes} {
+          %0 = mpmd.transfer %a : (!m10) -> !m2
+          return %0, %a, %b : !m2, !m10, !host
         }
         """,
     )

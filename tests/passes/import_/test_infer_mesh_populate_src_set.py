@@ -6,7 +6,7 @@ PASS = "mpmd-infer-mesh-populate-src-set"
 
 
 def test_sources() -> None:
-    """Arguments can be where they are needed; a fragment result on its mesh and where it is transferred to."""
+    """Arguments can be where they are needed, a fragment result where it is and where it is sent."""
     check(
         """
         func.func @main(%a: !T {use=<"p1"["s"], "p0">},

@@ -11,7 +11,7 @@ import re
 from ...ir.bodies import fingerprint, remembered
 from ...ir.core import BlockArg, OpResult, Region, Value
 
-__all__ = ["abstract_text", "result_labels"]
+__all__ = ["abstract_text", "operand_labels", "result_labels"]
 
 _HIDDEN = re.compile(
     r'("(?:stablehlo\.constant|sdy\.constant)"\(\)|"stablehlo\.slice"\([^()]*\)) <\{.*\}>(?= )'
@@ -52,3 +52,43 @@ def _labels(body: Region) -> tuple[int, ...]:
             key = (op.name, props, attrs, operands, unique, result.index, result.type)
             known[result] = number(key)
     return tuple(known[v] if isinstance(v, BlockArg | OpResult) else -1 for v in body.returned)
+
+
+_LOOK_AHEAD = 2
+
+
+def operand_labels(body: Region) -> tuple[int, ...]:
+    """Per argument a number; those with equal ones are read alike for the next few ops.
+
+    A fragment that adds up the gradients of all microbatches reads each of them at another place of a long
+    chain.  All but the ends of the chain look the same from a few ops away.
+    """
+    return remembered(body, "operand labels", lambda: _operand_labels(body))
+
+
+def _operand_labels(body: Region) -> tuple[int, ...]:
+    numbers: dict[object, int] = {}
+    block = body.block
+    terminator = block.terminator
+    looks = {
+        op: (op.name, tuple(sorted((k, v.text) for k, v in op.props.items())))
+        for op in block
+        if op is not terminator and op.name not in _HIDDEN_OPS
+    }
+    values: list[Value] = [*block.args, *(r for op in block for r in op.results)]
+    labels: dict[Value, int] = {v: numbers.setdefault(v.type, len(numbers)) for v in values}
+    for _ in range(_LOOK_AHEAD):
+        fresh: dict[Value, int] = {}
+        for value in values:
+            readers = set()
+            for use in value.uses:
+                op = use.owner
+                if op is terminator:
+                    readers.add(("return", use.index, 0))
+                    continue
+                results = tuple(labels.get(r, -1) for r in op.results)
+                readers.add((looks.get(op, op.name), use.index, results))  # type: ignore[arg-type]
+            key = (value.type, frozenset(readers))
+            fresh[value] = numbers.setdefault(key, len(numbers))
+        labels = fresh
+    return tuple(labels[a] for a in block.args)

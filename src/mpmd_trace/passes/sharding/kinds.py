@@ -15,7 +15,7 @@ from ...ir.bodies import fingerprint
 from ...ir.core import Op, OpResult, Region, Value
 from ...ir.ops import FragmentOp, FuncOp, local_type
 from ...ir.types import TensorType, Type
-from .body_labels import abstract_text, result_labels
+from .body_labels import abstract_text, operand_labels, result_labels
 
 __all__ = ["Kinds", "is_scalar"]
 
@@ -84,6 +84,7 @@ class Kinds:
         """What each op is by itself, and which microbatch it belongs to."""
         self.op, self.value, self.body = {}, {}, {}
         self._labels: dict[Op, tuple[int, ...]] = {}
+        self._roles: dict[Op, tuple[int, ...]] = {}
         self._counter: dict[Op, int | None] = {}
         texts: dict[str, Region] = {}
         same: dict[Region, Region] = {}
@@ -96,10 +97,11 @@ class Kinds:
                 text = abstract_text(same[op.body])
                 look: Hashable = (op.mesh, op.in_shardings, op.out_shardings, types, text)
                 self._labels[op] = result_labels(same[op.body])
+                self._roles[op] = operand_labels(same[op.body])
                 self._counter[op] = op.call_counter
             else:
                 look = ("transfer", op.attrs.get("sdy.sharding"), types, op.operand(0).type)
-                self._labels[op] = (0,)
+                self._labels[op] = self._roles[op] = (0,)
                 source = op.operand(0).defining_op
                 self._counter[op] = None if source is None else self._counter[source]
             self.op[op] = self._number(look)
@@ -171,8 +173,8 @@ class Kinds:
             if owner is terminator:
                 found.add((-1, self._results[use.index]))
             elif isinstance(inputs[owner][use.index], int):
-                found.add((-2 - self._look[owner], use.index))
+                found.add((-2 - self._look[owner], self._roles[owner][use.index]))
             else:
-                found.add((kinds[owner], use.index))
+                found.add((kinds[owner], self._roles[owner][use.index]))
             use = use.next
         return self._number(frozenset(found))

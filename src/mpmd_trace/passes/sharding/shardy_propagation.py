@@ -32,7 +32,7 @@ class ShardyPropagation(Pass):
     summary: ClassVar[str] = "run Shardy's sharding propagation through fragments and transfers"
 
     #: Programs with at most so many ops, bodies of fragments counted for each fragment, are not reduced.
-    whole_up_to: int = 20_000
+    whole_up_to: int = 5_000
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
         functions = [f for f in module.functions if not f.is_declaration]

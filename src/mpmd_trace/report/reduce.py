@@ -1,0 +1,411 @@
+"""Shrinks a module to a small one that is still interesting: delta debugging over everything in it.
+
+    small = reduce(module, lambda text: "error" in run_my_tool(text))
+
+Every module that is tried is valid MLIR.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import cast
+
+from ..ir.attributes import ArrayAttr, SymbolRefAttr, TensorShardingPerValueAttr, parse_attribute
+from ..ir.core import Block, Op, Region, Value, make_op
+from ..ir.diagnostics import MpmdError
+from ..ir.ops import FuncOp, Module
+from ..ir.types import TensorType
+from ..ir.verifier import verify
+
+__all__ = ["Reduction", "reduce"]
+
+#: Attributes without which a function is a different kind of thing.
+_KEPT = frozenset({"topology", "mesh_shape"})
+_CALLS = ("mpmd.call", "mpmd.fragment_call", "func.call")
+
+
+@dataclasses.dataclass(frozen=True)
+class Reduction:
+    """The smallest module found, its text, and how many modules were tried."""
+
+    module: Module
+    text: str
+    tried: int
+
+
+def reduce(
+    module: Module,
+    interesting: Callable[[str], bool],
+    say: Callable[[str], None] = lambda _: None,
+    *,
+    rounds: int = 10,
+) -> Reduction:
+    """Make the module smaller as long as `interesting` says yes to its text; `module` is not changed.
+
+    Raises `MpmdError` when the module itself is not interesting.
+    """
+    reducer = _Reducer(module.clone(), interesting, say)
+    if not reducer.accepts(reducer.module):
+        raise MpmdError("the module is not interesting to begin with: the check must succeed on it")
+    for number in range(rounds):
+        before = reducer.text
+        for name, things, drop in _PHASES:
+            reducer.shrink(name, things, drop)
+        say(f"round {number + 1}: {count_ops(reducer.module)} ops, {reducer.tried} modules tried")
+        if reducer.text == before:
+            break
+    return Reduction(reducer.module, reducer.text, reducer.tried)
+
+
+def count_ops(module: Module) -> int:
+    """The number of ops, the module itself not counted."""
+    return sum(1 for _ in module.walk()) - 1
+
+
+_Things = Callable[[Module], "list[_Thing]"]
+_Drop = Callable[[Module, "list[_Thing]"], None]
+#: An op, or number `index` of something of an op (an operand, a result ...), or something with a name.
+_Thing = tuple[Op, int, str]
+
+
+class _Reducer:
+    def __init__(self, module: Module, interesting: Callable[[str], bool], say: Callable[[str], None]) -> None:
+        self.module = module
+        self.interesting = interesting
+        self.say = say
+        self.text = ""
+        self.tried = 0
+        self.seen: dict[str, bool] = {}
+
+    def accepts(self, candidate: Module) -> bool:
+        """Whether the candidate is valid and interesting; if so it is the new module."""
+        from ..jax_compat.mlir import prettify_or_fail
+
+        if verify(candidate):
+            return False
+        try:
+            text = prettify_or_fail(candidate.to_generic())
+        except MpmdError:
+            return False
+        if text not in self.seen:
+            self.tried += 1
+            self.seen[text] = self.interesting(text)
+        if not self.seen[text]:
+            return False
+        self.module, self.text = candidate, text
+        return True
+
+    def shrink(self, name: str, things: _Things, drop: _Drop) -> None:
+        """Drop as many of the things as possible: all, halves, quarters ..., one by one, last ones first."""
+        base = self.module
+        count = len(things(base))
+        gone: set[int] = set()
+        size = count
+        while size > 0:
+            for end in range(count, 0, -size):
+                part = set(range(max(0, end - size), end)) - gone
+                if part and self._try(base, things, drop, gone | part):
+                    gone |= part
+            size //= 2
+        if gone:
+            self.say(f"  {name}: {len(gone)} of {count} gone, {count_ops(self.module)} ops left")
+
+    def _try(self, base: Module, things: _Things, drop: _Drop, numbers: set[int]) -> bool:
+        candidate = base.clone()
+        found = things(candidate)
+        try:
+            drop(candidate, [found[i] for i in sorted(numbers)])
+        except (RuntimeError, ValueError, LookupError):  # a value is still used, a body would be empty ...
+            return False
+        return self.accepts(candidate)
+
+
+# What there is to drop, and how.
+
+
+def _mutable_ops(module: Module) -> Iterator[Op]:
+    """Ops of function bodies, at any depth that is not frozen."""
+
+    def inside(region: Region) -> Iterator[Op]:
+        for block in region.blocks:
+            for op in block:
+                yield op
+                for nested in op.regions:
+                    if not nested.frozen:
+                        yield from inside(nested)
+
+    for function in module.functions:
+        for region in function.regions:
+            yield from inside(region)
+
+
+def _symbols(module: Module) -> list[_Thing]:
+    return [(op, 0, "") for op in module.body]
+
+
+def _drop_symbols(module: Module, things: Sequence[_Thing]) -> None:
+    for op, _, _ in things:
+        op.drop_all_references()
+        op._detach()
+
+
+def _function_ops(module: Module) -> list[_Thing]:
+    return [(op, 0, "") for op in _mutable_ops(module) if not op.is_terminator]
+
+
+def _drop_ops(module: Module, things: Sequence[_Thing]) -> None:
+    for op, _, _ in reversed(things):
+        for result in op.results:
+            if result.has_uses:
+                result.replace_all_uses_with(_substitute(op, result))
+        op.drop_all_references()
+        op._detach()
+
+
+def _substitute(op: Op, result: Value) -> Value:
+    """A value of the type of the result that is there before the op; a new argument or constant if need be."""
+    for value in op.operands:
+        if value.type is result.type:
+            return value
+    block = op.block
+    assert block is not None
+    while True:
+        for arg in block.args:
+            if arg.type is result.type:
+                return arg
+        parent = block.parent_op
+        if parent is None or parent.block is None or isinstance(parent, FuncOp):
+            break
+        block = parent.block
+    constant = _constant(result)
+    if constant is not None:
+        assert op.block is not None
+        return op.block.insert_before(op, constant).results[0]
+    function = block.parent_op
+    if not isinstance(function, FuncOp):
+        raise ValueError("no value of that type")
+    arg = function.body.add_arg(result.type)
+    function.refresh_type()
+    return arg
+
+
+def _constant(value: Value) -> Op | None:
+    """An op that makes zeros of the type of the value, if it is a plain tensor."""
+    type = value.type
+    if not isinstance(type, TensorType) or type.shape is None or min(type.shape, default=0) < 0:
+        return None
+    element = type.element
+    zero = "0.0" if element[0] in "fb" else "false" if element == "i1" else "0"
+    if not (element[0] in "fb" or element.lstrip("us").startswith("i")):
+        return None
+    props = {"value": parse_attribute(f"dense<{zero}> : {type}")}
+    return make_op("stablehlo.constant", [], [type], props=props)
+
+
+def _body_ops(module: Module) -> list[_Thing]:
+    found = []
+    for op in _mutable_ops(module):
+        for region in op.regions:
+            if region.frozen:
+                found += [(op, i, "") for i, n in enumerate(region.block) if not n.is_terminator]
+    return found
+
+
+def _drop_body_ops(module: Module, things: Sequence[_Thing]) -> None:
+    for op, numbers in _by_op(things):
+        body = op.regions[0].clone()
+        ops = list(body.block)
+        for i in reversed(numbers):
+            nested = ops[i]
+            for result in nested.results:
+                if result.has_uses:
+                    result.replace_all_uses_with(_substitute(nested, result))
+            nested.drop_all_references()
+            nested._detach()
+        op.regions[0] = body.freeze()
+
+
+def _by_op(things: Sequence[_Thing]) -> list[tuple[Op, list[int]]]:
+    grouped: dict[Op, list[int]] = {}
+    for op, index, _ in things:
+        grouped.setdefault(op, []).append(index)
+    return list(grouped.items())
+
+
+def _calls_of(module: Module, function: FuncOp) -> list[Op]:
+    found = []
+    for op in _mutable_ops(module):
+        callee = op.attr("callee")
+        if op.name in _CALLS and isinstance(callee, SymbolRefAttr) and callee.name == function.sym_name:
+            found.append(op)
+    return found
+
+
+def _function_results(module: Module) -> list[_Thing]:
+    return [(f, i, "") for f in module.functions if not f.is_declaration for i in range(len(f.type.results))]
+
+
+def _drop_function_results(module: Module, things: Sequence[_Thing]) -> None:
+    for op, numbers in _by_op(things):
+        function = cast(FuncOp, op)
+        for call in _calls_of(module, function):
+            _without_results(call, numbers)
+        function.erase_results(numbers)
+
+
+def _function_arguments(module: Module) -> list[_Thing]:
+    return [
+        (f, arg.index, "")
+        for f in module.functions
+        if not f.is_declaration
+        for arg in f.body.args
+        if not arg.has_uses
+    ]
+
+
+def _drop_function_arguments(module: Module, things: Sequence[_Thing]) -> None:
+    for op, numbers in _by_op(things):
+        function = cast(FuncOp, op)
+        for call in _calls_of(module, function):
+            call.erase_operands(numbers)
+        function.erase_args(numbers)
+
+
+def _region_results(module: Module) -> list[_Thing]:
+    return [
+        (op, result.index, "")
+        for op in _mutable_ops(module)
+        if any(region.frozen for region in op.regions)
+        for result in op.results
+        if not result.has_uses
+    ]
+
+
+def _drop_region_results(module: Module, things: Sequence[_Thing]) -> None:
+    for op, numbers in _by_op(things):
+        body = op.regions[0].clone()
+        body.block.terminator.erase_operands(numbers)
+        op.regions[0] = body.freeze()
+        _without_results(op, numbers)
+
+
+def _region_operands(module: Module) -> list[_Thing]:
+    return [
+        (op, arg.index, "")
+        for op in _mutable_ops(module)
+        for region in op.regions
+        if region.frozen
+        for arg in region.block.args
+    ]
+
+
+def _drop_region_operands(module: Module, things: Sequence[_Thing]) -> None:
+    for op, numbers in _by_op(things):
+        body = op.regions[0].clone()
+        block = body.block
+        for i in numbers:
+            if block.args[i].has_uses:
+                block.args[i].replace_all_uses_with(_other_value(block, i, set(numbers)))
+        block.erase_args(numbers)
+        op.regions[0] = body.freeze()
+        op.erase_operands(numbers)
+        _drop_entries(op, ("arg_attrs", "in_shardings"), numbers)
+
+
+def _other_value(block: Block, index: int, gone: set[int]) -> Value:
+    """What can stand for an argument of a body: another argument of its type, or zeros."""
+    for arg in block.args:
+        if arg.index not in gone and arg.type is block.args[index].type:
+            return arg
+    constant = _constant(block.args[index])
+    if constant is None:
+        raise ValueError("no value of that type")
+    return block.insert_front(constant).results[0]
+
+
+def _without_results(op: Op, numbers: Sequence[int]) -> None:
+    """Replace the op by one without these results, which must be unused."""
+    gone = set(numbers)
+    if any(op.results[i].has_uses for i in gone):
+        raise ValueError("the result is used")
+    kept = [r for r in op.results if r.index not in gone]
+    _drop_entries(op, ("res_attrs", "out_shardings"), numbers)
+    new = make_op(
+        op.name,
+        op.operands,
+        [r.type for r in kept],
+        props=op.props,
+        attrs=op.attrs,
+        regions=op.regions,
+        loc=op.loc,
+    )
+    assert op.block is not None
+    op.block.insert_before(op, new)
+    for old, result in zip(kept, new.results, strict=True):
+        old.replace_all_uses_with(result)
+    op.regions = []
+    op.erase()
+
+
+def _drop_entries(op: Op, names: Sequence[str], numbers: Sequence[int]) -> None:
+    gone = set(numbers)
+    for table in (op.props, op.attrs):
+        for name in names:
+            found = table.get(name)
+            if isinstance(found, ArrayAttr):
+                table[name] = ArrayAttr.get(e for i, e in enumerate(found.elements) if i not in gone)
+            elif isinstance(found, TensorShardingPerValueAttr):
+                table[name] = TensorShardingPerValueAttr.get(
+                    e for i, e in enumerate(found.shardings) if i not in gone
+                )
+
+
+def _operands(module: Module) -> list[_Thing]:
+    """Operands that a function argument can stand for."""
+    found = []
+    for function in module.functions:
+        if function.is_declaration:
+            continue
+        types = {arg.type for arg in function.body.args}
+        for op in function.body:
+            for use in op.operand_uses:
+                if use.value not in function.body.args and use.value.type in types:
+                    found.append((op, use.index, ""))
+    return found
+
+
+def _drop_operands(module: Module, things: Sequence[_Thing]) -> None:
+    for op, index, _ in things:
+        assert op.block is not None
+        wanted = op.operand(index).type
+        op.set_operand(index, next(arg for arg in op.block.args if arg.type is wanted))
+
+
+def _attributes(module: Module) -> list[_Thing]:
+    found = []
+    for function in module.functions:
+        own = [name for name in function.attrs if name not in _KEPT]
+        own += [name for name in ("arg_attrs", "res_attrs") if name in function.props]
+        found += [(function, 0, name) for name in own]
+    return found + [(op, 0, name) for op in _mutable_ops(module) for name in op.attrs]
+
+
+def _drop_attributes(module: Module, things: Sequence[_Thing]) -> None:
+    for op, _, name in things:
+        op.attrs.pop(name, None)
+        if isinstance(op, FuncOp) and name in ("arg_attrs", "res_attrs"):
+            op.props.pop(name, None)
+
+
+_PHASES: list[tuple[str, _Things, _Drop]] = [
+    ("functions", _symbols, _drop_symbols),
+    ("results", _function_results, _drop_function_results),
+    ("ops", _function_ops, _drop_ops),
+    ("ops in bodies", _body_ops, _drop_body_ops),
+    ("results of bodies", _region_results, _drop_region_results),
+    ("operands of bodies", _region_operands, _drop_region_operands),
+    ("operands", _operands, _drop_operands),
+    ("arguments", _function_arguments, _drop_function_arguments),
+    ("attributes", _attributes, _drop_attributes),
+]

@@ -1,0 +1,121 @@
+"""Why is this value on that mesh?"""
+
+import pytest
+
+from mpmd_trace.ir.diagnostics import MpmdError
+from mpmd_trace.ir.ops import Module
+from mpmd_trace.report.explain import explain
+from mpmd_trace.text import parse
+
+TEXT = """
+#topo = #mpmd.topology<<"p0" : <["d"=4]>>, <"p1" : <["d"=4]>>, <"p2" : <["d"=4]>>>
+!T  = tensor<6x2xf32>
+!P0 = !mpmd.mesh_tensor<"p0", tensor<6x2xf32>>
+!P1 = !mpmd.mesh_tensor<"p1", tensor<6x2xf32>>
+!P2 = !mpmd.mesh_tensor<"p2", tensor<6x2xf32>>
+func.func @main(%a: !T loc("params['w']"), %b: !T, %c: !T, %d: !P2, %e: !T) -> (!T, !P0)
+    attributes {topology = #topo} {
+  %0 = stablehlo.add %a, %b : !T loc("jit(f)/scale"("model.py":12:4))
+  %1 = mpmd.assign {origin = "first"} %0 : (!T) -> !P1 loc("model.py":20:1)
+  %2 = mpmd.fragment<mesh="p1", origin=["first"]> (%1) (%x: !T) {
+    %9 = stablehlo.sine %x : !T loc("model.py":21:1)
+    mpmd.return %9 : !T
+  } : (!P1) -> !P1 loc("model.py":20:1)
+  %3 = mpmd.unassign {origin = "first"} %2 : (!P1) -> !T loc("model.py":20:1)
+  %4 = stablehlo.multiply %3, %e : !T loc("jit(f)/loss"("model.py":30:1))
+  %5 = mpmd.call @shardy_mpmdlayer(%c) : (!T) -> !T
+  %6 = mpmd.assign {origin = "second"} %5 : (!T) -> !P0 loc("model.py":40:1)
+  %7 = mpmd.assign {origin = "third"} %c : (!T) -> !P2 loc("model.py":41:1)
+  return %4, %6 : !T, !P0
+}
+func.func private @shardy_mpmdlayer(%x: !T) -> !T attributes {topology = #topo} {
+  %0 = stablehlo.tanh %x : !T loc("model.py":50:1)
+  return %0 : !T
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def module() -> Module:
+    return parse(TEXT)
+
+
+@pytest.mark.parametrize("question", ["model.py:12", "model.py:12:4", "scale", "jit(f)/scale", "add"])
+def test_op_that_a_computation_needs(module: Module, question: str) -> None:
+    found = explain(module, question)
+    (placement,) = found.placements
+    assert placement.meshes == ("p1",)
+    (chain,) = placement.needed
+    assert chain.mesh == "p1"
+    assert chain.steps == ("'stablehlo.add' \"jit(f)/scale\"", "needed (model.py:20:1)")
+    assert '"first"' in chain.reason
+    assert [c.steps[-1] for c in placement.available] == ["input 0 of @main", "input 1 of @main"]
+    text = str(found)
+    assert text.startswith("'stablehlo.add' \"jit(f)/scale\" (model.py:12:4) is on mesh \"p1\"")
+    assert "it is needed on mesh \"p1\"" in text
+
+
+def test_op_that_follows_its_operands(module: Module) -> None:
+    (placement,) = explain(module, "loss").placements
+    assert placement.meshes == ("p1",)
+    assert "no computation asks for it" in placement.rule
+    assert any(c.mesh == "p1" and c.steps[-1] == 'named computation "first"' for c in placement.available)
+
+
+def test_inputs(module: Module) -> None:
+    (by_name,) = explain(module, "params['w']").placements
+    (by_number,) = explain(module, "input 0").placements
+    assert by_name == by_number
+    assert by_name.meshes == ("p1",)
+    (several,) = explain(module, "input 2").placements
+    assert several.meshes == ("p0",)
+    assert {c.mesh for c in several.needed} == {"p0", "p2"}
+    assert "is on the first of them by name and transferred" in several.rule
+    through_call = next(c for c in several.needed if c.mesh == "p0")
+    assert "argument 0 of @layer" in through_call.steps
+    assert "call of @layer" in through_call.steps
+    (assigned,) = explain(module, "input 3").placements
+    assert assigned.meshes == ("p2",)
+
+
+def test_unused_input_takes_the_first_mesh() -> None:
+    text = TEXT.replace("stablehlo.multiply %3, %e", "stablehlo.multiply %3, %3")
+    (placement,) = explain(parse(text), "input 4").placements
+    assert placement.meshes == ("p0",)
+    assert "nothing uses it" in placement.rule
+
+
+def test_ops_of_named_computations(module: Module) -> None:
+    (placement,) = explain(module, "model.py:21").placements
+    assert placement.meshes == ("p1",)
+    assert placement.rule == 'it is part of named computation "first", which is assigned to mesh "p1"'
+
+
+def test_ops_of_callees(module: Module) -> None:
+    (placement,) = explain(module, "tanh").placements
+    assert placement.meshes == ("p0",)
+
+
+def test_the_module_stays_as_it_is(module: Module) -> None:
+    before = str(module)
+    explain(module, "scale")
+    assert str(module) == before
+
+
+def test_nothing_fits(module: Module) -> None:
+    with pytest.raises(MpmdError, match=r"nothing in the module is called or located at 'scal'.*scale"):
+        explain(module, "scal")
+
+
+def test_conflicts() -> None:
+    text = TEXT.replace("stablehlo.multiply %3, %e", "stablehlo.multiply %3, %7").replace(
+        '%7 = mpmd.assign {origin = "third"} %c : (!T) -> !P2 loc("model.py":41:1)', ""
+    )
+    conflict = """
+      %7 = mpmd.unassign {origin = "user_in"} %d : (!P2) -> !T
+      %8 = stablehlo.divide %7, %3 : !T
+      %4 ="""
+    text = text.replace("%4 =", conflict).replace("%3, %7", "%3, %8")
+    (placement,) = explain(parse(text), "divide").placements
+    assert "on different meshes" in placement.rule
+    assert {c.mesh for c in placement.available} == {"p1", "p2"}
