@@ -1,7 +1,7 @@
 """Eight virtual CPU devices for every test, also in the worker processes of pytest-xdist.
 
-JAX fixes the number of devices when it first looks at them, not when it is imported, so this also works when a
-plugin imported it already.  Processes that tests start inherit the settings.
+JAX fixes the number of devices when it first looks at them, not when it is imported, so this also works
+when a plugin imported it already.  Processes that tests start inherit the settings.
 """
 
 import os
@@ -32,6 +32,6 @@ def pytest_configure(config: pytest.Config) -> None:
     except RuntimeError as error:
         if len(jax.devices()) < DEVICES:
             raise pytest.UsageError(
-                f"these tests need {DEVICES} CPU devices, but JAX was started with {len(jax.devices())} before "
-                f"the tests could say so ({error}); run pytest without plugins that use JAX"
+                f"these tests need {DEVICES} CPU devices, but JAX was started with {len(jax.devices())} "
+                f"before the tests could say so ({error}); run pytest without plugins that use JAX"
             ) from None

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh, Mesh
 
-from mpmd_trace.frontend.errors import FrontendError, problem, raise_problems
+from mpmd_trace.frontend.errors import FrontendError, callers_place, problem, raise_problems
 from mpmd_trace.frontend.names import nearest
 from mpmd_trace.ir.diagnostics import Diagnostic
 
@@ -47,6 +47,8 @@ class Config:
     pipeline_schedule: Any
     fragment_merge_rules: tuple[Any, ...]
     fragment_schedule_rules: tuple[Any, ...]
+    #: Where it was made (`file:line`), for messages.
+    where: str | None = None
 
     @property
     def name_to_mesh_assignment(self) -> dict[str, str]:
@@ -140,7 +142,8 @@ def make_config(
     _check_stages(assignments, problems)
     inputs = _prefix(input_mesh_assignment, "input_mesh_assignment", meshes, problems)
     outputs = _prefix(output_mesh_assignment, "output_mesh_assignment", meshes, problems)
-    raise_problems(problems)
+    where = callers_place()
+    raise_problems(problems, where)
     return Config(
         topology=MappingProxyType(meshes),
         assignments=MappingProxyType(assignments),
@@ -150,6 +153,7 @@ def make_config(
         pipeline_schedule=pipeline_schedule,
         fragment_merge_rules=tuple(fragment_merge_rules),
         fragment_schedule_rules=tuple(fragment_schedule_rules),
+        where=where,
     )
 
 
@@ -193,6 +197,15 @@ def _check_devices(
     if isinstance(mesh, AbstractMesh):
         return
     shared: dict[str, list[str]] = {}
+    wrong = [device for device in mesh.devices.flat if not isinstance(device, jax.Device)]
+    if wrong:
+        problems.append(
+            problem(
+                f"the mesh {name!r} has {wrong[0]!r} where a device belongs. Make it of devices in "
+                f"jax.devices(); there are {len(jax.devices())}."
+            )
+        )
+        return
     for device in mesh.devices.flat:
         owner = owners.setdefault(device, name)
         if owner != name:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.metadata
 import importlib.util
 import json
 import os
@@ -45,10 +46,9 @@ def partition_with_cpp(
     Raises `MpmdError` with the reference's message, also when it aborts or takes longer than `timeout` seconds.
     """
     if not available():
-        import jaxlib
-
+        installed = importlib.metadata.version("jaxlib")
         raise MpmdError(
-            f"engine='cpp' needs the partitioner inside jaxlib 0.12 or newer; this is jaxlib {jaxlib.__version__}"
+            f"engine='cpp' needs the partitioner inside jaxlib 0.12 or newer; this is jaxlib {installed}"
         )
     options = {k: v for k, v in dict(partitioning_options or {}).items() if v is not False}
     request = {

@@ -69,7 +69,8 @@ def load_program(where: str, settings: Sequence[str] = ()) -> Program:
     `settings`, as `name=value`, overwrite fields of the program (steps=3).  Raises `MpmdError` that says what
     is wrong with the file, with the place in it, and no traceback of ours.
     """
-    path, _, attribute = where.rpartition(":") if ":" in where and not os.path.exists(where) else (where, "", "")
+    named = ":" in where and not os.path.exists(where)
+    path, _, attribute = where.rpartition(":") if named else (where, "", "")
     module = _import(path)
     if attribute:
         if not hasattr(module, attribute):
@@ -137,6 +138,17 @@ def _guarded(action: Callable[[], Any], path: str) -> Any:
         frames = traceback.extract_tb(error.__traceback__)
         own = [f for f in frames if f.filename == os.path.abspath(path) or f.filename == path]
         last = (own or frames)[-1]
-        place = Location(f'"{os.path.relpath(last.filename)}":{last.lineno}:1')
-        message = f"the program raised {type(error).__name__}: {error}"
-        raise MpmdError([Diagnostic("error", message, place)]) from error
+        raise MpmdError([_raised(error, last)]) from error
+
+
+def user_error(error: Exception) -> Diagnostic | None:
+    """What the user's code raised while we traced or ran it, with its last place there, or None."""
+    from .frontend.errors import is_users
+
+    own = [f for f in traceback.extract_tb(error.__traceback__) if is_users(f.filename)]
+    return _raised(error, own[-1]) if own else None
+
+
+def _raised(error: Exception, frame: traceback.FrameSummary) -> Diagnostic:
+    place = Location(f'"{os.path.relpath(frame.filename)}":{frame.lineno}:1')
+    return Diagnostic("error", f"the program raised {type(error).__name__}: {error}", place)

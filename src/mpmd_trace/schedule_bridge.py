@@ -10,7 +10,9 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from .auto_schedule import AutoSchedule, best_schedule, stage_costs
 from .ir.diagnostics import Diagnostic, MpmdError
+from .ir.ops import Module
 from .passes.optimize.predicates import (
     SCHEDULES,
     Constraints,
@@ -26,7 +28,7 @@ from .schedules import ScheduleError as LibraryError
 if TYPE_CHECKING:
     from .config import Config
 
-__all__ = ["ScheduleChoice", "choose_schedule", "constraints_of"]
+__all__ = ["ScheduleChoice", "choose_schedule", "constraints_of", "settle"]
 
 #: Schedules that run the weight-gradient part apart from the rest, so the backward must be split for them.
 _SPLITS = "mpmd_split_bwd_fragments"
@@ -40,17 +42,24 @@ class ScheduleChoice:
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     predicate: Predicate | None = None
     constraints: Sparse | None = None
+    #: Still to be chosen by `settle`, from the program.
+    auto: AutoSchedule | None = None
 
 
 def choose_schedule(config: Config) -> ScheduleChoice:
-    """The schedule of a configuration: a name of the reference's or of the library's, a `Schedule`, or a
-    comparator `(unit, unit) -> bool` that says which of two fragments of a mesh runs first.
+    """The schedule of a configuration: a name of the reference's or of the library's, a `Schedule`, "auto" or
+    an `AutoSchedule`, or a comparator `(unit, unit) -> bool` that says which of two fragments of a mesh runs
+    first.
 
     Raises `MpmdError` for a name that neither has.
     """
     wanted = config.pipeline_schedule
     if wanted is None:
         return ScheduleChoice(config.partitioning_options.get("mpmd_pipeline_schedule") or "GPipe")
+    if isinstance(wanted, str) and wanted.lower() == "auto":
+        wanted = AutoSchedule()
+    if isinstance(wanted, AutoSchedule):
+        return ScheduleChoice("auto", auto=wanted)
     if isinstance(wanted, str):
         known = find_schedule(wanted)
         if known is not None:
@@ -71,6 +80,23 @@ def choose_schedule(config: Config) -> ScheduleChoice:
     raise MpmdError(
         f"pipeline_schedule is a name, a Schedule or a comparator of two fragments, not {wanted!r}"
     )
+
+
+def settle(choice: ScheduleChoice, imported: Module) -> ScheduleChoice:
+    """The schedule that "auto" stands for, given the program after the import phase.
+
+    Without backward passes over microbatches every schedule is the same one, GPipe.
+    """
+    assert choice.auto is not None
+    costs = stage_costs(imported)
+    if costs is None:
+        return ScheduleChoice("GPipe", {"mpmd_pipeline_schedule": "GPipe"})
+    best = best_schedule(costs, choice.auto.memory_limit).schedule
+    known = find_schedule(best.name) if costs.chunks == 1 else None
+    if known is not None:
+        return ScheduleChoice(known, {"mpmd_pipeline_schedule": known})
+    options = {_SPLITS: True} if best.splits_backward else {}
+    return ScheduleChoice(best.name, options, constraints=constraints_of(lambda p, m, v: best))
 
 
 def _of_library(name: str, make: Callable[[int, int, int | None], Schedule]) -> ScheduleChoice:
@@ -121,6 +147,12 @@ def constraints_of(make: Callable[[int, int, int | None], Schedule]) -> Sparse:
     return constraints
 
 
+#: The units that an action runs.  A backward action takes both parts of a split backward; an input-gradient
+#: action takes the whole backward where the program could not be split.
+_PARTS = {"F": "F", "I": "B", "W": "W", "B": "BW", "O": ""}
+_PARTS_OF_FIRST = {**_PARTS, "I": "", "W": "BW"}
+
+
 def _chain(
     schedule: Schedule, mesh: int, units: Sequence[Unit], stages: Sequence[int]
 ) -> list[list[Unit]]:
@@ -132,6 +164,13 @@ def _chain(
             f"{len(stages)} there ({', '.join(map(str, stages))}); assign as many stages, or choose another "
             "schedule"
         )
+    if len(own) > 1 and stages and tuple(stages) != own and stages[-1] < schedule.stages:
+        wanted = ", ".join(map(str, own))
+        raise ScheduleError(
+            f"schedule '{schedule.name}' has the stages {wanted} on mesh '{units[0].mesh}', but the program has "
+            f"{', '.join(map(str, stages))} there; assign the names as (mesh, stage) so that the meshes of stages "
+            f"0 to {schedule.stages - 1} are number {', '.join(map(str, schedule.placement.mesh_of))}"
+        )
     rank = {stage: i for i, stage in enumerate(stages)}
     waiting: dict[tuple[int, str, int], list[Unit]] = {}
     for unit in units:
@@ -139,11 +178,15 @@ def _chain(
         chunk = rank[unit.stage] if unit.stage is not None else 0
         waiting.setdefault((chunk, kind, unit.counter), []).append(unit)
     chain: list[list[Unit]] = []
+    parts = [_PARTS] * len(own)
+    for chunk, stage in enumerate(own):
+        # Nobody waits for the backward of a stage without inputs: all of it is weight gradient.
+        if not schedule.graph.feeds[stage] and not any(c == chunk and k == "W" for c, k, _ in waiting):
+            parts[chunk] = _PARTS_OF_FIRST
+    chunk_of = {stage: chunk for chunk, stage in enumerate(own)}
     for stage, kind, microbatch in schedule.total_order(mesh):
-        chunk = own.index(stage)
-        # A backward action takes both parts of a split backward; an input-gradient action takes the whole
-        # backward where the program could not be split.
-        for part in {"F": "F", "I": "B", "W": "W", "B": "BW", "O": ""}[kind]:
+        chunk = chunk_of[stage]
+        for part in parts[chunk][kind]:
             found = waiting.pop((chunk, part, microbatch), None)
             if found:
                 chain.append(found)

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
-from .ir.collector import paused_collector
+from .ir.diagnostics import Diagnostic, MpmdError
 from .ir.ops import Module
 from .ir.parser import parse_generic
 
 __all__ = ["parse"]
 
 
-def parse(text: str, *, filename: str = "-", allow_unregistered: bool = False) -> Module:
-    """The module spelled by `text`: pretty or generic MLIR with the mpmd, StableHLO, sdy, func and chlo dialects.
+def parse(
+    text: str,
+    *,
+    filename: str = "-",
+    allow_unregistered: bool = False,
+    diagnostics: list[Diagnostic] | None = None,
+) -> Module:
+    """The module spelled by `text`: pretty or generic MLIR, in any dialect that jaxlib knows.
 
-    `filename` appears in diagnostics.  Raises `MpmdError` with every diagnostic of the parser and verifier.
+    `filename` appears in diagnostics.  Warnings and remarks of the parser go to `diagnostics`.  Raises
+    `MpmdError` with every diagnostic of the parser and verifier.
     """
     from .jax_compat.mlir import to_generic
 
-    generic = to_generic(text, filename=filename, allow_unregistered=allow_unregistered)
-    with paused_collector():
+    generic = to_generic(
+        text, filename=filename, allow_unregistered=allow_unregistered, diagnostics=diagnostics
+    )
+    try:
         return parse_generic(generic)
+    except ValueError as error:
+        raise MpmdError(f"cannot read what MLIR makes of {filename}: {error}") from error

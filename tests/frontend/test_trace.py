@@ -288,6 +288,8 @@ def test_a_name_in_a_conditional_is_an_error_with_its_place() -> None:
 
 
 class _Config:
+    where: str | None = None
+
     def __init__(self, **assigned: tuple[str, int | None]) -> None:
         self.assignments = {n: _Assigned(*a) for n, a in assigned.items()}
 

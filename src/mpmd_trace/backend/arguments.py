@@ -29,6 +29,8 @@ class ArgumentChecker:
         self.array_class: Any = ArrayImpl
         self.expected = [(s.sharding, s.shape, s.dtype) for s in specs]
         self.donated = sorted(plan.donated)
+        #: How the caller can move argument `{index}`.
+        self.remedy = "move it with jax.device_put(x, program.input_shardings[{index}])"
 
     def __call__(self, args: Sequence[Any]) -> list[jax.Array]:
         """The arrays.  Raises `MpmdError` that names every argument that does not fit."""
@@ -102,13 +104,14 @@ class ArgumentChecker:
                     there = ", ".join(str(d.id) for d in sorted(spec.sharding.device_set, key=lambda d: d.id))
                     raise _Misfit(
                         f"is on devices {here}, and the program wants it on mesh '{mesh}' (devices {there}); "
-                        f"move it with jax.device_put(x, program.input_shardings[{index}])"
+                        + self.remedy.format(index=index)
                     )
                 raise _OtherSharding(
                     f"has sharding {x.sharding}, and the program wants {spec.sharding} on mesh '{mesh}'; "
-                    f"move it with jax.device_put(x, program.input_shardings[{index}])"
+                    + self.remedy.format(index=index)
                 )
-            return jax.device_put(x, spec.sharding)
+            # What the program may reuse must not share its buffer with an array that lives on.
+            return jax.device_put(x, spec.sharding, may_alias=False if index in self.plan.donated else None)
         return self._from_host(spec, x, wanted)
 
     def _from_host(self, spec: jax.ShapeDtypeStruct, x: Any, wanted: str) -> jax.Array:

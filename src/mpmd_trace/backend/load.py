@@ -49,6 +49,8 @@ class LoadedProgram:
             placement.spec(plan.slots[s].type, plan.slots[s].memory_kind) for s in plan.results
         )
         self._checker = ArgumentChecker(plan, self.input_specs)
+        # What is returned as it came lives on.
+        self._donated = sorted(plan.donated.difference(plan.results))
 
     @property
     def input_shardings(self) -> tuple[NamedSharding, ...]:
@@ -59,6 +61,10 @@ class LoadedProgram:
     def output_shardings(self) -> tuple[NamedSharding, ...]:
         """Where each result will be."""
         return tuple(s.sharding for s in self.output_specs)
+
+    def explain_placing(self, remedy: str) -> None:
+        """Say in messages how to move an argument; `{index}` in the text is its number."""
+        self._checker.remedy = remedy
 
     @property
     def topology(self) -> dict[str, Mesh]:
@@ -73,14 +79,24 @@ class LoadedProgram:
         Raises:
             MpmdError: naming every argument that does not fit, and what to do about it.
         """
-        return self.runtime.run(self._checker(args))
+        results = self.runtime.run(self._checker(args))
+        self._give_up(args)
+        return results
+
+    def _give_up(self, args: Sequence[Any]) -> None:
+        """Donated arrays are gone, also those that had to be placed first and so were not reused."""
+        for i in self._donated:
+            if isinstance(args[i], jax.Array) and not args[i].is_deleted():
+                args[i].delete()
 
     def measure(self, *args: Any) -> tuple[list[jax.Array], Timeline]:
         """The results, and when each instruction ran on each mesh.
 
         Every mesh has a thread that waits for each of its programs; this is slower than a plain call.
         """
-        return measure(self.runtime, self._checker(args))
+        found = measure(self.runtime, self._checker(args))
+        self._give_up(args)
+        return found
 
     def cost_analysis(self) -> dict[str, Any]:
         """XLA's estimates: sums over all devices for one call, and per program for one device and run.

@@ -7,9 +7,9 @@ import sys
 from typing import Any
 
 from ..ir.diagnostics import MpmdError
-from .talk import say
+from .talk import data, say
 
-__all__ = ["diff_snapshots", "dump_program", "list_passes", "show_program"]
+__all__ = ["diff_snapshots", "dump_program", "list_passes", "print_passes", "show_program"]
 
 
 def dump_program(file: str, out: str, debug_info: bool) -> list[dict[str, Any]]:
@@ -85,7 +85,7 @@ def list_passes(name: str | None) -> list[dict[str, Any]]:
     from ..passes import registry
     from ..passes.options import nearest
 
-    registry.pass_class("")  # fills the tables
+    registry.fill()
     found = []
     for kind, table in (("pass", registry.PASSES), ("pipeline", registry.PIPELINES)):
         for key in table:
@@ -108,6 +108,18 @@ def list_passes(name: str | None) -> list[dict[str, Any]]:
         raise MpmdError(f"there is no pass or pipeline '{name}'{nearest(name, known)}")
     sys.stdout.flush()
     return found
+
+
+def print_passes(name: str | None, json: bool) -> None:
+    """`passes`: the list as text or JSON."""
+    found = list_passes(name)
+    if json:
+        data(found)
+        return
+    for entry in found:
+        data(f"{entry['name']}\n    {entry['summary']}")
+        for option in entry["options"]:
+            data(f"      {option['name']}={option['default']}  ({option['type']}) {option['help']}")
 
 
 def _default(value: Any) -> Any:

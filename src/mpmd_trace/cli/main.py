@@ -65,6 +65,51 @@ def show(
 
 
 @app.command()
+def compare(
+    file: File,
+    lines: Annotated[int, typer.Option(help="How many lines of a difference to print.")] = 60,
+    execute: Annotated[bool, typer.Option(help="Also run what both engines make.")] = True,
+    json: Json = False,
+) -> None:
+    """Partition with this package and with jaxlib's C++ partitioner; show where they differ."""
+    from .compare import compare_program
+
+    report = compare_program(file, lines=lines, execute=execute)
+    if json:
+        data(report)
+
+
+@app.command()
+def plan(
+    file: File,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Measure the program's parts instead of asking XLA.")
+    ] = False,
+    microbatches: Annotated[str, typer.Option(help="Numbers of microbatches to try: 4,8,16.")] = "",
+    memory_limit: Annotated[float | None, typer.Option(help="MiB that a device may hold.")] = None,
+    tflops: Annotated[float | None, typer.Option(help="A device's speed in TFLOP/s.")] = None,
+    gbytes: Annotated[float | None, typer.Option(help="A device's memory bandwidth in GB/s.")] = None,
+    rows: Annotated[int, typer.Option(help="How many alternatives to print.")] = 12,
+    settings: Settings = None,
+    json: Json = False,
+) -> None:
+    """Find the best stages, microbatches and schedule for a program, from the costs of its own parts."""
+    from .plan import plan_program
+
+    plan_program(
+        file,
+        settings or [],
+        measure=measure,
+        microbatches=microbatches,
+        memory_limit=memory_limit,
+        tflops=tflops,
+        gbytes=gbytes,
+        rows=rows,
+        as_json=json,
+    )
+
+
+@app.command()
 def diff(
     folder: Annotated[str, typer.Argument(help="A folder that dump wrote.")],
     a: Annotated[str, typer.Argument(help="A snapshot: its number or the start of its name.")],
@@ -77,21 +122,48 @@ def diff(
 
 
 @app.command()
+def reduce(
+    file: Annotated[str, typer.Argument(help="A file of MLIR text; - is stdin.")],
+    check: Annotated[str, typer.Option("--check", help="A command: exit status 0 means still interesting.")],
+    out: Annotated[str, typer.Option("--out", "-o", help="The file to write; - is stdout.")] = "-",
+    timeout: Annotated[float, typer.Option(help="Seconds a check may take; longer ones fail.")] = 60.0,
+    allow_unregistered_dialect: Annotated[
+        bool, typer.Option(help="Accept ops of dialects that are not known.")
+    ] = False,
+) -> None:
+    """Shrink a module as long as a command, which gets its path as last argument (or for {}), succeeds."""
+    from .reduce import reduce_file
+
+    reduce_file(file, check, out, timeout, allow_unregistered_dialect)
+
+
+@app.command()
+def explain(
+    file: Annotated[str, typer.Argument(help="A program (as for run), or a file of MLIR text.")],
+    value: Annotated[
+        str, typer.Option("--value", help="A name, an input (input 2), or a place (model.py:12).")
+    ],
+    infer_transfers: Annotated[
+        bool, typer.Option(help="For MLIR text: as the option of mesh inference of that name.")
+    ] = True,
+    json: Json = False,
+) -> None:
+    """Tell why a value is on its mesh: which uses ask for it, which sources allow it."""
+    from .explain import as_json, explain_value
+
+    found = explain_value(file, value, infer_transfers)
+    data(as_json(found) if json else str(found))
+
+
+@app.command()
 def passes(
     name: Annotated[str | None, typer.Argument(help="Only this pass or pipeline.")] = None,
     json: Json = False,
 ) -> None:
     """List every pass and pipeline with its options."""
-    from .inspect import list_passes
+    from .inspect import print_passes
 
-    found = list_passes(name)
-    if json:
-        data(found)
-        return
-    for entry in found:
-        data(f"{entry['name']}\n    {entry['summary']}")
-        for option in entry["options"]:
-            data(f"      {option['name']}={option['default']}  ({option['type']}) {option['help']}")
+    print_passes(name, json)
 
 
 def _mount() -> None:

@@ -1,251 +1,252 @@
 """`mpmd-trace opt`: an MLIR opt driver for our passes, flags and all.
 
-    mpmd-trace opt FILE -mpmd-call-inline -symbol-dce
-    mpmd-trace opt - --pass-pipeline='builtin.module(mpmd-import-pipeline{...})' < FILE
+mpmd-trace opt FILE -mpmd-call-inline -symbol-dce
+mpmd-trace opt - --pass-pipeline='builtin.module(mpmd-import-pipeline{...})' < FILE
 """
 
 from __future__ import annotations
 
 import dataclasses
 import os
+import stat
 import sys
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from ..ir.diagnostics import Diagnostic, Diagnostics, MpmdError, PassFailed
 from .expected import Expectations
+from .opt_flags import SEPARATOR, Options, help_text, parse_arguments, pass_names
 
-__all__ = ["main"]
+if TYPE_CHECKING:
+    from ..ir.ops import Module
+    from ..passes.base import Pass
 
-_FLAGS = {
-    "split-input-file": "process the parts between lines '// -----' one by one",
-    "verify-diagnostics": "check diagnostics against expected-error, -warning, -remark and -note comments",
-    "allow-unregistered-dialect": "accept ops of dialects that are not known",
-    "mlir-print-debuginfo": "print locations",
-    "mlir-print-op-generic": "print the generic form",
-    "mlir-diagnostic-verbosity-level": "errors, warnings or remarks (default): the least severe ones shown",
-    "mlir-print-ir-after-all": "print the module to stderr after each pass",
-    "mlir-print-ir-after-change": "the same, only after passes that changed it",
-    "mlir-print-ir-after-failure": "print the module to stderr when a pass fails",
-    "mlir-timing": "print CPU seconds per pass to stderr",
-    "verify-each": "accepted for MLIR's sake; modules are verified when they are read and printed",
-    "mlir-disable-threading": "accepted for MLIR's sake; passes run in one thread",
-    "no-implicit-module": "accepted for MLIR's sake",
-    "pass-pipeline": "the pipeline as text: builtin.module(...)",
-    "o": "the file to write; '-' (default) is stdout",
-    "help": "this text",
-}
-_WITH_VALUE = ("o", "pass-pipeline", "mlir-diagnostic-verbosity-level")
-_SEPARATOR = "// -----"
+__all__ = ["Outcome", "main", "process"]
+
+_LEVELS = {"errors": 0, "warnings": 1, "remarks": 2}
+_SEVERITIES = {"error": 0, "warning": 1, "remark": 2}
 
 
 @dataclasses.dataclass
-class Options:
-    """What the command line asks for."""
+class Outcome:
+    """What became of one part of the input: its text (None after a failure) and what was reported."""
 
-    file: str = "-"
-    flags: dict[str, str] = dataclasses.field(default_factory=dict)
-    #: (pass or pipeline name, its options as text), in order; ("", pipeline text) for --pass-pipeline.
-    passes: list[tuple[str, str]] = dataclasses.field(default_factory=list)
-
-    def on(self, flag: str) -> bool:
-        return self.flags.get(flag, "false") not in ("false", "0")
-
-
-def parse_arguments(arguments: Sequence[str]) -> Options:
-    """The options of a command line.  Raises `MpmdError` for unknown flags and passes."""
-    from ..passes.options import nearest
-
-    options, files, rest = Options(), [], list(arguments)
-    while rest:
-        argument = rest.pop(0)
-        if argument == "-" or not argument.startswith("-"):
-            files.append(argument)
-            continue
-        name, equals, value = argument.lstrip("-").partition("=")
-        if name in _WITH_VALUE and not equals:
-            if not rest:
-                raise MpmdError(f"-{name} needs a value")
-            value = rest.pop(0)
-        if name == "pass-pipeline":
-            options.passes.append(("", value))
-        elif name in _FLAGS:
-            options.flags[name] = value if equals or name in _WITH_VALUE else "true"
-        elif _is_pass(name):
-            options.passes.append((name, value))
-        else:
-            known = [*_FLAGS, *_pass_names()]
-            raise MpmdError(
-                f"unknown flag, pass or pipeline '{argument}'{nearest(name, known)}; see mpmd-trace opt --help"
-            )
-    if len(files) > 1:
-        raise MpmdError(f"one input file at a time, not {' and '.join(files)}")
-    level = options.flags.get("mlir-diagnostic-verbosity-level", "remarks")
-    if level not in ("errors", "warnings", "remarks"):
-        raise MpmdError(f"-mlir-diagnostic-verbosity-level is errors, warnings or remarks, not '{level}'")
-    options.file = files[0] if files else "-"
-    return options
-
-
-def _pass_names() -> list[str]:
-    from ..passes import registry
-
-    registry.pass_class("")
-    return [*registry.PASSES, *registry.PIPELINES, "canonicalize", "cse", "symbol-dce", "inline"]
-
-
-def _is_pass(name: str) -> bool:
-    from ..passes.mlir_pass import is_upstream
-
-    return name in _pass_names() or is_upstream(name)
-
-
-def _help() -> str:
-    lines = [
-        "usage: mpmd-trace opt FILE|- [flags] [-PASS[='option=value ...']]... [--pass-pipeline='...']",
-        "",
-        "Runs passes on MLIR text, in the order of the flags; one or two dashes.",
-        "",
-        "flags:",
-    ]
-    lines += [f"  -{name:34} {text}" for name, text in _FLAGS.items()]
-    lines += ["", "passes and pipelines (mpmd-trace passes shows their options):"]
-    lines += [f"  -{name}" for name in _pass_names()]
-    lines += ["", "Passes that jaxlib registers (sdy-*, ...) can be mixed in anywhere."]
-    return "\n".join(lines)
+    output: str | None
+    diagnostics: list[Diagnostic]
 
 
 def main(arguments: Sequence[str]) -> int:
     """The command; returns the exit status: 0, or 1 when something is wrong."""
-    if any(a.lstrip("-") == "help" for a in arguments if a.startswith("-")) or "-h" in arguments:
-        print(_help())
-        return 0
     try:
-        options = parse_arguments(arguments)
-        text, name = _read(options.file)
-    except (MpmdError, OSError) as error:
-        print(error if isinstance(error, MpmdError) else f"error: {error}", file=sys.stderr)
-        return 1
-    outputs, failed = [], False
-    chunks = _split(text) if options.on("split-input-file") else [(0, text)]
-    for first_line, chunk in chunks:
-        output, good = _process(chunk, first_line, name, options)
-        failed = failed or not good
-        outputs.append(output)
-    target = options.flags.get("o", "-")
-    if failed and not options.on("verify-diagnostics"):
-        if target == "-":
-            _write_stdout(outputs)
-        return 1
-    if target == "-":
-        _write_stdout(outputs)
-    elif not failed:
-        try:
-            _write_file(target, _join(outputs))
-        except OSError as error:
+        return _main(arguments)
+    except MpmdError as error:
+        print(error, file=sys.stderr)
+    except (OSError, UnicodeError) as error:
+        if isinstance(error, BrokenPipeError):  # the reader has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        else:
             print(f"error: {error}", file=sys.stderr)
-            return 1
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    return 1
+
+
+def _main(arguments: Sequence[str]) -> int:
+    options = parse_arguments(arguments)
+    if options.on("help") or options.on("list-passes"):
+        print(help_text() if options.on("help") else "\n".join(pass_names()), flush=True)
+        return 0
+    passes = _build(options)
+    if options.on("dump-pass-pipeline"):
+        print(f"builtin.module({','.join(p.spec for p in passes)})", file=sys.stderr)
+    text, name = _read(options.file)
+    outputs, failed = [], False
+    separator = options.separator
+    for first_line, chunk in [(0, text)] if separator is None else _split(text, separator):
+        # The empty lines keep places those in the whole file.
+        outcome = process("\n" * first_line + chunk, passes, options, name)
+        outputs.append(outcome.output)
+        if options.on("verify-diagnostics"):
+            expectations = Expectations.read("\n" * first_line + chunk, name)
+            expectations.only_expected = options.flags["verify-diagnostics"] == "only-expected"
+            problems = expectations.compare(outcome.diagnostics)
+            for problem in problems:
+                print(problem, file=sys.stderr)
+            failed = failed or bool(problems)
+        else:
+            _report(outcome.diagnostics, "\n" * first_line + chunk, name, options)
+            failed = failed or outcome.output is None
+    target = options.flags.get("o", "-")
+    between = options.flags.get("output-split-marker", SEPARATOR) + "\n"
+    whole = between.join(output or "" for output in outputs)
+    if target == "-":
+        sys.stdout.write(whole)
+        sys.stdout.flush()
+    elif not failed:
+        _write_file(target, whole)
     return 1 if failed else 0
 
 
-def _join(outputs: Sequence[str | None]) -> str:
-    return f"{_SEPARATOR}\n".join(o or "" for o in outputs)
+def _build(options: Options) -> list[Pass]:
+    from ..passes.options import parse_options
+    from ..passes.registry import build, get_pass
+
+    passes: list[Pass] = []
+    for name, value in options.passes:
+        passes += get_pass(name, parse_options(value)) if name else build(value)
+    return passes
 
 
-def _write_stdout(outputs: Sequence[str | None]) -> None:
-    sys.stdout.write(_join(outputs) if len(outputs) > 1 else outputs[0] or "")
+def _read(file: str) -> tuple[str, str]:
+    if file != "-":
+        with open(file, encoding="utf-8", errors="surrogateescape") as opened:
+            return opened.read(), file
+    stream = getattr(sys.stdin, "buffer", None)
+    if stream is None:
+        return sys.stdin.read(), "<stdin>"
+    text: str = stream.read().decode("utf-8", "surrogateescape")
+    return text.replace("\r\n", "\n"), "<stdin>"
 
 
 def _write_file(path: str, text: str) -> None:
+    if os.path.exists(path) and not stat.S_ISREG(os.stat(path).st_mode):  # /dev/null, a pipe
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        return
     part = f"{path}.part"
     with open(part, "w", encoding="utf-8") as file:
         file.write(text)
     os.replace(part, path)
 
 
-def _read(file: str) -> tuple[str, str]:
-    if file == "-":
-        return sys.stdin.read(), "<stdin>"
-    with open(file, encoding="utf-8") as opened:
-        return opened.read(), file
-
-
-def _split(text: str) -> list[tuple[int, str]]:
+def _split(text: str, separator: str) -> list[tuple[int, str]]:
     """The parts between separator lines, each with the number of lines in front of it."""
     parts: list[tuple[int, str]] = []
-    start, lines, current = 0, text.splitlines(keepends=True), []
-    for number, line in enumerate(lines):
-        if line.strip() == _SEPARATOR:
-            parts.append((start, "".join(current)))
+    start = 0
+    current: list[str] = []
+    for number, line in enumerate(text.split("\n")):
+        if line.strip() == separator.strip():
+            parts.append((start, "\n".join([*current, ""])))
             start, current = number + 1, []
         else:
             current.append(line)
-    parts.append((start, "".join(current)))
+    parts.append((start, "\n".join(current)))
     return parts
 
 
-def _process(chunk: str, first_line: int, name: str, options: Options) -> tuple[str | None, bool]:
-    """One part of the input: the printed result (None when there is none) and whether all is well."""
-    found = Diagnostics()
-    text = "\n" * first_line + chunk  # so that places are those in the whole file
-    output = _run(text, name, options, found)
-    if options.on("verify-diagnostics"):
-        problems = Expectations.read(text, name).compare(found.found)
-        for problem in problems:
-            print(problem, file=sys.stderr)
-        return output, not problems
-    _report(found.found, text, name, options)
-    return output, output is not None
-
-
-def _run(text: str, name: str, options: Options, found: Diagnostics) -> str | None:
-    from ..jax_compat.mlir import prettify_or_fail
-    from ..passes.options import parse_options
-    from ..passes.registry import build, get_pass
+def process(text: str, passes: Sequence[Pass], options: Options, name: str = "-") -> Outcome:
+    """Parse, run the passes, print."""
     from ..text import parse
 
-    timing: list[tuple[str, float]] = []
+    found = Diagnostics()
     try:
-        module = parse(text, filename=name, allow_unregistered=options.on("allow-unregistered-dialect"))
-        passes = []
-        for pass_name, value in options.passes:
-            passes += build(value) if not pass_name else get_pass(pass_name, parse_options(value))
+        module = parse(
+            text,
+            filename=name,
+            allow_unregistered=options.on("allow-unregistered-dialect"),
+            diagnostics=found.found,
+        )
+        if not _run(module, passes, options, found):
+            return Outcome(None, found.found)
+        return Outcome(_print(module, options), found.found)
     except MpmdError as error:
         found.found += error.diagnostics
-        return None
+        return Outcome(None, found.found)
+
+
+def _print(module: Module, options: Options) -> str:
+    """The module as text.  Raises `MpmdError` when it does not verify."""
+    from ..jax_compat.mlir import prettify_or_fail
+
+    return prettify_or_fail(
+        module.to_generic(debug_info=True),
+        enable_debug_info=options.on("mlir-print-debuginfo"),
+        pretty_debug_info=options.on("mlir-pretty-debuginfo"),
+        print_generic_op_form=options.on("mlir-print-op-generic"),
+        use_local_scope=options.on("mlir-print-local-scope"),
+        skip_regions=options.on("mlir-print-skip-regions"),
+        use_name_loc_as_prefix=options.on("mlir-use-nameloc-as-prefix"),
+        large_elements_limit=options.number("mlir-elide-elementsattrs-if-larger"),
+        large_resource_limit=options.number("mlir-elide-resource-strings-if-larger"),
+    )
+
+
+def _run(module: Module, passes: Sequence[Pass], options: Options, found: Diagnostics) -> bool:
+    """Run the passes; whether all went well."""
+    timing: list[tuple[str, float]] = []
+    good = True
     for one in passes:
+        if options.on("mlir-print-ir-before-all") or _name(one) in options.names("mlir-print-ir-before"):
+            _dump("Before", one, str(module))
         started = time.process_time()
-        try:
-            changed = one.run(module, found)
-        except PassFailed:
-            found.fail()
-            changed = True
-        except MpmdError as error:
-            found.found += error.diagnostics
-            found.fail()
-            changed = True
+        changed = _run_pass(one, module, options, found)
         timing.append((one.spec, time.process_time() - started))
+        if not found.failed and options.on("verify-each", default=True):
+            _verify(module, found)
         if found.failed:
             if not found.errors:
-                found.error(None, f"{one.name} failed without saying why")
+                found.error(None, f"{_name(one)} failed without saying why")
             if options.on("mlir-print-ir-after-failure") or options.on("mlir-print-ir-after-all"):
-                _dump(f"{one.spec} Failed", module.to_generic())
-            return None
-        if options.on("mlir-print-ir-after-all") or (options.on("mlir-print-ir-after-change") and changed):
-            _dump(one.spec, str(module))
+                _dump("After", one, module.to_generic(), " Failed")
+            good = False
+            break
+        if (
+            options.on("mlir-print-ir-after-all")
+            or (options.on("mlir-print-ir-after-change") and changed)
+            or _name(one) in options.names("mlir-print-ir-after")
+        ):
+            _dump("After", one, str(module))
     if options.on("mlir-timing"):
         _print_timing(timing)
-    debug = options.on("mlir-print-debuginfo")
-    generic = module.to_generic(debug_info=True)
+    return good
+
+
+def _name(one: Pass) -> str:
+    """What the pass is called on the command line."""
+    return one.spec.partition("{")[0]
+
+
+def _run_pass(one: Pass, module: Module, options: Options, found: Diagnostics) -> bool:
     try:
-        return prettify_or_fail(generic, debug_info=debug, generic_form=options.on("mlir-print-op-generic"))
+        return one.run(module, found)
+    except PassFailed:
+        pass
     except MpmdError as error:
         found.found += error.diagnostics
-        return None
+    except Exception as error:  # a mistake of ours: still a message, and no traceback unless asked for
+        import traceback
+
+        if options.on("mlir-print-stacktrace-on-diagnostic"):
+            traceback.print_exc()
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        found.error(
+            module.op.loc,
+            f"{_name(one)} broke down: {type(error).__name__}: {error} "
+            f"({os.path.basename(last.filename)}:{last.lineno}); this is a mistake in the pass",
+        )
+    found.fail()
+    return True
 
 
-def _dump(what: str, text: str) -> None:
-    print(f"// -----// IR Dump After {what} //----- //\n{text}", file=sys.stderr)
+def _verify(module: Module, found: Diagnostics) -> None:
+    """Check the module that a pass left behind.  What is reported are MLIR's words, if it agrees."""
+    from ..ir.verifier import verify
+    from ..jax_compat.mlir import prettify_or_fail
+
+    if not verify(module):
+        return
+    try:
+        prettify_or_fail(module.to_generic(debug_info=True))
+    except MpmdError as error:
+        found.found += error.diagnostics
+        found.fail()
+
+
+def _dump(when: str, one: Pass, text: str, suffix: str = "") -> None:
+    kind = type(one).__name__
+    print(f"// -----// IR Dump {when} {kind}{suffix} ({one.spec}) //----- //\n{text}", file=sys.stderr)
 
 
 def _print_timing(timing: Sequence[tuple[str, float]]) -> None:
@@ -258,20 +259,21 @@ def _print_timing(timing: Sequence[tuple[str, float]]) -> None:
 
 def _report(found: Sequence[Diagnostic], text: str, name: str, options: Options) -> None:
     """Print diagnostics as MLIR does: place, message, source line with a caret, op, notes."""
-    levels = {"errors": 0, "warnings": 1, "remarks": 2}
-    shown = levels[options.flags.get("mlir-diagnostic-verbosity-level", "remarks")]
-    lines = text.splitlines()
+    shown = _LEVELS[options.flags.get("mlir-diagnostic-verbosity-level", "remarks")]
+    lines = text.split("\n")
     for diagnostic in found:
-        if {"error": 0, "warning": 1, "remark": 2}[diagnostic.severity] > shown:
+        if _SEVERITIES[diagnostic.severity] > shown:
             continue
         place = diagnostic.location
-        known = place.resolved != "unknown"
-        print(f"{f'{place}: ' if known else ''}{diagnostic.severity}: {diagnostic.message}", file=sys.stderr)
+        at = "" if place.resolved == "unknown" else f"{place}: "
+        print(f"{at}{diagnostic.severity}: {diagnostic.message}", file=sys.stderr)
         position = place.file
         if position is not None and position[0] == name and 0 < position[1] <= len(lines):
             print(f"{lines[position[1] - 1]}\n{' ' * (position[2] - 1)}^", file=sys.stderr)
-        if diagnostic.op:
-            print(f"{f'{place}: ' if known else ''}note: see current operation: {diagnostic.op}", file=sys.stderr)
+        if options.on("mlir-disable-diagnostic-notes"):
+            continue
+        if diagnostic.op and options.on("mlir-print-op-on-diagnostic", default=True):
+            print(f"{at}note: see current operation: {diagnostic.op}", file=sys.stderr)
         for note in diagnostic.notes:
             at = "" if note.location.resolved == "unknown" else f"{note.location}: "
             print(f"{at}note: {note.message}", file=sys.stderr)

@@ -79,4 +79,12 @@ def guard(command: Callable[[], Any]) -> int:
     except BrokenPipeError:
         sys.stderr.close()
         return 0
+    except Exception as error:
+        from ..program import user_error
+
+        found = user_error(error)
+        if found is None:
+            raise  # a fault of ours, which the traceback helps to find
+        say(str(found))
+        return 1
     return 0

@@ -1,4 +1,4 @@
-"""Equinox: naming the layers of a model from outside, and splitting modules into arrays and rest."""
+"""Naming the layers of a model from outside, and splitting modules into arrays and rest."""
 
 from __future__ import annotations
 

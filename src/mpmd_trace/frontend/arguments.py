@@ -9,9 +9,9 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Sharding
+from jax.sharding import Mesh, NamedSharding, Sharding
 
-from mpmd_trace.frontend.errors import FrontendError, problem, raise_problems
+from mpmd_trace.frontend.errors import FrontendError, place_of, problem, raise_problems
 from mpmd_trace.frontend.shardings import Meshes
 from mpmd_trace.ir.diagnostics import Diagnostic
 from mpmd_trace.jax_compat import tracing
@@ -98,7 +98,7 @@ def flatten(
             if gives:
                 donated.append(len(leaves))
             leaves.append(Leaf.of(where, aval))
-    raise_problems(problems)
+    raise_problems(problems, place_of(fn))
     in_tree = jax.tree.structure((tuple(a for i, a in enumerate(args) if i not in static), kwargs))
     return Given(name, tuple(leaves), in_tree, tuple(donated), {i: args[i] for i in sorted(static)})
 
@@ -165,13 +165,19 @@ def check_results(named: Sequence[tuple[Any, Any]]) -> None:
 
 
 def shardings(
-    prefix: Any, tree: Any, leaves: Sequence[Leaf], meshes: Meshes, what: str
+    prefix: Any,
+    tree: Any,
+    leaves: Sequence[Leaf],
+    meshes: Meshes,
+    what: str,
+    kept: Sequence[NamedSharding | None] = (),
 ) -> tuple[tuple[Any, ...], list[Diagnostic]]:
     """Per leaf `(text of the sharding or None, memory kind or None)` or None, and the mistakes.
 
-    `prefix` is a pytree prefix of the positional arguments, or of the result.
+    `prefix` is a pytree prefix of the positional arguments, or of the result.  Where it says nothing, `kept`
+    counts.
     """
-    if prefix is None:
+    if prefix is None and not any(kept):
         return (None,) * len(leaves), []
     full = jax.tree.unflatten(tree, range(len(leaves)))
     per_leaf: list[Any] = [None] * len(leaves)
@@ -196,7 +202,9 @@ def shardings(
         ]
     found: list[Any] = []
     problems: list[Diagnostic] = []
-    for leaf, sharding in zip(leaves, per_leaf, strict=True):
+    for i, (leaf, sharding) in enumerate(zip(leaves, per_leaf, strict=True)):
+        if sharding is None and kept:
+            sharding = kept[i]
         if sharding is None:
             found.append(None)
             continue
@@ -207,6 +215,30 @@ def shardings(
             problems.append(problem(f"{what} of {leaf.name}: {mistake}"))
         found.append((text, getattr(sharding, "memory_kind", None)))
     return tuple(found), problems
+
+
+def kept_shardings(
+    arguments: tuple[tuple[Any, ...], dict[str, Any]], given: Given, meshes: Sequence[Any]
+) -> list[NamedSharding | None]:
+    """For each leaf the sharding that its array was given on one of `meshes`, which it then keeps."""
+    args, kwargs = arguments
+    dynamic = (tuple(a for i, a in enumerate(args) if i not in given.statics), kwargs)
+    return [_kept(leaf, meshes) for leaf in jax.tree.leaves(dynamic)]
+
+
+def _kept(leaf: Any, meshes: Sequence[Any]) -> NamedSharding | None:
+    sharding = getattr(leaf, "sharding", None)
+    if not isinstance(sharding, NamedSharding) or not getattr(leaf, "committed", True):
+        return None
+    if not isinstance(sharding.mesh, Mesh):
+        return None
+    if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        return None  # the compiler sees the key data, which has another shape
+    if not any(sharding.mesh == mesh for mesh in meshes):
+        return None
+    default = sharding.mesh.devices.flat[0].default_memory().kind
+    kind = sharding.memory_kind
+    return NamedSharding(sharding.mesh, sharding.spec, memory_kind=None if kind == default else kind)
 
 
 def _misfit(sharding: Any, leaf: Leaf) -> str | None:

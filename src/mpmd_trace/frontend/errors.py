@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+import os
+import sys
+import sysconfig
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from mpmd_trace.ir.diagnostics import Diagnostic, MpmdError
 from mpmd_trace.ir.location import UNKNOWN, Location
@@ -22,7 +27,43 @@ def problem(message: str, where: str | None = None) -> Diagnostic:
     return Diagnostic("error", message, location)
 
 
-def raise_problems(problems: Sequence[Diagnostic]) -> None:
-    """Raise one `FrontendError` for all `problems`, in order and without repetitions."""
+def raise_problems(problems: Sequence[Diagnostic], where: str | None = None) -> None:
+    """Raise one `FrontendError` for all `problems`, in order and without repetitions.
+
+    Those without a place get the place `where` (`file:line`).
+    """
+    if where is not None:
+        place = problem("", where).location
+        problems = [
+            dataclasses.replace(p, location=place) if p.location is UNKNOWN else p for p in problems
+        ]
     if problems:
         raise FrontendError(list(dict.fromkeys(problems)))
+
+
+_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib")})
+
+
+def is_users(file: str) -> bool:
+    """Whether a source file is neither part of this package nor of the libraries of this Python."""
+    return not file.startswith((_OURS, *_LIBRARIES, "<"))
+
+
+def callers_place() -> str | None:
+    """`file:line` of the innermost frame of the user's code."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if is_users(frame.f_code.co_filename):
+            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        frame = frame.f_back  # type: ignore[assignment]
+    return None
+
+
+def place_of(fn: Callable[..., Any]) -> str | None:
+    """`file:line` of the definition of `fn`, None for what is not written in Python."""
+    while hasattr(fn, "__wrapped__"):
+        fn = fn.__wrapped__
+    fn = getattr(fn, "__func__", fn)
+    code = getattr(fn, "__code__", None) or getattr(type(fn).__call__, "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else None

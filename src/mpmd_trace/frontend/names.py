@@ -34,6 +34,7 @@ def name_problems(
     computations: Mapping[str, str | None],
     nested: Mapping[tuple[str, str], str | None],
     assignments: Mapping[str, Assigned],
+    where: str | None = None,
 ) -> list[Diagnostic]:
     """What does not fit.
 
@@ -42,6 +43,7 @@ def name_problems(
         computations: the named computations that are not inside another one, with a place.
         nested: (outer, inner) names of computations with names inside, with the inner's place.
         assignments: each assigned name, with its mesh and stage.
+        where: the place of the assignments.
     """
     problems = []
     for name in assignments:
@@ -51,7 +53,8 @@ def name_problems(
                     f"the name {name!r} is assigned to mesh {assignments[name].mesh!r} but occurs "
                     "nowhere in the program. "
                     + nearest(name, names)
-                    + " Remove the assignment, or name a computation or tensor so."
+                    + " Remove the assignment, or name a computation or tensor so.",
+                    where,
                 )
             )
     for name, place in computations.items():

@@ -140,6 +140,7 @@ def trace(
     donate_argnums: int | Sequence[int] = (),
     in_shardings: Any = None,
     out_shardings: Any = None,
+    meshes: Sequence[Any] = (),
     platform: str | None = None,
     **kwargs: Any,
 ) -> Traced:
@@ -152,6 +153,7 @@ def trace(
         donate_argnums: positions of arguments whose buffers may be reused.
         in_shardings: a pytree prefix of the tuple of dynamic arguments, of NamedSharding or None.
         out_shardings: a pytree prefix of the result, likewise.
+        meshes: where `in_shardings` says nothing, committed arguments on one of these keep their sharding.
         platform: what to lower for (`cpu`, `cuda`, `tpu`); by default JAX's default backend.
         **kwargs: keyword arguments, dynamic.
 
@@ -189,7 +191,12 @@ def trace(
     program = tracing.make_closed(rewriter.program(closed), avals)
     problems = list(rewriter.problems)
     in_specs, bad_in = arguments.shardings(
-        in_shardings, given.in_tree, given.leaves, rewriter.meshes, "in_shardings"
+        in_shardings,
+        given.in_tree,
+        given.leaves,
+        rewriter.meshes,
+        "in_shardings",
+        arguments.kept_shardings((args, kwargs), given, meshes),
     )
     out_specs, bad_out = arguments.shardings(
         out_shardings, out_tree, outputs, rewriter.meshes, "out_shardings"
@@ -254,4 +261,8 @@ def check_names(traced: Traced, config: Config) -> None:
     Checked: each assigned name occurs; each named computation that is not inside another one is
     assigned; a name inside a named computation has that one's mesh and stage, or none.
     """
-    raise_problems(name_problems(traced.names, traced.computations, traced.nested, config.assignments))
+    raise_problems(
+        name_problems(
+            traced.names, traced.computations, traced.nested, config.assignments, config.where
+        )
+    )

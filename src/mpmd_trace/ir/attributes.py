@@ -83,7 +83,7 @@ def unquote(text: str) -> str:
     return out.decode("utf-8", errors="surrogateescape")
 
 
-_TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|->|[<(\[{>)\]},]', re.S)
+_TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|->|[<>]=|[<(\[{>)\]},]', re.S)
 
 
 def split_top_level(text: str, separator: str = ",") -> list[str]:
@@ -636,7 +636,7 @@ def _parse(text: str) -> Attribute:
         return DictAttr.get(parse_dict_body(text[1:-1]))
     if first == "(" or text.startswith(("tensor<", "!")):
         return TypeAttr.get(parse_type(text))
-    if text.startswith("array<i"):
+    if text.startswith("array<i") and not text.startswith("array<i1:"):
         kind, _, values = text[len("array<") : -1].partition(":")
         return DenseArrayAttr.get((int(v) for v in split_top_level(values)), kind.strip())
     if text.startswith("#mpmd."):

@@ -294,16 +294,15 @@ class Op:
         if not gone:
             return
         first = min(gone)
-        kept: list[Use] = []
-        for i, use in enumerate(self._operands):
+        tail = self._operands[first:]
+        del self._operands[first:]
+        for i, use in enumerate(tail, first):
             if i in gone:
                 use._unlink()
                 continue
-            if i > first:
-                use.index = len(kept)
-                use.set(use.value)
-            kept.append(use)
-        self._operands = kept
+            use.index = len(self._operands)
+            use.set(use.value)
+            self._operands.append(use)
 
     def _check_mutable(self) -> None:
         if self.block is not None and self.block.frozen:
@@ -523,7 +522,10 @@ class Block:
 
     def add_arg(self, type: Type, index: int | None = None, loc: Location = UNKNOWN) -> BlockArg:
         """Insert an argument (at the end by default)."""
-        index = len(self.args) if index is None else index
+        if index is None or index == len(self.args):
+            arg = BlockArg(type, len(self.args), self, loc)
+            self.args.append(arg)
+            return arg
         arg = BlockArg(type, index, self, loc)
         self.args.insert(index, arg)
         for i, other in enumerate(self.args):
@@ -682,9 +684,33 @@ class Region:
                 if cloned.successors:
                     cloned.successors = [blocks.get(b, b) for b in cloned.successors]
                 new.append(cloned)
+        if self._may_refer_ahead:
+            copy._refer_to_copies(mapping)
         return copy
 
+    @property
+    def _may_refer_ahead(self) -> bool:
+        """Whether values may be used above their definition: between blocks, or where order means nothing."""
+        if len(self.blocks) > 1:
+            return True
+        parent = self.parent
+        return parent is not None and parent.name.partition(".")[0] not in _ORDERED_DIALECTS
 
+    def _refer_to_copies(self, mapping: Mapping[Value, Value]) -> None:
+        for block in self.blocks:
+            for op in block:
+                for use in op._operands:
+                    ahead = mapping.get(use.value)
+                    if ahead is not None:
+                        use.set(ahead)
+                if op.name != "func.func":  # sees nothing of what is around it
+                    for region in op.regions:
+                        if not region.frozen:
+                            region._refer_to_copies(mapping)
+
+
+#: Dialects whose ops hold regions in which values are defined before they are used.
+_ORDERED_DIALECTS = frozenset({"func", "mpmd", "stablehlo", "chlo", "sdy", "scf", "affine"})
 _PLACEHOLDER = Value(Type("none"), 0)
 _TERMINATORS = frozenset(
     {"func.return", "mpmd.return", "stablehlo.return", "sdy.return", "cf.br", "cf.cond_br"}

@@ -41,7 +41,7 @@ class Location:
     def files(self) -> Iterator[tuple[str, int, int]]:
         """All `(file, line, column)` positions in it, innermost first."""
         for match in _FILE.finditer(self.resolved):
-            yield match.group(1), int(match.group(2)), int(match.group(3))
+            yield _plain(match.group(1)), int(match.group(2)), int(match.group(3))
 
     @property
     def file(self) -> tuple[str, int, int] | None:
@@ -54,7 +54,7 @@ class Location:
         match = _NAME.match(self.resolved)
         if match is None or re.match(r":\d+:\d+", self.resolved[match.end() :]):
             return None
-        return match.group(1)
+        return _plain(match.group(1))
 
     def __str__(self) -> str:
         position = self.file
@@ -68,6 +68,15 @@ class Location:
 
 
 UNKNOWN = Location("unknown")
+
+
+def _plain(text: str) -> str:
+    """The inside of a string literal without escapes."""
+    if "\\" not in text:
+        return text
+    from .attributes import unquote
+
+    return unquote(f'"{text}"')
 
 
 def parse_location(text: str, table: dict[str, str] | None = None) -> Location:

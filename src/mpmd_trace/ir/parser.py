@@ -6,6 +6,7 @@ Only the regular form that MLIR itself prints is read: one op a line.  Text that
 
 from __future__ import annotations
 
+import gc
 import re
 from typing import NamedTuple
 
@@ -52,7 +53,13 @@ def parse_generic(text: str) -> Module:
 
     Raises `ValueError` on text that MLIR would not have printed.
     """
-    return _Parser(text).run()
+    collecting = gc.isenabled()
+    gc.disable()  # a module is all live: looking for garbage while it grows takes a third of the time
+    try:
+        return _Parser(text).run()
+    finally:
+        if collecting:
+            gc.enable()
 
 
 class _Parser:
@@ -108,10 +115,17 @@ class _Parser:
     # Pieces.
 
     def expand(self, text: str) -> str:
-        """`text` with attribute and type aliases replaced."""
-        if not self.aliases:
+        """`text` with attribute and type aliases replaced, and locations that are attributes spelled out."""
+        if not self.aliases and "#loc" not in text:
             return text
-        return _ALIAS_USE.sub(lambda m: self.aliases.get(m.group(), m.group()), text)
+
+        def replaced(match: re.Match[str]) -> str:
+            name = match.group()
+            if name in self.loc_table:
+                return f"loc({Location(self.loc_table[name], self.loc_table).resolved})"
+            return self.aliases.get(name, name)
+
+        return _ALIAS_USE.sub(replaced, text)
 
     def location(self, text: str) -> tuple[str, Location]:
         """Split a trailing ` loc(...)` off."""

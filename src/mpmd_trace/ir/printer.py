@@ -1,4 +1,7 @@
-"""MLIR's generic text form.  Fast and free of dialect knowledge; `jax_compat.mlir.prettify` makes it pretty."""
+"""MLIR's generic text form: fast and free of dialect knowledge.
+
+`jax_compat.mlir.prettify` makes it pretty.
+"""
 
 from __future__ import annotations
 
@@ -40,10 +43,18 @@ class _Printer:
         self.debug_info = debug_info
 
     def name(self, value: Value) -> str:
+        """The name of a value whose definition was not printed yet: it comes later, or is somewhere else."""
         found = self.names.get(value)
-        if found is None:  # only when a part of a program is printed
-            found = self.names[value] = f"%free{self.free}"
+        if found is None:
+            base = f"%free{self.free}"
             self.free += 1
+            op = value.defining_op
+            if op is None or len(op.results) == 1:
+                self.names[value] = base
+            else:
+                for i, result in enumerate(op.results):
+                    self.names[result] = f"{base}#{i}"
+            found = self.names[value]
         return found
 
     def loc(self, loc: Location) -> str:
@@ -64,8 +75,12 @@ class _Printer:
         count = len(op.results)
         names = self.names
         if count:
-            base = f"%{self.counter}"
-            self.counter += 1
+            forward = names.get(op.results[0]) if self.free else None
+            if forward is not None:
+                base = forward.partition("#")[0]
+            else:
+                base = f"%{self.counter}"
+                self.counter += 1
             if count == 1:
                 names[op.results[0]] = base
                 write(f"{base} = ")
@@ -103,11 +118,12 @@ class _Printer:
         write("{\n")
         inner = indent + "  "
         for i, block in enumerate(region.blocks):
-            if i or block.args or len(region.blocks) > 1:
+            if i or block.args or len(region.blocks) > 1 or block.first is None:
                 parts = []
                 for arg in block.args:
-                    self.names[arg] = f"%arg{self.args}"
-                    self.args += 1
+                    if arg not in self.names:
+                        self.names[arg] = f"%arg{self.args}"
+                        self.args += 1
                     parts.append(f"{self.names[arg]}: {arg.type.text}{self.loc(arg.loc)}")
                 label = self.block_name(block)
                 write(f"{indent}{label}({', '.join(parts)}):\n" if parts else f"{indent}{label}:\n")

@@ -105,6 +105,7 @@ def _parse(
     """The jaxlib module; warnings and remarks go to `diagnostics`.  Raises `MpmdError`."""
     from jaxlib.mlir import ir
 
+    _check_risks(text, filename)
     with _collecting(context, filename) as found:
         try:
             module = ir.Module.parse(text, context)
@@ -115,6 +116,49 @@ def _parse(
     if diagnostics is not None:
         diagnostics += found
     return module
+
+
+#: Comments and strings, which mean nothing; calls; topologies that are something else.
+_RISKY = re.compile(
+    r'//[^\n]*|"(?!mpmd\.call")(?:[^"\\\n]|\\.)*"'
+    r'|(?:"mpmd\.call"\s*\([^()]*\)\s*<?\{[^{}@]*callee\s*=|(?<![\w.])mpmd\.call(?![\w.]))'
+    r'\s*@(?P<callee>[A-Za-z_][\w$.]*|"(?:[^"\\]|\\.)*")'
+    r"|(?<![\w.#@%!])(?P<topology>topology)\s*(?:=\s*(?![#\s])|(?=[,}]))"
+)
+_TOPOLOGY = re.compile(r"\btopology\s*(?:=\s*[^#\s]|[,}])")
+
+
+def _check_risks(text: str, filename: str) -> None:
+    """Raise `MpmdError` for what the dialect's verifier takes for granted, and crashes on when it is not so:
+    the functions that are called exist, topologies are topologies.
+    """
+    if "mpmd." not in text or ("mpmd.call" not in text and _TOPOLOGY.search(text) is None):
+        return
+    found = []
+    known: dict[str, bool] = {}
+    for match in _RISKY.finditer(text):
+        callee = match["callee"]
+        if callee is not None:
+            if callee not in known:
+                plain = re.escape(callee.strip('"'))
+                defined = rf'func\.func\s[^@(]*@"?{plain}"?\s*\(|sym_name\s*=\s*"{plain}"'
+                known[callee] = re.search(defined, text) is not None
+            if known[callee]:
+                continue
+            message = (
+                f"'mpmd.call' op calls @{callee}, which is not a function of the module; define it, or call "
+                "one that is there"
+            )
+        elif match["topology"]:
+            message = 'a topology is a #mpmd.topology<<"name" : <["axis"=2]>>, ...>'
+        else:
+            continue
+        line = text.count("\n", 0, match.start()) + 1
+        column = match.start() - text.rfind("\n", 0, match.start())
+        place = Location(f"{quote(filename)}:{line}:{column}")
+        found.append(Diagnostic("error", message, place))
+    if found:
+        raise MpmdError(found)
 
 
 def _generic(module: Any) -> str:
@@ -133,7 +177,7 @@ def to_generic(
 ) -> str:
     """Any MLIR text in generic form, with locations, parsed and verified.
 
-    Warnings and remarks go to `diagnostics`.  Raises `MpmdError` with what the parser and the verifier report.
+    Warnings and remarks go to `diagnostics`.  Raises `MpmdError` with what parser and verifier report.
     """
     context = new_context(allow_unregistered=allow_unregistered)
     with context:
@@ -155,8 +199,9 @@ def prettify(generic: str, *, debug_info: bool = False, allow_unregistered: bool
     context = new_context(allow_unregistered=allow_unregistered)
     with context, _collecting(context):
         try:
+            _check_risks(generic, "-")
             module = ir.Module.parse(generic, context)
-        except ir.MLIRError:
+        except (MpmdError, ir.MLIRError):
             return generic
         text: str = module.operation.get_asm(enable_debug_info=debug_info, assume_verified=True)
     return text
@@ -190,10 +235,11 @@ def run_pipeline(
             manager = passmanager.PassManager.parse(pipeline, context)
         except ValueError as error:
             raise MpmdError(f"cannot read the pipeline '{pipeline}': {_plain(error)}") from None
-        manager.enable_verifier(True)
+        manager.enable_verifier(False)  # once at the end is enough
         with _collecting(context, filename) as found:
             try:
                 manager.run(module.operation)
+                module.operation.verify()
             except ir.MLIRError as error:
                 raise MpmdError(found or str(error)) from None
         return _generic(module), found
@@ -213,9 +259,9 @@ def pipeline_parses(pipeline: str) -> bool:
     return True
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def expand_pipeline(pipeline: str) -> str:
-    """The passes that a named pipeline stands for, as text.  Raises `MpmdError` when jaxlib does not know it."""
+    """The passes that a pipeline stands for, as text.  Raises `MpmdError` when jaxlib does not know it."""
     from jaxlib.mlir import passmanager
 
     context = new_context()

@@ -70,7 +70,9 @@ _Thing = tuple[Op, int, str]
 
 
 class _Reducer:
-    def __init__(self, module: Module, interesting: Callable[[str], bool], say: Callable[[str], None]) -> None:
+    def __init__(
+        self, module: Module, interesting: Callable[[str], bool], say: Callable[[str], None]
+    ) -> None:
         self.module = module
         self.interesting = interesting
         self.say = say
@@ -164,7 +166,7 @@ def _drop_ops(module: Module, things: Sequence[_Thing]) -> None:
 
 
 def _substitute(op: Op, result: Value) -> Value:
-    """A value of the type of the result that is there before the op; a new argument or constant if need be."""
+    """A value of the type of the result from above the op; a new argument or constant if need be."""
     for value in op.operands:
         if value.type is result.type:
             return value

@@ -13,7 +13,7 @@ from ..passes.fragment_info import call_counter, single_transpose_count, split_t
 from ..passes.manager import PassRun
 from ..schedules import Action, Event, Timeline
 
-__all__ = ["FragmentActions", "measured_timeline", "planned_timeline"]
+__all__ = ["FragmentActions", "measured_timeline", "planned_timeline", "run_actions"]
 
 
 @dataclasses.dataclass
@@ -61,6 +61,16 @@ def _actions(plan: Plan, actions: FragmentActions) -> dict[int, tuple[int, Actio
             mesh = meshes[instruction.mesh]
             result[at] = (mesh, next(waiting.get(instruction.mesh, iter(())), Action(mesh, "O")))
     return result
+
+
+def run_actions(plan: Plan, actions: FragmentActions) -> list[tuple[Run, Action]]:
+    """Every run of the plan with the action that it is."""
+    found = []
+    for at, (_, action) in _actions(plan, actions).items():
+        run = plan.instructions[at]
+        assert isinstance(run, Run)
+        found.append((run, action))
+    return found
 
 
 def _moving(plan: Plan) -> list[tuple[int, Run | Transfer]]:

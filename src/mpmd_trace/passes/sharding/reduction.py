@@ -30,14 +30,14 @@ from ...ir.core import Block, BlockArg, Op, Region, Value
 from ...ir.ops import FragmentOp, FuncOp, Module, TransferOp, make_return
 from .kinds import Kinds, is_scalar
 
-__all__ = ["Reduction", "reducible"]
+__all__ = ["HIDDEN_ATTRIBUTES", "NUMBER", "Reduction", "reducible"]
 
 _SHARDING = "sdy.sharding"
 #: Temporary attribute that tells which op an op of the small program is.
-_NUMBER = "mpmd_trace.number"
+NUMBER = "mpmd_trace.number"
 #: Attributes that propagation does not look at.  Halfway through the compiler they may be at places where the
 #: dialect's verifier does not want them, but MLIR verifies what it reads.
-_HIDDEN = ("arg_attrs", "res_attrs", "mhlo.memory_kind")
+HIDDEN_ATTRIBUTES = ("arg_attrs", "res_attrs", "mhlo.memory_kind")
 
 
 def reducible(function: FuncOp) -> bool:
@@ -87,9 +87,9 @@ class Reduction:
         for number, op in enumerate(self.kept):
             operands = [mapping[self.value_of[v]] for v in op.operands]
             copy = op.clone(operands=operands)
-            for name in _HIDDEN:
+            for name in HIDDEN_ATTRIBUTES:
                 copy.attrs.pop(name, None)
-            copy.attrs[_NUMBER] = IntegerAttr.get(number, "i64")
+            copy.attrs[NUMBER] = IntegerAttr.get(number, "i64")
             mapping.update(zip(op.results, copy.results, strict=True))
             self.copies[op] = copy
             block.append(copy)
@@ -138,7 +138,7 @@ class Reduction:
             return None
         new_ops: dict[Op, Op] = {}
         for new in done.body:
-            number = new.attrs.pop(_NUMBER, None)
+            number = new.attrs.pop(NUMBER, None)
             if isinstance(number, IntegerAttr):
                 new_ops[self.kept[number.value]] = new
             elif new is not done.body.terminator:
@@ -236,7 +236,7 @@ class Reduction:
                 if old.get(name) is not value:
                     held[name] = self._own_shardings(op, name, value)
             for name in old:
-                if name not in now and name != _NUMBER:
+                if name not in now and name != NUMBER:
                     held.pop(name, None)
 
     def _own_shardings(self, op: Op, name: str, value: Attribute) -> Attribute:

@@ -13,6 +13,7 @@ from ...ir.core import Block, Region
 from ...ir.diagnostics import Diagnostics
 from ...ir.ops import FragmentOp, Module
 from ..base import Pass
+from .bodies_alone import has_no_shardings, propagate_in_bodies
 from .kinds import Kinds
 from .reduction import Reduction, reducible
 from .shardy import run_shardy
@@ -39,6 +40,8 @@ class ShardyPropagation(Pass):
         if len(functions) != 1 or not reducible(functions[0]) or functions[0].visibility != "public":
             return _run_on_everything(module, diagnostics)
         function = functions[0]
+        if self.whole_up_to and has_no_shardings(module, function):
+            return propagate_in_bodies(module, function, diagnostics) or not diagnostics.failed
         size = _size(function.body)
         choices = [Kinds.apart(function)]
         if size > self.whole_up_to:

@@ -1,0 +1,30 @@
+"""Where `mpmd-trace` starts.  `opt` and `passes` are answered without the libraries of the other commands."""
+
+from __future__ import annotations
+
+import sys
+
+__all__ = ["main"]
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The entry point.  Exits with 0, 1 (the program is wrong) or 2 (the call is wrong)."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments[:1] == ["opt"]:
+        from .opt import main as opt
+
+        sys.exit(opt(arguments[1:]))
+    if arguments[:1] == ["passes"] and not any(a.startswith("-") and a != "--json" for a in arguments):
+        names = [a for a in arguments[1:] if a != "--json"]
+        if len(names) < 2:
+            from .inspect import print_passes
+            from .talk import guard
+
+            sys.exit(guard(lambda: print_passes(names[0] if names else None, "--json" in arguments)))
+    from .main import main as other
+
+    other(arguments)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""`explain`: why a value of a program, or of a module, is on its mesh."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from ..ir.diagnostics import MpmdError
+
+if TYPE_CHECKING:
+    from ..ir.ops import Module
+    from ..passes.manager import PassRun
+    from ..report.explain import Explanation
+
+__all__ = ["as_json", "explain_value"]
+
+#: After this pass computations are fragments, and mesh inference has not begun.
+_READY = "mpmd-introduce-transfers"
+
+
+class _Reached(Exception):
+    """The pass has run."""
+
+
+def explain_value(file: str, value: str, infer_transfers: bool) -> Explanation:
+    """Explain where the value is.  Raises `MpmdError`.
+
+    MLIR text (`*.mlir` or `-`) is taken as it is: a module before mesh inference.  Programs are traced and
+    brought there.
+    """
+    from ..report.explain import explain
+    from ..text import parse
+
+    if file == "-" or file.endswith(".mlir"):
+        name = "<stdin>" if file == "-" else file
+        if file == "-":
+            text = sys.stdin.read()
+        else:
+            with open(file, encoding="utf-8") as opened:
+                text = opened.read()
+        module = parse(text, filename=name)
+        if not module.mpmd_functions:
+            raise MpmdError(f"no function in {name} has a topology, so there are no meshes to explain")
+        return explain(module, value, infer_transfers=infer_transfers)
+    module, infers = _from_program(file)
+    return explain(module, value, infer_transfers=infers)
+
+
+def as_json(found: Explanation) -> dict[str, Any]:
+    """The explanation as plain data; places as text."""
+    plain = dataclasses.asdict(found)
+    for placement in plain["placements"]:
+        placement["location"] = str(placement["location"])
+    return plain
+
+
+def _from_program(file: str) -> tuple[Module, bool]:
+    """The program's module before mesh inference, and whether it lets transfers be inferred."""
+    from ..program import load_program
+
+    found: list[Module] = []
+
+    def hook(record: PassRun, module: Module) -> None:
+        if record.spec.partition("{")[0] == _READY:
+            found.append(module.clone())
+            raise _Reached
+
+    program = load_program(file)
+    lowered = program.jitted().lower(*program.args, hooks=[hook])
+    options = lowered.partition_arguments["partitioning_options"]
+    with contextlib.suppress(_Reached):
+        _ = lowered.partitioned
+    if not found:
+        raise MpmdError(f"{os.path.basename(file)} was partitioned without the pass {_READY}")
+    return found[0], bool(options.get("mpmd_infer_transfers", False))

@@ -1,0 +1,183 @@
+"""`pipeline_schedule="auto"`: counted operations, simulated schedules, and a choice that can be explained."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import pytest
+from pipelines import assert_same, topology
+from test_schedules_run import Model, data, training
+
+import mpmd_trace
+from mpmd_trace import MpmdError, named_computation, schedules
+from mpmd_trace.auto_schedule import AutoSchedule, StageCosts, best_schedule, rank_schedules
+from mpmd_trace.costs import flops
+from mpmd_trace.text import parse
+
+
+def counted(fn: Any, *args: Any) -> float:
+    lowered = jax.jit(fn).lower(*args)
+    module = parse(lowered.as_text())
+    return flops(module.main.regions[0], module)
+
+
+def test_flops_are_those_of_xla() -> None:
+    x, w = jnp.ones((8, 16)), jnp.ones((16, 32))
+    assert counted(lambda x, w: x @ w, x, w) == 2 * 8 * 16 * 32
+    assert counted(lambda x, w: jnp.tanh(x @ w), x, w) == 2 * 8 * 16 * 32 + 8 * 32
+    assert counted(lambda x: x.reshape(16, 8).T, x) == 0
+    batched = jnp.einsum, jnp.ones((3, 8, 16)), jnp.ones((3, 16, 4))
+    assert counted(lambda a, b: batched[0]("bij,bjk->bik", a, b), *batched[1:]) == 2 * 3 * 8 * 16 * 4
+    image, kernel = jnp.ones((1, 3, 8, 8)), jnp.ones((5, 3, 2, 2))
+    found = counted(lambda a, k: jax.lax.conv(a, k, (1, 1), "VALID"), image, kernel)
+    assert found == 2 * (5 * 7 * 7) * (3 * 2 * 2)
+    model = eqx.nn.MLP(16, 16, 64, 2, key=jax.random.key(0))
+    parameters, static = eqx.partition(model, eqx.is_array)
+
+    def loss(p: Any, x: jax.Array) -> jax.Array:
+        return jnp.mean(jax.vmap(eqx.combine(p, static))(x) ** 2)
+
+    ours = counted(jax.grad(loss), parameters, x)
+    analysis = jax.jit(jax.grad(loss)).lower(parameters, x).compile().cost_analysis()
+    assert analysis is not None
+    assert ours == pytest.approx(analysis["flops"], rel=0.1)
+
+
+def test_flops_of_loops_branches_and_calls() -> None:
+    w, x = jnp.ones((16, 16)), jnp.ones((8, 16))
+    once = 2 * 8 * 16 * 16
+
+    def repeated(w: jax.Array, x: jax.Array) -> jax.Array:
+        return jax.lax.scan(lambda x, _: (x @ w, None), x, length=7)[0]
+
+    assert counted(repeated, w, x) == pytest.approx(7 * once, rel=0.01)
+
+    def chosen(w: jax.Array, x: jax.Array) -> jax.Array:
+        return jax.lax.cond(x[0, 0] > 0, lambda x: x @ w @ w, lambda x: x, x)
+
+    assert counted(chosen, w, x) == pytest.approx(2 * once, rel=0.01)
+    inner = jax.jit(lambda w, x: x @ w)
+    assert counted(lambda w, x: inner(w, inner(w, x)), w, x) == 2 * once
+
+
+def costs(meshes: int, microbatches: int, mesh_of: tuple[int, ...], **times: tuple[float, ...]) -> StageCosts:
+    ones = (1.0,) * len(mesh_of)
+    own = {"forward": ones, "input_grad": ones, "weight_grad": ones, **times}
+    return StageCosts(meshes, microbatches, mesh_of, **own)
+
+
+def test_best_schedule_of_equal_stages() -> None:
+    four = costs(4, 16, (0, 1, 2, 3))
+    best = best_schedule(four)
+    whole = min(c.result.makespan for c in rank_schedules(four) if c.in_order)
+    assert best.result.makespan == whole and best.schedule.splits_backward
+    # ZB-H1 is as fast as ZB-H2 by the makespan, so the one with less memory is chosen.
+    assert best.peak == 4
+    limited = best_schedule(four, 2)
+    assert limited.peak <= 2 and limited.schedule.splits_backward
+    assert limited.result.makespan > best.result.makespan
+    with pytest.raises(MpmdError, match=r"keeps the activations of 0.5 microbatches per mesh; .* comes closest"):
+        best_schedule(four, 0.5)
+
+
+def test_split_backwards_must_pay() -> None:
+    """With nearly all of the time in one stage nothing beats 1F1B by much."""
+    heavy = costs(
+        2, 32, (0, 1), forward=(0.01, 1), input_grad=(0.01, 1), weight_grad=(0.01, 1)
+    )  # fmt: skip
+    best = best_schedule(heavy)
+    assert not best.schedule.splits_backward
+    assert best.schedule.name == "1f1b"  # among equals that with the least memory
+    assert best.result.makespan <= 1.02 * rank_schedules(heavy)[0].result.makespan
+
+
+@pytest.mark.parametrize(
+    ("mesh_of", "placement"), [((0, 1, 0, 1), "in a loop"), ((0, 1, 1, 0), "in a V")]
+)
+def test_the_schedule_fits_the_placement(mesh_of: tuple[int, ...], placement: str) -> None:
+    found = rank_schedules(costs(2, 8, mesh_of))
+    assert found and all(c.schedule.placement.mesh_of == mesh_of for c in found)
+    assert placement in schedules.find_entry(best_schedule(costs(2, 8, mesh_of)).schedule.name).placement
+
+
+def test_two_chains_are_told_from_a_v() -> None:
+    down, up = (0, 1, 2, 3), (4, 5, 6, 7)
+    chains = costs(2, 8, (0, 1, 1, 0))
+    chains = dataclasses.replace(chains, visits=(down, down, up, up))
+    assert [c.schedule.name for c in rank_schedules(chains)] == ["dualpipe"]
+
+
+def test_stages_that_no_schedule_has() -> None:
+    with pytest.raises(MpmdError, match=r"finds no schedule for these stages \(0 on mesh 1, 1 on mesh 0"):
+        best_schedule(costs(2, 4, (1, 0, 0, 1)))
+    with pytest.raises(MpmdError, match="memory_limit is 0"):
+        AutoSchedule(memory_limit=0)
+
+
+def compiled(schedule: Any, names: dict[str, Any], stages: int, microbatches: int = 4) -> Any:
+    config = mpmd_trace.make_config(
+        topology(2, size=1),
+        names,
+        partitioning_options={"mpmd_infer_transfers": True},
+        pipeline_schedule=schedule,
+    )
+    model = Model(stages)
+    step, args = training(model, microbatches), data(model, microbatches)
+    lowered = mpmd_trace.jit(step, config).lower(*args)
+    return lowered, lambda: assert_same(lowered.compile()(*args), jax.jit(step)(*args))
+
+
+def test_auto_runs_and_says_what_it_chose() -> None:
+    names = {"blocks_0": "m0", "blocks_1": "m1"}
+    lowered, check = compiled("auto", names, 2)
+    again, _ = compiled("AUTO", names, 2)
+    known = [*schedules.schedule_names(), "1F1B", "GPipe"]
+    assert lowered.schedule.name in known and lowered.schedule.name != "none"
+    assert again.schedule.name == lowered.schedule.name
+    assert again.as_text() == lowered.as_text()
+    check()
+    limited, _ = compiled(AutoSchedule(memory_limit=2), names, 2)
+    assert limited.schedule.name in known
+    with pytest.raises(MpmdError, match="comes closest with"):
+        compiled(AutoSchedule(memory_limit=0.5), names, 2)
+
+
+@pytest.mark.parametrize(("meshes", "kind"), [((0, 1, 1, 0), "in a V"), ((0, 1, 0, 1), "in a loop")])
+def test_auto_of_several_stages_per_mesh(meshes: tuple[int, ...], kind: str) -> None:
+    names = {f"blocks_{s}": (f"m{mesh}", s) for s, mesh in enumerate(meshes)}
+    lowered, check = compiled("auto", names, 4)
+    assert kind in schedules.find_entry(lowered.schedule.name).placement
+    check()
+
+
+def test_auto_without_a_backward() -> None:
+    def step(ws: list[jax.Array], x: jax.Array) -> jax.Array:
+        for i, w in enumerate(ws):
+            x = named_computation(lambda w, x: x @ w, name=f"f{i}")(w, x)
+        return x
+
+    config = mpmd_trace.make_config(
+        topology(2, size=1),
+        {"f0": "m0", "f1": "m1"},
+        partitioning_options={"mpmd_infer_transfers": True},
+        pipeline_schedule="auto",
+    )
+    ws = list(jnp.ones((2, 4, 4)))
+    assert mpmd_trace.jit(step, config).lower(ws, jnp.ones((2, 4))).schedule.name == "GPipe"
+
+
+def test_auto_with_the_other_engine() -> None:
+    config = mpmd_trace.make_config(
+        topology(2, size=1),
+        {"blocks_0": ("m0", 0), "blocks_1": ("m1", 1), "blocks_2": ("m1", 2), "blocks_3": ("m0", 3)},
+        partitioning_options={"mpmd_infer_transfers": True},
+        pipeline_schedule="auto",
+    )
+    model = Model(4)
+    lowered = mpmd_trace.jit(training(model, 4), config, engine="cpp").lower(*data(model, 4))
+    with pytest.raises(MpmdError, match="engine='cpp' knows the reference's schedules only"):
+        lowered.partitioned  # noqa: B018

@@ -1,0 +1,201 @@
+"""`mpmd_trace.jit`: caching, static arguments, stages, analyses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
+from pipelines import Weights, accumulate, assert_same, batch, check, config, layer, loss, topology, weights
+
+import mpmd_trace
+from mpmd_trace import MpmdError, named_computation
+
+
+@pytest.fixture(scope="module")
+def lowered() -> mpmd_trace.Lowered:
+    return mpmd_trace.jit(accumulate, config(pipeline_schedule="1F1B")).lower(weights(), batch(2))
+
+
+@pytest.fixture(scope="module")
+def compiled(lowered: mpmd_trace.Lowered) -> mpmd_trace.Compiled:
+    return lowered.compile()
+
+
+def test_texts(lowered: mpmd_trace.Lowered, compiled: mpmd_trace.Compiled) -> None:
+    assert "mpmd_trace.named_computation[f0]" in lowered.as_text("jaxpr")
+    named = lowered.as_text("stablehlo")
+    assert named.count("mpmd.named_computation") == 4 and "mpmd.call" in named
+    exported = lowered.as_text()
+    assert "mpmd.fragment_call" in exported and "mpmd.transfer" in exported
+    assert exported == compiled.as_text("mpmd") == compiled.as_text()
+    assert exported == str(mpmd_trace.parse(exported)), "the text can be read back"
+    assert "run" in compiled.as_text("plan") and "transfer" in compiled.as_text("plan")
+    with pytest.raises(ValueError, match="stage is 'jaxpr'"):
+        lowered.as_text("hlo")  # type: ignore[arg-type]
+
+
+def test_compiled_can_be_called_and_inspected(compiled: mpmd_trace.Compiled) -> None:
+    expected = jax.jit(accumulate)(weights(), batch(2))
+    assert_same(compiled(weights(), batch(2)), expected)
+    found = compiled.function_mesh_assignment
+    assert found.inputs == ((["m0", "m1"], "m0"), {})
+    assert found.outputs == ("m1", ["m0", "m1"])
+    shardings = compiled.function_named_shardings
+    assert shardings.inputs[0][0][0].mesh == topology()["m0"]
+    assert shardings.outputs[1][1].mesh == topology()["m1"]
+
+
+def test_place(compiled: mpmd_trace.Compiled) -> None:
+    args, kwargs = compiled.place(weights(), np.asarray(batch(2)))
+    assert args[0][1].sharding == compiled.function_named_shardings.inputs[0][0][1]
+    assert_same(compiled(*args, **kwargs), jax.jit(accumulate)(weights(), batch(2)))
+
+
+def test_analyses(compiled: mpmd_trace.Compiled) -> None:
+    cost = compiled.cost_analysis()
+    assert cost["flops"] > 0 and cost["transfers"] >= 4
+    # Two microbatches: activations of 4x4 floats go forth and back.
+    assert cost["bytes transferred"] >= 4 * 4 * 4 * 4
+    memory = compiled.memory_analysis()
+    assert set(memory) == {"m0", "m1"}
+    assert memory["m0"].peak >= memory["m0"].arguments > 0
+
+
+def test_measure(compiled: mpmd_trace.Compiled) -> None:
+    result, timeline = compiled.measure(weights(), batch(2))
+    assert_same(result, jax.jit(accumulate)(weights(), batch(2)))
+    assert timeline.seconds > 0
+
+
+def test_an_exported_program_runs_by_itself(compiled: mpmd_trace.Compiled) -> None:
+    flat = jax.tree.leaves((weights(), batch(2)))
+    found = mpmd_trace.run_module(compiled.as_text(), topology(), flat)
+    assert_same(found, jax.tree.leaves(jax.jit(accumulate)(weights(), batch(2))))
+
+
+def test_lowering_needs_no_arrays_and_no_devices() -> None:
+    meshes = {f"m{i}": AbstractMesh((2,), ("x",)) for i in range(2)}
+    shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), (weights(), batch()))
+    lowered = mpmd_trace.jit(loss, config(topology=meshes)).lower(*shapes)
+    assert "mpmd.fragment_call" in lowered.as_text()
+    with pytest.raises(MpmdError, match="abstract meshes, which have no devices"):
+        lowered.compile()
+
+
+def test_retraces_for_new_types_only() -> None:
+    traces = []
+
+    def step(ws: Weights, x: jax.Array) -> Any:
+        traces.append(x.shape)
+        return named_computation(lambda w, x: x @ w, name="f0")(ws[0], x).sum()
+
+    jitted = mpmd_trace.jit(step, config({"f0": "m0"}))
+    for x in (batch(), batch() + 1, np.asarray(batch()), np.asarray(batch(), np.float64)):
+        assert_same(jitted(weights(), x), jax.jit(lambda ws, x: (x @ ws[0]).sum())(weights(), x))
+    assert len(traces) == 1
+    for x in (batch(rows=2), batch().astype(jnp.bfloat16)):
+        jitted(weights(), x)
+    jitted(tuple(weights()), batch())
+    assert len(traces) == 4
+    jitted.clear_cache()
+    jitted(weights(), batch())
+    assert len(traces) == 5
+
+
+def test_shardings_of_committed_arguments_are_kept() -> None:
+    def step(w: jax.Array, x: jax.Array) -> Any:
+        return named_computation(layer, name="f0")(w, x)
+
+    mesh = topology()["m0"]
+    jitted = mpmd_trace.jit(step, config({"f0": "m0"}))
+    expected = jax.jit(step)(weights()[0], batch())
+    assert_same(jitted(weights()[0], batch()), expected)
+    split = jax.device_put(batch(), NamedSharding(mesh, PartitionSpec("x")))
+    for x in (split, split, batch(), split):
+        assert_same(jitted(weights()[0], x), expected)
+    assert [len(v) for v in jitted._compiled.values()] == [2]
+    wanted = jitted.lower(weights()[0], split).compile().function_named_shardings.inputs[0][1]
+    assert wanted.spec == PartitionSpec("x")
+
+
+def test_explicit_shardings_win() -> None:
+    mesh = topology()["m0"]
+    whole = NamedSharding(mesh, PartitionSpec())
+    step = named_computation(layer, name="f0")
+    jitted = mpmd_trace.jit(step, config({"f0": "m0"}), in_shardings=(whole, whole))
+    jitted(weights()[0], batch())
+    split = jax.device_put(batch(), NamedSharding(mesh, PartitionSpec("x")))
+    with pytest.raises(MpmdError, match=r"argument 1 \(x\) has sharding .* move it with compiled.place"):
+        jitted(weights()[0], split)
+
+
+@pytest.mark.parametrize("how", ["argnums", "argnames"])
+def test_static_arguments(how: str) -> None:
+    traces = []
+
+    def step(ws: Weights, x: jax.Array, mode: str, power: int = 2) -> Any:
+        traces.append((mode, power))
+        y = named_computation(lambda w, x, *, p: (x @ w) ** p, name="f0", static_argnames="p")
+        return getattr(jnp, mode)(y(ws[0], x, p=power))
+
+    options: dict[str, Any] = (
+        {"static_argnums": (2, 3)} if how == "argnums" else {"static_argnames": ["mode", "power"]}
+    )
+    jitted = mpmd_trace.jit(step, config({"f0": "m0"}), **options)
+    plain = jax.jit(step, **options)
+    calls: list[Any] = [
+        (("sum",), {}),
+        (("max",), {}),
+        (("sum", 3), {}),
+        (("sum",), {"power": 3}),
+        ((), {"mode": "sum"}),
+        (("sum",), {}),
+    ]
+    found = [jitted(weights(), batch(), *args, **named) for args, named in calls]
+    ours = len(traces)
+    assert_same(found, [plain(weights(), batch(), *args, **named) for args, named in calls], rtol=1e-4)
+    assert ours == 5
+    with pytest.raises(MpmdError, match=r"static argument .* is a list, which cannot be hashed"):
+        jitted(weights(), batch(), ["sum"])
+
+
+def test_static_arguments_that_do_not_exist() -> None:
+    with pytest.raises(MpmdError, match=r"static_argnames \['c'\] are not arguments of loss"):
+        mpmd_trace.jit(loss, config(), static_argnames="c")
+    with pytest.raises(MpmdError, match=r"static_argnums \[4\] are out of range: loss takes 2"):
+        mpmd_trace.jit(loss, config(), static_argnums=4)
+
+
+REFERENCE = [
+    "None",
+    "GPipe",
+    "1F1B",
+    "Circular",
+    "GPipeBut1F1BForLastMesh",
+    "ZeroBubbleH1",
+    "ZeroBubbleH2ZeroTxLatency",
+]
+
+
+@pytest.mark.parametrize("schedule", REFERENCE)
+def test_reference_schedules(schedule: str) -> None:
+    check(accumulate, weights(), batch(3), config=config(pipeline_schedule=schedule))
+
+
+def test_a_schedule_against_the_data_flow_is_followed_as_far_as_possible(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Gradients are added up from the first microbatch, and this schedule begins backwards with the last."""
+    names = {f"f{i}": (f"m{i % 2}", i) for i in range(4)}
+    check(
+        accumulate,
+        weights(4),
+        batch(2),
+        config=config(names, pipeline_schedule="looped-bfs"),
+        rtol=1e-4,
+    )
+    assert "the schedule cannot be followed exactly" in caplog.text

@@ -1,0 +1,255 @@
+"""Every schedule of the library compiles, runs in its own order, and gives the gradients of plain `jax.jit`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import pytest
+from pipelines import assert_same, topology
+
+import mpmd_trace
+from mpmd_trace import MpmdError, named_computation, schedules
+from mpmd_trace.equinox import name_layers
+from mpmd_trace.report.timeline import FragmentActions
+from mpmd_trace.schedules import Action, Schedule
+
+WIDTH = 4
+#: Enough for everything at two meshes: ZB-H2 with full latency wants 4P-3, DualPipe an even number from 2P.
+MICROBATCHES = 6
+#: They go back through the microbatches from the last one; so must the program that adds up.
+REVERSED = ("looped-bfs", "circular-with-reversed-backward")
+TWO_CHAINS = ("dualpipe",)
+FORWARD_ONLY = ("parallel-pipelines-with-wrap-around",)
+TRAINING = [n for n in schedules.schedule_names() if n not in (*TWO_CHAINS, *FORWARD_ONLY)]
+
+Step = Callable[[Any, list[jax.Array]], Any]
+
+
+class Block(eqx.Module):
+    """A residual layer."""
+
+    linear: eqx.nn.Linear
+
+    def __init__(self, key: jax.Array) -> None:
+        self.linear = eqx.nn.Linear(WIDTH, WIDTH, key=key)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return x + jnp.tanh(jax.vmap(self.linear)(x))
+
+
+class Model(eqx.Module):
+    """Blocks one after the other."""
+
+    blocks: list[Block]
+
+    def __init__(self, count: int) -> None:
+        self.blocks = [Block(k) for k in jax.random.split(jax.random.key(0), count)]
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+def _add(a: Any, b: Any) -> Any:
+    return jax.tree.map(jnp.add, a, b)
+
+
+def training(model: Model, microbatches: int, backwards: bool = False, chains: tuple[str, ...] = ("",)) -> Step:
+    """Loss and gradients, added up over the microbatches, from the first or from the last one.
+
+    Each of the chains runs through an equal part of them, under names that begin with its own; their sums are
+    added at the end, so that no chain waits for another.
+    """
+    static = eqx.partition(model, eqx.is_array)[1]
+
+    def loss(named: str, parameters: Any, x: jax.Array) -> jax.Array:
+        whole = name_layers(
+            eqx.combine(parameters, static), lambda m: m.blocks, name=lambda n: named + n
+        )
+        return jnp.mean(whole(x) ** 2)
+
+    def step(parameters: Any, xs: list[jax.Array]) -> Any:
+        totals: dict[str, Any] = {}
+        for i in reversed(range(microbatches)) if backwards else range(microbatches):
+            chain = chains[i * len(chains) // microbatches]
+            fn = jax.value_and_grad(functools.partial(loss, chain))
+            found = mpmd_trace.call(fn, call_counter=i)(parameters, xs[i])
+            totals[chain] = _add(totals[chain], found) if chain in totals else found
+        return functools.reduce(_add, totals.values())
+
+    return step
+
+
+def data(model: Model, microbatches: int) -> tuple[Any, list[jax.Array]]:
+    """Parameters and microbatches (one array each: slices of one array would all be cut by the first fragment)."""
+    xs = jax.random.normal(jax.random.key(1), (microbatches, 2, WIDTH))
+    return eqx.filter(model, eqx.is_array), list(xs)
+
+
+def assign(schedule: Schedule, name: str = "blocks_{}") -> dict[str, tuple[str, int]]:
+    """Each block is a stage, on the mesh on which the schedule has that stage."""
+    return {name.format(s): (f"m{mesh}", s) for s, mesh in enumerate(schedule.placement.mesh_of)}
+
+
+def run(
+    schedule: Any, placed: Schedule, step: Step, names: dict[str, tuple[str, int]], *args: Any
+) -> tuple[mpmd_trace.Compiled, list[list[Action]], Any]:
+    """The compiled step, what each mesh does, and the result."""
+    actions = FragmentActions()
+    config = mpmd_trace.make_config(
+        topology(placed.meshes, size=1),
+        names,
+        partitioning_options={"mpmd_infer_transfers": True},
+        pipeline_schedule=schedule,
+    )
+    compiled = mpmd_trace.jit(step, config).lower(*args, hooks=[actions]).compile()
+    rows = [[a for a in row if a.kind != "O"] for row in actions.of_mesh.values()]
+    return compiled, rows, compiled(*args)
+
+
+def expected(schedule: Schedule, found: list[list[Action]]) -> list[list[Action]]:
+    """The actions of the schedule, in terms of the fragments that there are.
+
+    Where nothing of a backward is sent to another mesh, there is nothing to split: in the stage without inputs
+    (all of it is weight gradient), and at the turn of a V (the gradient stays on the mesh).
+    """
+    split = {a.stage for row in found for a in row if a.kind == "W"}
+    rows: list[list[Action]] = []
+    for mesh in range(schedule.meshes):
+        row: list[Action] = []
+        for stage, kind, microbatch in schedule.total_order(mesh):
+            if kind == "B" and stage in split:
+                row += [Action(stage, "I", microbatch), Action(stage, "W", microbatch)]
+            elif kind == "F" or kind == "B" or stage in split:
+                row.append(Action(stage, kind, microbatch))
+            elif kind == ("I" if schedule.graph.feeds[stage] else "W"):
+                row.append(Action(stage, "B", microbatch))
+        rows.append(row)
+    return rows
+
+
+def check(name: str, meshes: int, microbatches: int = MICROBATCHES) -> None:
+    schedule = schedules.get_schedule(name, meshes, microbatches, guard=False)
+    model = Model(schedule.stages)
+    step = training(model, microbatches, backwards=name in REVERSED)
+    args = data(model, microbatches)
+    _, found, result = run(name, schedule, step, assign(schedule), *args)
+    assert found == expected(schedule, found)
+    kinds = {a.kind for row in found for a in row}
+    assert kinds >= ({"F", "I", "W"} if schedule.splits_backward else {"F", "B"})
+    # On the first mesh without a split the backward of a microbatch is one fragment.
+    assert sum(a.kind == "W" for row in found for a in row) in (
+        (0,) if not schedule.splits_backward else range(microbatches, schedule.stages * microbatches)
+    )
+    assert_same(result, jax.jit(step)(*args))
+
+
+@pytest.mark.parametrize("name", TRAINING)
+def test_two_meshes(name: str) -> None:
+    check(name, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["1f1b", "zb-h1", "interleaved-1f1b", "zb-v", "dualpipe-v"])
+def test_four_meshes(name: str) -> None:
+    check(name, 4, 8)
+
+
+def test_all_schedules_are_tested() -> None:
+    assert len(TRAINING) == len(schedules.schedule_names()) - 2
+
+
+def test_two_chains_in_opposite_directions() -> None:
+    """DualPipe: the second half of the microbatches goes through the same blocks under other names."""
+    schedule = schedules.get_schedule("dualpipe", 2, MICROBATCHES, guard=False)
+    assert schedule.placement.mesh_of == (0, 1, 1, 0) and schedule.model_stage == (0, 1, 0, 1)
+    model = Model(2)
+    step = training(model, MICROBATCHES, chains=("down_", "up_"))
+    names = {
+        "down_blocks_0": ("m0", 0),
+        "down_blocks_1": ("m1", 1),
+        "up_blocks_0": ("m1", 2),
+        "up_blocks_1": ("m0", 3),
+    }
+    args = data(model, MICROBATCHES)
+    _, found, result = run("dualpipe", schedule, step, names, *args)
+    assert found == expected(schedule, found)
+    assert any(a.kind == "W" for row in found for a in row)
+    assert_same(result, jax.jit(step)(*args))
+
+
+def test_parallel_pipelines_with_wrap_around() -> None:
+    """Inference on a ring: request k starts on mesh k; every mesh is busy from the first moment."""
+    meshes = 3
+    schedule = schedules.get_schedule("parallel-pipelines-with-wrap-around", meshes, meshes, guard=False)
+
+    def layer(w: jax.Array, x: jax.Array) -> jax.Array:
+        return jnp.tanh(x @ w)
+
+    def step(ws: list[jax.Array], xs: jax.Array) -> list[jax.Array]:
+        def request(k: int, x: jax.Array) -> jax.Array:
+            for j, w in enumerate(ws):
+                x = named_computation(layer, name=f"ring_{(k + j) % meshes}")(w, x)
+            return x
+
+        return [
+            mpmd_trace.call(functools.partial(request, k), call_counter=k)(xs[k]) for k in range(meshes)
+        ]
+
+    names = {f"ring_{i}": (f"m{i}", i) for i in range(meshes)}
+    ws = list(jax.random.normal(jax.random.key(0), (meshes, WIDTH, WIDTH)))
+    xs = jax.random.normal(jax.random.key(1), (meshes, 2, WIDTH))
+    _, found, result = run(schedule.name, schedule, step, names, ws, xs)
+    assert [[a.microbatch for a in row] for row in found] == [
+        [m for _, _, m in schedule.total_order(i)] for i in range(meshes)
+    ]
+    assert [row[0].microbatch for row in found] == [0, 1, 2]
+    assert_same(result, jax.jit(step)(ws, xs))
+
+
+def test_a_schedule_of_ones_own() -> None:
+    """A `Schedule` object runs as it is, here one read from a table."""
+    table = schedules.get_schedule("1f1b", 2, 3).to_csv()
+    schedule = schedules.load_csv(table)
+    model = Model(2)
+    step, args = training(model, 3), data(model, 3)
+    compiled, found, result = run(schedule, schedule, step, assign(schedule), *args)
+    assert found == expected(schedule, found)
+    assert compiled.lowered.schedule.name == schedule.name
+    assert_same(result, jax.jit(step)(*args))
+
+
+def lowered(schedule: Any, names: dict[str, Any], stages: int, meshes: int = 2) -> mpmd_trace.Lowered:
+    model = Model(stages)
+    config = mpmd_trace.make_config(
+        topology(meshes, size=1),
+        names,
+        partitioning_options={"mpmd_infer_transfers": True},
+        pipeline_schedule=schedule,
+    )
+    return mpmd_trace.jit(training(model, 4), config).lower(*data(model, 4))
+
+
+def test_stages_on_other_meshes_than_the_schedule_wants() -> None:
+    loop = {f"blocks_{s}": (f"m{s % 2}", s) for s in range(4)}
+    with pytest.raises(MpmdError, match=r"'zb-v' has the stages 0, 3 on mesh 'm0', but the program has 0, 2"):
+        lowered("zb-v", loop, 4).partitioned  # noqa: B018
+    one = {f"blocks_{s}": (f"m{s}", s) for s in range(2)}
+    with pytest.raises(MpmdError, match="puts 2 stages on mesh 'm0', but the program has 1 there"):
+        lowered("zb-v", one, 2).partitioned  # noqa: B018
+
+
+def test_the_other_engine_refuses_what_it_does_not_know() -> None:
+    config = mpmd_trace.make_config(
+        topology(2, size=1), {"blocks_0": "m0", "blocks_1": "m1"}, pipeline_schedule="zb-auto"
+    )
+    model = Model(2)
+    jitted = mpmd_trace.jit(training(model, 2), config, engine="cpp")
+    with pytest.raises(MpmdError, match="engine='cpp' knows the reference's schedules only, not 'zb-auto'"):
+        jitted.lower(*data(model, 2)).partitioned  # noqa: B018

@@ -1,0 +1,270 @@
+"""Ordinary training code: its arguments, results and state, with the values of plain jax.jit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+from pipelines import (
+    WIDTH,
+    Weights,
+    accumulate,
+    assert_same,
+    batch,
+    check,
+    config,
+    layer,
+    loss,
+    meshes_of,
+    topology,
+    weights,
+)
+
+import mpmd_trace
+from mpmd_trace import MpmdError, call, named_computation, named_tensor
+
+OPTIMISERS = {
+    "sgd": optax.sgd(0.1, momentum=0.9),
+    "adam": optax.adam(1e-2),
+    "adamw-schedule": optax.adamw(optax.cosine_decay_schedule(1e-2, 10)),
+    "lion": optax.lion(1e-3),
+    "clip-adamw": optax.chain(optax.clip_by_global_norm(0.1), optax.adamw(1e-2)),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMISERS)
+def test_optimisers(name: str) -> None:
+    optimiser = OPTIMISERS[name]
+
+    def step(ws: Weights, state: Any, x: jax.Array) -> Any:
+        value, grads = accumulate(ws, x)
+        updates, state = optimiser.update(grads, state, ws)
+        return optax.apply_updates(ws, updates), state, value
+
+    ws, x = weights(), batch(2)
+    plain, state = jax.jit(step), optimiser.init(ws)
+    expected = plain(*plain(ws, state, x)[:2], x)
+    jitted = mpmd_trace.jit(step, config())
+    # What a step returns is where the next one wants it: nothing is compiled again.
+    found = jitted(*jitted(ws, state, x)[:2], x)
+    assert_same(found, expected, rtol=1e-4, atol=1e-5)
+    assert [len(programs) for programs in jitted._compiled.values()] == [1]
+
+
+def test_unused_and_passed_through_arguments() -> None:
+    def step(ws: Weights, x: jax.Array, unused: Any, same: jax.Array) -> Any:
+        return loss(ws, x), same, {"constant": jnp.arange(3), "same again": same}
+
+    check(step, weights(), batch(), {"a": jnp.ones(3), "b": [np.zeros(2)]}, jnp.arange(4.0))
+
+
+def test_unused_parameter_has_a_zero_gradient() -> None:
+    def model(p: Any, x: jax.Array) -> jax.Array:
+        return loss(p["used"], x)
+
+    check(jax.value_and_grad(model), {"used": weights(), "unused": jnp.ones(3)}, batch())
+
+
+def test_tied_parameters_of_several_stages() -> None:
+    def model(p: Any, x: jax.Array) -> jax.Array:
+        h = named_computation(lambda e, x: x @ e, name="f0")(p["tied"], x)
+        h = named_computation(layer, name="f1")(p["w"], h)
+        return named_computation(lambda e, h: jnp.mean((h @ e.T) ** 2), name="f2")(p["tied"], h)
+
+    p = {"tied": weights()[0], "w": weights()[1]}
+    names = {"f0": "m0", "f1": "m1", "f2": "m2"}
+    check(
+        lambda p, x: accumulate(p, x, jax.value_and_grad(model)),
+        p,
+        batch(2),
+        config=config(names, meshes=3, pipeline_schedule="1F1B"),
+    )
+
+
+@pytest.mark.parametrize("typed", [True, False], ids=["typed", "raw"])
+def test_prng_keys(typed: bool) -> None:
+    def dropped(w: jax.Array, x: jax.Array, key: jax.Array) -> jax.Array:
+        return layer(w, x) * jax.random.bernoulli(key, 0.5, x.shape)
+
+    def step(ws: Weights, x: jax.Array, key: jax.Array) -> Any:
+        key, first, second = jax.random.split(key, 3)
+
+        def model(ws: Weights, x: jax.Array) -> jax.Array:
+            h = named_computation(dropped, name="f0")(ws[0], x, first)
+            return jnp.sum(named_computation(dropped, name="f1")(ws[1], h, second) ** 2)
+
+        value, grads = call(jax.value_and_grad(model), 0)(ws, x)
+        return value, grads, key
+
+    key = jax.random.key(3) if typed else jax.random.PRNGKey(3)
+    jitted = check(step, weights(), batch(), key)
+    again = jitted(weights(), batch(), jitted(weights(), batch(), key)[2])[2]
+    assert again.dtype == key.dtype
+
+
+def test_integer_and_bf16_leaves() -> None:
+    def step(p: Any, tokens: jax.Array, mask: jax.Array) -> Any:
+        def model(w: Any) -> jax.Array:
+            x = named_computation(lambda e, t: e[t], name="f0")(w["e"], tokens)
+            y = named_computation(lambda w, x, m: jnp.where(m[:, None], x @ w, 0), name="f1")(w["w"], x, mask)
+            return jnp.mean(y.astype(jnp.float32) ** 2)
+
+        value, grads = jax.value_and_grad(model)({"e": p["e"], "w": p["w"]})
+        return value, grads, {"count": p["count"] + 1, "small": p["small"]}
+
+    half = jnp.bfloat16
+    p = {
+        "e": jnp.linspace(-1, 1, 12, dtype=half).reshape(3, 4),
+        "w": weights()[0].astype(half),
+        "count": jnp.int32(7),
+        "small": jnp.arange(4, dtype=jnp.uint8),
+    }
+    check(step, p, jnp.array([0, 2, 1, 1]), jnp.array([True, False, True, True]), rtol=2e-2, atol=1e-2)
+
+
+def test_zero_size_arrays() -> None:
+    def step(ws: Weights, x: jax.Array, empty: jax.Array) -> Any:
+        h = named_computation(lambda w, x, e: layer(w, x) + e.sum(), name="f0")(ws[0], x, empty)
+        return named_computation(lambda w, h: (h @ w, h[:0]), name="f1")(ws[1], h), empty * 2
+
+    check(step, weights(), batch(), jnp.zeros((0, 3)))
+
+
+def test_auxiliary_outputs() -> None:
+    def model(ws: Weights, x: jax.Array) -> Any:
+        h = named_computation(layer, name="f0")(ws[0], x)
+        y = named_computation(layer, name="f1")(ws[1], h)
+        return jnp.mean(y**2), {"hidden": h, "stats": (h.mean(), y.max()), "none": None}
+
+    check(jax.value_and_grad(model, has_aux=True), weights(), batch())
+
+
+def test_python_numbers_and_weak_types() -> None:
+    def step(ws: Weights, x: jax.Array, scale: Any, count: Any) -> Any:
+        return loss(ws, x) * scale, count + 1, scale * 2
+
+    jitted = check(step, weights(), batch(), 0.5, 3)
+    _, count, scale = jitted(weights(), batch(), 0.5, 3)
+    jitted(weights(), np.asarray(batch()), scale, count)
+    assert len(jitted._compiled) == 1, "a weak result is what a Python number was"
+    jitted(weights(), batch(), jnp.float32(1), 3)
+    assert len(jitted._compiled) == 2
+
+
+def test_computation_outside_of_names_on_both_meshes() -> None:
+    def step(ws: Weights, x: jax.Array) -> Any:
+        value, grads = accumulate(ws, (x - x.mean()) / x.std())
+        norm = jnp.sqrt(sum(jnp.sum(g**2) for g in grads))
+        clipped = [g / jnp.maximum(norm, 1.0) for g in grads]
+        return value, norm, clipped, jnp.stack([jnp.sum(g) for g in clipped])
+
+    check(step, weights(), batch(2), config=config(pipeline_schedule="GPipe"))
+
+
+def test_reduce_and_broadcast() -> None:
+    def step(ws: Weights, x: jax.Array) -> Any:
+        x = mpmd_trace.broadcast(x)
+        a = named_computation(layer, name="f0")(ws[0], x)
+        b = named_computation(layer, name="f1")(ws[1], x)
+        total = mpmd_trace.reduce(a, b, kind="add")
+        largest = mpmd_trace.reduce({"x": a.max()}, {"x": b.max()}, kind="max")
+        return total, largest, mpmd_trace.reduce(a + b)
+
+    check(step, weights(), batch())
+
+
+def test_named_tensor_decides_the_mesh() -> None:
+    def step(ws: Weights, x: jax.Array) -> Any:
+        x = named_tensor(x, "input")
+        h = named_computation(layer, name="f0")(ws[0], x)
+        return jnp.mean(h**2), named_tensor({"h": h * 2}, "kept")
+
+    names = {"f0": "m0", "input": "m1", "kept": "m1"}
+    jitted = check(step, weights(), batch(), config=config(names))
+    outputs = jitted.lower(weights(), batch()).compile().function_mesh_assignment.outputs
+    assert outputs[1] == {"h": "m1"}
+
+
+def test_input_and_output_mesh_assignment() -> None:
+    cfg = config(input_mesh_assignment=(["m1", None], "m1"), output_mesh_assignment=("m0", ["m1", "m0"]))
+    jitted = check(jax.value_and_grad(loss), weights(), batch(), config=cfg)
+    value, grads = jitted(weights(), batch())
+    assert meshes_of((value, grads), cfg.topology) == ("m0", ["m1", "m0"])
+    found = jitted.lower(weights(), batch()).compile().function_mesh_assignment
+    assert found.inputs == ((["m1", "m1"], "m1"), {})
+    assert found.outputs == ("m0", ["m1", "m0"])
+
+
+def test_shardings_of_arguments_and_results() -> None:
+    meshes = topology()
+    split = NamedSharding(meshes["m0"], PartitionSpec("x"))
+
+    def step(ws: Weights, x: jax.Array) -> Any:
+        value, grads = jax.value_and_grad(loss)(ws, x)
+        return value, grads, x * 2
+
+    jitted = check(step, weights(), batch(), in_shardings=(None, split), out_shardings=(None, split, None))
+    value, grads, _ = jitted(weights(), batch())
+    assert [g.sharding.spec for g in grads] == [PartitionSpec("x")] * 2
+    assert grads[1].sharding.mesh == meshes["m1"], "the axes count, not the mesh they were written for"
+    assert value.sharding.is_equivalent_to(NamedSharding(meshes["m1"], PartitionSpec()), 0)
+    found = jitted.lower(weights(), batch()).compile().function_named_shardings
+    assert found.inputs[0][1].is_equivalent_to(split, 2)
+
+
+def test_donation() -> None:
+    def step(ws: Weights, x: jax.Array) -> Any:
+        _, grads = jax.value_and_grad(loss)(ws, x)
+        return [w - 0.1 * g for w, g in zip(ws, grads, strict=True)]
+
+    jitted = check(step, weights(), batch(), donate_argnums=0)
+    given = weights()
+    first = jitted(given, batch())
+    assert all(w.is_deleted() for w in given), "also what had to be moved to its mesh first"
+    second = jitted(first, batch())
+    assert all(w.is_deleted() for w in first) and not any(w.is_deleted() for w in second)
+    with pytest.raises(MpmdError, match=r"argument 0 \(ws\[0\]\) was donated to an earlier call"):
+        jitted(first, batch())
+
+
+def test_donated_and_returned() -> None:
+    check(lambda ws, x: (loss(ws, x), ws), weights(), batch(), donate_argnums=(0,))
+
+
+def test_keyword_arguments() -> None:
+    def step(ws: Weights, *, x: jax.Array, scale: Any = 1.0) -> Any:
+        return loss(ws, x) * scale
+
+    jitted = check(step, weights(), kwargs={"x": batch(), "scale": jnp.float32(2)})
+    check(step, weights(), kwargs={"x": batch()})
+    scale = jnp.float32(2)
+    compiled = jitted.lower(weights(), x=batch(), scale=scale).compile()
+    assert_same(compiled(weights(), scale=scale, x=batch()), jitted(weights(), x=batch(), scale=scale))
+
+
+def test_host_memory() -> None:
+    kinds = {m.kind for m in jax.devices()[0].addressable_memories()}
+    if "pinned_host" not in kinds:
+        pytest.skip(f"the platform has only {sorted(kinds)}")
+
+    def step(ws: Weights, x: jax.Array) -> Any:
+        return loss(ws, x), named_tensor(x * 2, "kept")
+
+    cfg = config({"f0": "m0", "f1": "m1", "kept": "m0"}, output_mesh_assignment=(None, "m0#pinned_host"))
+    jitted = check(step, weights(), batch(), config=cfg)
+    assert jitted(weights(), batch())[1].sharding.memory_kind == "pinned_host"
+
+
+def test_large_closed_over_arrays_become_arguments() -> None:
+    big = jax.random.normal(jax.random.key(5), (64, WIDTH))
+
+    def step(ws: Weights, x: jax.Array) -> Any:
+        h = named_computation(lambda w, x: layer(w, x) + big.sum(0), name="f0")(ws[0], x)
+        return named_computation(layer, name="f1")(ws[1], h)
+
+    check(step, weights(), batch())

@@ -1,0 +1,53 @@
+"""`explain` on MLIR text and on programs."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+import pytest
+
+from mpmd_trace.cli.entry import main
+
+TEXT = """func.func @main(%a: tensor<4xf32>, %b: tensor<4xf32>) -> tensor<4xf32>
+    attributes {topology = #mpmd.topology<<"m" : <["x"=2]>>>} {
+  %0 = mpmd.assign {origin = "o"} %a : (tensor<4xf32>) -> !mpmd.mesh_tensor<"m", tensor<4xf32>>
+  %1 = mpmd.unassign %0 : (!mpmd.mesh_tensor<"m", tensor<4xf32>>) -> tensor<4xf32>
+  %2 = stablehlo.add %1, %b : tensor<4xf32>
+  return %2 : tensor<4xf32>
+}
+"""
+PROGRAM = pathlib.Path(__file__).parent.parent / "programs" / "tiny.py"
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as stop:
+        main(["explain", *arguments])
+    out, err = capsys.readouterr()
+    return int(stop.value.code or 0), out, err
+
+
+def test_text(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = tmp_path / "in.mlir"
+    source.write_text(TEXT)
+    status, out, err = run(capsys, str(source), "--value", "in.mlir:5")
+    assert (status, err) == (0, "") and out.startswith("'stablehlo.add'") and 'on mesh "m"' in out
+    status, out, _ = run(capsys, str(source), "--value", "input 1", "--json")
+    found = json.loads(out)
+    assert status == 0 and found["placements"][0]["meshes"] == ["m"]
+
+
+def test_what_is_not_there(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = tmp_path / "in.mlir"
+    source.write_text(TEXT)
+    status, out, err = run(capsys, str(source), "--value", "in.mlir:55")
+    assert (status, out) == (1, "") and "nothing in the module" in err
+    source.write_text("module {}")
+    status, out, err = run(capsys, str(source), "--value", "x")
+    assert (status, out) == (1, "") and "no function" in err
+
+
+def test_program(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = run(capsys, str(PROGRAM), "--value", "input 0")
+    assert status == 0, err
+    assert "is on mesh" in out or "needed" in out

@@ -1,0 +1,225 @@
+"""`mpmd-trace opt`: flags, passes, outputs, exit status."""
+
+from __future__ import annotations
+
+import io
+import pathlib
+import re
+import sys
+
+import pytest
+
+from mpmd_trace.cli.opt import main
+
+ADDS = """func.func @main(%a: tensor<4xf32>) -> tensor<4xf32> {
+  %0 = stablehlo.add %a, %a : tensor<4xf32>
+  %1 = stablehlo.add %a, %a : tensor<4xf32>
+  %2 = stablehlo.multiply %0, %1 : tensor<4xf32>
+  return %2 : tensor<4xf32>
+}
+func.func private @unused() { return }
+"""
+INVALID = """func.func @g(%a: tensor<2xf32>)
+    -> tensor<3xf32> {
+  return
+    %a : tensor<2xf32>
+}
+"""
+
+
+@pytest.fixture
+def adds(tmp_path: pathlib.Path) -> str:
+    path = tmp_path / "adds.mlir"
+    path.write_text(ADDS)
+    return str(path)
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    status = main(arguments)
+    out, err = capsys.readouterr()
+    return status, out, err
+
+
+def test_passes_in_order(adds: str, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = run(capsys, adds, "-cse", "--symbol-dce")
+    assert (status, err) == (0, "")
+    assert out.count("stablehlo.add") == 1 and "@unused" not in out
+    assert out.startswith("module {") and out.endswith("}\n")
+    assert run(capsys, adds, "--pass-pipeline=builtin.module(cse,symbol-dce)")[1] == out
+    assert run(capsys, "-p", "builtin.module(func.func(cse),symbol-dce)", "--", adds)[1] == out
+    assert run(capsys, adds, "-cse={}", "-symbol-dce=''")[1] == out
+
+
+def test_nothing_to_do_prints_the_module(adds: str, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = run(capsys, adds)
+    assert (status, err) == (0, "") and out.count("stablehlo.add") == 2
+
+
+def test_stdin_and_o(
+    adds: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = run(capsys, adds, "-cse")[1]
+    for arguments in (["-cse"], ["-", "-cse"]):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(ADDS.encode())))
+        assert run(capsys, *arguments) == (0, expected, "")
+    target = tmp_path / "out.mlir"
+    for flag in (["-o", str(target)], [f"--o={target}"]):
+        assert run(capsys, adds, "-cse", *flag) == (0, "", "")
+        assert target.read_text() == expected
+        target.unlink()
+    assert run(capsys, adds, "-o", "/dev/null") == (0, "", "")
+    assert run(capsys, adds, "-cse", "-o", "-")[1] == expected
+    status, out, err = run(capsys, adds, "-o", str(tmp_path / "no" / "where"))
+    assert (status, out) == (1, "") and "error: " in err
+
+
+def test_o_is_left_alone_when_something_fails(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, target = tmp_path / "bad.mlir", tmp_path / "out.mlir"
+    source.write_text(ADDS + "// -----\n" + INVALID)
+    target.write_text("before")
+    status, out, err = run(capsys, str(source), "-split-input-file", "-cse", "-o", str(target))
+    assert (status, out, target.read_text()) == (1, "", "before")
+    # The place is that in the whole file, and the line of the op's first word.
+    assert f"{source}:11:3: error: " in err
+    assert "\n  return\n  ^\n" in err and f"{source}:11:3: note: see current operation" in err
+    assert [p.name for p in tmp_path.iterdir() if p.suffix == ".part"] == []
+
+
+def test_split_input_file(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = tmp_path / "two.mlir"
+    source.write_text("module @a {}\n // -----  \nmodule @b {}\n// -----\n")
+    status, out, _ = run(capsys, str(source), "-split-input-file")
+    assert status == 0
+    assert [p.split("{")[0].split() for p in out.split("// -----\n")] == [
+        ["module", "@a"],
+        ["module", "@b"],
+        ["module"],
+    ]
+    assert "// -----" not in run(capsys, str(source))[1]
+    source.write_text("module @a {}\n// ===\nmodule @b {}\n")
+    status, out, _ = run(capsys, str(source), "--split-input-file=// ===", "-output-split-marker=// +++")
+    assert status == 0 and out.count("// +++\n") == 1
+    source.write_text(INVALID + "// -----\nmodule @b {}\n")
+    status, out, err = run(capsys, str(source), "-split-input-file")
+    assert status == 1 and "module @b" in out and err.count("error:") == 1
+
+
+def test_printing(adds: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert f'loc("{adds}":1:17)' in run(capsys, adds, "-mlir-print-debuginfo", "-mlir-print-local-scope")[1]
+    assert "#loc" in run(capsys, adds, "-mlir-print-debuginfo")[1]
+    assert '"stablehlo.add"(' in run(capsys, adds, "--mlir-print-op-generic")[1]
+    assert "loc(" not in run(capsys, adds, "-cse", "-mlir-print-debuginfo=false")[1]
+    assert "add" not in run(capsys, adds, "-mlir-print-skip-regions")[1]
+
+
+def test_dumps_between_passes(adds: str, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = run(capsys, adds, "-cse", "-canonicalize", "-mlir-print-ir-after-all")
+    assert status == 0 and "IR Dump" not in out
+    heads = re.findall(r"// -----// IR Dump (.*) //----- //", err)
+    assert [re.search(r"\((.*)\)", h).group(1) for h in heads] == ["cse", "canonicalize"]  # type: ignore[union-attr]
+    _, _, err = run(capsys, adds, "-cse", "-canonicalize", "-mlir-print-ir-after-change")
+    assert err.count("IR Dump After") == 1
+    _, _, err = run(capsys, adds, "-cse", "-symbol-dce", "-mlir-print-ir-before=symbol-dce")
+    assert err.count("IR Dump Before") == 1 and "(symbol-dce)" in err
+    _, _, err = run(capsys, adds, "-cse", "-symbol-dce", "-mlir-print-ir-after=cse", "-mlir-timing")
+    assert err.count("IR Dump After") == 1 and re.search(r"100\.0%\s+total", err)
+    _, _, err = run(capsys, adds, "-cse", "-mpmd-unroll-for-loops", "-dump-pass-pipeline")
+    assert "builtin.module(cse,mpmd-unroll-for-loops)" in err
+
+
+def test_unregistered_dialects(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = tmp_path / "foo.mlir"
+    source.write_text('"foo.op"() : () -> ()\n')
+    status, out, err = run(capsys, str(source))
+    assert (status, out) == (1, "") and f"{source}:1:9: error:" in err
+    for flags in ([], ["-canonicalize"], ["-mpmd-call-inline", "-cse"]):
+        status, out, _ = run(capsys, str(source), "-allow-unregistered-dialect", *flags)
+        assert status == 0 and '"foo.op"()' in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["-mpmd-cal-inline"], "did you mean mpmd-call-inline"),
+        (["-verify-diagnostic"], "did you mean verify-diagnostics"),
+        (["-canonicalize=foo=1"], "no such option foo"),
+        (["-mpmd-infer-mesh-pipeline=infer-transfer=true"], "did you mean infer-transfers"),
+        (["-mpmd-infer-mesh-pipeline=infer-transfers=maybe"], "write true or false, not 'maybe'"),
+        (["-mpmd-infer-mesh-rewrite-using-analysis=max-clones=x"], "is a whole number, not 'x'"),
+        (["--pass-pipeline=builtin.module(cse"], "unbalanced"),
+        (["--pass-pipeline=builtin.module(csee)"], "there is no pass or pipeline 'csee'"),
+        (["-cse", "-p", "builtin.module(cse)"], "all of them as flags"),
+        (["-mlir-diagnostic-verbosity-level=loud"], "errors or warnings or remarks"),
+        (["-mlir-timing=7"], "is a switch"),
+        (["another.mlir"], "one input file at a time"),
+        (["-o"], "needs a value"),
+    ],
+)
+def test_calls_that_are_wrong(
+    arguments: list[str], message: str, adds: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, out, err = run(capsys, adds, *arguments)
+    assert (status, out) == (1, "") and message in err and err.startswith("error: ")
+
+
+def test_missing_input(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = run(capsys, "/no/such/file.mlir")
+    assert (status, out) == (1, "") and "No such file" in err
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("func.func @f( {", ":1:14: error:"),
+        ("func.func @f() {\n  %0 = stablehlo.add %1, %1 : tensor<2xf32>\n  return\n}", ":2:22: error:"),
+        ("func.func @f() { return }\nfunc.func @f() { return }", ":2:1: error:"),
+        ("func.func @f() {\n  mpmd.call @gone() : () -> ()\n  return }", ":2:3: error:"),
+        (INVALID, ":3:3: error:"),
+    ],
+)
+def test_bad_text(text: str, place: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = tmp_path / "bad.mlir"
+    source.write_text(text)
+    status, out, err = run(capsys, str(source), "-cse")
+    assert (status, out) == (1, "") and err.startswith(f"{source}{place}")
+
+
+def test_a_pass_that_fails(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, target = tmp_path / "in.mlir", tmp_path / "out.mlir"
+    source.write_text(
+        "func.func @main(%a: tensor<4xf32>) -> tensor<4xf32>"
+        ' attributes {topology = #mpmd.topology<<"m" : <["x"=2]>>>} {\n'
+        '  %0 = mpmd.named_computation<"f"> (%a)\n      (%x: tensor<4xf32>) {\n'
+        "    mpmd.return %x : tensor<4xf32>\n"
+        "  } : (tensor<4xf32>) -> tensor<4xf32>\n  return %0 : tensor<4xf32>\n}\n"
+    )
+    arguments = [str(source), "-cse", "-mpmd-map-named-ops-to-mpmd-ops=assignment=g@m", "-symbol-dce"]
+    status, out, err = run(capsys, *arguments, "-o", str(target), "-mlir-print-ir-after-failure")
+    assert (status, out, target.exists()) == (1, "", False)
+    assert f"{source}:2:8: error: " in err and "IR Dump After" in err and "Failed" in err
+    short = run(capsys, *arguments, "-mlir-print-op-on-diagnostic=false")[2]
+    assert "see current operation" not in short and "error: " in short
+
+
+def test_a_pass_that_breaks_down(
+    adds: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mpmd_trace.passes.mlir_pass import MlirPass
+
+    def broken(*_: object) -> bool:
+        raise KeyError("oops")
+
+    monkeypatch.setattr(MlirPass, "run", broken)
+    status, out, err = run(capsys, adds, "-cse")
+    assert (status, out) == (1, "")
+    assert "error: cse broke down: KeyError: 'oops'" in err and "Traceback" not in err
+    assert "Traceback" in run(capsys, adds, "-cse", "-mlir-print-stacktrace-on-diagnostic")[2]
+
+
+def test_help_and_list(capsys: pytest.CaptureFixture[str]) -> None:
+    for flag in ("--help", "-help", "-h"):
+        status, out, _ = run(capsys, flag)
+        assert status == 0 and "-mpmd-call-inline" in out and "-split-input-file" in out
+    assert "mpmd-import-pipeline" in run(capsys, "-list-passes")[1].split()

@@ -1,0 +1,139 @@
+"""`-verify-diagnostics`, and how diagnostics are shown."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+from mpmd_trace.cli.expected import Expectations
+from mpmd_trace.cli.opt import main
+from mpmd_trace.ir.diagnostics import Diagnostic, Note
+from mpmd_trace.ir.location import UNKNOWN, Location
+
+NAME = "f.mlir"
+
+
+def at(line: int, severity: str = "error", message: str = "some text", *notes: tuple[int, str]) -> Diagnostic:
+    return Diagnostic(
+        severity,  # type: ignore[arg-type]
+        message,
+        Location(f'"{NAME}":{line}:3'),
+        tuple(Note(text, Location(f'"{NAME}":{number}:1')) for number, text in notes),
+    )
+
+
+def problems(text: str, *found: Diagnostic) -> list[str]:
+    return Expectations.read(text, NAME).compare(found)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("op // expected-error {{some}}", 1),
+        ("// expected-error@+1 {{some text}}\nop", 2),
+        ("// expected-error @+2 {{text}}\n\nop", 3),
+        ("op\n// expected-error@-1 {{text}}", 1),
+        ("op\n// expected-error@above {{text}}", 1),
+        ("// expected-error@below {{text}}\nop", 2),
+        ("// expected-error@below {{text}}\n// expected-error@below {{some}}\nop", 3),
+        ("op\n// expected-error@above {{some}}\n  // expected-error@above {{text}}", 1),
+        ("op // expected-error 1 {{some}}", 1),
+        ("op // expected-error-re {{s{{[a-z]+}} t{{.}}xt}}", 1),
+        ("op // expected-error-re {{{{^some}}}}", 1),
+        ("op // expected-error {{}}", 1),
+        ("op // expected-error {{some}} expected-error {{text}}", 1),
+    ],
+)
+def test_places(text: str, line: int) -> None:
+    wanted = text.count("expected-error")
+    assert problems(text, *[at(line)] * wanted) == []
+    assert len(problems(text)) == wanted
+    assert problems(text, *[at(line + 7)] * wanted)
+    if "{{}}" not in text:
+        more = problems(text, *[at(line)] * wanted, at(line, "error", "else"))
+        assert len(more) == 1 and "unexpected error: else" in more[0]
+
+
+def test_severities_and_notes() -> None:
+    text = "op // expected-warning {{some}} expected-remark {{text}}\n// expected-note@above {{because}}"
+    assert problems(text, at(1, "warning", "some text", (1, "because")), at(1, "remark")) == []
+    [missing, other] = sorted(problems("op // expected-warning {{some}}", at(1)))
+    assert "'error' diagnostic emitted when expecting a 'warning'" in missing + other
+    assert 'expected warning "some" was not produced' in missing + other
+
+
+def test_counts() -> None:
+    assert problems("op // expected-error 2 {{some}}", at(1), at(1)) == []
+    assert problems("op // expected-error 2 {{some}}", at(1))
+    assert problems("op // expected-error 2 {{some}}", at(1), at(1), at(1))
+    # Without a number one comment stands for any number of equal diagnostics, as in MLIR.
+    assert problems("op // expected-error {{some}}", at(1), at(1)) == []
+
+
+def test_unknown_places_and_other_files() -> None:
+    nowhere = Diagnostic("error", "some text", UNKNOWN)
+    assert problems("// expected-error@unknown {{some}}", nowhere) == []
+    assert problems("// expected-error@below {{some}}", nowhere)
+    elsewhere = Diagnostic("error", "some text", Location('"g.mlir":1:1'))
+    assert problems("// expected-error@unknown {{some}}", elsewhere)
+    fused = Diagnostic("error", "some text", Location(f'fused["n"("{NAME}":2:1), "g.mlir":1:1]'))
+    assert problems("// expected-error@below {{some}}\nop", fused) == []
+
+
+FILE = """// expected-error@+2 {{calls @gone}}
+func.func @f() {
+  mpmd.call @gone() : () -> ()
+  return
+}
+// -----
+func.func @f(%a: tensor<2xf32>) -> tensor<3xf32> {
+  // expected-error@below {{doesn't match function result type}}
+  return
+      %a : tensor<2xf32>
+}
+// -----
+// expected-note@below {{see existing symbol definition here}}
+func.func @f() { return }
+func.func @f() { return } // expected-error {{redefinition of symbol}}
+// -----
+func.func @fine() { return }
+"""
+
+
+def test_in_files(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = tmp_path / "in.mlir"
+    source.write_text(FILE)
+    arguments = [str(source), "-split-input-file", "-verify-diagnostics"]
+    assert main(arguments) == 0
+    out, err = capsys.readouterr()
+    assert err == "" and "@fine" in out
+    source.write_text(FILE.replace("expected-note", "a note"))
+    assert main(arguments) == 1
+    assert "unexpected note" in capsys.readouterr().err
+    assert main([*arguments[:2], "-verify-diagnostics=only-expected"]) == 0
+    source.write_text(FILE + "// expected-remark@above {{never}}\n")
+    target = tmp_path / "out.mlir"
+    assert main([*arguments, "-o", str(target)]) == 1
+    assert 'expected remark "never" was not produced' in capsys.readouterr().err and not target.exists()
+
+
+def test_a_malformed_expectation(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = tmp_path / "in.mlir"
+    source.write_text("module {} // expected-error-re {{{{(}}}}\n")
+    assert main([str(source), "-verify-diagnostics"]) == 1
+    assert "no regular expression" in capsys.readouterr().err
+
+
+def test_verbosity(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from mpmd_trace.cli.opt import _report
+    from mpmd_trace.cli.opt_flags import Options
+
+    found = [at(1, "error", "e", (2, "n")), at(1, "warning", "w"), at(2, "remark", "r")]
+    for level, shown in (("errors", "e"), ("warnings", "ew"), ("remarks", "ewr")):
+        _report(found, "one\ntwo", NAME, Options(flags={"mlir-diagnostic-verbosity-level": level}))
+        err = capsys.readouterr().err
+        assert [line[-1] for line in err.splitlines() if ":3: " in line] == list(shown)
+        assert f"{NAME}:1:3: error: e\none\n  ^\n{NAME}:2:1: note: n\n" in err
+    _report(found, "one\ntwo", NAME, Options(flags={"mlir-disable-diagnostic-notes": ""}))
+    assert "note" not in capsys.readouterr().err

@@ -1,0 +1,142 @@
+"""`run`, `dump`, `show`, `diff` and `passes` on a tiny program; what they say and write when it is wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from mpmd_trace.cli.main import main
+
+TINY = str(Path(__file__).parent.parent / "programs" / "tiny.py")
+
+
+class Result(NamedTuple):
+    status: int
+    out: str
+    err: str
+
+
+Command = Callable[..., Result]
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Command:
+    """Runs a command of `mpmd-trace`."""
+
+    def call(*arguments: str) -> Result:
+        with pytest.raises(SystemExit) as stop:
+            main(list(arguments))
+        captured = capsys.readouterr()
+        return Result(int(stop.value.code or 0), captured.out, captured.err)
+
+    return call
+
+
+def test_run(command: Command, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    result = command("run", TINY, "--out", str(out), "--set", "steps=2")
+    assert result.status == 0, result.err
+    assert result.out.startswith("step  pipeline   plain jit") and len(result.out.splitlines()) == 3
+    assert "fragments per step" in result.err
+    report = json.loads((out / "report.json").read_text())
+    assert report["fragments"] >= 8 and report["transfers"] >= 4 and report["distinct_programs"] >= 4
+    assert report["gradient_error"] < 1e-5 and report["loss_error"] < 1e-4
+    names = {p.name for p in out.iterdir()}
+    assert {"losses.csv", "losses.svg", "plan.txt", "timeline.svg", "passes"} <= names
+    index = json.loads((out / "passes" / "index.json").read_text())["passes"]
+    assert all((out / "passes" / e["file"]).exists() for e in index if e["changed"])
+    again = command("run", TINY, "--out", str(out), "--set", "steps=2", "--json")
+    assert json.loads(again.out)["steps"] == 2, "a folder of ours is replaced"
+
+
+def test_dump_and_diff(command: Command, tmp_path: Path) -> None:
+    out = tmp_path / "dump"
+    result = command("dump", TINY, "--out", str(out), "--json")
+    assert result.status == 0, result.err
+    passes = json.loads(result.out)["passes"]
+    changed = [e for e in passes if e["changed"]]
+    assert {"index", "pass", "changed", "milliseconds", "ops", "file", "sha256"} <= changed[0].keys()
+    scheduled = next(e for e in changed if e["pass"].startswith("mpmd-pipeline-scheduler"))
+    before = changed[changed.index(scheduled) - 1]
+    diff = command("diff", str(out), str(before["index"]), "mpmd-pipeline-scheduler")
+    assert diff.status == 0 and diff.out.startswith(f"--- {before['file']}")
+    missing = command("diff", str(out), "999", "1")
+    assert missing.status == 1 and "no snapshot is called '999'" in missing.err
+
+
+@pytest.mark.parametrize(
+    ("stage", "text"),
+    [
+        ("jaxpr", "mpmd_trace.named_computation[first]"),
+        ("ir", "mpmd.named_computation"),
+        ("mpmd", "mpmd.fragment_call"),
+        ("plan", "transfer"),
+    ],
+)
+def test_show(command: Command, stage: str, text: str) -> None:
+    result = command("show", TINY, "--stage", stage)
+    assert (result.status, result.err) == (0, "")
+    assert text in result.out
+
+
+def test_passes(command: Command) -> None:
+    entries = json.loads(command("passes", "--json").out)
+    assert all(e["name"] and e["summary"] and e["kind"] in ("pass", "pipeline") for e in entries)
+    assert "mpmd-call-inline" in {e["name"] for e in entries}
+    one = command("passes", "mpmd-pipeline-scheduler")
+    assert one.out.startswith("mpmd-pipeline-scheduler\n") and "must-happen-before=1F1B" in one.out
+    wrong = command("passes", "mpmd-call-inlin")
+    assert wrong.status == 1 and "mpmd-call-inline" in wrong.err
+
+
+WRONG = {
+    f"{TINY}:unknown_mesh": ":0: error: the name 'second' is assigned to the mesh 'm9', which",
+    f"{TINY}:unknown_name": "the name 'third' is assigned to mesh 'm1' but occurs nowhere in the program",
+    f"{TINY}:odd_batch": "tiny.py:29:1: error: the program raised TypeError: cannot reshape array of",
+    f"{TINY}:no_transfers": "mpmd_infer_transfers",
+    f"{TINY}:number": "is a int, not an mpmd_trace.Program",
+    f"{TINY}:nothing": "defines no 'nothing'",
+    "nowhere.py": "there is no file nowhere.py",
+    "no_such_package.module:program": "raised ModuleNotFoundError: No module named 'no_such_package'",
+}
+
+
+@pytest.mark.parametrize("where", WRONG, ids=lambda w: w.rpartition("/")[2])
+def test_a_wrong_program_is_one_message(command: Command, where: str, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    result = command("run", where, "--out", str(out))
+    assert result.status == 1 and result.out == ""
+    assert WRONG[where] in result.err
+    assert "Traceback" not in result.err
+    assert not out.exists(), "out is written whole or not at all"
+
+
+def test_files_that_cannot_be_imported(command: Command, tmp_path: Path) -> None:
+    texts = {
+        "syntax.py": ("def f(:\n", "syntax.py:1:7: error: cannot read the program: invalid syntax"),
+        "raises.py": ("x = 1\nx / 0\n", "raises.py:2:1: error: the program raised ZeroDivisionError"),
+        "empty.py": ("x = 1\n", "should define `program = mpmd_trace.Program(fn, args, config)`"),
+    }
+    for name, (text, message) in texts.items():
+        (tmp_path / name).write_text(text)
+        result = command("show", str(tmp_path / name))
+        assert result.status == 1 and message in result.err and "Traceback" not in result.err
+
+
+def test_folders_of_others_are_left_alone(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    result = command("dump", TINY, "--out", str(tmp_path))
+    assert result.status == 1 and "Traceback" not in result.err
+    assert [p.name for p in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_a_failing_run_keeps_the_folder_of_the_last_one(command: Command, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert command("dump", TINY, "--out", str(out)).status == 0
+    before = sorted((p.name, p.stat().st_mtime_ns) for p in out.iterdir())
+    assert command("dump", f"{TINY}:unknown_name", "--out", str(out)).status == 1
+    assert sorted((p.name, p.stat().st_mtime_ns) for p in out.iterdir()) == before

@@ -1,0 +1,54 @@
+"""Commands that need no jax start without it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+#: What takes long to import.
+HEAVY = ("jax", "jaxlib", "numpy", "scipy", "matplotlib", "networkx", "equinox", "pydantic", "rich", "typer")
+
+
+def _loaded(arguments: list[str]) -> list[str]:
+    code = (
+        "import sys\n"
+        "from mpmd_trace.cli.entry import main\n"
+        f"try: main({arguments!r})\n"
+        "except SystemExit as stop: assert not stop.code, stop.code\n"
+        f"print([m for m in {HEAVY!r} if m in sys.modules], file=sys.stderr)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout
+    found: list[str] = eval(done.stderr)
+    return found
+
+
+@pytest.mark.parametrize(
+    "arguments", [["opt", "--help"], ["passes"], ["passes", "--json"], ["passes", "mpmd-call-inline"]]
+)
+def test_nothing_heavy_is_imported(arguments: list[str]) -> None:
+    assert _loaded(arguments) == []
+
+
+def _seconds(*arguments: str) -> float:
+    best = float("inf")
+    for _ in range(3):
+        started = time.perf_counter()
+        subprocess.run([sys.executable, *arguments], capture_output=True, check=True)
+        best = min(best, time.perf_counter() - started)
+    return best
+
+
+@pytest.mark.slow
+def test_faster_than_half_of_importing_jax() -> None:
+    limit = _seconds("-c", "import jax") / 2
+    assert _seconds("-m", "mpmd_trace.cli.entry", "opt", "--help") < limit
+    assert _seconds("-m", "mpmd_trace.cli.entry", "passes") < limit
+
+
+def test_parsing_needs_no_jax() -> None:
+    code = "import sys, mpmd_trace\nprint(mpmd_trace.parse('module {}'))\nassert 'jax' not in sys.modules\n"
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)

@@ -1,0 +1,187 @@
+"""Text -> IR -> text is the identity after one round."""
+
+from __future__ import annotations
+
+import pathlib
+import random
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dialect_module import BASE
+from mpmd_trace.ir.diagnostics import MpmdError
+from mpmd_trace.ir.parser import parse_generic
+from mpmd_trace.jax_compat.mlir import prettify_or_fail, to_generic
+from mpmd_trace.text import parse
+
+TESTS = pathlib.Path(__file__).parent.parent
+ODD = (TESTS / "ir/data/odd.mlir").read_text().split("// -----\n")
+
+
+def check_round_trip(text: str) -> None:
+    """What jaxlib prints of the text and what it prints of our IR are the same, with locations, too."""
+    generic = to_generic(text, allow_unregistered=True)
+    module = parse_generic(generic)
+    for debug in (False, True):
+        wanted = prettify_or_fail(generic, enable_debug_info=debug)
+        ours = module.to_generic(debug_info=debug)
+        if debug:
+            assert prettify_or_fail(ours, enable_debug_info=True) == wanted
+        else:
+            assert prettify_or_fail(ours) == wanted
+    again = parse_generic(to_generic(module.to_generic(debug_info=True), allow_unregistered=True))
+    assert again.to_generic(debug_info=True) == module.to_generic(debug_info=True)
+    assert module.clone().to_generic() == module.to_generic()
+
+
+@pytest.mark.parametrize("number", range(len(ODD)))
+def test_odd_modules(number: int) -> None:
+    check_round_trip(ODD[number])
+
+
+def _blocks() -> list[str]:
+    """The modules in the test-suite that stand for themselves."""
+    found = []
+    for path in sorted(TESTS.rglob("*.mlir")):
+        if path.name != "odd.mlir":
+            found += path.read_text().split("// -----\n")
+    from util import PRELUDE
+
+    for path in sorted(TESTS.rglob("*.py")):
+        for match in re.finditer(r'"""(.*?)"""', path.read_text(), re.S):
+            if "func.func" in match.group(1):
+                found.append(PRELUDE + match.group(1))
+    return found
+
+
+def test_every_module_of_the_test_suite() -> None:
+    checked = 0
+    for text in _blocks():
+        try:
+            to_generic(text, allow_unregistered=True)
+        except MpmdError:
+            continue  # invalid on purpose, or a template
+        check_round_trip(text)
+        checked += 1
+    assert checked > 100
+
+
+names = st.text(st.characters(min_codepoint=32, max_codepoint=0x2FF), max_size=6)
+numbers = st.integers(-(2**31), 2**31 - 1)
+
+
+def _quoted(text: str) -> str:
+    return '"' + "".join(c if c.isalnum() else "".join(f"\\{b:02X}" for b in c.encode()) for c in text) + '"'
+
+
+leaf_attributes = st.one_of(
+    names.map(_quoted),
+    numbers.map(lambda n: f"{n} : i32"),
+    numbers.map(lambda n: f"{n}"),
+    st.floats(allow_nan=False, allow_infinity=False, width=32).map(lambda f: f"{f:.6e} : f32"),
+    st.lists(numbers, max_size=4).map(lambda v: f"array<i32{': ' if v else ''}{', '.join(map(str, v))}>"),
+    st.lists(numbers, min_size=1, max_size=4).map(lambda v: f"dense<{v}> : tensor<{len(v)}xi32>"),
+    names.map(lambda n: f"@{_quoted(n)}" if n else "@x"),
+    st.sampled_from(
+        [
+            "unit",
+            "true",
+            "(i32) -> (tensor<2x?xf32>, i1)",
+            "affine_map<(d0, d1) -> (d1 + 1, d0)>",
+            "affine_set<(d0) : (d0 - 1 >= 0)>",
+            '#foo.bar<"x(" -> [y]>',
+            'loc(fused["a(":1:2, "b"])',
+            '#mpmd.user_origin<"f"(2)>',
+            '#sdy.sharding<@mesh, [{"x", ?}p1, {}]>',
+        ]
+    ),
+)
+attributes = st.recursive(
+    leaf_attributes,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3).map(lambda v: f"[{', '.join(v)}]"),
+        st.dictionaries(names.filter(bool), inner, max_size=3).map(
+            lambda d: "{" + ", ".join(f"{_quoted(k)} = {v}" for k, v in d.items()) + "}"
+        ),
+    ),
+    max_leaves=6,
+)
+types = st.sampled_from(
+    ["i32", "tensor<2xf32>", "tuple<i32, tuple<>>", '!foo.x<"->(">', "(i32) -> ((i1) -> i32)"]
+)
+
+
+@st.composite
+def regions(draw: st.DrawFn, depth: int, outer: tuple[str, ...], counter: list[int]) -> str:
+    """A region of unregistered ops: blocks in a chain, forward references, values of outer regions."""
+    lines = []
+    blocks = draw(st.integers(0, 3)) if depth else 0
+    for block in range(blocks):
+        if block or draw(st.booleans()):
+            lines.append(f"^bb{depth}_{block}:")
+        for _ in range(draw(st.integers(1, 3))):
+            lines.append(draw(ops(depth - 1, outer, counter)))
+        successors = "" if block + 1 >= blocks else f"[^bb{depth}_{block + 1}]"
+        lines.append(f'"foo.end"(){successors} : () -> ()')
+    return "{\n" + "\n".join(lines) + "\n}"
+
+
+@st.composite
+def ops(draw: st.DrawFn, depth: int, outer: tuple[str, ...], counter: list[int]) -> str:
+    number = counter[0] = counter[0] + 1
+    used = draw(st.lists(st.sampled_from(outer), max_size=3)) if outer else []
+    results = [draw(types) for _ in range(draw(st.integers(0, 3)))]
+    entries = draw(st.dictionaries(names.filter(bool), attributes, max_size=2))
+    inside = (
+        [draw(regions(depth, outer, counter)) for _ in range(draw(st.integers(0, 2)))] if depth > 0 else []
+    )
+    head = f"%v{number}:{len(results)} = " if results else ""
+    body = f" ({', '.join(inside)})" if inside else ""
+    attrs = " {" + ", ".join(f"{_quoted(k)} = {v}" for k, v in entries.items()) + "}" if entries else ""
+    place = draw(
+        st.sampled_from(["", ' loc("f(.py":3:4)', " loc(unknown)", ' loc("n"(callsite("a" at "b":1:2)))'])
+    )
+    return (
+        f'{head}"foo.op"({", ".join(used)}){body}{attrs} : ({", ".join(["i32"] * len(used))}) -> '
+        f"({', '.join(results)}){place}"
+    )
+
+
+@st.composite
+def modules(draw: st.DrawFn) -> str:
+    counter = [0]
+    outer = ("%out#0", "%out#1")
+    lines = [draw(ops(3, outer, counter)) for _ in range(draw(st.integers(1, 3)))]
+    # The definition comes last: everything above refers to it ahead.
+    lines.append('%out:2 = "foo.def"() : () -> (i32, i32)')
+    return '"foo.graph"() ({\n' + "\n".join(lines) + "\n}) : () -> ()"
+
+
+@settings(max_examples=60, deadline=None)
+@given(modules())
+def test_generated_modules(text: str) -> None:
+    try:
+        to_generic(text, allow_unregistered=True)
+    except MpmdError:  # e.g. a use ahead in a region where order counts
+        return
+    check_round_trip(text)
+
+
+def test_big_constants_keep_their_digits() -> None:
+    rng = random.Random(1)
+    data = "".join(f"{rng.randrange(256):02X}" for _ in range(4 * 5000))
+    check_round_trip(
+        f'func.func @f() {{ %0 = stablehlo.constant dense<"0x{data}"> : tensor<5000xf32>\n return }}'
+    )
+
+
+def test_what_passes_leave_round_trips() -> None:
+    check_round_trip(BASE)
+
+
+def test_names_of_files_reach_locations() -> None:
+    module = parse("func.func @f() { return }", filename='a "b" \\ (c).mlir')
+    position = module.functions[0].loc.file
+    assert position == ('a "b" \\ (c).mlir', 1, 1)

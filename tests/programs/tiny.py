@@ -1,0 +1,79 @@
+"""Two layers on two meshes, two microbatches: what the tests of the command line run."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+import mpmd_trace
+from mpmd_trace import call, named_computation
+
+MICROBATCHES = 2
+
+
+def layer(w: jax.Array, x: jax.Array) -> jax.Array:
+    return jnp.tanh(x @ w)
+
+
+def loss(ws: list[jax.Array], x: jax.Array) -> jax.Array:
+    h = named_computation(layer, name="first")(ws[0], x)
+    return named_computation(lambda w, h: jnp.mean(layer(w, h) ** 2), name="second")(ws[1], h)
+
+
+def step(ws: list[jax.Array], x: jax.Array) -> Any:
+    x = x.reshape(MICROBATCHES, -1, 4)
+    value, grads = jnp.zeros(()), [jnp.zeros_like(w) for w in ws]
+    for i in range(MICROBATCHES):
+        v, g = call(jax.value_and_grad(loss), i)(ws, x[i])
+        value, grads = value + v, jax.tree.map(jnp.add, grads, g)
+    return [w - 0.1 * g for w, g in zip(ws, grads, strict=True)], value, grads
+
+
+def program(rows: int = 8, names: Any = None, **options: Any) -> mpmd_trace.Program:
+    devices = np.array(jax.devices()[:4]).reshape(2, 2)
+    config = mpmd_trace.make_config(
+        {"m0": Mesh(devices[0], ("x",)), "m1": Mesh(devices[1], ("x",))},
+        names or {"first": "m0", "second": "m1"},
+        pipeline_schedule="1F1B",
+        partitioning_options={"mpmd_infer_transfers": True, **options},
+    )
+    ws = [np.asarray(jax.random.normal(k, (4, 4))) * 0.5 for k in jax.random.split(jax.random.key(0), 2)]
+    return mpmd_trace.Program(
+        step,
+        (ws, np.asarray(jax.random.normal(jax.random.key(1), (rows, 4)))),
+        config,
+        steps=3,
+        advance=lambda i, args, result: (result[0], args[1]),
+        loss=lambda result: result[1],
+        gradients=lambda result: result[2],
+        name="tiny",
+    )
+
+
+def odd_batch() -> mpmd_trace.Program:
+    return program(rows=7)
+
+
+def unknown_mesh() -> mpmd_trace.Program:
+    return program(names={"first": "m0", "second": "m9"})
+
+
+def unknown_name() -> mpmd_trace.Program:
+    return program(names={"first": "m0", "second": "m1", "third": "m1"})
+
+
+def no_transfers() -> mpmd_trace.Program:
+    def sums(ws: list[jax.Array], x: jax.Array) -> Any:
+        a = named_computation(layer, name="first")(ws[0], x)
+        b = named_computation(layer, name="second")(ws[1], x)
+        return (a + b) * 2  # on which mesh?
+
+    return dataclasses.replace(program(mpmd_infer_transfers=False), fn=sums, loss=None, gradients=None)
+
+
+number = 3

@@ -1,0 +1,119 @@
+"""Which part of the package may import which, read from the sources."""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import mpmd_trace
+
+ROOT = Path(mpmd_trace.__file__).parent
+PACKAGE = "mpmd_trace"
+
+#: From bottom to top: a part imports from its own layer and the layers below.
+LAYERS = [
+    {"ir", "jax_compat"},  # modules are printed by jaxlib
+    {"text"},
+    {"frontend", "config"},
+    {"passes"},
+    {"schedules"},
+    {"costs", "partition"},
+    {"auto_schedule", "cpp_engine", "schedule_bridge"},
+    {"backend"},
+    {"api", "api_ops", "program", "stages", "equinox"},
+    {"report"},
+    {"cli"},
+]
+LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
+#: Arrows that the layers would allow and the design forbids.
+FORBIDDEN = {
+    ("passes", "frontend"),
+    ("passes", "config"),
+    ("backend", "frontend"),
+    ("backend", "config"),
+    ("backend", "schedules"),
+}
+#: The only part that knows JAX's internals.
+INTERNAL = ("jax._src", "jax.interpreters", "jax.extend", "jaxlib")
+
+
+def _modules() -> Iterator[tuple[str, str, Path]]:
+    """(part, dotted name, file) of every module of the package."""
+    for file in sorted(ROOT.rglob("*.py")):
+        relative = file.relative_to(ROOT)
+        names = list(relative.with_suffix("").parts)
+        if names[-1] == "__init__":
+            names.pop()
+        if names:
+            yield names[0], ".".join([PACKAGE, *names]), file
+
+
+@functools.cache
+def _imports(name: str, file: Path) -> tuple[tuple[str, int, bool], ...]:
+    """(imported module, line, only for types) for each import in a file, also inside of functions."""
+    return tuple(_found_imports(name, file))
+
+
+def _found_imports(name: str, file: Path) -> Iterator[tuple[str, int, bool]]:
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    package = name.split(".") if file.name == "__init__.py" else name.split(".")[:-1]
+    for_types: set[ast.AST] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            for_types.update(inner for child in node.body for inner in ast.walk(child))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name, node.lineno, node in for_types
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            for alias in node.names:
+                yield f"{module}.{alias.name}", node.lineno, node in for_types
+
+
+def _part_of(imported: str) -> str | None:
+    names = imported.split(".")
+    return names[1] if names[0] == PACKAGE and len(names) > 1 and names[1] in LEVEL else None
+
+
+def test_every_part_has_a_layer() -> None:
+    assert {part for part, _, _ in _modules()} <= LEVEL.keys()
+
+
+def test_imports_point_down() -> None:
+    wrong = []
+    for part, name, file in _modules():
+        for imported, line, only_types in _imports(name, file):
+            target = _part_of(imported)
+            if target is None or only_types:
+                continue
+            if LEVEL[target] > LEVEL[part] or (part, target) in FORBIDDEN:
+                wrong.append(f"{file.relative_to(ROOT)}:{line}: {part} imports {target} ({imported})")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_schedules_stand_alone() -> None:
+    wrong = []
+    for part, name, file in _modules():
+        for imported, line, _ in _imports(name, file) if part == "schedules" else ():
+            top = imported.split(".")[0]
+            if top in ("jax", "jaxlib", "equinox") or _part_of(imported) not in (None, "schedules"):
+                wrong.append(f"{file.relative_to(ROOT)}:{line}: {imported}")
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("internal", INTERNAL)
+def test_only_jax_compat_touches_internals(internal: str) -> None:
+    wrong = [
+        f"{file.relative_to(ROOT)}:{line}: {imported}"
+        for part, name, file in _modules()
+        if part != "jax_compat"
+        for imported, line, _ in _imports(name, file)
+        if f"{imported}.".startswith(f"{internal}.")
+    ]
+    assert not wrong, "\n".join(wrong)
