@@ -1,4 +1,4 @@
-"""How long reading and printing a module takes, against jaxlib's own parser and printer in the same process.
+"""How much CPU time reading and printing a module takes, against jaxlib's own parser and printer in the same process.
 
     python benchmarks/parse_print.py [--ops 50000] [--repeat 3] [--json]
 
@@ -41,12 +41,12 @@ def module_text(ops: int, per_fragment: int = 20) -> str:
 
 
 def seconds(run: Callable[[], object], repeat: int) -> float:
-    """The least time of several runs."""
+    """The least CPU time of several runs."""
     best = float("inf")
     for _ in range(repeat):
-        started = time.perf_counter()
+        started = time.process_time()
         run()
-        best = min(best, time.perf_counter() - started)
+        best = min(best, time.process_time() - started)
     return best
 
 

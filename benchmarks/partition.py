@@ -13,10 +13,9 @@ import argparse
 import resource
 import statistics
 
-from programs import arguments, training_step
-
 from mpmd_trace.cpp_engine import available, partition_with_cpp
 from mpmd_trace.partition import partition
+from programs import arguments, training_step
 
 
 def ours(stages: int, microbatches: int, phases: str) -> tuple[float, int]:

@@ -26,7 +26,7 @@ def block(p: dict[str, Any], x: jax.Array) -> jax.Array:
 
 def parameters(stages: int) -> list[dict[str, jax.ShapeDtypeStruct]]:
     square = jax.ShapeDtypeStruct((WIDTH, WIDTH), jnp.float32)
-    one = {name: square for name in ("q", "k", "v", "o", "up", "down")}
+    one = dict.fromkeys(("q", "k", "v", "o", "up", "down"), square)
     return [{**one, "scale": jax.ShapeDtypeStruct((WIDTH,), jnp.float32)} for _ in range(stages)]
 
 

@@ -63,7 +63,7 @@ _WHERE = {
 }
 _MODULES = ("equinox", "schedules")
 
-__all__ = ["__version__", *sorted(_WHERE), *_MODULES]  # noqa: PLE0604
+__all__ = ["__version__", *sorted(_WHERE), *_MODULES]
 
 
 def __getattr__(name: str) -> Any:

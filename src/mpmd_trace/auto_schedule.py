@@ -52,8 +52,8 @@ class AutoSchedule:
 class StageCosts:
     """What a microbatch costs in each stage, and on which mesh the stage is; any unit of time.
 
-    `visits` are the microbatches that run through each stage, all of them by default.  What a backward that cannot be split costs counts
-    as `weight_grad` in a stage that needs no input gradient, else as `input_grad`.
+    `visits` are the microbatches that run through each stage, all of them by default.  A backward that cannot
+    be split is all `weight_grad` in a stage that needs no input gradient, else all `input_grad`.
     """
 
     meshes: int
@@ -261,13 +261,13 @@ def _nothing(costs: StageCosts, memory_limit: float | None, usable: Sequence[Cho
     if usable:
         lowest = min(usable, key=lambda c: c.peak)
         return (
-            f"no schedule for {costs.meshes} meshes and {costs.microbatches} microbatches keeps the activations "
-            f"of {memory_limit:g} microbatches per mesh; {lowest.schedule.name} comes closest with "
-            f"{lowest.peak:g}. Raise memory_limit or use more stages."
+            f"no schedule for {costs.meshes} meshes and {costs.microbatches} microbatches keeps the "
+            f"activations of {memory_limit:g} microbatches per mesh; {lowest.schedule.name} comes closest "
+            f"with {lowest.peak:g}. Raise memory_limit or use more stages."
         )
     stages = ", ".join(f"{s} on mesh {m}" for s, m in enumerate(costs.mesh_of))
     return (
         f"pipeline_schedule='auto' finds no schedule for these stages ({stages}) and {costs.microbatches} "
-        "microbatches; the library has loops (0 1 2 3 0 1 2 3) and a V (0 1 2 3 3 2 1 0), with as many stages "
-        "on each mesh. Change the stages, or name a schedule."
+        "microbatches; the library has loops (0 1 2 3 0 1 2 3) and a V (0 1 2 3 3 2 1 0), with as many "
+        "stages on each mesh. Change the stages, or name a schedule."
     )

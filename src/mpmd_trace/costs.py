@@ -21,7 +21,12 @@ __all__ = ["flops"]
 #: Ops that move, reinterpret or make up data; XLA fuses them away or they cost bandwidth alone.
 _FREE = frozenset(
     f"stablehlo.{name}"
-    for name in ["bitcast_convert", "broadcast_in_dim", "concatenate", "constant", "convert", "copy", "custom_call", "dynamic_slice", "dynamic_update_slice", "gather", "get_tuple_element", "iota", "optimization_barrier", "pad", "partition_id", "replica_id", "reshape", "return", "reverse", "slice", "transpose", "tuple"]
+    for name in (
+        *("bitcast_convert", "broadcast_in_dim", "concatenate", "constant", "convert", "copy", "custom_call"),
+        *("dynamic_slice", "dynamic_update_slice", "gather", "get_tuple_element", "iota"),
+        *("optimization_barrier", "pad", "partition_id", "replica_id", "reshape", "return", "reverse"),
+        *("slice", "transpose", "tuple"),
+    )
 )
 #: Ops whose regions say how two elements are combined; the work is in the operands.
 _COMBINING = frozenset(

@@ -160,16 +160,17 @@ def _chain(
     own = schedule.placement.stages_on[mesh]
     if stages and len(own) != len(stages):
         raise ScheduleError(
-            f"schedule '{schedule.name}' puts {len(own)} stages on mesh '{units[0].mesh}', but the program has "
-            f"{len(stages)} there ({', '.join(map(str, stages))}); assign as many stages, or choose another "
-            "schedule"
+            f"schedule '{schedule.name}' puts {len(own)} stages on mesh '{units[0].mesh}', but the program "
+            f"has {len(stages)} there ({', '.join(map(str, stages))}); assign as many stages, or choose "
+            "another schedule"
         )
     if len(own) > 1 and stages and tuple(stages) != own and stages[-1] < schedule.stages:
         wanted = ", ".join(map(str, own))
+        placed = ", ".join(map(str, schedule.placement.mesh_of))
         raise ScheduleError(
-            f"schedule '{schedule.name}' has the stages {wanted} on mesh '{units[0].mesh}', but the program has "
-            f"{', '.join(map(str, stages))} there; assign the names as (mesh, stage) so that the meshes of stages "
-            f"0 to {schedule.stages - 1} are number {', '.join(map(str, schedule.placement.mesh_of))}"
+            f"schedule '{schedule.name}' has the stages {wanted} on mesh '{units[0].mesh}', but the program "
+            f"has {', '.join(map(str, stages))} there; assign the names as (mesh, stage) so that the "
+            f"meshes of stages 0 to {schedule.stages - 1} are number {placed}"
         )
     rank = {stage: i for i, stage in enumerate(stages)}
     waiting: dict[tuple[int, str, int], list[Unit]] = {}

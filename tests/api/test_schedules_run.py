@@ -1,4 +1,4 @@
-"""Every schedule of the library compiles, runs in its own order, and gives the gradients of plain `jax.jit`."""
+"""Every schedule of the library compiles, runs in its own order, and gives what plain `jax.jit` gives."""
 
 from __future__ import annotations
 
@@ -60,7 +60,9 @@ def _add(a: Any, b: Any) -> Any:
     return jax.tree.map(jnp.add, a, b)
 
 
-def training(model: Model, microbatches: int, backwards: bool = False, chains: tuple[str, ...] = ("",)) -> Step:
+def training(
+    model: Model, microbatches: int, backwards: bool = False, chains: tuple[str, ...] = ("",)
+) -> Step:
     """Loss and gradients, added up over the microbatches, from the first or from the last one.
 
     Each of the chains runs through an equal part of them, under names that begin with its own; their sums are
@@ -87,7 +89,7 @@ def training(model: Model, microbatches: int, backwards: bool = False, chains: t
 
 
 def data(model: Model, microbatches: int) -> tuple[Any, list[jax.Array]]:
-    """Parameters and microbatches (one array each: slices of one array would all be cut by the first fragment)."""
+    """Parameters and microbatches; slices of one array would all be cut by the first fragment."""
     xs = jax.random.normal(jax.random.key(1), (microbatches, 2, WIDTH))
     return eqx.filter(model, eqx.is_array), list(xs)
 
@@ -116,8 +118,8 @@ def run(
 def expected(schedule: Schedule, found: list[list[Action]]) -> list[list[Action]]:
     """The actions of the schedule, in terms of the fragments that there are.
 
-    Where nothing of a backward is sent to another mesh, there is nothing to split: in the stage without inputs
-    (all of it is weight gradient), and at the turn of a V (the gradient stays on the mesh).
+    Where nothing of a backward is sent to another mesh, there is nothing to split: in the stage without
+    inputs (all of it is weight gradient), and at the turn of a V (the gradient stays on the mesh).
     """
     split = {a.stage for row in found for a in row if a.kind == "W"}
     rows: list[list[Action]] = []

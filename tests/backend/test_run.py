@@ -1,6 +1,6 @@
 """Exported modules on virtual CPU devices against the reference interpreter."""
 
-# ruff: noqa: E501  (MLIR text)
+
 
 from __future__ import annotations
 

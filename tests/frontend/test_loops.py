@@ -8,6 +8,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
+
+from mpmd_trace.api_ops import call, enumerated_for, fori_loop
+from mpmd_trace.frontend import FrontendError, trace
 from programs import (
     batch,
     calls,
@@ -20,9 +23,6 @@ from programs import (
     plain_text,
     weights,
 )
-
-from mpmd_trace.api_ops import call, enumerated_for, fori_loop
-from mpmd_trace.frontend import FrontendError, trace
 
 
 def _fori(f: Callable[..., Any]) -> Callable[..., Any]:

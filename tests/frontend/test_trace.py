@@ -11,6 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
+
+from mpmd_trace.api_ops import broadcast, call, named_computation, named_tensor, reduce
+from mpmd_trace.frontend import FrontendError, Traced, check_names, trace
 from programs import (
     batch,
     calls,
@@ -23,9 +26,6 @@ from programs import (
     plain_text,
     weights,
 )
-
-from mpmd_trace.api_ops import broadcast, call, named_computation, named_tensor, reduce
-from mpmd_trace.frontend import FrontendError, Traced, check_names, trace
 
 MESH = AbstractMesh((2, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
 

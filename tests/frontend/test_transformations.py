@@ -9,6 +9,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
+
+from mpmd_trace.api_ops import call, named_computation, named_tensor
 from programs import (
     batch,
     calls,
@@ -21,8 +23,6 @@ from programs import (
     plain_text,
     weights,
 )
-
-from mpmd_trace.api_ops import call, named_computation, named_tensor
 
 Loss = Callable[[list[jax.Array], jax.Array], jax.Array]
 

@@ -112,3 +112,45 @@ def test_the_pass_manager_can_check_every_pass(base: Module) -> None:
     with pytest.raises(MpmdError, match="after breaks") as error:
         PassManager([_Breaks()], verify=True).run(base.clone())
     assert error.value.pass_name == "breaks"
+
+
+def test_order_means_nothing_in_graph_regions() -> None:
+    text = """
+    "foo.graph"() ({
+      %0 = "foo.a"(%1) : (i32) -> i32
+      "foo.user"() ({
+        "foo.b"(%1) : (i32) -> ()
+      }) : () -> ()
+      %1 = "foo.c"(%0) : (i32) -> i32
+    }) : () -> ()
+    """
+    module = parse(text, allow_unregistered=True)
+    assert verify(module) == []
+    assert module.clone().to_generic() == module.to_generic()
+
+
+def test_blocks() -> None:
+    text = """
+    func.func @f(%c: i1, %x: tensor<2xf32>) -> tensor<2xf32> {
+      %0 = stablehlo.add %x, %x : tensor<2xf32>
+      cf.cond_br %c, ^bb1, ^bb2
+    ^bb1:
+      %1 = stablehlo.add %0, %x : tensor<2xf32>
+      cf.br ^bb3
+    ^bb2:
+      cf.br ^bb3
+    ^bb3:
+      return %0 : tensor<2xf32>
+    ^dead:
+      return %1 : tensor<2xf32>
+    }
+    """
+    module = parse(text)
+    assert verify(module) == []
+    blocks = module.functions[0].regions[0].blocks
+    first = blocks[1].first
+    assert first is not None
+    blocks[3].terminator.set_operand(0, first.results[0])  # ^bb1 is not on every way to ^bb3
+    [problem] = verify(module)
+    assert "cannot be seen here" in problem.message and str(problem.location) == "-:11:7"
+    assert _mlir(module) == ["-:11:7"]

@@ -134,10 +134,10 @@ def _nothing(study: Study, options: Sequence[Option], limit: float | None) -> st
     if usable and limit is not None:
         lowest = min(usable, key=lambda o: max(o.peak_bytes))
         return (
-            f"nothing fits in {limit:g} MiB per device; {lowest.choice.schedule.name} with {len(lowest.mesh_of)} "
-            f"stages and {lowest.microbatches} microbatches comes closest with {_mib(max(lowest.peak_bytes))} MiB. "
-            "Use more meshes, more and smaller microbatches (--microbatches), or recompute activations "
-            "(mpmd_fragment_remat)."
+            f"nothing fits in {limit:g} MiB per device; {lowest.choice.schedule.name} with "
+            f"{len(lowest.mesh_of)} stages and {lowest.microbatches} microbatches comes closest with "
+            f"{_mib(max(lowest.peak_bytes))} MiB. Use more meshes, more and smaller microbatches "
+            "(--microbatches), or recompute activations (mpmd_fragment_remat)."
         )
     return (
         f"no schedule of the library suits {len(study.meshes)} meshes and {study.stages.microbatches} "
@@ -243,7 +243,9 @@ def _notes(option: Option, best: Option, now: Option | None) -> str:
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(len(r[i]) for r in [head, *rows]) for i in range(len(head))]
     numbers = [all(r[i][:1].isdigit() for r in rows) for i in range(len(head))]
-    return [
-        "  ".join(c.rjust(w) if right else c.ljust(w) for c, w, right in zip(row, widths, numbers, strict=True))
-        for row in [head, *rows]
-    ]
+
+    def line(row: Sequence[str]) -> str:
+        cells = zip(row, widths, numbers, strict=True)
+        return "  ".join(c.rjust(w) if right else c.ljust(w) for c, w, right in cells)
+
+    return [line(row) for row in [head, *rows]]

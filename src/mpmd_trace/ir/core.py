@@ -17,7 +17,7 @@ from .attributes import Attribute
 from .location import UNKNOWN, Location
 from .types import Type
 
-__all__ = ["Block", "BlockArg", "Op", "OpResult", "Region", "Use", "Value", "op_class"]
+__all__ = ["Block", "BlockArg", "Op", "OpResult", "Region", "Use", "Value", "has_order", "op_class"]
 
 #: Order numbers: those of neighbours differ by a stride, and the first is so large that many ops fit in front.
 _STRIDE = 1 << 20
@@ -694,7 +694,7 @@ class Region:
         if len(self.blocks) > 1:
             return True
         parent = self.parent
-        return parent is not None and parent.name.partition(".")[0] not in _ORDERED_DIALECTS
+        return parent is not None and not has_order(parent)
 
     def _refer_to_copies(self, mapping: Mapping[Value, Value]) -> None:
         for block in self.blocks:
@@ -709,7 +709,11 @@ class Region:
                             region._refer_to_copies(mapping)
 
 
-#: Dialects whose ops hold regions in which values are defined before they are used.
+def has_order(op: Op) -> bool:
+    """Whether values in the regions of the op are defined before they are used (not so in graph regions)."""
+    return op.name.partition(".")[0] in _ORDERED_DIALECTS
+
+
 _ORDERED_DIALECTS = frozenset({"func", "mpmd", "stablehlo", "chlo", "sdy", "scf", "affine"})
 _PLACEHOLDER = Value(Type("none"), 0)
 _TERMINATORS = frozenset(

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 
 from .attributes import StringAttr
 from .bodies import remembered
-from .core import Block, BlockArg, Op, Region, Value
+from .core import Block, BlockArg, Op, Region, Value, has_order
 from .diagnostics import Diagnostic, Note, describe
 from .location import Location
 from .ops import CallOp, FragmentCallOp, FuncOp, Module
@@ -195,9 +195,10 @@ def _users_in(body: Region) -> Sequence[Op]:
 
 def _check_region(region: Region, seen: set[Value], bodies: list[Region]) -> Problem | None:
     """Check uses in a region; `seen` holds what it may use of its surroundings."""
+    graph = region.parent is not None and not has_order(region.parent)
     if len(region.blocks) == 1:
         added: list[Value] = []
-        problem = _check_block(region.blocks[0], seen, added, bodies)
+        problem = _check_block(region.blocks[0], seen, added, bodies, graph)
         seen.difference_update(added)
         return problem
     dominators = _dominators(region)
@@ -210,16 +211,22 @@ def _check_region(region: Region, seen: set[Value], bodies: list[Region]) -> Pro
             continue  # never executed: anything goes
         own: list[Value] = [v for other in above if other is not block for v in values[other]]
         seen.update(own)
-        problem = _check_block(block, seen, own, bodies)
+        problem = _check_block(block, seen, own, bodies, graph)
         seen.difference_update(own)
         if problem is not None:
             return problem
     return None
 
 
-def _check_block(block: Block, seen: set[Value], added: list[Value], bodies: list[Region]) -> Problem | None:
-    seen.update(block.args)
-    added += block.args
+def _check_block(
+    block: Block, seen: set[Value], added: list[Value], bodies: list[Region], graph: bool
+) -> Problem | None:
+    """Check uses in a block; `graph`: its ops may refer to each other in any order."""
+    values: list[Value] = list(block.args)
+    if graph:
+        values += [result for op in block for result in op.results]
+    seen.update(values)
+    added += values
     for op in block:
         for i, value in enumerate(op.operands):
             if value not in seen:

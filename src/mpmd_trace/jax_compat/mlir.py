@@ -125,7 +125,7 @@ _RISKY = re.compile(
     r'\s*@(?P<callee>[A-Za-z_][\w$.]*|"(?:[^"\\]|\\.)*")'
     r"|(?<![\w.#@%!])(?P<topology>topology)\s*(?:=\s*(?![#\s])|(?=[,}]))"
 )
-_TOPOLOGY = re.compile(r"\btopology\s*(?:=\s*[^#\s]|[,}])")
+_TOPOLOGY = re.compile(r"topology\s*(?:=\s*[^#\s]|[,}])")
 
 
 def _check_risks(text: str, filename: str) -> None:

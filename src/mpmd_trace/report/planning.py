@@ -323,12 +323,13 @@ def options_of(
 ) -> list[Option]:
     """Every schedule on the program's own stages, and on stages balanced by cost; best first.
 
-    `microbatches`: the numbers to try, with the costs of a microbatch in proportion to its size; those of the
-    program by default.  `memory_limit`: bytes of a device.  Schedules that cannot be followed, because they run
-    the backwards of a stage in another order than the microbatches, come last.
+    `microbatches`: the numbers to try, with the costs of a microbatch in proportion to its size; that of the
+    program by default.  `memory_limit`: bytes of a device.  Schedules that run the backwards of a stage in
+    another order than the microbatches, which the data flow of most programs forbids, come last.
     """
     counts = list(dict.fromkeys(microbatches)) or [study.stages.microbatches]
-    variants = [("as assigned", study.stages, study.names, study.activations, study.static), *_balanced(study)]
+    own: _Variant = ("as assigned", study.stages, study.names, study.activations, study.static)
+    variants = [own, *_balanced(study)]
     found: list[Option] = []
     for done, (kind, stages, names, activations, static) in enumerate(variants):
         for count in counts:
@@ -351,10 +352,10 @@ def options_of(
                 )
         progress(done + 1, len(variants))
     found.sort(key=lambda o: (not o.choice.in_order, not o.fits, round(o.step, 9), max(o.peak_bytes)))
-    own = next((o for o in found if o.assignment == "as assigned" and o.choice.in_order and o.fits), None)
-    if own is not None and own.step * (1 - WORTH_MOVING) <= found[0].step:
-        found.remove(own)
-        found.insert(0, own)
+    staying = next((o for o in found if o.assignment == "as assigned" and o.choice.in_order and o.fits), None)
+    if staying is not None and staying.step * (1 - WORTH_MOVING) <= found[0].step:
+        found.remove(staying)
+        found.insert(0, staying)
     return found
 
 

@@ -95,8 +95,9 @@ def planned_timeline(
 ) -> Timeline:
     """The step as it would run if every mesh had its own processors.
 
-    Each mesh runs its programs in the order of the plan, each as soon as its inputs are there.  A program takes
-    the shortest time it was measured to take (one unit where nothing was measured); transfers take none.
+    Each mesh runs its programs in the order of the plan, each as soon as its inputs are there.  A program
+    takes the shortest time it was measured to take (one unit where nothing was measured); transfers take
+    none.
     """
     known = _actions(plan, actions)
     costs: dict[int, list[float]] = {}

@@ -1,6 +1,6 @@
 """`mpmd-call-inline`."""
 
-# ruff: noqa: E501 (MLIR text)
+
 from __future__ import annotations
 
 import pytest

@@ -1,4 +1,3 @@
-# ruff: noqa: E501
 """Canonicalisation and CSE that keep bodies shared, against MLIR itself."""
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`mpmd-uniquify-function-inputs-outputs`."""
 
-# ruff: noqa: E501 (MLIR text)
+
 from __future__ import annotations
 
 from util import check, diagnostics

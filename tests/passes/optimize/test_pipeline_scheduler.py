@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.oracle import assert_same_meaning
+from tests.passes.optimize.pipeline_programs import orders, pipeline
 
 from mpmd_trace.ir.diagnostics import MpmdError
 from mpmd_trace.ir.ops import FragmentOp, TransferOp
@@ -13,8 +17,6 @@ from mpmd_trace.passes.manager import run_passes
 from mpmd_trace.passes.optimize.pipeline_scheduler import PipelineScheduler
 from mpmd_trace.passes.optimize.predicates import SCHEDULES, Unit
 from mpmd_trace.text import parse
-from tests.oracle import assert_same_meaning
-from tests.passes.optimize.pipeline_programs import orders, pipeline
 
 # Section 9 of the optimise specification.
 VECTORS: list[tuple[str, int, int, dict[str, str]]] = [
@@ -177,7 +179,7 @@ def test_constraints_and_predicate_have_one_closure(name: str, meshes: int) -> N
         for firsts, seconds in found.barriers:
             given_edges |= {(a.index, b.index) for a in firsts for b in seconds}
         for chain in found.chains:
-            for left, right in zip(chain, chain[1:], strict=False):
+            for left, right in itertools.pairwise(chain):
                 given_edges |= {(a.index, b.index) for a in left for b in right}
         assert _closure(n, direct) == _closure(n, given_edges), (name, meshes, mesh)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import logging
 from collections.abc import Sequence
 from typing import ClassVar
@@ -64,7 +65,7 @@ def _as_graph(found: list[Constraints]) -> tuple[list[tuple[int, int]], list[Joi
         for firsts, seconds in constraints.barriers:
             joins.append(Join([u.index for u in firsts], [u.index for u in seconds]))
         for chain in constraints.chains:
-            for left, right in zip(chain, chain[1:], strict=False):
+            for left, right in itertools.pairwise(chain):
                 if len(left) * len(right) <= len(left) + len(right):
                     edges += [(a.index, b.index) for a in left for b in right]
                 else:

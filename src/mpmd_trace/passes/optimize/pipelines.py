@@ -87,4 +87,4 @@ class OptimizePipeline(Pass):
         return found
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
-        return any([one.run(module, diagnostics) for one in self.passes()])
+        return any(one.run(module, diagnostics) for one in self.passes())

@@ -75,9 +75,9 @@ def propagate_in_bodies(module: Module, function: FuncOp, diagnostics: Diagnosti
     made: dict[int, Region] = {}
     done = after.lookup(function.sym_name)
     for op in done.body if done is not None else ():
-        number = op.attrs.get(NUMBER)
-        if isinstance(op, FragmentOp) and isinstance(number, IntegerAttr):
-            made[number.value] = op.body
+        mark = op.attrs.get(NUMBER)
+        if isinstance(op, FragmentOp) and isinstance(mark, IntegerAttr):
+            made[mark.value] = op.body
     if len(made) != len(firsts):
         return False
     texts: dict[str, Region] = {}  # bodies that differed before may be equal now

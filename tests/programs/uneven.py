@@ -1,0 +1,63 @@
+"""Six layers of two sizes on two meshes, badly divided: what `mpmd-trace plan` is tested with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+import mpmd_trace
+from mpmd_trace import call, named_computation
+
+MICROBATCHES, WIDTH = 4, 16
+#: The hidden widths of the layers; the last two are as much work as the first four.
+HIDDEN = (32, 32, 32, 32, 64, 64)
+Weights = list[tuple[jax.Array, jax.Array]]
+
+
+def layer(w: tuple[jax.Array, jax.Array], x: jax.Array) -> jax.Array:
+    return x + jnp.tanh(x @ w[0]) @ w[1]
+
+
+def loss(ws: Weights, x: jax.Array) -> jax.Array:
+    for i, w in enumerate(ws[:-1]):
+        x = named_computation(layer, name=f"layer_{i}")(w, x)
+    last = f"layer_{len(ws) - 1}"
+    return named_computation(lambda w, x: jnp.mean(layer(w, x) ** 2), name=last)(ws[-1], x)
+
+
+def step(ws: Weights, xs: jax.Array) -> Any:
+    total: Any = None
+    for i in range(MICROBATCHES):
+        found = call(jax.value_and_grad(loss), i)(ws, xs[i])
+        total = found if total is None else jax.tree.map(jnp.add, total, found)
+    return jax.tree.map(lambda w, g: w - 0.1 * g, ws, total[1]), total[0]
+
+
+def program(first: int = 2, schedule: Any = "1F1B", fn: Any = step) -> mpmd_trace.Program:
+    """`first` layers are on the first mesh."""
+    devices = np.array(jax.devices()[:2]).reshape(2, 1)
+    config = mpmd_trace.make_config(
+        {"m0": Mesh(devices[0], ("x",)), "m1": Mesh(devices[1], ("x",))},
+        {f"layer_{i}": "m0" if i < first else "m1" for i in range(len(HIDDEN))},
+        pipeline_schedule=schedule,
+        partitioning_options={"mpmd_infer_transfers": True},
+    )
+    keys = jax.random.split(jax.random.key(0), len(HIDDEN))
+    ws = [
+        (0.1 * jax.random.normal(k, (WIDTH, h)), 0.1 * jax.random.normal(k, (h, WIDTH)))
+        for k, h in zip(keys, HIDDEN, strict=True)
+    ]
+    xs = jax.random.normal(jax.random.key(1), (MICROBATCHES, 8, WIDTH))
+    return mpmd_trace.Program(fn, (ws, xs), config, donate_argnums=(0,), name="uneven")
+
+
+def balanced() -> mpmd_trace.Program:
+    return program(first=4)
+
+
+def evaluation() -> mpmd_trace.Program:
+    return program(fn=lambda ws, xs: loss(ws, xs[0]))
