@@ -87,4 +87,7 @@ class OptimizePipeline(Pass):
         return found
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
-        return any(one.run(module, diagnostics) for one in self.passes())
+        changed = False
+        for one in self.passes():
+            changed = one.run(module, diagnostics) or changed
+        return changed
