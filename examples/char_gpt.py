@@ -19,7 +19,7 @@ import mpmd_trace
 from mpmd_trace.equinox import name_layers
 
 BLOCKS, WIDTH, HEADS, CONTEXT = 8, 64, 4, 64
-BATCH, MICROBATCHES, STEPS = 64, 8, 30
+BATCH, MICROBATCHES, STEPS = 32, 8, 40
 MESHES, DEVICES_PER_MESH = 4, 2
 
 jax.config.update("jax_num_cpu_devices", MESHES * DEVICES_PER_MESH)

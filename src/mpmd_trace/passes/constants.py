@@ -11,10 +11,27 @@ from collections.abc import Callable
 from ..ir.attributes import Attribute
 from ..ir.bodies import remembered
 from ..ir.core import Op, Region
+from ..ir.ops import FuncOp
 from ..ir.semantics import is_constant_like
 from ..ir.types import Type
 
-__all__ = ["ConstantUniquer", "with_unique_constants"]
+__all__ = ["ConstantUniquer", "home_of", "with_unique_constants"]
+
+#: Ops that are not functions or frozen bodies and whose regions see nothing from outside either.
+_ISOLATED = frozenset({"sdy.manual_computation"})
+
+
+def home_of(region: Region, scope: Region) -> Region:
+    """The region to which constants of `region` move: the outermost one, up to `scope`, that it can see."""
+    while region is not scope:
+        parent = region.parent
+        if parent is None or parent.block is None or isinstance(parent, FuncOp) or parent.name in _ISOLATED:
+            return region
+        above = parent.block.parent
+        if above is None:
+            return region
+        region = above
+    return region
 
 
 class ConstantUniquer:
@@ -56,8 +73,9 @@ def _replace(op: Op, known: Op) -> None:
 def _unique(region: Region) -> bool:
     uniquer = ConstantUniquer(_replace)
     before = [(op, op.block) for op in region.walk()]
-    for op, _ in before:
-        uniquer.visit(op, region)
+    for op, block in before:
+        assert block is not None and block.parent is not None
+        uniquer.visit(op, home_of(block.parent, region))
     return before != [(op, op.block) for op in region.walk()]
 
 

@@ -17,7 +17,7 @@ from ..ir.bodies import region_dce as remove_dead_code
 from ..ir.core import Block, Op, Region, Value
 from ..ir.ops import FuncOp, Module
 from ..ir.semantics import trivially_dead
-from .constants import ConstantUniquer, with_unique_constants
+from .constants import ConstantUniquer, home_of, with_unique_constants
 
 __all__ = ["GreedyResult", "Pattern", "Rewriter", "apply_greedily", "walk_mutable"]
 
@@ -205,7 +205,7 @@ class Rewriter:
                 region = op.block.parent
                 home = homes.get(region)
                 if home is None:
-                    home = homes[region] = _home(region, scope)
+                    home = homes[region] = home_of(region, scope)
                 if not uniquer.visit(op, home):
                     continue
             self.push(op)
@@ -253,19 +253,6 @@ def _few_other_users(value: Value, op: Op) -> bool:
             other = user
         use = use.next
     return True
-
-
-def _home(region: Region, scope: Region) -> Region:
-    """The region of the function that holds `region`."""
-    while region is not scope:
-        parent = region.parent
-        if parent is None or parent.block is None or isinstance(parent, FuncOp):
-            return region
-        above = parent.block.parent
-        if above is None:
-            return region
-        region = above
-    return region
 
 
 def apply_greedily(
