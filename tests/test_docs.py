@@ -1,0 +1,77 @@
+"""The code in README and docs runs and does what the text says."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+def blocks(name: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(), re.S)
+
+
+def run(code: str, tmp_path: Path) -> str:
+    file = tmp_path / "doc.py"
+    file.write_text(code)
+    done = subprocess.run([sys.executable, str(file)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_readme_program_equals_plain_jit(tmp_path: Path) -> None:
+    [code] = blocks("README.md")
+    check = (
+        "\nplain = jax.jit(step)(weights, batch)\n"
+        "for a, b in zip(new_weights, plain):\n"
+        "    np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=2e-5, atol=1e-6)\n"
+        "print({d.id for w in new_weights for d in w.devices()})\n"
+    )
+    assert run(code + check, tmp_path).strip() == "{0, 1, 2, 3}"
+
+
+def test_the_pass_in_the_docs_warns(tmp_path: Path) -> None:
+    code = blocks("docs/passes.md")[0]
+    check = """
+from mpmd_trace import parse
+from mpmd_trace.passes.manager import PassManager
+m = 'mpmd.fragment<mesh="%s", origin=["f"]> (%%a) (%%x: tensor<4xf32>) { mpmd.return %%x : tensor<4xf32> } : (!a) -> !a'
+text = '!a = !mpmd.mesh_tensor<"a", tensor<4xf32>>\\n!b = !mpmd.mesh_tensor<"b", tensor<4xf32>>\\n'
+text += 'func.func @main(%a: !a, %b: !b) -> (!a, !a, !a, !b) attributes {topology = #mpmd.topology<<"a" : <["x"=1]>>, <"b" : <["x"=1]>>>} {\\n'
+for i in range(3):
+    text += f'%{i} = ' + (m % 'a') + '\\n'
+text += '%3 = ' + (m % 'b').replace('!a', '!b').replace('(%a)', '(%b)') + '\\nreturn %0, %1, %2, %3 : !a, !a, !a, !b }'
+for ratio in (2, 3):
+    manager = PassManager([CheckBalance(ratio=ratio)])
+    manager.run(parse(text))
+    print([d.message for d in manager.diagnostics])
+"""
+    assert run(code + check, tmp_path).splitlines() == [
+        "[\"fragments per mesh: {'a': 3, 'b': 1}\"]",
+        "[]",
+    ]
+
+
+def test_the_comparator_in_the_docs_is_gpipe() -> None:
+    from mpmd_trace.passes.manager import run_passes
+    from mpmd_trace.passes.optimize.pipeline_scheduler import PipelineScheduler
+    from mpmd_trace.text import parse
+    from tests.passes.optimize.pipeline_programs import orders, pipeline
+
+    space: dict[str, object] = {}
+    code = blocks("docs/passes.md")[2].split("config =")[0]
+    exec(code, space)
+    module = parse(pipeline(2, 3))
+    run_passes(module, [PipelineScheduler(predicate=space["one_forward_first"])])  # type: ignore[arg-type]
+    assert orders(module)["m0"] == "F0 F1 F2 B0 B1 B2"
+
+
+@pytest.mark.parametrize("command", ["make demo", "make test"])
+def test_readme_names_its_commands(command: str) -> None:
+    assert command in (ROOT / "README.md").read_text()
+    assert f"\n{command.split()[1]}:" in (ROOT / "Makefile").read_text()
