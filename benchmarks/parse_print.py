@@ -1,4 +1,4 @@
-"""How much CPU time reading and printing a module takes, against jaxlib's own parser and printer in the same process.
+"""The CPU time of reading and printing a module, against jaxlib's own parser and printer in the same process.
 
     python benchmarks/parse_print.py [--ops 50000] [--repeat 3] [--json]
 

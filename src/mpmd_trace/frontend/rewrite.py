@@ -157,6 +157,7 @@ class Rewriter:
         """Whether control flow that stays contains something that cannot stay."""
         return self.has_names(closed) or any(
             eqn.primitive.name == "sharding_constraint"
+            or _params(eqn) is not eqn.params
             or any(self._must_change(inner) for inner in tracing.subjaxprs(eqn))
             for eqn in opened(closed).eqns
         )
@@ -227,7 +228,7 @@ class Rewriter:
                 return self._sharding(eqn, folding.whole(args[0]))
             if any(self._must_change(inner) for inner in tracing.subjaxprs(eqn)):
                 return self._open(eqn, args, scope)
-            return tracing.rebind(eqn, [folding.whole(a) for a in args])
+            return tracing.rebind(eqn, [folding.whole(a) for a in args], _params(eqn))
 
     def _open(self, eqn: Equation, args: list[Any], scope: Scope) -> list[Any]:
         """Interpret an equation with jaxprs inside, some of which must change."""
@@ -240,7 +241,7 @@ class Rewriter:
                 return self._unroll(eqn, args, scope)
             self.problems.append(self._cannot_open(eqn))
         inside = dataclasses.replace(scope, level="kept")
-        params = dict(eqn.params)
+        params = dict(_params(eqn))
         if name != "shard_map":
             for key, value in params.items():
                 params[key] = self._changed(value, inside)
@@ -464,6 +465,13 @@ def _distinct(results: Sequence[Any], arguments: Sequence[Any]) -> tuple[list[An
             distinct.append(result)
         sources.append(place[id(result)])
     return distinct, sources
+
+
+def _params(eqn: Equation) -> dict[str, Any]:
+    """The parameters; a `shard_map` loses its devices, because the assignment says which ones it runs on."""
+    mesh = eqn.params.get("mesh") if eqn.primitive.name == "shard_map" else None
+    params: dict[str, Any] = eqn.params
+    return {**params, "mesh": mesh.abstract_mesh} if isinstance(mesh, jax.sharding.Mesh) else params
 
 
 def _plain(value: Any) -> bool:
