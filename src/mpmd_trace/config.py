@@ -70,6 +70,11 @@ class Config:
         """Whether a mesh has no devices, so that programs can be compiled but not run."""
         return any(isinstance(mesh, AbstractMesh) for mesh in self.topology.values())
 
+    @property
+    def is_heterogeneous(self) -> bool:
+        """Whether the meshes may have different axes."""
+        return bool(self.partitioning_options.get("enable_heterogeneous_meshes"))
+
     def input_meshes(self, in_tree: Any) -> dict[int, Assignment]:
         """The assigned inputs, by position among the leaves of `in_tree` (args, kwargs)."""
         leaves = jax.tree.unflatten(in_tree, range(in_tree.num_leaves))[0]
@@ -227,7 +232,8 @@ def _check_axes(meshes: Mapping[str, Mesh | AbstractMesh], problems: list[Diagno
             problems.append(
                 problem(
                     f"the mesh {name!r} has axes {shape}, the mesh {first!r} {shapes[first]}. Give "
-                    "all meshes the same axes, or set the option enable_heterogeneous_meshes."
+                    "all meshes the same axes, or set the option enable_heterogeneous_meshes and name the axes "
+                    f"after their meshes, such as {name + '_data'!r}."
                 )
             )
 

@@ -226,6 +226,7 @@ def phase_passes(
     constraints: Sparse | None = None,
     phases: Phases = "all",
     equisharding: Sequence[tuple[int, int]] = (),
+    heterogeneous_meshes: bool = False,
 ) -> list[list[Pass]]:
     """The passes of each phase, as the driver runs them."""
     from .passes.export.pipelines import ExportPipeline
@@ -245,6 +246,7 @@ def phase_passes(
             infer_transfers=options["mpmd_infer_transfers"],
             infer_cross_mesh_reductions=options["mpmd_infer_cross_mesh_reductions"],
             split_bwd_fragments=options["mpmd_split_bwd_fragments"],
+            enable_heterogeneous_meshes=heterogeneous_meshes,
         ).passes()
     )
     if phases == "import":
@@ -293,6 +295,7 @@ def partition(
     phases: Phases = "all",
     predicate: Predicate | None = None,
     constraints: Sparse | None = None,
+    heterogeneous_meshes: bool = False,
     hooks: Sequence[Hook] = (),
 ) -> Partitioned:
     """Partition the program `@main` of a module over meshes.
@@ -310,6 +313,8 @@ def partition(
         phases: "import", "optimize" (import and optimise) or "all".
         predicate: says which of two scheduling units of a mesh runs first, instead of a named schedule.
         constraints: the orders wanted on a mesh, from its units, instead of a named schedule.
+        heterogeneous_meshes: whether the meshes of the topology have axes of their own, whose names begin with
+            that of the mesh and an underscore.
         hooks: called after each pass.
 
     Raises:
@@ -348,6 +353,7 @@ def partition(
         predicate=predicate,
         constraints=constraints,
         phases=phases,
+        heterogeneous_meshes=heterogeneous_meshes,
     ):
         manager = PassManager(cast("Sequence[str | Pass]", passes), hooks, first_index=len(runs))
         runs += manager.run(work)

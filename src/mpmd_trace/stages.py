@@ -78,6 +78,8 @@ class Lowered:
         """What `mpmd_trace.partition` takes besides the module."""
         config, traced = self.config, self.traced
         constants = len(traced.constants)
+        options = {**config.partitioning_options, **self.schedule.options}
+        options.pop("enable_heterogeneous_meshes", None)  # for the frontend
         return {
             "func_name": traced.name,
             "named_meshes": named_meshes(config),
@@ -90,7 +92,7 @@ class Lowered:
             ),
             "output_meshes": _per_argument(config.output_meshes(traced.out_tree), len(traced.outputs)),
             "donate_argnums": [constants + i for i in traced.donated],
-            "partitioning_options": {**config.partitioning_options, **self.schedule.options},
+            "partitioning_options": options,
             "fragment_merge_rules": config.fragment_merge_rules,
             "fragment_schedule_rules": config.fragment_schedule_rules,
         }
@@ -112,6 +114,7 @@ class Lowered:
             **self.partition_arguments,
             predicate=self.schedule.predicate,
             constraints=self.schedule.constraints,
+            heterogeneous_meshes=self.config.is_heterogeneous,
             hooks=self.hooks,
         )
 
@@ -120,6 +123,7 @@ class Lowered:
         arguments = self.partition_arguments
         options = {**arguments["partitioning_options"], "mpmd_split_bwd_fragments": True}
         arguments["partitioning_options"] = options
+        arguments["heterogeneous_meshes"] = self.config.is_heterogeneous
         return partition(parse(self.traced.mlir_text()), **arguments, phases="import").module
 
     def as_text(self, stage: Stage = "mpmd") -> str:

@@ -92,12 +92,12 @@ class Shared:
 class Rewriter:
     """Interprets one program; collects the names, meshes and mistakes that it finds."""
 
-    def __init__(self) -> None:
+    def __init__(self, meshes: Meshes) -> None:
         self.names: dict[str, list[str]] = {}
         self.computations: dict[str, str | None] = {}
         self.nested: dict[tuple[str, str], str | None] = {}
         self.problems: list[Diagnostic] = []
-        self.meshes = Meshes()
+        self.meshes = meshes
         self._fingerprints = Fingerprints()
         self._named_memo: dict[int, tuple[Closed, bool]] = {}
         self._large_memo: dict[int, tuple[Closed, dict[int, Any]]] = {}
@@ -335,7 +335,7 @@ class Rewriter:
             self.problems.append(problem(mistake, tracing.location(eqn)))
         if text is None:
             return [x]
-        return list(lowering.sharding_p.bind(x, sharding=text, mesh=self.meshes.op()))
+        return list(lowering.sharding_p.bind(x, sharding=text, mesh=self.meshes.op(eqn.params["sharding"])))
 
     def _body(
         self,

@@ -8,22 +8,33 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from mpmd_trace.jax_compat import tracing
 
-#: The symbol of the one `sdy.mesh` of a module; all meshes of a topology have the same axes.
+#: The symbol of the `sdy.mesh` of a module; where meshes have different axes, those after the first get numbers.
 MESH_SYMBOL = "mesh"
+
+Axes = tuple[tuple[str, int], ...]
 
 
 class Meshes:
-    """The axes that the shardings of a program refer to."""
+    """The axes that the shardings of a program refer to.
 
-    def __init__(self) -> None:
-        self.axes: tuple[tuple[str, int], ...] | None = None
+    `differ`: whether the meshes of the topology may have different axes.
+    """
 
-    def op(self) -> str | None:
-        """The text of the `sdy.mesh` op, or None when no sharding was seen."""
-        if self.axes is None:
-            return None
-        axes = ", ".join(f'"{name}"={size}' for name, size in self.axes)
-        return f"sdy.mesh @{MESH_SYMBOL} = <[{axes}]>"
+    def __init__(self, differ: bool = False) -> None:
+        self._differ = differ
+        self._symbols: dict[Axes, str] = {}
+
+    def ops(self) -> tuple[str, ...]:
+        """The text of the `sdy.mesh` op of each set of axes that was seen."""
+        return tuple(map(self._op, self._symbols))
+
+    def op(self, sharding: NamedSharding) -> str:
+        """The text of the `sdy.mesh` op of a sharding for which there is a text."""
+        return self._op(_axes(sharding))
+
+    def _op(self, axes: Axes) -> str:
+        listed = ", ".join(f'"{name}"={size}' for name, size in axes)
+        return f"sdy.mesh @{self._symbols[axes]} = <[{listed}]>"
 
     def text(self, sharding: Any, aval: tracing.Aval) -> tuple[str | None, str | None]:
         """`<mesh, dims>` for `sharding` of an array like `aval`, and what is wrong with it.
@@ -37,17 +48,21 @@ class Meshes:
             return None, (
                 f"{kind} cannot be used here. Use a jax.sharding.NamedSharding over a mesh of the topology."
             )
-        axes = tuple((str(n), int(s)) for n, s in sharding.mesh.shape.items())
+        axes = _axes(sharding)
         if not axes:
             return None, None
-        if self.axes is None:
-            self.axes = axes
-        if axes != self.axes:
+        if self._symbols and axes not in self._symbols and not self._differ:
             return None, (
                 f"sharding over a mesh with axes {_shape(axes)}, while another one of this program "
-                f"has {_shape(self.axes)}. All meshes of a topology must have the same axes."
+                f"has {_shape(next(iter(self._symbols)))}. All meshes of a topology must have the same axes."
             )
-        return f"@{MESH_SYMBOL}, [{dimensions(sharding.spec, aval)}]", None
+        count = len(self._symbols)
+        symbol = self._symbols.setdefault(axes, f"{MESH_SYMBOL}{count or ''}")
+        return f"@{symbol}, [{dimensions(sharding.spec, aval)}]", None
+
+
+def _axes(sharding: NamedSharding) -> Axes:
+    return tuple((str(n), int(s)) for n, s in sharding.mesh.shape.items())
 
 
 def dimensions(spec: PartitionSpec, aval: tracing.Aval) -> str:
@@ -66,5 +81,5 @@ def _dimension(entry: Any) -> str:
     return "{" + ", ".join(f'"{name}"' for name in names) + "}"
 
 
-def _shape(axes: tuple[tuple[str, int], ...]) -> str:
+def _shape(axes: Axes) -> str:
     return "{" + ", ".join(f"{name}: {size}" for name, size in axes) + "}"

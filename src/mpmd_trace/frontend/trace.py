@@ -16,6 +16,7 @@ from mpmd_trace.frontend.calls import live_equations
 from mpmd_trace.frontend.errors import FrontendError, problem, raise_problems
 from mpmd_trace.frontend.names import name_problems
 from mpmd_trace.frontend.rewrite import Rewriter
+from mpmd_trace.frontend.shardings import Meshes
 from mpmd_trace.jax_compat import lowering, tracing
 
 if TYPE_CHECKING:
@@ -56,8 +57,8 @@ class Traced:
     computations: dict[str, str | None]
     #: (outer, inner) for named computations and tensors inside named computations, with a place.
     nested: dict[tuple[str, str], str | None]
-    #: The text of the `sdy.mesh` op, when the program has shardings.
-    mesh_op: str | None
+    #: The text of each `sdy.mesh` op that the shardings of the program need.
+    mesh_ops: tuple[str, ...]
     platform: str
     name: str
 
@@ -103,7 +104,7 @@ class Traced:
             arguments=[{} for _ in self.constants] + given,
             argument_names=[f"constant{i}" for i in range(len(self.constants))] + list(self.in_names),
             results=results,
-            meshes=[self.mesh_op] if self.mesh_op else [],
+            meshes=self.mesh_ops,
         )
         return module
 
@@ -185,7 +186,7 @@ def trace(
     )
     _check_effects(closed, given.name)
 
-    rewriter = Rewriter()
+    rewriter = Rewriter(Meshes(differ=len({tuple(m.shape.items()) for m in meshes}) > 1))
     large = rewriter.large_constants(closed)
     avals = [jax.typeof(c) for c in large.values()] + list(tracing.in_avals(closed))
     program = tracing.make_closed(rewriter.program(closed), avals)
@@ -216,7 +217,7 @@ def trace(
         names=dict(sorted(rewriter.names.items())),
         computations=rewriter.computations,
         nested=rewriter.nested,
-        mesh_op=rewriter.meshes.op(),
+        mesh_ops=rewriter.meshes.ops(),
         platform=platform or jax.default_backend().replace("gpu", "cuda"),
         name=given.name,
     )

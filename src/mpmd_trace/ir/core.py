@@ -10,169 +10,22 @@ many ops may share it, and nobody changes it.  A pass that needs another body bu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from .attributes import Attribute
 from .location import UNKNOWN, Location
 from .types import Type
+from .values import BlockArg as BlockArg
+from .values import OpResult as OpResult
+from .values import Use as Use
+from .values import Value as Value
 
 __all__ = ["Block", "BlockArg", "Op", "OpResult", "Region", "Use", "Value", "has_order", "op_class"]
 
 #: Order numbers: those of neighbours differ by a stride, and the first is so large that many ops fit in front.
 _STRIDE = 1 << 20
 _FIRST = 1 << 50
-
-
-class Use:
-    """Operand number `index` of `owner`; a node of the use list of `value`."""
-
-    __slots__ = ("index", "next", "owner", "prev", "value")
-
-    def __init__(self, owner: Op, index: int, value: Value) -> None:
-        self.owner = owner
-        self.index = index
-        self.value = value
-        self.prev: Use | None = None
-        self.next = value._first
-        if value._first is not None:
-            value._first.prev = self
-        value._first = self
-
-    def _unlink(self) -> None:
-        prev, nxt = self.prev, self.next
-        if prev is None:
-            self.value._first = nxt
-        else:
-            prev.next = nxt
-        if nxt is not None:
-            nxt.prev = prev
-
-    def set(self, value: Value) -> None:
-        """Make the operand `value`; the use goes to the front of its list, even if it was there."""
-        self._unlink()
-        self.value = value
-        self.prev = None
-        self.next = value._first
-        if value._first is not None:
-            value._first.prev = self
-        value._first = self
-
-    def __repr__(self) -> str:
-        return f"<Use {self.index} of {self.owner.name}>"
-
-
-class Value:
-    """An SSA value: a block argument or an op result."""
-
-    __slots__ = ("_first", "index", "type")
-
-    def __init__(self, type: Type, index: int) -> None:
-        self.type = type
-        self.index = index
-        self._first: Use | None = None
-
-    @property
-    def uses(self) -> list[Use]:
-        """A copy of the use list, newest first."""
-        found, use = [], self._first
-        while use is not None:
-            found.append(use)
-            use = use.next
-        return found
-
-    @property
-    def users(self) -> list[Op]:
-        """The owners of the uses, newest first; an op that uses the value twice is there twice."""
-        found, use = [], self._first
-        while use is not None:
-            found.append(use.owner)
-            use = use.next
-        return found
-
-    @property
-    def distinct_users(self) -> list[Op]:
-        """The owners of the uses, newest first, each once."""
-        return list(dict.fromkeys(self.users))
-
-    @property
-    def has_uses(self) -> bool:
-        return self._first is not None
-
-    @property
-    def has_one_use(self) -> bool:
-        return self._first is not None and self._first.next is None
-
-    def replace_all_uses_with(self, other: Value) -> None:
-        """Redirect every use to `other`; their order in its list is reversed, as in MLIR."""
-        if other is self:
-            return
-        while self._first is not None:
-            self._first.set(other)
-
-    def replace_uses_if(self, other: Value, accept: Callable[[Use], bool]) -> None:
-        """Redirect the uses that `accept`, visited newest first."""
-        for use in self.uses:
-            if accept(use):
-                use.set(other)
-
-    @property
-    def defining_op(self) -> Op | None:
-        """The op that produces it; None for a block argument."""
-        return None
-
-    @property
-    def block(self) -> Block | None:
-        """The block in which it is defined."""
-        raise NotImplementedError
-
-    @property
-    def location(self) -> Location:
-        raise NotImplementedError
-
-
-class BlockArg(Value):
-    __slots__ = ("loc", "owner")
-
-    def __init__(self, type: Type, index: int, owner: Block, loc: Location = UNKNOWN) -> None:
-        super().__init__(type, index)
-        self.owner = owner
-        self.loc = loc
-
-    @property
-    def block(self) -> Block | None:
-        return self.owner
-
-    @property
-    def location(self) -> Location:
-        return self.loc
-
-    def __repr__(self) -> str:
-        return f"<argument {self.index} : {self.type}>"
-
-
-class OpResult(Value):
-    __slots__ = ("op",)
-
-    def __init__(self, type: Type, index: int, op: Op) -> None:
-        super().__init__(type, index)
-        self.op = op
-
-    @property
-    def defining_op(self) -> Op | None:
-        return self.op
-
-    @property
-    def block(self) -> Block | None:
-        return self.op.block
-
-    @property
-    def location(self) -> Location:
-        return self.op.loc
-
-    def __repr__(self) -> str:
-        return f"<result {self.index} of {self.op.name} : {self.type}>"
-
 
 class Op:
     """An operation.

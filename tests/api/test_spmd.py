@@ -1,0 +1,226 @@
+"""SPMD inside a mesh: every mesh has four devices, and the numbers are those of one device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AbstractMesh, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+from pipelines import accumulate, assert_same
+
+import mpmd_trace
+from mpmd_trace import MpmdError, named_computation
+from mpmd_trace.frontend.errors import FrontendError
+
+WIDTH, HIDDEN, ROWS = 8, 16, 16
+Layer = Callable[[Any, jax.Array], jax.Array]
+
+
+def mesh(first: int, shape: tuple[int, ...], names: tuple[str, ...]) -> Mesh:
+    count = int(np.prod(shape))
+    return Mesh(np.array(jax.devices()[first : first + count]).reshape(shape), names)
+
+
+M0, M1 = mesh(0, (2, 2), ("data", "model")), mesh(4, (2, 2), ("data", "model"))
+
+
+def at(where: Mesh | AbstractMesh, *spec: Any) -> NamedSharding:
+    return NamedSharding(where, P(*spec))
+
+
+def mlp(w: Any, x: jax.Array) -> jax.Array:
+    return jnp.tanh(x @ w[0]) @ w[1]
+
+
+def program(first: Layer = mlp, second: Layer = mlp) -> Callable[..., Any]:
+    """Loss and gradients of two layers, the second with the loss."""
+
+    def loss(ws: Any, x: jax.Array) -> jax.Array:
+        h = named_computation(first, name="f0")(ws[0], x)
+        return named_computation(lambda w, h: jnp.mean(second(w, h) ** 2), name="f1")(ws[1], h)
+
+    return jax.value_and_grad(loss)
+
+
+def data() -> tuple[Any, jax.Array]:
+    keys = jax.random.split(jax.random.key(0), 5)
+    shapes = [(WIDTH, HIDDEN), (HIDDEN, WIDTH)] * 2
+    up, down, up2, down2 = (0.3 * jax.random.normal(k, s) for k, s in zip(keys, shapes, strict=False))
+    return [(up, down), (up2, down2)], jax.random.normal(keys[4], (ROWS, WIDTH))
+
+
+def config(m0: Mesh = M0, m1: Mesh = M1, **options: Any) -> mpmd_trace.Config:
+    return mpmd_trace.make_config(
+        {"m0": m0, "m1": m1},
+        {"f0": "m0", "f1": "m1"},
+        partitioning_options={"mpmd_infer_transfers": True, **options},
+    )
+
+
+def run(fn: Callable[..., Any], where: mpmd_trace.Config, in_shardings: Any = None) -> mpmd_trace.Compiled:
+    """`fn` compiled, after its results were compared with those of one device."""
+    args = data()
+    compiled = mpmd_trace.jit(fn, where, in_shardings=in_shardings).lower(*args).compile()
+    assert_same(compiled(*args), jax.jit(program())(*args), rtol=1e-4, atol=1e-5)
+    return compiled
+
+
+def specs(compiled: mpmd_trace.Compiled) -> Any:
+    """The partition specs of the arguments, and of the results."""
+    found = compiled.function_named_shardings
+    return tuple(jax.tree.map(lambda s: s.spec, side) for side in (found.inputs[0], found.outputs))
+
+
+def moved(compiled: mpmd_trace.Compiled) -> list[tuple[str, str]]:
+    """Source and target types of every transfer."""
+    plan = compiled.program.plan
+    return [
+        (str(plan.slots[a]), str(plan.slots[b]))
+        for t in plan.transfers
+        for a, b in zip(t.inputs, t.outputs, strict=True)
+    ]
+
+
+def test_data_parallel() -> None:
+    compiled = run(program(), config(), (None, at(M0, "data")))
+    (_, x), _ = specs(compiled)
+    assert x == P("data")
+    sharded = 'f32[16,8]{{"data"}, {}}'
+    assert moved(compiled) == [(sharded, sharded)] * 2, "activation and its gradient stay sharded"
+
+
+TENSOR = [(at(m, None, "model"), at(m, "model", None)) for m in (M0, M1)]
+
+
+def test_tensor_parallel() -> None:
+    compiled = run(program(), config(), (TENSOR, None))
+    (ws, _), (_, grads) = specs(compiled)
+    assert ws == grads == [(P(None, "model"), P("model"))] * 2
+
+
+def test_data_and_tensor_parallel() -> None:
+    compiled = run(program(), config(), (TENSOR, at(M0, "data")))
+    assert moved(compiled)[0][0] == 'f32[16,8]{{"data"}, {}}'
+    half = sum(w.nbytes for w in jax.tree.leaves(data()[0])) // 2
+    assert compiled.memory_analysis()["m1"].arguments == half // 2, "a device has half of its mesh's weights"
+
+
+def test_fully_sharded() -> None:
+    """Weights and gradients in quarters; XLA gathers each weight where it is used."""
+    quarters = [(at(m, ("data", "model")), at(m, ("data", "model"))) for m in (M0, M1)]
+    compiled = run(program(), config(), (quarters, at(M0, ("data", "model"))))
+    (ws, _), (_, grads) = specs(compiled)
+    assert ws == [(P(("data", "model")), P(("data", "model")))] * 2
+    assert all("data" in str(s) for s in jax.tree.leaves(grads, is_leaf=lambda s: isinstance(s, P)))
+    text = "".join(e.compiled.as_text() for e in compiled.program.runtime.executables)
+    assert "all-gather" in text
+
+
+def constrained(where: Mesh | AbstractMesh, *spec: Any) -> Layer:
+    def layer(w: Any, x: jax.Array) -> jax.Array:
+        return jax.lax.with_sharding_constraint(jnp.tanh(x @ w[0]), at(where, *spec)) @ w[1]
+
+    return layer
+
+
+@pytest.mark.parametrize("meshes", [(M0, M1), (M0, M0), (M0.abstract_mesh, M0.abstract_mesh)])
+def test_constraints_inside(meshes: tuple[Any, Any]) -> None:
+    """Only the axes of the mesh of a constraint count: where it runs, the assignment says."""
+    first, second = (constrained(m, "data", "model") for m in meshes)
+    compiled = run(program(first, second), config())
+    (ws, x), _ = specs(compiled)
+    assert ws == [(P(None, "model"), P("model"))] * 2 and x == P("data")
+
+
+def mapped(where: Mesh | AbstractMesh) -> Layer:
+    """A tensor-parallel layer written by hand."""
+
+    def local(up: jax.Array, down: jax.Array, x: jax.Array) -> jax.Array:
+        return jax.lax.psum(jnp.tanh(x @ up) @ down, "model")
+
+    def layer(w: Any, x: jax.Array) -> jax.Array:
+        specs_in = (P(None, "model"), P("model", None), P("data"))
+        return jax.shard_map(local, mesh=where, in_specs=specs_in, out_specs=P("data"))(w[0], w[1], x)
+
+    return layer
+
+
+@pytest.mark.parametrize("meshes", [(M0, M1), (M0, M0), (M0.abstract_mesh, M0.abstract_mesh)])
+def test_shard_map(meshes: tuple[Any, Any]) -> None:
+    first, second = (mapped(m) for m in meshes)
+    compiled = run(program(first, second), config())
+    assert moved(compiled) == [('f32[16,8]{{"data"}, {}}',) * 2] * 2
+
+
+def test_shard_map_inside_scan_and_remat() -> None:
+    def repeated(w: Any, x: jax.Array) -> jax.Array:
+        body = jax.checkpoint(lambda x, _: (0.5 * x + mapped(M1)(w, x), None))
+        return jax.lax.scan(body, x, None, length=2)[0]
+
+    def plain(w: Any, x: jax.Array) -> jax.Array:
+        for _ in range(2):
+            x = 0.5 * x + mlp(w, x)
+        return x
+
+    args = data()
+    found = mpmd_trace.jit(program(mapped(M0), repeated), config())(*args)
+    assert_same(found, jax.jit(program(mlp, plain))(*args), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("schedule", ["1F1B", "zb-h1"])
+def test_microbatches_that_are_sharded(schedule: str) -> None:
+    ws, x = data()
+    xs = jnp.stack([x, 2 * x, 3 * x])
+    where = mpmd_trace.make_config(
+        {"m0": M0, "m1": M1},
+        {"f0": "m0", "f1": "m1"},
+        partitioning_options={"mpmd_infer_transfers": True},
+        pipeline_schedule=schedule,
+    )
+
+    def step(ws: Any, xs: jax.Array) -> Any:
+        return accumulate(ws, xs, program())
+
+    jitted = mpmd_trace.jit(step, where, in_shardings=(TENSOR, at(M0, None, "data")))
+    assert_same(jitted(ws, xs), jax.jit(step)(ws, xs), rtol=1e-4, atol=1e-5)
+
+
+# Meshes of different shapes.
+
+WIDE = mesh(0, (4,), ("m0_data",))
+SQUARE = mesh(4, (2, 2), ("m1_data", "m1_model"))
+SMALL = mesh(4, (2,), ("m1_data",))
+
+
+def test_meshes_of_different_shapes() -> None:
+    where = config(WIDE, SMALL, enable_heterogeneous_meshes=True)
+    compiled = run(program(), where, (None, at(WIDE, "m0_data")))
+    assert {s.mesh.size for s in jax.tree.leaves(compiled.function_named_shardings.inputs)} == {4, 2}
+    assert moved(compiled)[0] == ('f32[16,8]{{"m0_data"}, {}}', "f32[16,8]")
+
+
+def test_transfers_reshard() -> None:
+    """Four parts on the first mesh, two parts of another dimension on the second one."""
+    ws = [(None, None), (at(SQUARE, "m1_model", None), None)]
+    where = config(WIDE, SQUARE, enable_heterogeneous_meshes=True)
+    compiled = run(program(), where, (ws, at(WIDE, "m0_data")))
+    source, target = moved(compiled)[0]
+    assert source == 'f32[16,8]{{"m0_data"}, {}}' and target == 'f32[16,8]{{}, {"m1_model"}}'
+    first = constrained(WIDE, "m0_data")
+    second = constrained(SQUARE, "m1_data", "m1_model")
+    compiled = run(program(first, second), where)
+    assert moved(compiled)[0] == ('f32[16,8]{{"m0_data"}, {}}', 'f32[16,8]{{"m1_data"}, {}}')
+
+
+def test_axes_that_do_not_say_their_mesh() -> None:
+    wide, small = mesh(0, (4,), ("data",)), mesh(4, (2,), ("data",))
+    with pytest.raises(FrontendError, match=r"set the option enable_heterogeneous_meshes and name the axes"):
+        config(wide, small)
+    run(program(), config(wide, small, enable_heterogeneous_meshes=True))  # no matter without shardings
+    with pytest.raises(MpmdError, match='axis "data" .* does not say its mesh'):
+        run(program(), config(wide, small, enable_heterogeneous_meshes=True), (None, at(wide, "data")))
