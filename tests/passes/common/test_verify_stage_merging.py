@@ -46,8 +46,7 @@ def test_invalid() -> None:
         (message,) = report(('"f"', attrs[0], STAGE), ('"g", "f"', attrs[1], STAGE))
         counter = -1 if second is None else second
         assert (
-            f"[mesh=alpha, stage_id=1, transpose_count=0, call_count={counter}, "
-            "split_type=nullopt, is_remat=0]"
+            f"stage_id=1, transpose_count=0, call_counter={counter}, split_type=none, remat=no"
         ) in message
         assert '[#mpmd.user_origin<"g">, #mpmd.user_origin<"f">]' in message
 

@@ -70,16 +70,15 @@ class VerifyStageMerging(FunctionPass):
         diagnostics: Diagnostics,
     ) -> None:
         mesh, stage, count, split, remat = key
-        origins = f"[{', '.join(origin.text for origin in fragment.origin)}]"
+        origins = ", ".join(origin.short for origin in fragment.origin)
         diagnostics.error(
             fragment,
-            "A valid program cannot have more than one fragment with the same mesh, stage, transpose, call "
-            "counts, split type, and remat flag but found multiple fragments with the same attributes: "
-            f"[mesh={mesh}, stage_id={stage}, transpose_count={count}, "
-            f"call_count={-1 if counter is None else counter}, split_type={split or 'nullopt'}, "
-            f"is_remat={int(remat)}] for current fragment with origin: {origins}. "
-            f"The earlier one is the {describe_fragment(other)}. The two were not merged because something "
-            f"between them needs the first or feeds the second from another mesh; give them different "
-            f"stages, or move the computation that is in between into one of them",
+            f"stage {stage} runs twice on mesh '{mesh}' for the same microbatch: the fragment of {origins} is a "
+            f"second one with stage_id={stage}, transpose_count={count}, "
+            f"call_counter={-1 if counter is None else counter}, split_type={split or 'none'}, "
+            f"remat={'yes' if remat else 'no'}, beside the {describe_fragment(other)}. They could not "
+            "be merged into one: most often the stages form a cycle, where something on another mesh needs the "
+            "first and feeds the second. Give them different stages, or move the computation in between into one "
+            "of them",
         )
         diagnostics.fail()
