@@ -42,7 +42,8 @@ from mpmd_trace import parse
 from mpmd_trace.passes.manager import PassManager
 m = 'mpmd.fragment<mesh="%s", origin=["f"]> (%%a) (%%x: tensor<4xf32>) { mpmd.return %%x : tensor<4xf32> } : (!a) -> !a'
 text = '!a = !mpmd.mesh_tensor<"a", tensor<4xf32>>\\n!b = !mpmd.mesh_tensor<"b", tensor<4xf32>>\\n'
-text += 'func.func @main(%a: !a, %b: !b) -> (!a, !a, !a, !b) attributes {topology = #mpmd.topology<<"a" : <["x"=1]>>, <"b" : <["x"=1]>>>} {\\n'
+topology = '#mpmd.topology<<"a" : <["x"=1]>>, <"b" : <["x"=1]>>>'
+text += f'func.func @main(%a: !a, %b: !b) -> (!a, !a, !a, !b) attributes {{topology = {topology}}} {{\\n'
 for i in range(3):
     text += f'%{i} = ' + (m % 'a') + '\\n'
 text += '%3 = ' + (m % 'b').replace('!a', '!b').replace('(%a)', '(%b)') + '\\nreturn %0, %1, %2, %3 : !a, !a, !a, !b }'
@@ -58,10 +59,11 @@ for ratio in (2, 3):
 
 
 def test_the_comparator_in_the_docs_is_gpipe() -> None:
+    from tests.passes.optimize.pipeline_programs import orders, pipeline
+
     from mpmd_trace.passes.manager import run_passes
     from mpmd_trace.passes.optimize.pipeline_scheduler import PipelineScheduler
     from mpmd_trace.text import parse
-    from tests.passes.optimize.pipeline_programs import orders, pipeline
 
     space: dict[str, object] = {}
     code = blocks("docs/passes.md")[2].split("config =")[0]

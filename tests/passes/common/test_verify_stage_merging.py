@@ -48,7 +48,7 @@ def test_invalid() -> None:
         assert (
             f"stage_id=1, transpose_count=0, call_counter={counter}, split_type=none, remat=no"
         ) in message
-        assert '[#mpmd.user_origin<"g">, #mpmd.user_origin<"f">]' in message
+        assert 'the fragment of "g", "f"' in message
 
 
 def test_all_are_reported_and_rejected_ones_are_not_recorded() -> None:
