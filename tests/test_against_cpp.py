@@ -1,0 +1,109 @@
+"""The whole partitioner against the C++ one inside jaxlib >= 0.12: the same module, op for op, at each phase."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import mpmd_trace as mt
+from mpmd_trace.cpp_engine import available, partition_with_cpp
+from mpmd_trace.frontend.trace import trace
+from mpmd_trace.ir.diagnostics import MpmdError
+from mpmd_trace.partition import partition
+
+needs_cpp = pytest.mark.skipif(not available(), reason="this jaxlib has no C++ partitioner")
+
+MICROBATCHES, WIDTH = 4, 8
+
+
+def layer(p: dict[str, Any], x: jax.Array) -> jax.Array:
+    y = (x - x.mean(-1, keepdims=True)) * p["scale"]
+    return x + jnp.tanh(y @ p["up"]) @ p["down"]
+
+
+@functools.cache
+def step_text(layers: int, forward_only: bool = False, tied: bool = False) -> tuple[str, int, int]:
+    """A training step over `layers` layers, and how many arguments and results it has."""
+    square = jax.ShapeDtypeStruct((WIDTH, WIDTH), jnp.float32)
+    one = {"up": square, "down": square, "scale": jax.ShapeDtypeStruct((WIDTH,), jnp.float32)}
+
+    def apply(ps: list[Any], x: jax.Array) -> jax.Array:
+        for i in range(layers):
+            x = mt.named_computation(layer, name=f"l{i}")(ps[0 if tied else i], x)
+        return x
+
+    def loss(ps: list[Any], x: jax.Array) -> jax.Array:
+        return (apply(ps, x) ** 2).mean()
+
+    def step(ps: list[Any], batch: jax.Array) -> Any:
+        if forward_only:
+            return [mt.call(apply, call_counter=m)(ps, batch[m]) for m in range(MICROBATCHES)]
+
+        def microbatch(i: Any, grads: Any, x: jax.Array) -> Any:
+            return jax.tree.map(jnp.add, grads, jax.grad(loss)(ps, x))
+
+        grads = mt.enumerated_for(microbatch, jax.tree.map(jnp.zeros_like, ps), batch)
+        norm = jnp.sqrt(sum(jnp.sum(g * g) for g in jax.tree.leaves(grads)))
+        return jax.tree.map(lambda p, g: p - 0.1 * g / (1 + norm), ps, grads)
+
+    batch = jax.ShapeDtypeStruct((MICROBATCHES, 2, WIDTH), jnp.float32)
+    traced = trace(step, [one] * (1 if tied else layers), batch)
+    return traced.mlir_text(debug_info=False), len(traced.inputs), len(traced.outputs)
+
+
+def compare(text: str, inputs: int, outputs: int, layers: int, meshes: int, options: dict[str, Any]) -> None:
+    # These mesh names come in the same order in the reference's hash tables as in the topology.
+    arguments: dict[str, Any] = {
+        "func_name": "step",
+        "named_meshes": [(f"s{m}", [("x", 2)]) for m in range(meshes)],
+        "assignment": {f"l{i}": f"s{i * meshes // layers}" for i in range(layers)},
+        "input_meshes": [None] * inputs,
+        "output_meshes": [None] * outputs,
+        "donate_argnums": [0, 1],
+        "partitioning_options": {"mpmd_infer_transfers": True, **options},
+    }
+    for phases in ("import", "optimize", "all"):
+        ours = partition(text, **arguments, phases=phases).as_text()  # type: ignore[arg-type]
+        theirs = partition_with_cpp(text, **arguments, phases=phases).as_text()  # type: ignore[arg-type]
+        if ours != theirs:
+            lines = difflib.unified_diff(theirs.splitlines(), ours.splitlines(), "C++", "Python", lineterm="", n=1)
+            pytest.fail(f"phase {phases}:\n" + "\n".join(list(lines)[:60]))
+
+
+@needs_cpp
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"mpmd_pipeline_schedule": "1F1B"},
+        {"mpmd_pipeline_schedule": "GPipeBut1F1BForLastMesh", "mpmd_fragment_remat": True},
+        {"mpmd_pipeline_schedule": "ZeroBubbleH1", "mpmd_split_bwd_fragments": True},
+        {"mpmd_pipeline_schedule": "ZeroBubbleH2ZeroTxLatency", "mpmd_split_bwd_fragments": True},
+        {"mpmd_infer_cross_mesh_reductions": True},
+    ],
+    ids=lambda o: "-".join(str(v) for v in o.values()) or "defaults",
+)
+def test_training_step(options: dict[str, Any]) -> None:
+    compare(*step_text(4), layers=4, meshes=2, options=options)
+
+
+@needs_cpp
+def test_tied_parameters() -> None:
+    compare(*step_text(3, tied=True), layers=3, meshes=3, options={"mpmd_pipeline_schedule": "1F1B"})
+
+
+@needs_cpp
+def test_forward_only() -> None:
+    options = {"mpmd_pipeline_schedule": "GPipe"}
+    compare(*step_text(4, forward_only=True), layers=4, meshes=4, options=options)
+
+
+@pytest.mark.skipif(available(), reason="this jaxlib has the C++ partitioner")
+def test_the_second_engine_says_what_it_needs() -> None:
+    with pytest.raises(MpmdError, match=r"needs the partitioner inside jaxlib 0\.12"):
+        partition_with_cpp("module {}", "f", [("m", [("x", 1)])], {}, [], [])
