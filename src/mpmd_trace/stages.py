@@ -15,7 +15,8 @@ from .config import Assignment, Config
 from .frontend.errors import problem, raise_problems
 from .frontend.trace import Traced
 from .ir.diagnostics import MpmdError
-from .ir.ops import Module
+from .ir.ops import FuncOp, Module, make_transfer
+from .ir.types import MeshTensorType, mesh_tensor
 from .jax_compat.runtime import with_weak_type
 from .partition import IoSpec, Partitioned, partition
 from .passes.manager import Hook
@@ -60,6 +61,21 @@ def _per_argument(found: Mapping[int, Assignment], count: int, offset: int = 0) 
     for index, assignment in found.items():
         meshes[offset + index] = _mesh_text(assignment)
     return meshes
+
+
+def _keep_memory_kinds(main: FuncOp, outputs: Mapping[int, Assignment]) -> None:
+    """Send results to the memory that was asked for, which mesh inference forgets for inferred fragments."""
+    for index, assignment in outputs.items():
+        value = main.returned[index]
+        type = value.type
+        assert isinstance(type, MeshTensorType)
+        if assignment.memory_kind in (None, "device", type.memory_kind) or type.mesh != assignment.mesh:
+            continue
+        wanted = mesh_tensor(type.mesh, type.tensor, type.sharding, assignment.memory_kind)
+        transfer = make_transfer(value, wanted)
+        main.body.insert_before(main.body.terminator, transfer)
+        main.body.terminator.set_operand(index, transfer.results[0])
+        main.refresh_type()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -109,7 +125,7 @@ class Lowered:
                     "engine='python', or one of " + ", ".join(SCHEDULES)
                 )
             return partition_with_cpp(self.traced.mlir_text(), **self.partition_arguments)
-        return partition(
+        found = partition(
             parse(self.traced.mlir_text()),
             **self.partition_arguments,
             predicate=self.schedule.predicate,
@@ -117,6 +133,8 @@ class Lowered:
             heterogeneous_meshes=self.config.is_heterogeneous,
             hooks=self.hooks,
         )
+        _keep_memory_kinds(found.module.main, self.config.output_meshes(self.traced.out_tree))
+        return found
 
     def imported(self) -> Module:
         """The program after the import phase, its backwards split: what schedules are chosen by."""

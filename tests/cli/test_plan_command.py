@@ -74,7 +74,7 @@ def test_a_better_assignment(command) -> None:  # type: ignore[no-untyped-def]
     assert steps == sorted(steps)
     text = command(UNEVEN)
     assert text.status == 0
-    assert "A better assignment:" in text.out and "'layer_5': 'm1" in text.out
+    assert "A better assignment:" in text.out and "'layer_5': 'm" in text.out
     assert "best" in text.out and "now" in text.out
     assert "counted operations" in text.err
     # What it promises, its own choice of stages gives: the same program with them has nothing to move.

@@ -52,6 +52,12 @@ class Executable:
         return int(getattr(stats, "temp_size_in_bytes", 0) or 0)
 
     @property
+    def reused_bytes(self) -> int:
+        """Memory per device of donated arguments that becomes that of results; 0 where XLA does not say."""
+        stats = self.compiled.memory_analysis()
+        return int(getattr(stats, "alias_size_in_bytes", 0) or 0)
+
+    @property
     def code_bytes(self) -> int:
         stats = self.compiled.memory_analysis()
         return int(getattr(stats, "generated_code_size_in_bytes", 0) or 0)

@@ -126,7 +126,8 @@ class LoadedProgram:
         """Bytes per device, for each mesh."""
         plan, executables = self.plan, self.runtime.executables
         temporary = {e.spec.number: e.temporary_bytes for e in executables}
-        peaks = plan.live_bytes(temporary)
+        reused = {e.spec.number: e.reused_bytes for e in executables}
+        peaks = plan.live_bytes(temporary, reused)
 
         def held(slots: Sequence[int], mesh: str) -> int:
             return sum(plan.slots[s].bytes for s in dict.fromkeys(slots) if plan.slots[s].mesh == mesh)

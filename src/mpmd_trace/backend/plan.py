@@ -139,10 +139,15 @@ class Plan:
                 found.append(instruction)
         return found
 
-    def live_bytes(self, temporary: dict[int, int] | None = None) -> dict[str, int]:
+    def live_bytes(
+        self, temporary: dict[int, int] | None = None, reused: dict[int, int] | None = None
+    ) -> dict[str, int]:
         """The peak of the bytes per device on each mesh, arguments included.
 
-        `temporary`: bytes of scratch memory of each program, by number.  Values in host memory do not count.
+        Arguments stay until the end, because the caller holds them, unless a program reuses their memory.
+        `temporary`: bytes of scratch memory of each program, by number.  `reused`: bytes of donated values that
+        become results of it, all of them by default; others are gone only when it is done.  Values in host memory
+        do not count.
         """
         peak = dict.fromkeys(self.meshes, 0)
         live = dict.fromkeys(self.meshes, 0)
@@ -154,7 +159,7 @@ class Plan:
         for slot in self.arguments:
             live[self.slots[slot].mesh] += size(slot)
         peak.update(live)
-        gone: set[int] = set()
+        gone: set[int] = set(self.arguments)
         for instruction in self.instructions:
             if isinstance(instruction, Free):
                 for slot in instruction.slots:
@@ -162,14 +167,16 @@ class Plan:
                         live[self.slots[slot].mesh] -= size(slot)
                 continue
             mesh = instruction.mesh if isinstance(instruction, Run) else instruction.target
-            if isinstance(instruction, Run):
-                for position in instruction.donated:
-                    slot = instruction.inputs[position]
-                    gone.add(slot)
-                    live[mesh] -= size(slot)
             live[mesh] += sum(size(s) for s in instruction.outputs)
-            scratch = (temporary or {}).get(instruction.program, 0) if isinstance(instruction, Run) else 0
+            scratch = given = 0
+            if isinstance(instruction, Run):
+                slots = [instruction.inputs[position] for position in instruction.donated]
+                gone.update(slots)
+                given = sum(map(size, slots))
+                scratch = (temporary or {}).get(instruction.program, 0)
+                scratch -= given if reused is None else min(given, reused.get(instruction.program, 0))
             peak[mesh] = max(peak[mesh], live[mesh] + scratch)
+            live[mesh] -= given
         return peak
 
     def __str__(self) -> str:

@@ -1,0 +1,140 @@
+"""`memory_analysis` against what XLA reports, donation, and values that wait in host memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from pipelines import accumulate, assert_same, batch, check, config, layer, topology, weights
+
+import mpmd_trace
+from mpmd_trace import named_computation, named_tensor
+from mpmd_trace.backend.plan import Run
+
+ONE = topology(2, size=1)
+
+
+def update(ws: Any, x: jax.Array) -> Any:
+    value, grads = accumulate(ws, x)
+    return [w - 0.1 * g for w, g in zip(ws, grads, strict=True)], value
+
+
+def compiled(fn: Any, *args: Any, schedule: str = "1F1B", **options: Any) -> mpmd_trace.Compiled:
+    where = config(topology=ONE, pipeline_schedule=schedule)
+    return mpmd_trace.jit(fn, where, **options).lower(*args).compile()
+
+
+def by_hand(step: mpmd_trace.Compiled, mesh: str) -> int:
+    """The peak on a mesh from the sizes that XLA reports for each executable.
+
+    What is alive while a program runs: its own arguments, results and scratch memory as XLA counts them, and
+    the values that others will want.
+    """
+    plan, executables = step.program.plan, step.program.runtime.executables
+    last: dict[int, int] = {}
+    for at, instruction in enumerate(plan.instructions):
+        if hasattr(instruction, "inputs"):
+            last.update(dict.fromkeys(instruction.inputs, at))
+    last.update(dict.fromkeys([*plan.results, *(a for a in plan.arguments if a not in plan.donated)], 10**9))
+    born = dict.fromkeys(plan.arguments, -1)
+    peak = 0
+    for at, instruction in enumerate(plan.instructions):
+        if not isinstance(instruction, Run):
+            born.update(dict.fromkeys(getattr(instruction, "outputs", ()), at))
+            continue
+        born.update(dict.fromkeys(instruction.outputs, at))
+        if instruction.mesh != mesh:
+            continue
+        own = {*instruction.inputs, *instruction.outputs}
+        others = [s for s, t in born.items() if t <= at <= last.get(s, -1) and s not in own]
+        stats = executables[instruction.program].compiled.memory_analysis()
+        held = stats.argument_size_in_bytes + stats.output_size_in_bytes - stats.alias_size_in_bytes
+        held += stats.temp_size_in_bytes
+        peak = max(peak, held + sum(plan.slots[s].bytes for s in others if plan.slots[s].mesh == mesh))
+    return peak
+
+
+@pytest.mark.parametrize("schedule", ["GPipe", "1F1B"])
+def test_peak_is_what_xla_reports(schedule: str) -> None:
+    step = compiled(update, weights(), batch(4, rows=64), schedule=schedule)
+    analysis = step.memory_analysis()
+    for mesh in ("m0", "m1"):
+        assert analysis[mesh].peak == pytest.approx(by_hand(step, mesh), rel=0.15), mesh
+
+
+def test_sizes_of_one_program_are_those_of_xla() -> None:
+    """On one mesh the step is one program, of which XLA reports everything."""
+    fn = named_computation(lambda w, x: jnp.tanh(x @ w) @ w.T, name="all")
+    where = mpmd_trace.make_config({"m0": ONE["m0"]}, {"all": "m0"})
+    args = jnp.ones((32, 64)), jnp.ones((128, 32))
+    step = mpmd_trace.jit(fn, where).lower(*args).compile()
+    ours = step.memory_analysis()["m0"]
+    theirs = jax.jit(fn).lower(*args).compile().memory_analysis()
+    assert theirs is not None
+    assert ours.arguments == theirs.argument_size_in_bytes
+    assert ours.results == theirs.output_size_in_bytes
+    assert ours.temporary == theirs.temp_size_in_bytes
+    assert ours.peak == ours.arguments + ours.results + ours.temporary
+
+
+def test_schedules_differ_in_memory() -> None:
+    """On the last mesh 1F1B holds one microbatch, GPipe all of them."""
+    args = weights(), batch(8, rows=64)
+    peaks = {
+        name: compiled(accumulate, *args, schedule=name).memory_analysis()["m1"].peak
+        for name in ("GPipe", "1F1B")
+    }
+    activation = 64 * 4 * 4
+    assert peaks["GPipe"] - peaks["1F1B"] >= 4 * activation
+
+
+def test_donation_saves_memory() -> None:
+    def double(ws: Any) -> Any:
+        return [named_computation(lambda w: 2 * w, name=f"f{i}")(w) for i, w in enumerate(ws)]
+
+    kept = compiled(double, weights()).memory_analysis()
+    given = compiled(double, weights(), donate_argnums=(0,)).memory_analysis()
+    weight = weights()[0].nbytes
+    assert {m: a.peak for m, a in kept.items()} == {"m0": 2 * weight, "m1": 2 * weight}
+    assert {m: a.peak for m, a in given.items()} == {"m0": weight, "m1": weight}
+
+
+HOST = any(m.kind == "pinned_host" for m in jax.devices()[0].addressable_memories())
+
+
+@pytest.mark.skipif(not HOST, reason="this platform has no pinned_host memory")
+class TestOffload:
+    """Values in the memory of the host."""
+
+    @staticmethod
+    def two(ws: Any, x: jax.Array) -> jax.Array:
+        h = named_computation(layer, name="f0")(ws[0], x)
+        h = named_tensor(h, name="waiting")
+        return named_computation(lambda w, h: jnp.sum(layer(w, h)), name="f1")(ws[1], h)
+
+    def test_a_named_tensor(self) -> None:
+        where = config({"f0": "m0", "f1": "m1", "waiting": "m0#pinned_host"}, topology=ONE)
+        jitted = check(self.two, weights(), batch(), config=where)
+        plan = jitted.lower(weights(), batch()).compile().program.plan
+        kinds = {plan.slots[s].memory_kind for i in plan.transfers for s in (*i.inputs, *i.outputs)}
+        assert "pinned_host" in kinds
+
+    def test_an_argument_and_a_result(self) -> None:
+        def step(ws: Any, x: jax.Array) -> Any:
+            return self.two(ws, x), [2 * w for w in ws]
+
+        where = config(
+            topology=ONE,
+            input_mesh_assignment=(["m0#pinned_host", "m1"], None),
+            output_mesh_assignment=(None, ["m0#pinned_host", "m1"]),
+        )
+        args = weights(), batch()
+        done = mpmd_trace.jit(step, where).lower(*args).compile()
+        found = done(*args)
+        assert_same(found, jax.jit(step)(*args))
+        assert found[1][0].sharding.memory_kind == "pinned_host"
+        assert done.function_named_shardings.inputs[0][0][0].memory_kind == "pinned_host"
+        # Once more with what it gave, as a training loop does.
+        assert_same(done(found[1], args[1]), jax.jit(step)(jax.device_get(found[1]), args[1]))
