@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .api_ops import named_computation as named_computation
     from .api_ops import named_tensor as named_tensor
     from .api_ops import reduce as reduce
+    from .auto_schedule import AutoSchedule as AutoSchedule
     from .backend.load import run_module as run_module
     from .config import Config as Config
     from .config import make_config as make_config
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _WHERE = {
+    "AutoSchedule": "auto_schedule",
     "Compiled": "api",
     "Config": "config",
     "Diagnostic": "ir.diagnostics",

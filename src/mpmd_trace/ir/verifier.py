@@ -24,7 +24,9 @@ from .verify_ops import OpRules, Problem
 __all__ = ["verify"]
 
 #: Ops whose regions see nothing of what is around them.
-ISOLATED = frozenset({"builtin.module", "func.func", "mpmd.fragment", "mpmd.named_computation"})
+ISOLATED = frozenset(
+    {"builtin.module", "func.func", "mpmd.fragment", "mpmd.named_computation", "sdy.manual_computation"}
+)
 
 
 def verify(module: Module) -> list[Diagnostic]:
