@@ -118,14 +118,6 @@ class FragmentOp(_WithOrigin):
     def out_shardings(self) -> TensorShardingPerValueAttr | None:
         return cast("TensorShardingPerValueAttr | None", self.props.get("out_shardings"))
 
-    def value_attrs(self, which: str) -> list[DictAttr]:
-        """`arg_attrs` or `res_attrs`: one dictionary per operand or result, empty ones if absent."""
-        found = self.attrs.get(which)
-        if isinstance(found, ArrayAttr):
-            return [cast(DictAttr, e) for e in found.elements]
-        count = self.num_operands if which == "arg_attrs" else len(self.results)
-        return [DictAttr.get({})] * count
-
 
 @op_class
 class FragmentCallOp(_WithOrigin):

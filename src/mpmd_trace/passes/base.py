@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from ..ir.diagnostics import Diagnostics
 from ..ir.ops import FuncOp, Module
 
-__all__ = ["Pass", "option"]
+__all__ = ["FunctionPass", "Pass", "Pipeline", "option"]
 
 
 def option(default: Any, help: str, *, name: str | None = None) -> Any:
@@ -92,3 +92,19 @@ class FunctionPass(Pass):
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         raise NotImplementedError
+
+
+class Pipeline(Pass):
+    """A pass that is a list of passes; it stops at the first one that fails."""
+
+    def passes(self) -> list[Pass]:
+        """The steps, in order."""
+        raise NotImplementedError
+
+    def run(self, module: Module, diagnostics: Diagnostics) -> bool:
+        changed = False
+        for step in self.passes():
+            changed = step.run(module, diagnostics) or changed
+            if diagnostics.failed:
+                break
+        return changed

@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Sequence
 
 from ..ir.diagnostics import MpmdError
-from .base import Pass
+from .base import Pass, Pipeline
 from .options import make_pass, nearest, parse_pipeline
 
 __all__ = ["PASSES", "PIPELINES", "build", "fill", "get_pass", "pass_class", "pipeline_class"]
@@ -56,7 +56,8 @@ def get_pass(name: str, options: dict[str, str | None] | None = None) -> list[Pa
     pipeline = pipeline_class(name)
     if pipeline is not None:
         made = make_pass(pipeline, options or {})
-        return list(made.passes())  # type: ignore[attr-defined]  # pipelines have it
+        assert isinstance(made, Pipeline)
+        return made.passes()
     cls = pass_class(name)
     if cls is not None:
         return [make_pass(cls, options or {})]

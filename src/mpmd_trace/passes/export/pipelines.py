@@ -8,9 +8,7 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from ...ir.diagnostics import Diagnostics
-from ...ir.ops import Module
-from ..base import Pass, option
+from ..base import Pass, Pipeline, option
 from ..canonicalize_mpmd import CanonicalizeMpmd
 from ..cse_native import CseNative
 from ..registry import build
@@ -19,7 +17,7 @@ __all__ = ["ExportPipeline"]
 
 
 @dataclasses.dataclass(frozen=True)
-class ExportPipeline(Pass):
+class ExportPipeline(Pipeline):
     """Afterwards every function of the program is fragment calls, transfers and a return.
 
     Each distinct fragment is a function of the module that says on which mesh it runs, which arguments it may
@@ -77,11 +75,3 @@ class ExportPipeline(Pass):
             ValidateNoBackwardDeps(self.fail_on_backward_deps),
         ]
         return build(steps)
-
-    def run(self, module: Module, diagnostics: Diagnostics) -> bool:
-        changed = False
-        for step in self.passes():
-            changed = step.run(module, diagnostics) or changed
-            if diagnostics.failed:
-                break
-        return changed

@@ -8,9 +8,7 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from ...ir.diagnostics import Diagnostics
-from ...ir.ops import Module
-from ..base import Pass, option
+from ..base import Pass, Pipeline, option
 from ..registry import build
 from .assignments import parse_constraints, parse_index_assignment, parse_name_assignment
 from .clean_up import CanonicalizeUnrolled, CleanUp
@@ -18,27 +16,12 @@ from .clean_up import CanonicalizeUnrolled, CleanUp
 __all__ = ["ImportPipeline", "InferMeshPipeline"]
 
 
-class _Pipeline(Pass):
-    """A pass that is a list of passes."""
-
-    def passes(self) -> list[Pass]:
-        raise NotImplementedError
-
-    def run(self, module: Module, diagnostics: Diagnostics) -> bool:
-        changed = False
-        for step in self.passes():
-            changed = step.run(module, diagnostics) or changed
-            if diagnostics.failed:
-                break
-        return changed
-
-
 def _flag(value: bool) -> str:
     return "true" if value else "false"
 
 
 @dataclasses.dataclass(frozen=True)
-class InferMeshPipeline(_Pipeline):
+class InferMeshPipeline(Pipeline):
     """Every value lives on a mesh and every computation is in a fragment.
 
         func.func @main(%a: T) -> T {                       func.func @main(%a: T on m1) -> T on m1 {
@@ -96,7 +79,7 @@ class InferMeshPipeline(_Pipeline):
 
 
 @dataclasses.dataclass(frozen=True)
-class ImportPipeline(_Pipeline):
+class ImportPipeline(Pipeline):
     """A traced program is fragments and transfers; calls are inlined; user fragments are scheduling units.
 
         %1 = mpmd.named_computation<"f"> (%w, %x) ..    =>   %1 = mpmd.fragment<mesh="m1", origin=["f"]> ..

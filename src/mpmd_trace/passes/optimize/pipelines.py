@@ -5,9 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from ...ir.diagnostics import Diagnostics, MpmdError
-from ...ir.ops import Module
-from ..base import Pass, option
+from ...ir.diagnostics import MpmdError
+from ..base import Pass, Pipeline, option
 from ..registry import build
 from .pipeline_scheduler import PipelineScheduler
 from .predicates import Predicate, Sparse
@@ -20,7 +19,7 @@ _TEXT_SCHEDULES = ("none", "1F1B", "Circular")
 
 
 @dataclasses.dataclass(frozen=True)
-class OptimizePipeline(Pass):
+class OptimizePipeline(Pipeline):
     """Scheduling with rule-based merging, rematerialisation, stage checks, late merging of inferred fragments.
 
     The textual pipeline has two options; the driver sets the other fields.
@@ -85,9 +84,3 @@ class OptimizePipeline(Pass):
         if self.merge_forward_with_backward:
             found += build("mpmd-merge-forward-with-backward")
         return found
-
-    def run(self, module: Module, diagnostics: Diagnostics) -> bool:
-        changed = False
-        for one in self.passes():
-            changed = one.run(module, diagnostics) or changed
-        return changed

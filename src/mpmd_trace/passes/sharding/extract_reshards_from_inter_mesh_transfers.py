@@ -14,7 +14,6 @@ from ...ir.attributes import (
     MeshAttr,
     StringAttr,
     TensorShardingAttr,
-    TopologyAttr,
 )
 from ...ir.bodies import BodyBuilder
 from ...ir.core import OpResult, Region, Value
@@ -23,6 +22,7 @@ from ...ir.ops import FragmentOp, FuncOp, Module, TransferOp, make_fragment, mak
 from ...ir.shardings import equivalent_shardings, local_shape
 from ...ir.types import MeshTensorType, TensorType, mesh_tensor
 from ..base import FunctionPass
+from ..fragment_info import is_homogeneous
 from .edges import (
     SHARDING,
     ValueShardings,
@@ -59,18 +59,9 @@ class ExtractReshardsFromInterMeshTransfers(FunctionPass):
                 f"transfers "
                 f"between meshes whose resharding could be moved; run this pass on mpmd functions only",
             )
-        if not _is_homogeneous(topology):
+        if not is_homogeneous(topology):
             return False
         return _Extraction(function, next(iter(topology.meshes.values())), diagnostics).run()
-
-
-def _is_homogeneous(topology: TopologyAttr) -> bool:
-    """Whether all meshes have the same devices and the same axes, those of size 1 aside."""
-    shapes = {
-        (mesh.device_ids, tuple(axis for axis in mesh.axes if axis[1] != 1))
-        for mesh in topology.meshes.values()
-    }
-    return len(shapes) == 1
 
 
 class _Extraction:

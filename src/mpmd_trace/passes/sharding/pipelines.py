@@ -8,16 +8,14 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from ...ir.diagnostics import Diagnostics
-from ...ir.ops import Module
-from ..base import Pass
+from ..base import Pass, Pipeline
 from ..registry import build
 
 __all__ = ["ShardingPropagationPipeline"]
 
 
 @dataclasses.dataclass(frozen=True)
-class ShardingPropagationPipeline(Pass):
+class ShardingPropagationPipeline(Pipeline):
     """Shardings of inputs, outputs and constraints have reached all values and are in their types.
 
     A transfer never changes a sharding: fragments reshard.
@@ -40,11 +38,3 @@ class ShardingPropagationPipeline(Pass):
             "mpmd-simplify-program",
         ]
         return build(steps)
-
-    def run(self, module: Module, diagnostics: Diagnostics) -> bool:
-        changed = False
-        for step in self.passes():
-            changed = step.run(module, diagnostics) or changed
-            if diagnostics.failed:
-                break
-        return changed
