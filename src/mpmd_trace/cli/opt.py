@@ -265,15 +265,13 @@ def _report(found: Sequence[Diagnostic], text: str, name: str, options: Options)
         if _SEVERITIES[diagnostic.severity] > shown:
             continue
         place = diagnostic.location
-        at = "" if place.resolved == "unknown" else f"{place}: "
-        print(f"{at}{diagnostic.severity}: {diagnostic.message}", file=sys.stderr)
+        print(f"{place.prefix}{diagnostic.severity}: {diagnostic.message}", file=sys.stderr)
         position = place.file
         if position is not None and position[0] == name and 0 < position[1] <= len(lines):
             print(f"{lines[position[1] - 1]}\n{' ' * (position[2] - 1)}^", file=sys.stderr)
         if options.on("mlir-disable-diagnostic-notes"):
             continue
         if diagnostic.op and options.on("mlir-print-op-on-diagnostic", default=True):
-            print(f"{at}note: see current operation: {diagnostic.op}", file=sys.stderr)
+            print(f"{place.prefix}note: see current operation: {diagnostic.op}", file=sys.stderr)
         for note in diagnostic.notes:
-            at = "" if note.location.resolved == "unknown" else f"{note.location}: "
-            print(f"{at}note: {note.message}", file=sys.stderr)
+            print(f"{note.location.prefix}note: {note.message}", file=sys.stderr)

@@ -33,13 +33,10 @@ class Diagnostic:
     op: str | None = None
 
     def __str__(self) -> str:
-        place = "" if self.location.resolved == "unknown" else f"{self.location}: "
-        lines = [f"{place}{self.severity}: {self.message}"]
+        lines = [f"{self.location.prefix}{self.severity}: {self.message}"]
         if self.op:
             lines += ["  " + line for line in self.op.splitlines()]
-        for note in self.notes:
-            place = "" if note.location.resolved == "unknown" else f"{note.location}: "
-            lines.append(f"{place}note: {note.message}")
+        lines += [f"{note.location.prefix}note: {note.message}" for note in self.notes]
         return "\n".join(lines)
 
 

@@ -56,6 +56,11 @@ class Location:
             return None
         return _plain(match.group(1))
 
+    @property
+    def prefix(self) -> str:
+        """What stands in front of a message about this place: `file:line:column: `, nothing if unknown."""
+        return "" if self.resolved == "unknown" else f"{self}: "
+
     def __str__(self) -> str:
         position = self.file
         if position is not None:
