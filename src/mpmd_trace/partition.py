@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from .ir.attributes import BoolAttr, MeshAttr, StringAttr, TopologyAttr
+from .ir.collector import paused_collector
 from .ir.diagnostics import Diagnostic, MpmdError
 from .ir.ops import FuncOp, Module
 from .ir.types import MeshTensorType
 from .passes.base import Pass
+from .passes.import_.clean_up import CleanUp, read_clean
 from .passes.manager import Hook, PassManager, PassRun
 from .passes.mesh_order import split_memory_kind
 from .passes.optimize.predicates import SCHEDULES, Predicate, Sparse, find_schedule
@@ -327,35 +329,42 @@ def partition(
     if not meshes:
         raise MpmdError("the topology has no mesh; give at least one")
     _check_names(meshes, assignment, input_meshes, output_meshes)
-    work = read_module(module)
-    main = work.lookup("main")
-    if main is None:
-        raise MpmdError(f"the module of '{func_name}' has no function @main to partition")
-    for given, declared, what in (
-        (input_meshes, main.type.inputs, "arguments"),
-        (output_meshes, main.type.results, "results"),
-    ):
-        if len(given) > len(declared):
-            raise MpmdError(
-                f"@main of '{func_name}' has {len(declared)} {what}, but meshes are given for {len(given)}"
-            )
-    main.attrs["topology"] = TopologyAttr.get(meshes)
-    _mark_donated(main, donate_argnums)
-    runs: list[PassRun] = []
-    found: list[Diagnostic] = []
-    for passes in phase_passes(
-        options,
-        assignment,
-        input_meshes,
-        output_meshes,
-        merge_rules=[str(r) for r in fragment_merge_rules],
-        schedule_rules=[str(r) for r in fragment_schedule_rules],
-        predicate=predicate,
-        constraints=constraints,
-        phases=phases,
-        heterogeneous_meshes=heterogeneous_meshes,
-    ):
-        manager = PassManager(cast("Sequence[str | Pass]", passes), hooks, first_index=len(runs))
-        runs += manager.run(work)
-        found += manager.diagnostics.found
+    with paused_collector():  # once for all phases: enabling it again makes it scan the whole program
+        # With hooks each step is seen by itself; otherwise MLIR cleans up the text while it has it.
+        cleaned = read_clean(module) if isinstance(module, str) and not hooks else None
+        work = read_module(module) if cleaned is None else cleaned[0]
+        main = work.lookup("main")
+        if main is None:
+            raise MpmdError(f"the module of '{func_name}' has no function @main to partition")
+        for given, declared, what in (
+            (input_meshes, main.type.inputs, "arguments"),
+            (output_meshes, main.type.results, "results"),
+        ):
+            if len(given) > len(declared):
+                raise MpmdError(
+                    f"@main of '{func_name}' has {len(declared)} {what}, but meshes are given for {len(given)}"
+                )
+        main.attrs["topology"] = TopologyAttr.get(meshes)
+        _mark_donated(main, donate_argnums)
+        runs: list[PassRun] = []
+        found: list[Diagnostic] = []
+        if cleaned is not None:
+            runs.append(PassRun(0, CleanUp.name, True, cleaned[2]))
+            found += cleaned[1]
+        for passes in phase_passes(
+            options,
+            assignment,
+            input_meshes,
+            output_meshes,
+            merge_rules=[str(r) for r in fragment_merge_rules],
+            schedule_rules=[str(r) for r in fragment_schedule_rules],
+            predicate=predicate,
+            constraints=constraints,
+            phases=phases,
+            heterogeneous_meshes=heterogeneous_meshes,
+        ):
+            left = [one for one in passes if cleaned is None or not isinstance(one, CleanUp)]
+            manager = PassManager(left, hooks, first_index=len(runs))
+            runs += manager.run(work)
+            found += manager.diagnostics.found
     return Partitioned(work, tuple(runs), tuple(found))

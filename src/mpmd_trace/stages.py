@@ -22,7 +22,6 @@ from .partition import IoSpec, Partitioned, partition
 from .passes.manager import Hook
 from .passes.optimize.predicates import SCHEDULES
 from .schedule_bridge import ScheduleChoice
-from .text import parse
 
 __all__ = ["Adapter", "Compiled", "InOut", "Lowered", "Stage", "named_meshes"]
 
@@ -126,7 +125,7 @@ class Lowered:
                 )
             return partition_with_cpp(self.traced.mlir_text(), **self.partition_arguments)
         found = partition(
-            parse(self.traced.mlir_text()),
+            self.traced.mlir_text(),
             **self.partition_arguments,
             predicate=self.schedule.predicate,
             constraints=self.schedule.constraints,
@@ -142,7 +141,7 @@ class Lowered:
         options = {**arguments["partitioning_options"], "mpmd_split_bwd_fragments": True}
         arguments["partitioning_options"] = options
         arguments["heterogeneous_meshes"] = self.config.is_heterogeneous
-        return partition(parse(self.traced.mlir_text()), **arguments, phases="import").module
+        return partition(self.traced.mlir_text(), **arguments, phases="import").module
 
     def as_text(self, stage: Stage = "mpmd") -> str:
         """The program as text: "jaxpr" as traced, "stablehlo" with named ops, "mpmd" as exported."""

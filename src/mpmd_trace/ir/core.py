@@ -11,7 +11,7 @@ many ops may share it, and nobody changes it.  A pass that needs another body bu
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from .attributes import Attribute
 from .location import UNKNOWN, Location
@@ -67,7 +67,10 @@ class Op:
         self.name = name
         self.props: dict[str, Attribute] = dict(props) if props else {}
         self.attrs: dict[str, Attribute] = dict(attrs) if attrs else {}
-        self.results: list[OpResult] = [OpResult(t, i, self) for i, t in enumerate(result_types)]
+        # Loops, not comprehensions, and no work for what most ops do not have: ops are made by the ten thousand.
+        self.results: list[OpResult] = []
+        for type in result_types:
+            self.results.append(OpResult(type, len(self.results), self))
         self.regions: list[Region] = list(regions)
         self.successors: list[Block] = list(successors)
         self.loc = loc
@@ -75,7 +78,9 @@ class Op:
         self._prev: Op | None = None
         self._next: Op | None = None
         self._order = -1
-        self._operands: list[Use] = [Use(self, i, v) for i, v in enumerate(operands)]
+        self._operands: list[Use] = []
+        for value in operands:
+            self._operands.append(Use(self, len(self._operands), value))
         self._capacity = len(self._operands)
         for region in self.regions:
             if not region.frozen:
@@ -172,7 +177,10 @@ class Op:
 
     @property
     def has_uses(self) -> bool:
-        return any(r._first is not None for r in self.results)
+        for result in self.results:  # noqa: SIM110 (a generator costs more than the question)
+            if result._first is not None:
+                return True
+        return False
 
     @property
     def users(self) -> list[Op]:
@@ -294,23 +302,31 @@ class Op:
         Frozen bodies are shared, other regions copied.
         """
         mapping = {} if mapping is None else mapping
-        regions = [r if r.frozen else r.clone(mapping) for r in self.regions]
-        if operands is None:
-            operands = [mapping.get(use.value, use.value) for use in self._operands]
+        regions = [r if r.frozen else r.clone(mapping) for r in self.regions] if self.regions else ()
         copy = self.__class__.__new__(self.__class__)
-        Op.__init__(
-            copy,
-            self.name,
-            operands,
-            [r.type for r in self.results],
-            props=self.props,
-            attrs=self.attrs,
-            regions=regions,
-            successors=self.successors,
-            loc=self.loc,
-        )
-        for old, new in zip(self.results, copy.results, strict=True):
-            mapping[old] = new
+        # What `__init__` does, without the detours.
+        copy.name, copy.loc = self.name, self.loc
+        copy.props, copy.attrs = self.props.copy(), self.attrs.copy()
+        copy.regions, copy.successors = list(regions), self.successors.copy()
+        copy.block = copy._prev = copy._next = None
+        copy._order = -1
+        copy.results = results = []
+        for old in self.results:
+            mapping[old] = result = OpResult(old.type, old.index, copy)
+            results.append(result)
+        uses: list[Use] = []
+        copy._operands = uses
+        if operands is None:
+            for use in self._operands:
+                value = use.value
+                uses.append(Use(copy, len(uses), mapping.get(value, value)))
+        else:
+            for value in operands:
+                uses.append(Use(copy, len(uses), value))
+        copy._capacity = len(uses)
+        for region in regions:
+            if not region.frozen:
+                region.parent = copy
         return copy
 
     def __repr__(self) -> str:
@@ -573,6 +589,7 @@ _TERMINATORS = frozenset(
     {"func.return", "mpmd.return", "stablehlo.return", "sdy.return", "cf.br", "cf.cond_br"}
 )
 _CLASSES: dict[str, type[Op]] = {}
+_SomeOp = TypeVar("_SomeOp", bound=Op)
 
 
 def op_class(cls: type[Op]) -> type[Op]:
@@ -580,6 +597,25 @@ def op_class(cls: type[Op]) -> type[Op]:
     assert cls.op_name is not None
     _CLASSES[cls.op_name] = cls
     return cls
+
+
+def make_unary(
+    cls: type[_SomeOp], value: Value, result_type: Type, props: dict[str, Attribute], loc: Location
+) -> _SomeOp:
+    """An op with one operand and one result, as `make_op`, but made faster; `props` is taken, not copied.
+
+    Mesh inference makes several assigns for every op of a program, and removes them again.
+    """
+    op = cls.__new__(cls)
+    assert cls.op_name is not None
+    op.name, op.loc = cls.op_name, loc
+    op.props, op.attrs, op.regions, op.successors = props, {}, [], []
+    op.block = op._prev = op._next = None
+    op._order = -1
+    op.results = [OpResult(result_type, 0, op)]
+    op._operands = [Use(op, 0, value)]
+    op._capacity = 1
+    return op
 
 
 def make_op(name: str, *args: Any, **kwargs: Any) -> Op:

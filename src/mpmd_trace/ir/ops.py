@@ -22,7 +22,7 @@ from .attributes import (
     TypeAttr,
     UserOriginAttr,
 )
-from .core import Block, Op, Region, Value, make_op, op_class
+from .core import Block, Op, Region, Value, make_op, make_unary, op_class
 from .location import UNKNOWN, Location
 from .types import FunctionType, MeshTensorType, TensorType, Type, function_type
 
@@ -457,9 +457,7 @@ def make_fragment(
 
 def make_transfer(value: Value, target: Type, *, loc: Location | None = None) -> TransferOp:
     """A detached transfer of `value` to `target`."""
-    return cast(
-        TransferOp, make_op("mpmd.transfer", [value], [target], loc=loc or value.location)
-    )
+    return make_unary(TransferOp, value, target, {}, loc or value.location)
 
 
 def make_assign(
@@ -467,16 +465,14 @@ def make_assign(
 ) -> AssignOp:
     """A detached assign of the local tensor `value`."""
     props: dict[str, Attribute] = {} if label is None else {"origin": StringAttr.get(label)}
-    op = make_op("mpmd.assign", [value], [mesh_type], props=props, loc=loc or value.location)
-    return cast(AssignOp, op)
+    return make_unary(AssignOp, value, mesh_type, props, loc or value.location)
 
 
 def make_unassign(value: Value, label: str | None = None, *, loc: Location | None = None) -> UnassignOp:
     """A detached unassign of the mesh tensor `value`."""
     assert isinstance(value.type, MeshTensorType)
     props: dict[str, Attribute] = {} if label is None else {"origin": StringAttr.get(label)}
-    op = make_op("mpmd.unassign", [value], [value.type.tensor], props=props, loc=loc or value.location)
-    return cast(UnassignOp, op)
+    return make_unary(UnassignOp, value, value.type.tensor, props, loc or value.location)
 
 
 def make_return(values: Sequence[Value], name: str = "mpmd.return") -> Op:

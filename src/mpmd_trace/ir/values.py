@@ -24,9 +24,9 @@ class Use:
         self.index = index
         self.value = value
         self.prev: Use | None = None
-        self.next = value._first
-        if value._first is not None:
-            value._first.prev = self
+        self.next = first = value._first
+        if first is not None:
+            first.prev = self
         value._first = self
 
     def _unlink(self) -> None:
@@ -40,12 +40,18 @@ class Use:
 
     def set(self, value: Value) -> None:
         """Make the operand `value`; the use goes to the front of its list, even if it was there."""
-        self._unlink()
+        prev, nxt = self.prev, self.next  # `_unlink`, written out: this is the most frequent change of all
+        if prev is None:
+            self.value._first = nxt
+        else:
+            prev.next = nxt
+        if nxt is not None:
+            nxt.prev = prev
         self.value = value
         self.prev = None
-        self.next = value._first
-        if value._first is not None:
-            value._first.prev = self
+        self.next = first = value._first
+        if first is not None:
+            first.prev = self
         value._first = self
 
     def __repr__(self) -> str:
@@ -125,7 +131,9 @@ class BlockArg(Value):
     __slots__ = ("loc", "owner")
 
     def __init__(self, type: Type, index: int, owner: Block, loc: Location = UNKNOWN) -> None:
-        super().__init__(type, index)
+        self.type = type
+        self.index = index
+        self._first = None
         self.owner = owner
         self.loc = loc
 
@@ -145,7 +153,9 @@ class OpResult(Value):
     __slots__ = ("op",)
 
     def __init__(self, type: Type, index: int, op: Op) -> None:
-        super().__init__(type, index)
+        self.type = type
+        self.index = index
+        self._first = None
         self.op = op
 
     @property

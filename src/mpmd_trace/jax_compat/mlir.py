@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -187,6 +188,22 @@ def to_generic(
     return generic.replace('loc("-":', f"loc({quote(filename)}:")
 
 
+def to_generic_through(text: str, pipeline: str) -> tuple[str, list[Diagnostic], float]:
+    """Any MLIR text in generic form after a pipeline: parsed once, printed once.
+
+    Returns the text, what the parser and the pipeline reported, and the CPU seconds of the pipeline alone.
+    Raises `MpmdError` when something fails.
+    """
+    context = new_context()
+    found: list[Diagnostic] = []
+    with context:
+        module = _parse(text, context, "-", found)
+        started = time.process_time()
+        found += _run(module, pipeline, context, "-")
+        seconds = time.process_time() - started
+        return _generic(module), found, seconds
+
+
 def module_to_generic(module: Any) -> str:
     """A jaxlib module in generic form with locations; the module is not changed."""
     return _generic(module)
@@ -226,23 +243,29 @@ def run_pipeline(
 
     Raises `MpmdError` when a pass fails or the pipeline does not parse.
     """
-    from jaxlib.mlir import ir, passmanager
-
     context = new_context(allow_unregistered=allow_unregistered)
     with context:
         module = _parse(generic, context, filename)
-        try:
-            manager = passmanager.PassManager.parse(pipeline, context)
-        except ValueError as error:
-            raise MpmdError(f"cannot read the pipeline '{pipeline}': {_plain(error)}") from None
-        manager.enable_verifier(False)  # once at the end is enough
-        with _collecting(context, filename) as found:
-            try:
-                manager.run(module.operation)
-                module.operation.verify()
-            except ir.MLIRError as error:
-                raise MpmdError(found or str(error)) from None
+        found = _run(module, pipeline, context, filename)
         return _generic(module), found
+
+
+def _run(module: Any, pipeline: str, context: Any, filename: str) -> list[Diagnostic]:
+    """Run a pipeline on a jaxlib module in place; returns what it reports.  Raises `MpmdError`."""
+    from jaxlib.mlir import ir, passmanager
+
+    try:
+        manager = passmanager.PassManager.parse(pipeline, context)
+    except ValueError as error:
+        raise MpmdError(f"cannot read the pipeline '{pipeline}': {_plain(error)}") from None
+    manager.enable_verifier(False)  # once at the end is enough
+    with _collecting(context, filename) as found:
+        try:
+            manager.run(module.operation)
+            module.operation.verify()
+        except ir.MLIRError as error:
+            raise MpmdError(found or str(error)) from None
+    return found
 
 
 @functools.cache

@@ -10,10 +10,8 @@ Source: section 17.2 of the import specification.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from ...ir.bodies import BodyBuilder, free_values, remembered
-from ...ir.core import Op, Region, Use, Value
+from ...ir.core import Op, Region, Value
 from ...ir.location import Location
 from ...ir.ops import AssignOp, FragmentOp, local_type, make_assign
 from ...ir.types import MeshTensorType, Type
@@ -81,6 +79,7 @@ class Absorber:
 
     def __init__(self) -> None:
         self._plans: dict[FragmentOp, _Plan] = {}
+        self._types: dict[tuple[Type, str], MeshTensorType | None] = {}
 
     def absorb(self, op: Op, fragment: FragmentOp) -> None:
         """Put a copy of `op` at the start of the fragment and feed it what it reads.
@@ -92,30 +91,42 @@ class Absorber:
         if plan is None:
             plan = self._plans[fragment] = _Plan(fragment)
         number = len(plan.absorbed)
+        slots = plan.slots
         fed: list[int] = []
         for result in op.results:
-            for use in _uses_by(result, fragment):
-                plan.slots[use.index].producer = (number, result.index)
-                fed.append(use.index)
-        for index in sorted(fed, reverse=True):
-            del plan.slots[index]
+            for index in _read_at(result, fragment):
+                slots[index].producer = (number, result.index)
+                fed.append(index)
+        fed.sort()
+        for index in reversed(fed):
+            del slots[index]
         fragment.erase_operands(fed)
         read: list[_Slot] = []
         operands: list[Value] = []
         values = list(dict.fromkeys([*free_values(op), *op.operands]))
-        assert fragment.block is not None
+        block = fragment.block
+        assert block is not None
         for value in values:
-            read.append(_Slot(local_type(value.type), value.location))
-            target = on_mesh(value.type, fragment.mesh)
-            if isinstance(target, MeshTensorType):
+            type = value.type
+            read.append(_Slot(local_type(type), value.location))
+            target = self._type_on(type, fragment.mesh)
+            if target is not None:
                 assign = make_assign(value, target)
-                fragment.block.insert_before(fragment, assign)
-                operands.append(assign.result)
+                block.insert_before(fragment, assign)
+                operands.append(assign.results[0])
             else:
                 operands.append(value)
         plan.absorbed.append((op_as_body(op, values), read))
-        plan.slots += read
+        slots += read
         fragment.append_operands(operands)
+
+    def _type_on(self, type: Type, mesh: str) -> MeshTensorType | None:
+        """The mesh tensor type of values of that type; None for tokens."""
+        key = (type, mesh)
+        if key not in self._types:
+            target = on_mesh(type, mesh)
+            self._types[key] = target if isinstance(target, MeshTensorType) else None
+        return self._types[key]
 
     def finish(self) -> None:
         """Give every fragment its body."""
@@ -124,12 +135,19 @@ class Absorber:
         self._plans.clear()
 
 
-def _uses_by(result: Value, fragment: FragmentOp) -> Iterable[Use]:
-    """The uses through which `fragment` reads `result`."""
-    for user in result.users:
-        if isinstance(user, AssignOp):
-            for use in user.result.uses:
-                if use.owner is fragment:
-                    yield use
-        elif user is fragment:
-            yield from (use for use in result.uses if use.owner is fragment)
+def _read_at(result: Value, fragment: FragmentOp) -> list[int]:
+    """The numbers of the operands through which `fragment` reads `result`, itself or assigned, newest use first."""
+    found = []
+    use = result._first
+    while use is not None:
+        user = use.owner
+        if user is fragment:
+            found.append(use.index)
+        elif isinstance(user, AssignOp):
+            inner = user.results[0]._first
+            while inner is not None:
+                if inner.owner is fragment:
+                    found.append(inner.index)
+                inner = inner.next
+        use = use.next
+    return found

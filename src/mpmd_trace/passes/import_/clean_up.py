@@ -5,14 +5,15 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from ...ir.diagnostics import Diagnostics
+from ...ir.diagnostics import Diagnostic, Diagnostics, MpmdError
 from ...ir.ops import Module
+from ...ir.parser import parse_generic
 from ..base import Pass
 from ..greedy import walk_mutable
 from ..inline_calls import InlineCalls, has_calls
 from ..mlir_pass import MlirPass
 
-__all__ = ["CanonicalizeUnrolled", "CleanUp"]
+__all__ = ["CanonicalizeUnrolled", "CleanUp", "read_clean"]
 
 _CANONICALIZE = (
     "canonicalize{max-iterations=10 max-num-rewrites=-1 region-simplify=normal "
@@ -21,6 +22,7 @@ _CANONICALIZE = (
 _CHLO = "func.func(chlo-legalize-to-stablehlo)"
 _INLINE = "inline{default-pipeline=canonicalize max-iterations=4}"
 _SIMPLIFY = f"func.func(cse,{_CANONICALIZE})"
+_WITHOUT_CALLS = f"{_CHLO},{_INLINE},{_SIMPLIFY}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,13 +42,30 @@ class CleanUp(Pass):
         if has_calls(module):
             steps = [MlirPass(_CHLO), InlineCalls(), MlirPass(_SIMPLIFY)]
         else:  # then MLIR's own inliner is good enough, and all steps are one run
-            steps = [MlirPass(f"{_CHLO},{_INLINE},{_SIMPLIFY}")]
+            steps = [MlirPass(_WITHOUT_CALLS)]
         changed = False
         for step in steps:
             changed = step.run(module, diagnostics) or changed
             if diagnostics.failed:
                 break
         return changed
+
+
+def read_clean(text: str) -> tuple[Module, list[Diagnostic], float] | None:
+    """The module that `text` spells as `CleanUp` leaves it, what was reported, and the CPU seconds of the passes.
+
+    MLIR reads the text once and cleans it before we read it, instead of printing it for MLIR a second time.
+    None for what takes `CleanUp`, step by step: text with calls or mistakes.
+    """
+    from ...jax_compat.mlir import to_generic_through
+
+    try:
+        generic, found, seconds = to_generic_through(text, f"builtin.module({_WITHOUT_CALLS})")
+    except MpmdError:
+        return None
+    if '"func.call"' in generic:
+        return None
+    return parse_generic(generic), found, seconds
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,101 @@
+"""Clean-up, done by MLIR while it reads the text, and what it leaves when that is not possible."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import pytest
+
+from mpmd_trace.ir.ops import Module
+from mpmd_trace.jax_compat import mlir
+from mpmd_trace.partition import partition
+from mpmd_trace.passes.import_.clean_up import read_clean
+from mpmd_trace.passes.manager import PassRun
+
+PLAIN = """
+func.func @main(%a: tensor<4xf32>) -> tensor<4xf32> {
+  %0 = mpmd.named_computation<"f"> (%a) (%x: tensor<4xf32>) {
+    %1 = stablehlo.add %x, %x : tensor<4xf32>
+    %2 = chlo.square %1 : tensor<4xf32> -> tensor<4xf32>
+    %3 = chlo.square %1 : tensor<4xf32> -> tensor<4xf32>
+    %4 = stablehlo.add %2, %3 : tensor<4xf32>
+    mpmd.return %4 : tensor<4xf32>
+  } : (tensor<4xf32>) -> tensor<4xf32>
+  %5 = stablehlo.negate %a : tensor<4xf32>
+  return %0 : tensor<4xf32>
+}
+"""
+
+WITH_CALL = """
+func.func @main(%a: tensor<4xf32>) -> tensor<4xf32> {
+  %0 = mpmd.named_computation<"f"> (%a) (%x: tensor<4xf32>) {
+    %1 = func.call @g(%x) : (tensor<4xf32>) -> tensor<4xf32>
+    mpmd.return %1 : tensor<4xf32>
+  } : (tensor<4xf32>) -> tensor<4xf32>
+  return %0 : tensor<4xf32>
+}
+func.func private @g(%x: tensor<4xf32>) -> tensor<4xf32> {
+  %0 = stablehlo.multiply %x, %x : tensor<4xf32>
+  return %0 : tensor<4xf32>
+}
+"""
+
+ARGUMENTS: dict[str, Any] = {
+    "func_name": "step",
+    "named_meshes": [("m", [("x", 2)])],
+    "assignment": {"f": "m"},
+    "input_meshes": [None],
+    "output_meshes": [None],
+}
+
+
+def every_step(text: str) -> tuple[str, list[PassRun]]:
+    """The result when a hook looks at each pass, the first one included."""
+    seen: list[PassRun] = []
+
+    def look(run: PassRun, _: Module) -> None:
+        seen.append(run)
+
+    return partition(text, **ARGUMENTS, hooks=[look]).as_text(), seen
+
+
+@pytest.mark.parametrize("text", [PLAIN, WITH_CALL], ids=["plain", "with a call"])
+def test_reading_and_cleaning_at_once_gives_what_the_pass_gives(text: str) -> None:
+    found = partition(text, **ARGUMENTS)
+    stepwise, seen = every_step(text)
+    assert found.as_text() == stepwise
+    assert [run.spec for run in found.runs] == [run.spec for run in seen]
+    assert "chlo" not in found.as_text() and "call @g" not in found.as_text()
+
+
+def test_text_without_calls_goes_through_mlir_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("the program was printed for MLIR again")
+
+    monkeypatch.setattr(mlir, "run_pipeline", refuse)
+    read = read_clean(PLAIN)
+    assert read is not None
+    names = [op.name for op in read[0].walk()]
+    assert names.count("stablehlo.multiply") == 1, "two equal squares are one"
+    assert "stablehlo.negate" not in names, "unused"
+    with pytest.raises(AssertionError, match="again"):
+        every_step(PLAIN)
+
+
+def test_calls_and_mistakes_take_the_steps() -> None:
+    assert read_clean(WITH_CALL) is None
+    assert read_clean("func.func @main() { nonsense }") is None
+
+
+def test_the_collector_is_paused_once_and_not_for_each_phase(monkeypatch: pytest.MonkeyPatch) -> None:
+    enabled: list[None] = []
+    enable = gc.enable
+
+    def count() -> None:  # each time, what was made since is scanned
+        enabled.append(None)
+        enable()
+
+    monkeypatch.setattr(gc, "enable", count)
+    partition(PLAIN, **ARGUMENTS)
+    assert len(enabled) == 1 and gc.isenabled()
