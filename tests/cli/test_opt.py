@@ -223,3 +223,17 @@ def test_help_and_list(capsys: pytest.CaptureFixture[str]) -> None:
         status, out, _ = run(capsys, flag)
         assert status == 0 and "-mpmd-call-inline" in out and "-split-input-file" in out
     assert "mpmd-import-pipeline" in run(capsys, "-list-passes")[1].split()
+
+
+@pytest.mark.parametrize("flag", ["-sdy-propagation-pipeline", "-sdy-export-pipeline", "-mpmd-shardy-propagation"])
+def test_shardy_wants_to_know_where_to_start(
+    flag: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = tmp_path / "functions.mlir"
+    source.write_text(ADDS.replace("@main", "@f") + ADDS.replace("@main", "@g"))
+    status, out, err = run(capsys, str(source), flag)
+    assert (status, out) == (1, "")
+    assert "starts from the function @main" in err and "it has @f, @g" in err
+    assert run(capsys, str(source), "-sdy-lift-inlined-meshes")[0] == 0, "it needs no start"
+    source.write_text(ADDS.replace("@main", "@f"))
+    assert run(capsys, str(source), flag)[0] == 0, "there is only one"

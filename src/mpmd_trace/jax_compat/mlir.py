@@ -254,6 +254,7 @@ def _run(module: Any, pipeline: str, context: Any, filename: str) -> list[Diagno
     """Run a pipeline on a jaxlib module in place; returns what it reports.  Raises `MpmdError`."""
     from jaxlib.mlir import ir, passmanager
 
+    _check_entry_point(module, pipeline)
     try:
         manager = passmanager.PassManager.parse(pipeline, context)
     except ValueError as error:
@@ -266,6 +267,24 @@ def _run(module: Any, pipeline: str, context: Any, filename: str) -> list[Diagno
         except ir.MLIRError as error:
             raise MpmdError(found or str(error)) from None
     return found
+
+
+#: Passes of Shardy that end the process when they find several functions, but none called `main`.
+_NEEDS_MAIN = re.compile(r"sdy-[a-z-]*(?:propagat|export|constraints|func-data-flow|sub-axes)[a-z-]*")
+
+
+def _check_entry_point(module: Any, pipeline: str) -> None:
+    """Raise `MpmdError` for a module on which a pass of the pipeline would end the process."""
+    if _NEEDS_MAIN.search(pipeline) is None:
+        return
+    names = [
+        op.attributes["sym_name"].value for op in module.body.operations if op.operation.name == "func.func"
+    ]
+    if len(names) > 1 and "main" not in names:
+        raise MpmdError(
+            "Shardy starts from the function @main, which this module does not have; it has "
+            f"{', '.join('@' + name for name in names)}: call the entry point main"
+        )
 
 
 @functools.cache
