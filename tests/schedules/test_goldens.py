@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 
 import pytest
@@ -42,8 +43,10 @@ def test_unit_costs(name, chunks, fused, small, large) -> None:  # type: ignore[
         assert result.makespan == makespan
         if span is not None:
             assert result.span == span
-        assert result.peak_activations[0] == first
-        assert result.peak_activations[-1] == last
+        peaks = result.peak_activations
+        # From the first mesh to the last they fall in equal steps, or stay.
+        step = (first - last) / (meshes - 1)
+        assert peaks == tuple(round(first - r * step, 9) for r in range(meshes))
 
 
 PAPER = [
@@ -96,18 +99,52 @@ def test_zb_v_with_unequal_times(costs: tuple[float, float, float], bubble: floa
     assert simulate(made("zb-v", 4, 8), Costs(*costs)).bubble_span == bubble
 
 
-def test_v_schedules() -> None:
-    # In chunk times: the bubble of 1F1B is 18 at 4x16 and 42 at 8x32.
-    for name, meshes, microbatches, peak, bubble in (
-        ("v-half", 4, 16, 2, 11), ("v-min", 4, 16, 2, 11), ("v-half", 8, 32, 4, 27),
-    ):
-        result = simulate(made(name, meshes, microbatches))
-        assert max(result.peak_activations) == peak
-        assert 2 * result.bubble_makespan <= bubble
-    for limit, bubble in ((2, 11), (3, 5), (4, 0)):
-        result = simulate(get_schedule("v-half", 4, 16, memory_limit=limit))
-        assert max(result.peak_activations) <= limit
-        assert 2 * result.bubble_span == bubble
+def test_exact_rate_of_zb_h1() -> None:
+    for p, m in ((4, 8), (8, 32)):
+        assert simulate(made("zb-h1", p, m)).bubble_rate_span == (p - 1) / (3 * m + p - 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "chunks", "holds", "form"),
+    [
+        ("1f1b", 1, 27, lambda p, m, v, f, i, w: (m + p - 1) * (f + i + w)),
+        ("interleaved-1f1b", 2, 27, lambda p, m, v, f, i, w: (m + (p - 1) / v) * (f + i + w)),
+        ("zb-h1", 1, 14, lambda p, m, v, f, i, w: m * (f + i + w) + (p - 1) * (f + i - w)),
+        ("interleaved-zero-bubble", 2, 14,
+         lambda p, m, v, f, i, w: m * (f + i + w) + (p - 1) * (f + i - w) / v),
+    ],
+)
+def test_where_the_closed_forms_hold(name, chunks, holds, form) -> None:  # type: ignore[no-untyped-def]
+    # Of the 27 times in 1, 2, 3: everywhere, or exactly where W <= min(F, I).
+    options = {"chunks": chunks} if chunks > 1 else {}
+    good = {
+        times
+        for times in itertools.product((1, 2, 3), repeat=3)
+        if all(
+            simulate(get_schedule(name, p, m, **options), Costs(*times)).makespan
+            == pytest.approx(form(p, m, chunks, *times))
+            for p, m in ((2, 4), (3, 6), (4, 8), (4, 12))
+        )
+    }
+    assert len(good) == holds
+    assert holds == 27 or all(w <= min(f, i) for f, i, w in good)
+
+
+SAIL = {
+    # schedule: (part of 1F1B's memory, bubble rate in terms of 1F1B's (p-1)/(m+p-1))
+    "1f1b": (1, 1), "zb-h1": (1, 1 / 3), "zb-v": (1, 0), "v-half": (1 / 2, 1 / 2),
+    "v-min": (1 / 3, 2 / 3),
+}
+
+
+@pytest.mark.parametrize("name", SAIL)
+def test_summary_of_the_v_schedules(name: str) -> None:
+    # With many microbatches rates are as bubbles; what does not grow with p is the slack.
+    p, m = 12, 240
+    memory, bubble = SAIL[name]
+    result, plain = simulate(made(name, p, m)), simulate(made("1f1b", p, m))
+    assert memory <= max(result.peak_activations) / p <= memory + 1.5 / p
+    assert abs(result.bubble_span / plain.bubble_span - bubble) < 0.06
 
 
 def row(name: str, meshes: int, microbatches: int, mesh: int, **options: int) -> str:

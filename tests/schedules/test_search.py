@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from mpmd_trace.schedules import (
     Costs,
+    Cut,
     ScheduleError,
     check,
     get_schedule,
@@ -90,6 +91,41 @@ def test_partition_is_exact(costs: list[float], stages: int, limit: int | None, 
     found = partition_layers(costs, stages, limit, layer_memory=memory)
     assert (found.bottleneck, sum(c * c for c in found.costs)) == best
     assert [len(r) > 0 for r in found.stages] == [True] * stages
+
+
+@given(
+    st.lists(st.integers(1, 20), min_size=2, max_size=8),
+    st.integers(1, 4),
+    st.randoms(use_true_random=False),
+)
+@settings(max_examples=60, deadline=None)
+def test_partition_weighs_cuts(costs: list[int], stages: int, random) -> None:  # type: ignore[no-untyped-def]
+    stages = min(stages, len(costs))
+    cuts = [Cut(*(random.randint(0, 25) for _ in range(3))) for _ in costs[1:]]
+    best = None
+    for chosen in itertools.combinations(range(1, len(costs)), stages - 1):
+        pairs = list(itertools.pairwise((0, *chosen, len(costs))))
+        sums = [
+            sum(costs[a:b]) + (cuts[a - 1].after if a else 0) + (cuts[b - 1].before if b < len(costs) else 0)
+            for a, b in pairs
+        ]
+        links = [cuts[a - 1].link for a, _ in pairs if a]
+        score = (max([*sums, *links]), sum(s * s for s in sums))
+        best = score if best is None else min(best, score)
+    found = partition_layers(costs, stages, cuts=cuts)
+    assert (found.bottleneck, sum(c * c for c in found.costs)) == best
+
+
+def test_partition_cuts_where_little_is_sent() -> None:
+    costs = [1.0] * 6
+    narrow = [Cut(link=9.0)] * 3 + [Cut(link=1.0)] + [Cut(link=9.0)]
+    assert partition_layers(costs, 2).bounds == (0, 3, 6)
+    found = partition_layers(costs, 2, cuts=narrow)
+    assert found.bounds == (0, 4, 6) and found.links == (0.0, 1.0) and found.bottleneck == 4
+    with pytest.raises(ScheduleError, match="cuts has 2 entries for 5 places"):
+        partition_layers(costs, 2, cuts=narrow[:2])
+    with pytest.raises(ScheduleError, match=r"cuts\[4\] is .*; it must be numbers, 0 or more"):
+        partition_layers(costs, 2, cuts=[*narrow[:4], Cut(-1.0)])
 
 
 def test_partition_counts_activations_in_flight() -> None:

@@ -1,69 +1,202 @@
-"""Options shared by the schedule commands, and what turns them into schedules and costs."""
+"""Options shared by the schedule commands, and what turns them into schedules and costs.
+
+Options that belong together are the fields of a dataclass. A command that takes one as a parameter
+has all of them: `grouped` spreads the fields out for typer and puts them together again.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import inspect
 import math
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
 if TYPE_CHECKING:
     from mpmd_trace.schedules import Costs, Schedule, Simulation
 
-Name = Annotated[str, typer.Argument(help="Name of a schedule (see list), or a CSV table.")]
-Meshes = Annotated[int | None, typer.Option("--meshes", "-p", help="Number of meshes.")]
-Microbatches = Annotated[
-    int | None, typer.Option("--microbatches", "-m", help="Number of microbatches.")
-]
-Chunks = Annotated[int | None, typer.Option("--chunks", "-v", help="Chunks per mesh.")]
-GroupSize = Annotated[
-    int | None, typer.Option(help="Microbatches per round of an interleaved schedule.")
-]
-PlacementOption = Annotated[
-    str | None,
-    typer.Option("--placement", help="For a CSV table: the mesh of each stage, e.g. 0,1,1,0."),
-]
-Edges = Annotated[
-    str | None,
-    typer.Option("--edges", help="Extra data flow between stages, e.g. 0-2,1-3; with a leading "
-                 "'=' instead of the chain."),
-]
-StagesPerChunk = Annotated[
-    int, typer.Option(help="Stages in a row where the schedule has one.", min=1)
-]
-Forward = Annotated[str, typer.Option("--forward", help="Time of F per mesh, or a list per stage.")]
-InputGrad = Annotated[str, typer.Option("--input-grad", help="Time of I, likewise.")]
-WeightGrad = Annotated[str, typer.Option("--weight-grad", help="Time of W, likewise.")]
-Backward = Annotated[
-    str | None, typer.Option("--backward", help="Time of a full backward; default I + W.")
-]
-FusedCost = Annotated[
-    str | None, typer.Option("--fused-cost", help="Time of a fused F and B; default F + B.")
-]
-Latency = Annotated[float, typer.Option("--latency", help="Time of a transfer between meshes.")]
-Bandwidth = Annotated[
-    float | None, typer.Option("--bandwidth", help="Size a link moves per unit of time.")
-]
-Size = Annotated[str, typer.Option("--size", help="Size of a stage's output.")]
-TransfersOption = Annotated[
-    str,
-    typer.Option("--transfers", help="async (in the background), exposed (occupy the sender) or "
-                 "blocking (both ends meet)."),
-]
-FusedOption = Annotated[
-    str, typer.Option("--fused", help="Run fused actions as one block, or serial.")
-]
-WeightFraction = Annotated[
-    float | None,
-    typer.Option("--weight-fraction", help="Part of the activations a weight-gradient keeps; "
-                 "default 1, for zb-auto 0.5."),
-]
+R = TypeVar("R")
+
+
+def grouped(command: Callable[..., R]) -> Callable[..., R]:
+    """The command with the fields of its dataclass parameters in their place."""
+    hints = get_type_hints(command, include_extras=True)
+    flat: list[inspect.Parameter] = []
+    groups: dict[str, tuple[type[Any], list[str]]] = {}
+    for name, parameter in inspect.signature(command).parameters.items():
+        kind = hints[name]
+        if not dataclasses.is_dataclass(kind):
+            flat.append(parameter.replace(annotation=kind, kind=parameter.KEYWORD_ONLY))
+            continue
+        assert isinstance(kind, type)
+        types = get_type_hints(kind, include_extras=True)
+        fields = dataclasses.fields(kind)
+        groups[name] = kind, [field.name for field in fields]
+        flat += [
+            inspect.Parameter(
+                field.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=parameter.empty if field.default is dataclasses.MISSING else field.default,
+                annotation=types[field.name],
+            )
+            for field in fields
+        ]
+
+    @functools.wraps(command)
+    def wrapped(**values: Any) -> R:
+        for name, (kind, fields) in groups.items():
+            values[name] = kind(**{field: values.pop(field) for field in fields})
+        return command(**values)
+
+    wrapped.__signature__ = inspect.Signature(flat)  # type: ignore[attr-defined]
+    wrapped.__annotations__ = {p.name: p.annotation for p in flat}
+    return wrapped
+
+
 MemoryLimit = Annotated[
     float | None, typer.Option("--memory-limit", help="Microbatches of activations per mesh.")
 ]
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file.")]
 Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
+Orders = Annotated[bool, typer.Option("--orders", help="Also give the order of each mesh.")]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SizeOptions:
+    """How large the pipeline is."""
+
+    meshes: Annotated[int | None, typer.Option("--meshes", "-p", help="Number of meshes.")] = None
+    microbatches: Annotated[
+        int | None, typer.Option("--microbatches", "-m", help="Number of microbatches.")
+    ] = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LibraryOptions(SizeOptions):
+    """Which schedules of the library."""
+
+    chunks: Annotated[
+        int | None, typer.Option("--chunks", "-v", help="Chunks per mesh.")
+    ] = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ScheduleOptions(LibraryOptions):
+    """One schedule of the library, or a table."""
+
+    name: Annotated[str, typer.Argument(help="Name of a schedule (see list), or a CSV table.")]
+    group_size: Annotated[
+        int | None, typer.Option(help="Microbatches per round of an interleaved schedule.")
+    ] = None
+    placement: Annotated[
+        str | None,
+        typer.Option("--placement", help="For a CSV table: the mesh of each stage, e.g. 0,1,1,0."),
+    ] = None
+    edges: Annotated[
+        str | None,
+        typer.Option("--edges", help="Extra data flow between stages, e.g. 0-2,1-3; with a leading "
+                     "'=' instead of the chain."),
+    ] = None
+    stages_per_chunk: Annotated[
+        int, typer.Option(help="Stages in a row where the schedule has one.", min=1)
+    ] = 1
+
+    def load(
+        self,
+        costs: Costs | None = None,
+        memory_limit: float | None = None,
+        weight_fraction: float | None = None,
+        *,
+        checked: bool = True,
+    ) -> Schedule:
+        """The schedule that the options describe."""
+        return load(
+            self.name, self.meshes, self.microbatches, chunks=self.chunks,
+            group_size=self.group_size, placement=self.placement, edges=self.edges,
+            stages_per_chunk=self.stages_per_chunk, costs=costs, memory_limit=memory_limit,
+            weight_fraction=weight_fraction, checked=checked,
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CostOptions:
+    """What actions and transfers cost."""
+
+    forward: Annotated[
+        str, typer.Option("--forward", help="Time of F per mesh, or a list per stage.")
+    ] = "1"
+    input_grad: Annotated[str, typer.Option("--input-grad", help="Time of I, likewise.")] = "1"
+    weight_grad: Annotated[str, typer.Option("--weight-grad", help="Time of W, likewise.")] = "1"
+    backward: Annotated[
+        str | None, typer.Option("--backward", help="Time of a full backward; default I + W.")
+    ] = None
+    fused_cost: Annotated[
+        str | None, typer.Option("--fused-cost", help="Time of a fused F and B; default F + B.")
+    ] = None
+    latency: Annotated[
+        float, typer.Option("--latency", help="Time of a transfer between meshes.")
+    ] = 0.0
+    bandwidth: Annotated[
+        float | None, typer.Option("--bandwidth", help="Size a link moves per unit of time.")
+    ] = None
+    size: Annotated[str, typer.Option("--size", help="Size of a stage's output.")] = "0"
+
+    def costs(self) -> Costs:
+        """The costs that the options describe."""
+        from mpmd_trace.schedules import Costs
+
+        return Costs(
+            forward=_numbers(self.forward, "--forward"),
+            input_grad=_numbers(self.input_grad, "--input-grad"),
+            weight_grad=_numbers(self.weight_grad, "--weight-grad"),
+            backward=None if self.backward is None else _numbers(self.backward, "--backward"),
+            fused=None if self.fused_cost is None else _numbers(self.fused_cost, "--fused-cost"),
+            latency=self.latency,
+            bandwidth=self.bandwidth,
+            size=_numbers(self.size, "--size"),
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MemoryOptions:
+    """How memory is counted."""
+
+    weight_fraction: Annotated[
+        float | None,
+        typer.Option("--weight-fraction", help="Part of the activations a weight-gradient keeps; "
+                     "default 1, for zb-auto 0.5."),
+    ] = None
+    memory_limit: MemoryLimit = None
+
+    def fraction_for(self, name: str) -> float | None:
+        """The weight fraction of zb-auto when none is given: that of real layers."""
+        from mpmd_trace.schedules import AUTO_WEIGHT_FRACTION, find_entry
+
+        if self.weight_fraction is not None or is_file(name):
+            return self.weight_fraction
+        return AUTO_WEIGHT_FRACTION if find_entry(name).name == "zb-auto" else None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PlayOptions(MemoryOptions):
+    """How a schedule is played through time."""
+
+    transfers: Annotated[
+        str,
+        typer.Option("--transfers", help="async (in the background), exposed (occupy the sender) or "
+                     "blocking (both ends meet)."),
+    ] = "async"
+    fused: Annotated[
+        str, typer.Option("--fused", help="Run fused actions as one block, or serial.")
+    ] = "block"
+
+    def run(self, schedule: Schedule, costs: Costs, weight_fraction: float | None) -> Simulation:
+        """The simulation of a schedule; odd options are a `ScheduleError`."""
+        return run(schedule, costs, self.transfers, self.fused, weight_fraction)
 
 
 def _numbers(text: str, what: str) -> float | tuple[float, ...]:
@@ -90,31 +223,6 @@ def whole_numbers(text: str, what: str) -> tuple[int, ...]:
     if any(v < 0 for v in values):
         raise ScheduleError(f"{what} '{text}' must not be negative")
     return values
-
-
-def costs(
-    forward: str,
-    input_grad: str,
-    weight_grad: str,
-    backward: str | None,
-    fused_cost: str | None,
-    latency: float,
-    bandwidth: float | None,
-    size: str,
-) -> Costs:
-    """The costs that the options describe."""
-    from mpmd_trace.schedules import Costs
-
-    return Costs(
-        forward=_numbers(forward, "--forward"),
-        input_grad=_numbers(input_grad, "--input-grad"),
-        weight_grad=_numbers(weight_grad, "--weight-grad"),
-        backward=None if backward is None else _numbers(backward, "--backward"),
-        fused=None if fused_cost is None else _numbers(fused_cost, "--fused-cost"),
-        latency=latency,
-        bandwidth=bandwidth,
-        size=_numbers(size, "--size"),
-    )
 
 
 def load(
@@ -210,15 +318,6 @@ def chunks_if_any(name: str, chunks: int | None) -> int | None:
     if chunks is None or is_file(name) or "chunks" not in find_entry(name).options:
         return None
     return chunks
-
-
-def weight_fraction_for(name: str, given: float | None) -> float | None:
-    """The weight fraction of zb-auto when none is given: that of real layers."""
-    from mpmd_trace.schedules import AUTO_WEIGHT_FRACTION, find_entry
-
-    if given is not None or is_file(name):
-        return given
-    return AUTO_WEIGHT_FRACTION if find_entry(name).name == "zb-auto" else None
 
 
 def run(

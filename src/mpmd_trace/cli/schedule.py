@@ -89,27 +89,11 @@ def list_(as_json: opt.Json = False) -> None:
 
 @app.command()
 @plain_errors
+@opt.grouped
 def show(
-    name: opt.Name,
-    meshes: opt.Meshes = None,
-    microbatches: opt.Microbatches = None,
-    chunks: opt.Chunks = None,
-    group_size: opt.GroupSize = None,
-    placement: opt.PlacementOption = None,
-    edges: opt.Edges = None,
-    stages_per_chunk: opt.StagesPerChunk = 1,
-    forward: opt.Forward = "1",
-    input_grad: opt.InputGrad = "1",
-    weight_grad: opt.WeightGrad = "1",
-    backward: opt.Backward = None,
-    fused_cost: opt.FusedCost = None,
-    latency: opt.Latency = 0.0,
-    bandwidth: opt.Bandwidth = None,
-    size: opt.Size = "0",
-    transfers: opt.TransfersOption = "async",
-    fused: opt.FusedOption = "block",
-    weight_fraction: opt.WeightFraction = None,
-    memory_limit: opt.MemoryLimit = None,
+    source: opt.ScheduleOptions,
+    prices: opt.CostOptions,
+    play: opt.PlayOptions,
     form: Annotated[
         str | None,
         typer.Option("--format", help="grid, orders, csv, svg, png, trace or json; "
@@ -125,12 +109,9 @@ def show(
     forms = ("grid", "orders", "csv", "svg", "png", "trace", "json")
     if form not in forms:
         out.refuse(f"unknown format '{form}'; use {', '.join(forms)}")
-    costs = opt.costs(forward, input_grad, weight_grad, backward, fused_cost, latency, bandwidth,
-                      size)
-    fraction = opt.weight_fraction_for(name, weight_fraction)
-    schedule = opt.load(name, meshes, microbatches, chunks=chunks, group_size=group_size,
-                        placement=placement, edges=edges, stages_per_chunk=stages_per_chunk,
-                        costs=costs, memory_limit=memory_limit, weight_fraction=fraction)
+    costs = prices.costs()
+    fraction = play.fraction_for(source.name)
+    schedule = source.load(costs, play.memory_limit, fraction)
     if form == "csv":
         out.write(schedule.to_csv(), output)
         return
@@ -141,7 +122,7 @@ def show(
     if form == "json":
         out.write(json.dumps(_described(schedule), indent=2) + "\n", output)
         return
-    result = opt.run(schedule, costs, transfers, fused, fraction)
+    result = play.run(schedule, costs, fraction)
     if form == "grid":
         from mpmd_trace.schedules import grid
 
@@ -165,17 +146,10 @@ def show(
 
 @app.command()
 @plain_errors
+@opt.grouped
 def check(
-    name: opt.Name,
-    meshes: opt.Meshes = None,
-    microbatches: opt.Microbatches = None,
-    chunks: opt.Chunks = None,
-    group_size: opt.GroupSize = None,
-    placement: opt.PlacementOption = None,
-    edges: opt.Edges = None,
-    stages_per_chunk: opt.StagesPerChunk = 1,
-    memory_limit: opt.MemoryLimit = None,
-    weight_fraction: opt.WeightFraction = None,
+    source: opt.ScheduleOptions,
+    memory: opt.MemoryOptions,
     blocking: Annotated[
         bool, typer.Option("--blocking", help="Also check that nothing deadlocks when both ends "
                            "of a transfer must meet.")
@@ -186,12 +160,11 @@ def check(
     from mpmd_trace.schedules import check as check_schedule
     from mpmd_trace.schedules import explain
 
-    fraction = opt.weight_fraction_for(name, weight_fraction)
-    schedule = opt.load(name, meshes, microbatches, chunks=chunks, group_size=group_size,
-                        placement=placement, edges=edges, stages_per_chunk=stages_per_chunk,
-                        memory_limit=memory_limit, weight_fraction=fraction, checked=False)
+    fraction = memory.fraction_for(source.name)
+    limit = memory.memory_limit
+    schedule = source.load(None, limit, fraction, checked=False)
     problems = check_schedule(
-        schedule, memory_limit=memory_limit, weight_fraction=1.0 if fraction is None else fraction,
+        schedule, memory_limit=limit, weight_fraction=1.0 if fraction is None else fraction,
         blocking=blocking,
     )
     if as_json:
@@ -213,30 +186,12 @@ def check(
 
 @app.command()
 @plain_errors
+@opt.grouped
 def simulate(
-    name: opt.Name,
-    meshes: opt.Meshes = None,
-    microbatches: opt.Microbatches = None,
-    chunks: opt.Chunks = None,
-    group_size: opt.GroupSize = None,
-    placement: opt.PlacementOption = None,
-    edges: opt.Edges = None,
-    stages_per_chunk: opt.StagesPerChunk = 1,
-    forward: opt.Forward = "1",
-    input_grad: opt.InputGrad = "1",
-    weight_grad: opt.WeightGrad = "1",
-    backward: opt.Backward = None,
-    fused_cost: opt.FusedCost = None,
-    latency: opt.Latency = 0.0,
-    bandwidth: opt.Bandwidth = None,
-    size: opt.Size = "0",
-    transfers: opt.TransfersOption = "async",
-    fused: opt.FusedOption = "block",
-    weight_fraction: opt.WeightFraction = None,
-    memory_limit: opt.MemoryLimit = None,
-    orders: Annotated[
-        bool, typer.Option("--orders", help="Also give the order of each mesh.")
-    ] = False,
+    source: opt.ScheduleOptions,
+    prices: opt.CostOptions,
+    play: opt.PlayOptions,
+    orders: opt.Orders = False,
     critical_path: Annotated[
         bool, typer.Option("--critical-path", help="Also give the critical path.")
     ] = False,
@@ -252,13 +207,11 @@ def simulate(
 
     Costs are per mesh, all its chunks together: one chunk of V costs 1/V.
     """
-    costs = opt.costs(forward, input_grad, weight_grad, backward, fused_cost, latency, bandwidth,
-                      size)
-    fraction = opt.weight_fraction_for(name, weight_fraction)
-    schedule = opt.load(name, meshes, microbatches, chunks=chunks, group_size=group_size,
-                        placement=placement, edges=edges, stages_per_chunk=stages_per_chunk,
-                        costs=costs, memory_limit=memory_limit, weight_fraction=fraction)
-    result = opt.run(schedule, costs, transfers, fused, fraction)
+    costs = prices.costs()
+    fraction = play.fraction_for(source.name)
+    memory_limit = play.memory_limit
+    schedule = source.load(costs, memory_limit, fraction)
+    result = play.run(schedule, costs, fraction)
     over = []
     if memory_limit is not None:
         over = [m for m, p in enumerate(result.peak_activations) if p > memory_limit + 1e-9]
@@ -302,35 +255,24 @@ def simulate(
 
 @app.command()
 @plain_errors
+@opt.grouped
 def compare(
+    library: opt.LibraryOptions,
+    prices: opt.CostOptions,
+    play: opt.PlayOptions,
     names: Annotated[
         list[str] | None,
         typer.Argument(help="Schedules or CSV tables; all that fit, when none is named. "
                        "NAME/V asks for V chunks."),
     ] = None,
-    meshes: opt.Meshes = None,
-    microbatches: opt.Microbatches = None,
-    chunks: opt.Chunks = None,
-    forward: opt.Forward = "1",
-    input_grad: opt.InputGrad = "1",
-    weight_grad: opt.WeightGrad = "1",
-    backward: opt.Backward = None,
-    fused_cost: opt.FusedCost = None,
-    latency: opt.Latency = 0.0,
-    bandwidth: opt.Bandwidth = None,
-    size: opt.Size = "0",
-    transfers: opt.TransfersOption = "async",
-    fused: opt.FusedOption = "block",
-    weight_fraction: opt.WeightFraction = None,
-    memory_limit: opt.MemoryLimit = None,
     output: opt.Output = None,
     as_json: opt.Json = False,
 ) -> None:
     """Simulate several schedules side by side, with the gain over 1F1B."""
     from mpmd_trace.schedules import ENTRIES, ScheduleError
 
-    costs = opt.costs(forward, input_grad, weight_grad, backward, fused_cost, latency, bandwidth,
-                      size)
+    costs = prices.costs()
+    memory_limit = play.memory_limit
     asked = bool(names)
     wanted = names or [
         e.name for e in ENTRIES if e.name not in ("none", "parallel-pipelines-with-wrap-around")
@@ -338,19 +280,19 @@ def compare(
     results: list[tuple[str, Simulation]] = []
     for text in wanted:
         name, own = opt.name_and_chunks(text)
-        fraction = opt.weight_fraction_for(name, weight_fraction)
+        fraction = play.fraction_for(name)
+        own = opt.chunks_if_any(name, library.chunks) if own is None else own
         try:
-            schedule = opt.load(name, meshes, microbatches, costs=costs,
-                                chunks=own if own is not None else opt.chunks_if_any(name, chunks),
+            schedule = opt.load(name, library.meshes, library.microbatches, costs=costs, chunks=own,
                                 memory_limit=memory_limit, weight_fraction=fraction)
-            results.append((text, opt.run(schedule, costs, transfers, fused, fraction)))
+            results.append((text, play.run(schedule, costs, fraction)))
         except ScheduleError as error:
             if asked:
                 raise
             out.say(f"left out: {str(error).splitlines()[0]}")
     if not results:
         out.refuse("nothing to compare")
-    base = _baseline(results, costs, transfers)
+    base = _baseline(results, costs, play.transfers)
     if output is not None:
         out.draw_all([r for _, r in results], output)
     if as_json:
@@ -370,24 +312,17 @@ def compare(
 
 @app.command()
 @plain_errors
+@opt.grouped
 def search(
-    meshes: opt.Meshes = None,
-    microbatches: opt.Microbatches = None,
-    chunks: Annotated[
-        str, typer.Option(help="Numbers of chunks per mesh to try, e.g. 1,2,4.")
-    ] = "1",
-    forward: opt.Forward = "1",
-    input_grad: opt.InputGrad = "1",
-    weight_grad: opt.WeightGrad = "1",
-    backward: opt.Backward = None,
-    fused_cost: opt.FusedCost = None,
-    latency: opt.Latency = 0.0,
-    bandwidth: opt.Bandwidth = None,
-    size: opt.Size = "0",
+    sizes: opt.SizeOptions,
+    prices: opt.CostOptions,
+    memory_limit: opt.MemoryLimit = None,
     weight_fraction: Annotated[
         float, typer.Option(help="Part of the activations a weight-gradient keeps.")
     ] = 1.0,
-    memory_limit: opt.MemoryLimit = None,
+    chunks: Annotated[
+        str, typer.Option(help="Numbers of chunks per mesh to try, e.g. 1,2,4.")
+    ] = "1",
     measure: Annotated[
         str, typer.Option(help="What to minimise: makespan, or span when steps overlap.")
     ] = "makespan",
@@ -397,9 +332,7 @@ def search(
     ] = None,
     time_limit: Annotated[float, typer.Option(help="Seconds for the exact solver.")] = 60.0,
     top: Annotated[int, typer.Option(help="How many candidates to print.")] = 10,
-    orders: Annotated[
-        bool, typer.Option("--orders", help="Also give the orders of the best schedule.")
-    ] = False,
+    orders: opt.Orders = False,
     output: opt.Output = None,
     as_json: opt.Json = False,
 ) -> None:
@@ -409,10 +342,10 @@ def search(
 
     if measure not in ("makespan", "span"):
         out.refuse(f"unknown measure '{measure}'; use makespan or span")
+    meshes, microbatches = sizes.meshes, sizes.microbatches
     if meshes is None or microbatches is None:
         out.refuse("search needs --meshes and --microbatches")
-    costs = opt.costs(forward, input_grad, weight_grad, backward, fused_cost, latency, bandwidth,
-                      size)
+    costs = prices.costs()
     try:
         found = find(
             costs, memory_limit, meshes=meshes, microbatches=microbatches,
@@ -435,7 +368,7 @@ def search(
             "measure": found.measure,
             "lower_bound": round(found.lower_bound, 10),
             "gap": round(found.gap, 10),
-            "proved": bool(found.exact and found.exact.proved),
+            "proved": found.gap < 1e-6,
             "result": best.result.summary(),
             "candidates": [
                 {"name": c.name, "fits": c.fits, **c.result.summary()}
@@ -449,8 +382,11 @@ def search(
     base = next((c.result.makespan for c in found.candidates if c.name == "1f1b"), None)
     typer.echo(opt.table([(c.name, c.result) for c in found.candidates[:top]], base, memory_limit),
                nl=False)
-    proof = "proved optimal" if found.exact and found.exact.proved and found.gap < 1e-6 else (
-        f"at most {100 * found.gap:.2f} % above the bound {found.lower_bound:g}")
+    if found.gap < 1e-6:
+        by = "the exact solver" if found.exact and found.exact.proved else "work and ramp alone"
+        proof = f"proved optimal by {by}"
+    else:
+        proof = f"at most {100 * found.gap:.2f} % above the bound {found.lower_bound:g}"
     typer.echo(f"best: {best.name}, {found.measure} {found.value(best):g}, {proof}")
     if orders:
         for mesh, row in enumerate(best.schedule.texts()):

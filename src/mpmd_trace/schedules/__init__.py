@@ -30,6 +30,7 @@ from mpmd_trace.schedules._exact import solve_exact as solve_exact
 from mpmd_trace.schedules._graph import StageGraph as StageGraph
 from mpmd_trace.schedules._greedy import AUTO_WEIGHT_FRACTION as AUTO_WEIGHT_FRACTION
 from mpmd_trace.schedules._greedy import zb_auto as zb_auto
+from mpmd_trace.schedules._partition import Cut as Cut
 from mpmd_trace.schedules._partition import Partition as Partition
 from mpmd_trace.schedules._partition import partition_layers as partition_layers
 from mpmd_trace.schedules._picture import Picture as Picture
@@ -54,6 +55,8 @@ from mpmd_trace.schedules._schedule import save_csv as save_csv
 from mpmd_trace.schedules._search import Candidate as Candidate
 from mpmd_trace.schedules._search import SearchResult as SearchResult
 from mpmd_trace.schedules._search import search as search
+from mpmd_trace.schedules._simulate import TRANSFERS as TRANSFERS
+from mpmd_trace.schedules._simulate import Transfers as Transfers
 from mpmd_trace.schedules._simulate import simulate as simulate
 from mpmd_trace.schedules._text import grid as grid
 from mpmd_trace.schedules._text import path_report as path_report

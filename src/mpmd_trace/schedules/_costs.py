@@ -32,7 +32,9 @@ class Costs:
     - `actions`: the time of single actions, which beats everything above;
     - `latency`: time from the end of an action to the arrival of its output on another mesh;
     - `size` and `bandwidth`: the size of a stage's output (and gradient) and the size a link
-      moves per unit of time; outputs on one link queue up. Without bandwidth, size costs nothing.
+      moves per unit of time; outputs on one link queue up. Without bandwidth, size costs nothing;
+    - `sends`: instead of `size`, what a stage sends to another one, by (from, to): outputs to later
+      stages, gradients to earlier ones. What several stages of a mesh read counts for one of them.
     """
 
     forward: PerStage = 1.0
@@ -44,6 +46,7 @@ class Costs:
     latency: PerLink = 0.0
     bandwidth: PerLink | None = None
     size: PerStage = 0.0
+    sends: Mapping[tuple[int, int], float] = field(default_factory=dict)
     actions: Mapping[Action, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -59,6 +62,8 @@ class Costs:
             value = getattr(self, link)
             for number in value.values() if isinstance(value, Mapping) else (value,):
                 _positive(link, number)
+        for sent in self.sends.values():
+            _positive("sends", sent)
         if isinstance(self.bandwidth, (int, float)) and self.bandwidth == 0:
             raise ScheduleError("bandwidth is 0, so no transfer would ever end")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from typing import Protocol
 
 from mpmd_trace.schedules._costs import Costs, per_stage
@@ -98,7 +99,7 @@ class Background:
         """Sends a step's results; returns when the mesh may go on."""
         for target in self._targets[step]:
             latency = self.costs.delay(mesh, target)
-            wire = transfer_size(self.program, step, self._size)
+            wire = transfer_size(self.program, step, target, self._size, self.costs.sends)
             wire *= self.costs.seconds_per_size(mesh, target)
             if self._exposed:
                 now += latency + wire
@@ -142,7 +143,7 @@ class Blocking:
                             posted[pair] = clock[mesh]
                             continue
                         source, target = program.mesh[pair[0]], pair[1]
-                        wire = transfer_size(program, pair[0], size)
+                        wire = transfer_size(program, pair[0], target, size, costs.sends)
                         wire *= costs.seconds_per_size(source, target)
                         begin = max(other, clock[mesh])
                         self._at[pair] = begin + costs.delay(source, target) + wire
@@ -208,13 +209,25 @@ def meeting_groups(program: Program) -> list[list[list[tuple[int, int]]]]:
     return groups
 
 
-def transfer_size(program: Program, step: int, size: list[float]) -> float:
-    """How much the results of a step hold: those of its forwards and input-gradients."""
+def transfer_size(
+    program: Program,
+    step: int,
+    target: int,
+    size: list[float],
+    sends: Mapping[tuple[int, int], float],
+) -> float:
+    """How much of a step's results goes to a mesh: of its forwards and input-gradients."""
     total = 0.0
+    graph, mesh_of = program.schedule.graph, program.schedule.placement.mesh_of
     for part in program.steps[step].parts:
-        if part.kind == "F":
-            total += size[part.stage]
+        stage = part.stage
+        if sends:
+            others = graph.readers[stage] if part.kind == "F" else graph.feeds[stage]
+            if part.kind in ("F", "I", "B"):
+                total += sum(sends.get((stage, o), 0.0) for o in others if mesh_of[o] == target)
+        elif part.kind == "F":
+            total += size[stage]
         elif part.kind in ("I", "B"):
             # The gradient of a stage's input has the size of what it reads.
-            total += sum(size[p] for p in program.schedule.graph.feeds[part.stage])
+            total += sum(size[p] for p in graph.feeds[stage])
     return total

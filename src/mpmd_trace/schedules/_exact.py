@@ -1,27 +1,25 @@
-"""The best possible schedule of a small pipeline, proved by mixed-integer programming.
-
-One stage per mesh, split backwards, microbatches in ascending order at every stage. The start
-times are variables, and one binary per pair of actions of a mesh that may run either way round.
-"""
+"""The best possible schedule of a small pipeline, proved by mixed-integer programming."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from mpmd_trace.schedules._actions import Action, Kind
-from mpmd_trace.schedules._costs import Costs, Timer, per_stage
-from mpmd_trace.schedules._errors import ScheduleError
+from mpmd_trace.schedules._costs import Costs
+from mpmd_trace.schedules._errors import Problem, ScheduleError
+from mpmd_trace.schedules._graph import StageGraph
 from mpmd_trace.schedules._greedy import limits_of
+from mpmd_trace.schedules._order_problem import Flow, OrderProblem
 from mpmd_trace.schedules._schedule import Placement, Schedule, make
 from mpmd_trace.schedules._simulate import simulate
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
 Measure = Literal["span", "makespan"]
 
-PAIRS = ("FI", "FW", "IW")
-"""Kinds that may run either way round, for a later and an earlier microbatch."""
-
-MAX_BINARIES = 1500
+MAX_BINARIES = 2000
 """Larger problems are refused: the solver would run for hours."""
 
 
@@ -43,18 +41,35 @@ class Exact:
         """(value - lower bound) / value."""
         return (self.value - self.lower_bound) / self.value if self.value else 0.0
 
+    def gap_of(self, value: float) -> float:
+        """How far a time lies above the bound, as a fraction of the bound."""
+        return max(0.0, value / self.lower_bound - 1.0) if self.lower_bound else 0.0
 
-def binaries(meshes: int, microbatches: int) -> int:
-    """The number of yes-or-no questions in the problem."""
-    return meshes * 3 * microbatches * (microbatches - 1) // 2
+
+def binaries(
+    meshes: int, microbatches: int, placement: Placement | None = None, *, split: bool = True
+) -> int:
+    """About the number of yes-or-no questions in the problem: pairs of actions of a mesh.
+
+    Data flow decides nearly half of the pairs, those of a stage with itself aside.
+    """
+    placement = Placement.loop(meshes) if placement is None else placement
+    total = 0
+    for stages in placement.stages_on:
+        lanes = (3 if split else 2) * len(stages)
+        total += lanes * (lanes - 1) // 2 * microbatches * (microbatches - 1) // 2
+    return total
 
 
 def solve_exact(
     meshes: int,
     microbatches: int,
     costs: Costs | None = None,
-    memory_limit: float | None = None,
+    memory_limit: float | Sequence[float] | None = None,
     *,
+    placement: Placement | None = None,
+    graph: StageGraph | None = None,
+    split: bool = True,
     weight_fraction: float = 1.0,
     measure: Measure = "span",
     start: Schedule | None = None,
@@ -62,155 +77,144 @@ def solve_exact(
 ) -> Exact:
     """The schedule with the smallest span (or makespan) that keeps to the memory limit.
 
-    `memory_limit` is in microbatches; without one, only the number of microbatches limits it.
-    `start`, a schedule that keeps to the limit, bounds the search from above, and comes back
-    unchanged when the solver finds nothing better within `time_limit` seconds.
+    - `placement`: any number of stages on any mesh; one each when left out. `graph` is their data
+      flow, a chain when left out;
+    - `memory_limit`: microbatches of activations, for each mesh the same or one by one; without
+      one, only the number of microbatches limits it;
+    - `split`: whether backwards are split; full ones cover 1F1B and interleaved 1F1B;
+    - `start`, a schedule of that kind that keeps to the limit, bounds the search from above, and
+      comes back unchanged when the solver finds nothing better within `time_limit` seconds.
     """
-    import numpy as np
-    from scipy.optimize import Bounds, LinearConstraint, milp
-    from scipy.sparse import csr_matrix
-
     costs = Costs() if costs is None else costs
-    count = binaries(meshes, microbatches)
+    if costs.actions:
+        message = "the exact search takes costs per stage, not of single actions"
+        raise ScheduleError(message, [Problem("range", message)])
+    placement = Placement.loop(meshes) if placement is None else placement
+    if placement.meshes != meshes:
+        message = f"the placement has {placement.meshes} meshes, not {meshes}"
+        raise ScheduleError(message, [Problem("placement", message)])
+    count = binaries(meshes, microbatches, placement, split=split)
     if count > MAX_BINARIES:
-        raise ScheduleError(
-            f"{meshes} meshes and {microbatches} microbatches give {count} binary variables; the "
-            f"exact search stops at {MAX_BINARIES}. Try fewer microbatches"
+        message = (
+            f"{meshes} meshes, {len(placement.mesh_of)} stages and {microbatches} microbatches "
+            f"give about {count} binary variables; the exact search stops at {MAX_BINARIES}. "
+            "Try fewer microbatches"
         )
+        raise ScheduleError(message, [Problem("range", message)])
     limits = limits_of(meshes, memory_limit, float(microbatches))
-    placement = Placement.loop(meshes)
-    frame = make("exact", [()] * meshes, placement, microbatches)
-    timer = Timer(frame, costs)
-    size = per_stage(costs.size, frame, "size")
-    kinds: tuple[Kind, ...] = ("F", "I", "W")
-    names: dict[tuple[int, Kind, int], int] = {}
-    for s in range(meshes):
-        for kind in kinds:
-            for m in range(microbatches):
-                names[s, kind, m] = len(names)
-    pairs: dict[tuple[int, str, int, int], int] = {}
-    for s in range(meshes):
-        for pair in PAIRS:
-            for i in range(microbatches):
-                for j in range(i):
-                    # 1 when the later kind of microbatch j precedes the first kind of i.
-                    pairs[s, pair, i, j] = len(names) + len(pairs)
-    objective = len(names) + len(pairs)
-
-    rows: list[tuple[list[tuple[int, float]], float]] = []
-
-    def at_least(terms: list[tuple[int, float]], low: float) -> None:
-        rows.append((terms, low))
-
-    total = sum(timer.table[k][s] for k in kinds for s in range(meshes)) * microbatches
-    hops = sum(
-        costs.delay(a, b) + size[min(a, b)] * costs.seconds_per_size(a, b)
-        for s in range(meshes - 1)
-        for a, b in ((s, s + 1), (s + 1, s))
-    )
-    horizon = total + hops * microbatches
-    upper = horizon
+    kind = "" if len(placement.mesh_of) == meshes else f"-{placement.kind}"
+    name = f"exact{kind}"
+    frame = make(name, [()] * meshes, placement, microbatches, graph=graph)
+    flow = Flow(frame, costs, split)
+    span = measure == "span"
+    horizon = upper = _serial(flow)
     if start is not None:
         result = simulate(start, costs, weight_fraction=weight_fraction)
-        # The other measure bounds the horizon: some best schedule starts its last mesh no later.
-        upper = result.span if measure == "span" else result.makespan
-        horizon = result.makespan if measure == "makespan" else min(horizon, 2 * result.makespan)
-
-    def wire(a: int, b: int) -> float:
-        return costs.delay(a, b) + size[min(a, b)] * costs.seconds_per_size(a, b)
-
-    for s in range(meshes):
-        time = {k: timer.table[k][s] for k in kinds}
-        for m in range(microbatches):
-            f, i, w = (names[s, k, m] for k in kinds)
-            at_least([(i, 1.0), (f, -1.0)], time["F"])
-            at_least([(w, 1.0), (i, -1.0)], time["I"])
-            if s:
-                before = names[s - 1, "F", m]
-                at_least([(f, 1.0), (before, -1.0)], timer.table["F"][s - 1] + wire(s - 1, s))
-            if s < meshes - 1:
-                before = names[s + 1, "I", m]
-                at_least([(i, 1.0), (before, -1.0)], timer.table["I"][s + 1] + wire(s + 1, s))
-            if m:
-                for k in kinds:
-                    at_least([(names[s, k, m], 1.0), (names[s, k, m - 1], -1.0)], time[k])
-        for pair in PAIRS:
-            one, two = kinds["FIW".index(pair[0])], kinds["FIW".index(pair[1])]
-            for i in range(microbatches):
-                for j in range(i):
-                    y = pairs[s, pair, i, j]
-                    a, b = names[s, one, i], names[s, two, j]
-                    at_least([(a, 1.0), (b, -1.0), (y, -horizon)], time[two] - horizon)
-                    at_least([(b, 1.0), (a, -1.0), (y, horizon)], time[one])
-                    if j:
-                        at_least([(pairs[s, pair, i, j - 1], 1.0), (y, -1.0)], 0.0)
-                    if i + 1 < microbatches:
-                        at_least([(pairs[s, pair, i + 1, j], 1.0), (y, -1.0)], 0.0)
-        for i in range(microbatches):
-            terms = []
-            for j in range(i):
-                terms.append((pairs[s, "FI", i, j], 1.0 - weight_fraction))
-                terms.append((pairs[s, "FW", i, j], weight_fraction))
-            if i + 1 > limits[s]:
-                at_least(terms, i + 1 - limits[s] - 1e-9)
-        last, first = names[s, "W", microbatches - 1], names[s, "F", 0]
-        terms = [(objective, 1.0), (last, -1.0)]
-        if measure == "span":
-            terms.append((first, 1.0))
-        at_least(terms, time["W"])
-
-    width = objective + 1
-    data, row_ids, columns = [], [], []
-    for n, (terms, _) in enumerate(rows):
-        for column, value in terms:
-            data.append(value)
-            row_ids.append(n)
-            columns.append(column)
-    matrix = csr_matrix((data, (row_ids, columns)), shape=(len(rows), width))
-    integrality = np.zeros(width)
-    integrality[len(names) : objective] = 1
-    high = np.full(width, horizon)
-    high[len(names) : objective] = 1.0
-    high[objective] = upper * (1 + 1e-9)
-    floor = np.zeros(width)
-    floor[objective] = max(
-        sum(timer.table[k][s] for k in kinds) * microbatches for s in range(meshes)
-    )
-    goal = np.zeros(width)
-    goal[objective] = 1.0
-    answer = milp(
-        goal,
-        constraints=LinearConstraint(matrix, np.array([low for _, low in rows]), np.inf),
-        integrality=integrality,
-        bounds=Bounds(floor, high),
-        options={"time_limit": time_limit, "mip_rel_gap": 1e-7},
-    )
-    bound = float(floor[objective])
-    if answer.mip_dual_bound is not None and np.isfinite(answer.mip_dual_bound):
+        _suits(start, frame, split, result.peak_activations, limits)
+        upper = result.span if span else result.makespan
+        horizon = min(horizon, _ramp(flow, frame) + upper) if span else upper
+        if upper <= flow.floor(span) * (1 + 1e-9):
+            return Exact(start, upper, upper, measure, True)
+    # What rounding does to the cut-off must not cut off the schedule it was taken from.
+    upper, horizon = upper * (1 + 1e-9) + 1e-9, horizon * (1 + 1e-9) + 1e-9
+    problem = OrderProblem(frame, flow, limits, weight_fraction, span, horizon, upper)
+    answer = _solve(problem, time_limit)
+    bound = problem.low[problem.objective]
+    if answer.mip_dual_bound is not None and abs(answer.mip_dual_bound) < float("inf"):
         bound = max(bound, float(answer.mip_dual_bound))
-    found: Schedule | None = None
+    choices = [] if start is None else [start]
     if answer.x is not None:
-        orders = []
-        for s in range(meshes):
-            steps = [
-                (float(answer.x[names[s, k, m]]), "FIW".index(k), m)
-                for k in kinds
-                for m in range(microbatches)
-            ]
-            orders.append([Action(s, kinds[k], m) for _, k, m in sorted(_tidy(steps))])
-        found = make("exact", orders, placement, microbatches)
-    if found is None and start is None:
-        raise ScheduleError(f"the solver found no schedule within {time_limit:g} s")
-    choices = [c for c in (found, start) if c is not None]
-    timed = [(_value(c, costs, weight_fraction, measure), n) for n, c in enumerate(choices)]
-    value, n = min(timed)
+        orders = problem.orders(answer.x)
+        choices.append(make(name, orders, placement, microbatches, graph=graph))
+    if not choices:
+        raise _nothing_found(answer, time_limit)
+    values = [_value(c, costs, weight_fraction, measure) for c in choices]
+    # Rounding keeps noise in the last digits from choosing between equals.
+    n = min(range(len(choices)), key=lambda n: round(values[n], 9))
+    value = values[n]
     bound = min(bound, value)
     return Exact(choices[n], value, bound, measure, value - bound <= 1e-6 * max(value, 1e-12))
 
 
-def _tidy(steps: list[tuple[float, int, int]]) -> list[tuple[float, int, int]]:
-    # The solver's times are off in the last digits, which must not swap actions of no duration.
-    return [(round(t, 6), k, m) for t, k, m in steps]
+def _solve(problem: OrderProblem, time_limit: float) -> Any:
+    import numpy as np
+    from scipy.optimize import Bounds, LinearConstraint, milp
+    from scipy.sparse import csr_matrix
+
+    data: list[float] = []
+    rows: list[int] = []
+    columns: list[int] = []
+    for n, row in enumerate(problem.rows):
+        for column, value in row.terms.items():
+            data.append(value)
+            rows.append(n)
+            columns.append(column)
+    width = len(problem.low)
+    matrix = csr_matrix((data, (rows, columns)), shape=(len(problem.rows), width))
+    integrality: NDArray[Any] = np.zeros(width)
+    integrality[problem.starts : problem.objective] = 1
+    goal: NDArray[Any] = np.zeros(width)
+    goal[problem.objective] = 1.0
+    low = np.array([row.low for row in problem.rows])
+    return milp(
+        goal,
+        constraints=LinearConstraint(matrix, low, np.inf),
+        integrality=integrality,
+        bounds=Bounds(np.array(problem.low), np.array(problem.high)),
+        options={"time_limit": time_limit, "mip_rel_gap": 1e-7},
+    )
+
+
+def _suits(
+    start: Schedule,
+    frame: Schedule,
+    split: bool,
+    peaks: Sequence[float],
+    limits: Sequence[float],
+) -> None:
+    """A schedule that breaks a rule of the search would cut off the ones that keep it."""
+    whole = any(a.kind == "B" for _, _, a in start.actions())
+    reason = ""
+    if start.placement.mesh_of != frame.placement.mesh_of:
+        reason = "its stages are on other meshes"
+    elif start.microbatches != frame.microbatches or start.only is not None:
+        reason = f"not all of its stages run {frame.microbatches} microbatches"
+    elif whole == split:
+        reason = f"its backwards are {'whole' if whole else 'split'}"
+    elif start.graph != frame.graph:
+        reason = "its stages feed each other differently"
+    elif any(peak > limit + 1e-9 for peak, limit in zip(peaks, limits, strict=True)):
+        reason = f"it holds up to {max(peaks):g} microbatches of activations"
+    if reason:
+        message = f"schedule '{start.name}' cannot start the exact search: {reason}"
+        raise ScheduleError(message, [Problem("start", message)])
+
+
+def _serial(flow: Flow) -> float:
+    """The time of everything one by one; no order that never waits in vain takes longer."""
+    work = sum(lane.time for lane in flow.lanes)
+    wires = sum(wire for needs in flow.needs for _, wire in needs)
+    return (work + wires) * flow.microbatches
+
+
+def _ramp(flow: Flow, frame: Schedule) -> float:
+    """The latest time at which some mesh of a best schedule by span need start.
+
+    Along a chain whose first stages are on different meshes, each mesh starts when its first
+    input arrives, as nothing else can come first. Otherwise nothing is known.
+    """
+    first = list(dict.fromkeys(frame.placement.mesh_of))
+    if not frame.graph.is_chain or frame.placement.mesh_of[: len(first)] != tuple(first):
+        return float("inf")
+    heads = flow.heads(1)
+    return max(min(heads[k][0] for k in mates) for mates in flow.mates if mates)
+
+
+def _nothing_found(answer: Any, time_limit: float) -> ScheduleError:
+    if answer.status == 2:
+        message = "no order of the actions keeps to the memory limit"
+        return ScheduleError(message, [Problem("memory", message)])
+    return ScheduleError(f"the solver found no schedule within {time_limit:g} s")
 
 
 def _value(schedule: Schedule, costs: Costs, weight_fraction: float, measure: Measure) -> float:

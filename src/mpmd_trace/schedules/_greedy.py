@@ -8,12 +8,13 @@ the paper's ZB-1p, with 2P of its ZB-2p.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from mpmd_trace.schedules._actions import Action, Kind, Step
+from mpmd_trace.schedules._actions import Action, Kind
 from mpmd_trace.schedules._costs import Costs, Timer, per_stage
 from mpmd_trace.schedules._errors import Problem, ScheduleError
+from mpmd_trace.schedules._result import Simulation
 from mpmd_trace.schedules._schedule import Placement, Schedule, make
 from mpmd_trace.schedules._simulate import simulate
 
@@ -60,19 +61,24 @@ def zb_auto(
     costs = Costs() if costs is None else costs
     limits = limits_of(meshes, memory_limit, 2.0 * meshes)
     best: tuple[tuple[float, float], Schedule] | None = None
-    seen: set[tuple[tuple[Step, ...], ...]] = set()
-    for choices in ALL_CHOICES:
-        schedule = greedy(meshes, microbatches, costs, limits, weight_fraction, choices)
-        if schedule.orders in seen:
-            continue
-        seen.add(schedule.orders)
+    for schedule in greedy_family(meshes, microbatches, costs, limits, weight_fraction):
         result = simulate(schedule, costs, weight_fraction=weight_fraction)
         # Rounding keeps noise in the last digits from choosing between equals.
         score = (round(result.span, 9), round(result.makespan, 9))
         if best is None or score < best[0]:
             best = (score, schedule)
+        if score <= _perfect(result):
+            break
     assert best is not None
     return best[1]
+
+
+def _perfect(result: Simulation) -> tuple[float, float]:
+    """(span, makespan) of a schedule that works all the time from its first input on."""
+    first = result.program.first
+    ramps = [result.starts[i] for i in first[:-1]]
+    spans = [ramp + work for ramp, work in zip(ramps, result.work, strict=True)]
+    return round(result.ideal, 9), round(max(spans), 9)
 
 
 def limits_of(
@@ -97,21 +103,44 @@ def limits_of(
     return limits
 
 
-def greedy(
+def greedy_family(
     meshes: int,
     microbatches: int,
     costs: Costs,
     limits: Sequence[float],
     weight_fraction: float,
-    choices: Choices,
-) -> Schedule:
-    """One run of the heuristic."""
+) -> Iterator[Schedule]:
+    """What the heuristic makes of each of its choices, equal results once."""
     placement = Placement.loop(meshes)
     frame = make("zb-auto", [()] * meshes, placement, microbatches)
-    run = _Run(frame, costs, limits, weight_fraction, choices)
-    run.warm_up()
-    run.steady()
-    return make("zb-auto", run.orders, placement, microbatches)
+    seen: set[bytes] = set()
+    for choices in ALL_CHOICES:
+        run = _Run(frame, costs, limits, weight_fraction, choices)
+        run.warm_up()
+        run.steady()
+        # A mesh has 3 entries per microbatch, so one row ends where the next begins.
+        text = b"".join(run.rows)
+        if text not in seen:
+            seen.add(text)
+            yield make("zb-auto", _actions(run.rows), placement, microbatches)
+
+
+KINDS_IN_ROWS: tuple[Kind, ...] = ("F", "I", "W")
+"""What the numbers in a row stand for; the microbatches of each count up."""
+
+_CODE: dict[Kind, int] = {kind: n for n, kind in enumerate(KINDS_IN_ROWS)}
+
+
+def _actions(rows: Sequence[bytearray]) -> list[list[Action]]:
+    orders: list[list[Action]] = []
+    for mesh, row in enumerate(rows):
+        counts = [0, 0, 0]
+        order: list[Action] = []
+        for code in row:
+            order.append(Action(mesh, KINDS_IN_ROWS[code], counts[code]))
+            counts[code] += 1
+        orders.append(order)
+    return orders
 
 
 class _Run:
@@ -146,7 +175,7 @@ class _Run:
         self.held = [0.0] * self.meshes
         self.bubble = [0.0] * self.meshes
         self.largest_bubble = 0.0
-        self.orders: list[list[Step]] = [[] for _ in range(self.meshes)]
+        self.rows = [bytearray() for _ in range(self.meshes)]
 
     def ready(self, kind: str, i: int) -> float:
         """When the inputs of the next action of a kind are on mesh i."""
@@ -161,14 +190,17 @@ class _Run:
 
     def put(self, kind: Kind, i: int) -> None:
         """Mesh i does its next action of a kind."""
-        start = max(self.clock[i], self.ready(kind, i))
-        if self.orders[i]:
-            self.bubble[i] += start - self.clock[i]
-            self.largest_bubble = max(self.largest_bubble, self.bubble[i])
-        self.clock[i] = start + self.cost[kind][i]
+        now = self.clock[i]
+        start = now if kind == "W" else max(now, self.ready(kind, i))
+        row = self.rows[i]
+        if start > now and row:
+            self.bubble[i] += start - now
+            if self.bubble[i] > self.largest_bubble:
+                self.largest_bubble = self.bubble[i]
+        end = self.clock[i] = start + self.cost[kind][i]
         if kind != "W":
-            self.ends[kind][i].append(self.clock[i])
-        self.orders[i].append(Action(i, kind, self.done[kind][i]))
+            self.ends[kind][i].append(end)
+        row.append(_CODE[kind])
         self.done[kind][i] += 1
         self.held[i] += self.change[kind]
 

@@ -6,17 +6,35 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
+from typing import NamedTuple
 
 from mpmd_trace.schedules._errors import Problem, ScheduleError
 
 
+class Cut(NamedTuple):
+    """What it costs, for a microbatch there and back, to cut between two layers.
+
+    `before` and `after` are times that the stages on the two sides spend on transfers; `link` is how
+    long the busier direction of the link is in use while they compute.
+    """
+
+    before: float = 0.0
+    after: float = 0.0
+    link: float = 0.0
+
+
 @dataclass(frozen=True)
 class Partition:
-    """Contiguous layers per stage: stage s has layers `bounds[s]` to `bounds[s+1] - 1`."""
+    """Contiguous layers per stage: stage s has layers `bounds[s]` to `bounds[s+1] - 1`.
+
+    `costs` are those of the stages: layers, and transfers that they wait for. `links` are how long the
+    link in front of each stage is in use.
+    """
 
     bounds: tuple[int, ...]
     costs: tuple[float, ...]
     memory: tuple[float, ...]
+    links: tuple[float, ...] = ()
 
     @property
     def stages(self) -> tuple[range, ...]:
@@ -25,8 +43,8 @@ class Partition:
 
     @property
     def bottleneck(self) -> float:
-        """The cost of the most expensive stage, in the unit of the layer costs."""
-        return max(self.costs)
+        """The cost of the most expensive stage or link, in the unit of the layer costs."""
+        return max(*self.costs, *self.links) if self.links else max(self.costs)
 
     @property
     def balance(self) -> float:
@@ -42,13 +60,16 @@ def partition_layers(
     layer_memory: Sequence[float] | None = None,
     layer_activations: Sequence[float] | None = None,
     in_flight: Sequence[float] | None = None,
+    cuts: Sequence[Cut] | None = None,
 ) -> Partition:
     """The contiguous split into `meshes` stages whose most expensive stage is cheapest.
 
     Among those, the one with the smallest sum of squared costs, then the earliest cuts. Every
     stage has a layer. With `memory` (a limit, or one per stage), stage s must fit: the sum of its
     `layer_memory` plus `in_flight[s]` times the sum of its `layer_activations`; 1F1B keeps P-s
-    microbatches in flight, the default. Exact, by dynamic programming in O(layers^2 stages).
+    microbatches in flight, the default. With `cuts`, `cuts[i]` says what a cut behind layer i costs:
+    stages pay for the transfers they wait for, and a link can be the bottleneck. Exact, by dynamic
+    programming in O(layers^2 stages).
     """
     layers = len(layer_costs)
     if meshes < 1:
@@ -63,6 +84,12 @@ def partition_layers(
                 raise ScheduleError(f"{what}[{n}] is {v}; it must be a number, 0 or more")
         if values is not None and len(values) != layers:
             raise ScheduleError(f"{what} has {len(values)} entries for {layers} layers")
+    if cuts is not None:
+        if len(cuts) != layers - 1:
+            raise ScheduleError(f"cuts has {len(cuts)} entries for {layers - 1} places between layers")
+        for n, one in enumerate(cuts):
+            if not all(0 <= v < math.inf for v in one):
+                raise ScheduleError(f"cuts[{n}] is {tuple(one)}; it must be numbers, 0 or more")
     limits: list[float | None] = (
         [memory] * meshes if memory is None or isinstance(memory, (int, float)) else [*memory]
     )
@@ -75,6 +102,12 @@ def partition_layers(
     cost = _sums(layer_costs)
     fixed = _sums(layer_memory or [0.0] * layers)
     moving = _sums(layer_activations or [0.0] * layers)
+
+    # The cut in front of each layer; there is none at the ends.
+    ends = [Cut(), *(cuts or [Cut()] * (layers - 1)), Cut()]
+
+    def spent(a: int, b: int) -> float:
+        return cost[b] - cost[a] + ends[a].after + ends[b].before
 
     def held(stage: int, a: int, b: int) -> float:
         return fixed[b] - fixed[a] + flight[stage] * (moving[b] - moving[a])
@@ -89,9 +122,10 @@ def partition_layers(
         after = [math.inf] * (layers + 1)
         for b in range(s + 1, layers - (meshes - s - 1) + 1):
             for a in range(b - 1, s - 1, -1):
-                here = cost[b] - cost[a]
-                if here >= after[b]:
+                # Only what grows with the layers may end the loop.
+                if cost[b] - cost[a] >= after[b]:
                     break
+                here = max(spent(a, b), ends[a].link)
                 if best[a] < math.inf and fits(s, a, b):
                     after[b] = min(after[b], max(best[a], here))
         best = after
@@ -101,31 +135,34 @@ def partition_layers(
 
     slack = bottleneck * (1 + 1e-12)
     squares = [0.0] + [math.inf] * layers
-    cuts: list[list[int]] = []
+    chosen: list[list[int]] = []
     for s in range(meshes):
         after = [math.inf] * (layers + 1)
         cut = [-1] * (layers + 1)
         for b in range(s + 1, layers - (meshes - s - 1) + 1):
             for a in range(b - 1, s - 1, -1):
-                here = cost[b] - cost[a]
-                if here > slack:
+                if cost[b] - cost[a] > slack:
                     break
+                here = spent(a, b)
+                if max(here, ends[a].link) > slack:
+                    continue
                 # `<=` prefers the earlier cut among equals.
                 if (fits(s, a, b) and squares[a] + here * here <= after[b] < math.inf) or (
                     after[b] == math.inf and squares[a] < math.inf and fits(s, a, b)
                 ):
                     after[b], cut[b] = squares[a] + here * here, a
         squares = after
-        cuts.append(cut)
+        chosen.append(cut)
     bounds = [layers]
-    for cut in reversed(cuts):
-        bounds.append(cut[bounds[-1]])
+    for row in reversed(chosen):
+        bounds.append(row[bounds[-1]])
     bounds.reverse()
     pairs = list(pairwise(bounds))
     return Partition(
         tuple(bounds),
-        tuple(cost[b] - cost[a] for a, b in pairs),
+        tuple(spent(a, b) for a, b in pairs),
         tuple(held(s, a, b) for s, (a, b) in enumerate(pairs)),
+        tuple(ends[a].link for a, _ in pairs) if cuts else (),
     )
 
 

@@ -6,13 +6,14 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mpmd_trace.schedules._costs import Costs, Timer
+from mpmd_trace.schedules._costs import Costs
 from mpmd_trace.schedules._errors import Problem, ScheduleError, ScheduleWarning
 from mpmd_trace.schedules._exact import Exact, Measure, binaries, solve_exact
-from mpmd_trace.schedules._greedy import ALL_CHOICES, greedy, limits_of
+from mpmd_trace.schedules._greedy import greedy_family, limits_of
+from mpmd_trace.schedules._order_problem import Flow
 from mpmd_trace.schedules._registry import ENTRIES, find_entry, get_schedule
 from mpmd_trace.schedules._result import Simulation
-from mpmd_trace.schedules._schedule import Placement, Schedule, make
+from mpmd_trace.schedules._schedule import Placement, Schedule
 from mpmd_trace.schedules._simulate import simulate
 
 NOT_SEARCHED = ("none", "zb-auto", "parallel-pipelines-with-wrap-around")
@@ -42,8 +43,9 @@ class Candidate:
 class SearchResult:
     """The best schedule, all candidates from best to worst, and a bound.
 
-    `lower_bound` is a time (by `measure`) that no schedule of this kind beats: proved by the
-    exact solver where `exact` is given, else from the work and the ramps alone.
+    `lower_bound` is a time (by `measure`) that no schedule beats whose stages are where the best
+    one has them: proved by the exact solver where `exact` is given, else from the work and the
+    ramps alone.
     """
 
     best: Candidate
@@ -103,12 +105,8 @@ def search(
             refused.append(str(error))
     if names is None and 1 in chunks:
         own = limits or [2.0 * meshes] * meshes
-        seen: set[object] = set()
-        for choice in ALL_CHOICES:
-            schedule = greedy(meshes, microbatches, costs, own, weight_fraction, choice)
-            if schedule.orders not in seen:
-                seen.add(schedule.orders)
-                consider(schedule, 1)
+        for schedule in greedy_family(meshes, microbatches, costs, own, weight_fraction):
+            consider(schedule, 1)
     if not candidates:
         reason = f": {refused[0]}" if refused else ""
         raise ScheduleError(f"no schedule suits {meshes} meshes and {microbatches} "
@@ -121,18 +119,21 @@ def search(
                 round(other, 9))
 
     candidates.sort(key=rank)
-    solved: Exact | None = None
-    if exact or (exact is None and names is None and 1 in chunks
-                 and binaries(meshes, microbatches) <= EXACT_UP_TO):
-        start = next((c.schedule for c in candidates if c.fits and _splits(c)), None)
-        limit = None if limits is None else min(limits)
-        solved = solve_exact(
-            meshes, microbatches, costs, limit, weight_fraction=weight_fraction,
-            measure=measure, start=start, time_limit=time_limit,
-        )
-        if solved.schedule is not start:
-            consider(solved.schedule, 1)
-            candidates.sort(key=rank)
+    solved: dict[tuple[int, ...], Exact] = {}
+    if exact is not False and (exact or (names is None and not costs.actions)):
+        for placement, v in _placements(meshes, chunks):
+            if not exact and binaries(meshes, microbatches, placement) > EXACT_UP_TO:
+                continue
+            start = next((c.schedule for c in candidates if c.fits and _splits(c, placement)), None)
+            found = solve_exact(
+                meshes, microbatches, costs, limits, placement=placement,
+                weight_fraction=weight_fraction, measure=measure, start=start,
+                time_limit=time_limit,
+            )
+            solved[placement.mesh_of] = found
+            if found.schedule is not start:
+                consider(found.schedule, v)
+        candidates.sort(key=rank)
     best = candidates[0]
     if not best.fits:
         lowest = min(candidates, key=lambda c: max(c.result.peak_activations))
@@ -141,10 +142,20 @@ def search(
             f"limit; {lowest.name} comes closest with {max(lowest.result.peak_activations):g}"
         )
         raise ScheduleError(message, [Problem("memory", message)])
-    bound = _bound(meshes, microbatches, costs, measure, max(chunks))
-    if solved is not None and best.chunks == 1:
-        bound = max(bound, solved.lower_bound)
-    return SearchResult(best, tuple(candidates), measure, bound, solved)
+    proof = solved.get(best.schedule.placement.mesh_of)
+    if proof is not None and not _covers(proof, best, costs):
+        proof = None
+    bound = _bound(best, costs, measure) if proof is None else proof.lower_bound
+    return SearchResult(best, tuple(candidates), measure, bound, proof)
+
+
+def _placements(meshes: int, chunks: Sequence[int]) -> list[tuple[Placement, int]]:
+    """Where the stages can be, with so many of them on each mesh: in a loop, or two in a V."""
+    out: dict[tuple[int, ...], tuple[Placement, int]] = {}
+    for v in chunks:
+        for placement in [Placement.loop(meshes, v), *([Placement.v(meshes)] if v == 2 else [])]:
+            out.setdefault(placement.mesh_of, (placement, v))
+    return list(out.values())
 
 
 def _library(
@@ -182,28 +193,42 @@ def _library(
     return out
 
 
-def _splits(candidate: Candidate) -> bool:
-    """Whether the exact model covers the schedule: one stage per mesh and split backwards."""
+def _splits(candidate: Candidate, placement: Placement) -> bool:
+    """Whether the exact search over these stages includes the schedule."""
     schedule = candidate.schedule
     whole = any(a.kind == "B" for _, _, a in schedule.actions())
-    return schedule.stages == schedule.meshes and not whole
+    return (
+        schedule.placement.mesh_of == placement.mesh_of
+        and schedule.only is None
+        and schedule.graph.is_chain
+        and not whole
+    )
 
 
-def _bound(meshes: int, microbatches: int, costs: Costs, measure: Measure, chunks: int) -> float:
-    """A mesh cannot finish before its first input arrives, all its work, and the way back.
+def _covers(proof: Exact, best: Candidate, costs: Costs) -> bool:
+    """Whether the bound of the exact search, with split backwards, holds for the best, too.
 
-    With several chunks only the first and last chunk's way counts.
+    It does unless whole backwards, or fused blocks, take less time than their parts.
     """
-    frame = make("bound", [()] * meshes, Placement.loop(meshes), microbatches)
-    timer = Timer(frame, costs)
-    best = 0.0
-    for s in range(meshes):
-        work = sum(timer.table[k][s] for k in ("F", "I", "W")) * microbatches
-        head = tail = 0.0
-        if measure == "makespan" and chunks == 1:
-            for p in range(s):
-                head += timer.table["F"][p] + costs.delay(p, p + 1)
-            # After its last input-gradient a mesh may still have weight-gradients to run, so the
-            # way back to mesh 0 counts only as far as those do not cover it: not at all here.
-        best = max(best, head + work + tail)
-    return best
+    schedule = best.schedule
+    if schedule is proof.schedule:
+        return True
+    cheaper = costs.backward is not None or costs.fused is not None
+    return schedule.only is None and schedule.graph.is_chain and not cheaper
+
+
+def _bound(best: Candidate, costs: Costs, measure: Measure) -> float:
+    """A mesh cannot finish before its first input arrives and all its work is done.
+
+    After its last input-gradient a mesh may still have weight-gradients to run, so the way back to
+    mesh 0 counts only as far as those do not cover it: not at all here.
+    """
+    schedule = best.schedule
+    if schedule.only is not None or schedule.graph.entry is not None or costs.actions:
+        return min(best.result.ideal, max(best.result.busy))
+    floors = [Flow(schedule, costs, split=True).floor(measure == "span")]
+    if costs.backward is not None:
+        floors.append(Flow(schedule, costs, split=False).floor(measure == "span"))
+    if costs.fused is not None:
+        floors.append(max(best.result.busy))
+    return min(floors)

@@ -1,0 +1,66 @@
+"""How much work schedules take: counted, not timed, but for one promise of the simulator."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from mpmd_trace.schedules import Costs, get_schedule, search, simulate, zb_auto
+from mpmd_trace.schedules import _greedy as greedy
+
+
+def count_runs(monkeypatch: pytest.MonkeyPatch) -> list[greedy.Choices]:
+    runs: list[greedy.Choices] = []
+    steady = greedy._Run.steady
+
+    def counted(self: greedy._Run) -> None:
+        runs.append(self.choices)
+        steady(self)
+
+    monkeypatch.setattr(greedy._Run, "steady", counted)
+    return runs
+
+
+def test_the_greedy_family_stops_at_a_perfect_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = count_runs(monkeypatch)
+    perfect = simulate(zb_auto(4, 16))
+    assert perfect.bubble_span == 0 and len(runs) == 1
+    runs.clear()
+    assert simulate(zb_auto(4, 16, memory_limit=4)).bubble_span > 0
+    assert runs == list(greedy.ALL_CHOICES)
+
+
+def test_equal_schedules_of_the_greedy_family_are_played_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    played: list[object] = []
+    play = greedy.simulate
+
+    def counted(schedule, *args, **options):  # type: ignore[no-untyped-def]
+        played.append(schedule.orders)
+        return play(schedule, *args, **options)
+
+    monkeypatch.setattr(greedy, "simulate", counted)
+    zb_auto(4, 12, memory_limit=4)
+    assert len(played) == len(set(played)) < len(greedy.ALL_CHOICES)
+
+
+def test_ten_thousand_actions_take_well_under_a_second() -> None:
+    schedule = get_schedule("interleaved-1f1b", 16, 80, chunks=4)
+    assert len(schedule) > 10_000
+    begin = time.process_time()
+    result = simulate(schedule, Costs(latency=0.1, bandwidth=3.0, size=1.0))
+    assert result.makespan >= result.span > 0 and max(result.peak_activations) > 0
+    assert time.process_time() - begin < 1.0
+
+
+def test_search_of_a_large_pipeline_does_not_try_to_solve_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def never(*_: object) -> None:
+        raise AssertionError("the solver ran")
+
+    monkeypatch.setattr("mpmd_trace.schedules._exact._solve", never)
+    found = search(meshes=6, microbatches=12, chunks=(1, 2))
+    assert found.exact is None and found.best.result.makespan == 38.5 == found.lower_bound
