@@ -413,22 +413,26 @@ class Block:
 
     def append(self, op: Op) -> Op:
         """Put `op` at the end."""
-        op._detach()
+        if op.block is not None:
+            op.block._remove(op)
         self._insert(op, self._last, None)
         return op
 
     def insert_front(self, op: Op) -> Op:
-        op._detach()
+        if op.block is not None:
+            op.block._remove(op)
         self._insert(op, None, self._first)
         return op
 
     def insert_before(self, anchor: Op, op: Op) -> Op:
-        op._detach()
+        if op.block is not None:
+            op.block._remove(op)
         self._insert(op, anchor._prev, anchor)
         return op
 
     def insert_after(self, anchor: Op, op: Op) -> Op:
-        op._detach()
+        if op.block is not None:
+            op.block._remove(op)
         self._insert(op, anchor, anchor._next)
         return op
 

@@ -119,7 +119,7 @@ def is_removable(op: Op) -> bool:
         return False
     if not name.startswith(_KNOWN_DIALECTS) and name not in _PURE_ELSEWHERE:
         return False
-    return all(_nested(region, pure=False) for region in op.regions)
+    return not op.regions or all(_nested(region, pure=False) for region in op.regions)
 
 
 def is_pure(op: Op) -> bool:
@@ -133,7 +133,7 @@ def is_pure(op: Op) -> bool:
         return False
     if name.startswith("stablehlo.") and _is_dynamic(op):
         return False
-    return all(_nested(region, pure=True) for region in op.regions)
+    return not op.regions or all(_nested(region, pure=True) for region in op.regions)
 
 
 def trivially_dead(op: Op) -> bool:

@@ -103,8 +103,16 @@ class Value:
         """Redirect every use to `other`; their order in its list is reversed, as in MLIR."""
         if other is self:
             return
-        while self._first is not None:
-            self._first.set(other)
+        use, self._first = self._first, None
+        while use is not None:
+            following = use.next
+            use.value = other
+            use.prev = None
+            use.next = first = other._first
+            if first is not None:
+                first.prev = use
+            other._first = use
+            use = following
 
     def replace_uses_if(self, other: Value, accept: Callable[[Use], bool]) -> None:
         """Redirect the uses that `accept`, visited newest first."""
