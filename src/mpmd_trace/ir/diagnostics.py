@@ -67,6 +67,7 @@ class Diagnostics:
     def __init__(self) -> None:
         self.found: list[Diagnostic] = []
         self.failed = False
+        self._said: set[str] = set()
 
     def __iter__(self) -> Iterator[Diagnostic]:
         return iter(self.found)
@@ -100,6 +101,12 @@ class Diagnostics:
         self, where: Op | Value | Location | None, message: str, notes: Sequence[Note] = ()
     ) -> None:
         self.emit("warning", where, message, notes)
+
+    def warn_once(self, kind: str, where: Op | Value | Location | None, message: str) -> None:
+        """Warn unless a warning of this kind has been recorded here before, for whatever op."""
+        if kind not in self._said:
+            self._said.add(kind)
+            self.warning(where, message)
 
     def remark(
         self, where: Op | Value | Location | None, message: str, notes: Sequence[Note] = ()

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
-from ..ir.diagnostics import Diagnostics
+from ..ir.diagnostics import Diagnostics, PassFailed
 from ..ir.ops import FuncOp, Module
 
 __all__ = ["FunctionPass", "Pass", "Pipeline", "option"]
@@ -87,7 +87,11 @@ class FunctionPass(Pass):
                 continue
             if self.entry_only and not function.is_entry_point:
                 continue
-            changed = self.run_on_function(function, module, diagnostics) or changed
+            try:
+                changed = self.run_on_function(function, module, diagnostics) or changed
+            except PassFailed:  # what is wrong with the other functions is worth knowing, too
+                diagnostics.fail()
+                changed = True
         return changed
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:

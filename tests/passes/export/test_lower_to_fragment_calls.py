@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from mpmd_trace.ir.attributes import UNIT
 from mpmd_trace.ir.ops import FragmentCallOp
 from util import check, diagnostics, run
 
@@ -141,6 +142,16 @@ OPS = ["sine", "cosine", "tanh", "negate", "abs", "exponential"]
             ],
         ),
         ("", [("", 'mpmd.inferred_by = ["uniquify"]', "")], ["p0_inferred.main"]),
+        # What 64 bits cannot hold is no number, but part of the name; nor is one with a plus.
+        (
+            "",
+            [
+                ('"f_2", "f_9223372036854775807"', "", ""),
+                ('"f_2", "f_9223372036854775808"', "", ""),
+                ('"f_2", "f_+3"', "", ""),
+            ],
+            ["p0_f_2:9223372036854775807.main", "p1_f_2....main", "p2_f_2....main"],
+        ),
     ],
 )
 def test_names(module: str, members: list[tuple[str, str, str]], expected: list[str]) -> None:
@@ -270,6 +281,12 @@ def test_equal_bodies_of_many_microbatches_are_compared_by_identity() -> None:
     """Fragments that share one body object and those with equal ones end in one group."""
     text = "".join(fragment(f"%f{i}", '"f"') for i in range(4))
     assert set(names(text)) == {"p0_f.main"}
+
+
+def test_the_mark_of_a_recomputation_is_a_unit_whatever_it_was() -> None:
+    lowered = run(program(fragment("%a", '"f"', attrs='remat = "x", split_keep_transferred')), PASS, "")
+    (call,) = [op for op in lowered.main.body if isinstance(op, FragmentCallOp)]
+    assert call.attrs == {"remat": UNIT}
 
 
 def test_sharing_across_shardings_on_request() -> None:

@@ -1,7 +1,7 @@
 """mpmd-map-input-output-to-mesh"""
 
 import pytest
-from import_programs import check, diagnostics, run
+from import_programs import PRELUDE, check, diagnostics, run
 
 from mpmd_trace.ir.diagnostics import MpmdError
 
@@ -68,16 +68,39 @@ def test_the_attribute_stays_when_the_type_says_nothing() -> None:
     )
 
 
-def test_a_different_memory_kind_is_a_warning() -> None:
+def test_unknown_meshes_are_reported_where_the_value_is_and_for_every_entry_point() -> None:
+    one = """
+        func.func @main(%a: !T,
+                        %b: !T) -> (!T, !T {jax.result_info = "loss"}) attributes {topology = #topo} {
+          %0 = stablehlo.add %a, %b : !T
+          return %a, %0 : !T, !T
+        }
+        """
+    both = one + one.replace("@main", "@other")
+    for options, marker in (
+        ("input-assignment=1@nowhere", "%b: !T) ->"),
+        ("output-assignment=0@nowhere", "%a: !T,"),
+        ("output-assignment=1@nowhere", '"loss"'),
+        ("input-assignment=1@nowhere output-assignment=0@neither", "%b: !T) ->"),
+    ):
+        lines = [n for n, line in enumerate((PRELUDE + both).splitlines(), 1) if marker in line]
+        ok, found = diagnostics(both, f"{PASS}{{{options}}}")
+        assert not ok
+        if marker == '"loss"':  # a result that has a name is reported under it
+            assert [str(d.location) for d in found] == ['"loss"', '"loss"']
+        else:
+            assert [d.location.file[1] for d in found if d.location.file is not None] == lines
+
+
+def test_a_different_memory_kind_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     ok, found = diagnostics(
         """
         func.func @main(%a: !T {mhlo.memory_kind = "device"}) attributes {topology = #topo} { return }
         """,
         PASS + "{input-assignment=0@p1#pinned_host}",
     )
-    assert ok
-    assert [d.severity for d in found] == ["warning"]
-    assert "input 0 of @main" in found[0].message
+    assert ok and not found
+    assert "input 0 of @main is assigned to memory kind \"pinned_host\"" in caplog.text
 
 
 def test_private_functions_are_left_alone() -> None:

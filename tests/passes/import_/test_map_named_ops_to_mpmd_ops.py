@@ -90,10 +90,9 @@ def test_every_unassigned_computation_is_reported() -> None:
     assert "add 'f@MESH' to the name-to-mesh assignment" in found[0].message
 
 
-def test_a_memory_kind_of_a_computation_is_ignored_with_a_warning() -> None:
-    ok, found = diagnostics(F, spec("f@p0#device,g@p0"))
-    assert ok
-    assert [d.severity for d in found] == ["warning"]
+def test_a_memory_kind_of_a_computation_is_ignored_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    assert diagnostics(F, spec("f@p0#device,g@p0")) == (True, [])
+    assert "named computation 'f' is assigned to \"p0#device\"" in caplog.text
 
 
 def test_unknown_meshes() -> None:

@@ -79,9 +79,19 @@ def test_a_rule_against_the_data_flow_is_skipped_with_the_path(caplog: pytest.Lo
 
 def test_two_fragments_of_one_name_are_an_error() -> None:
     text = THREE.replace('"j"', '"k"')
-    with pytest.raises(MpmdError, match="two fragments are called") as caught:
+    with pytest.raises(MpmdError, match=r"two fragments are called .* \(-:\d+:\d+ and -:\d+:\d+\)") as caught:
         run_passes(parse(S + text), f"mpmd-rule-based-schedule{{rules={rule('i', 'k')}}}")
-    assert [n.message for n in caught.value.diagnostics[0].notes] == ["the first", "the second"]
+    assert not caught.value.diagnostics[0].notes  # -verify-diagnostics counts notes, and the reference has none
+
+
+def test_every_fragment_that_repeats_a_name_is_an_error_in_every_function() -> None:
+    one = THREE.replace('"j"', '"k"').replace('"i"', '"k"')
+    with pytest.raises(MpmdError) as caught:
+        run_passes(parse(S + one + one.replace("@main", "@other")), "mpmd-rule-based-schedule")
+    named = [d.message.partition(" (")[0] for d in caught.value.diagnostics]
+    assert named == [f"two fragments are called {info('k')}"] * 4
+    lines = [d.location.file[1] for d in caught.value.diagnostics if d.location.file is not None]
+    assert lines[0] == lines[1] < lines[2] == lines[3]
 
 
 def test_rules_can_leave_control_operands() -> None:

@@ -79,6 +79,19 @@ def test_sub_axes_are_cut_with_a_warning() -> None:
     succeeded, found = diagnostics(before, PASS, MORE)
     assert succeeded
     assert [d.severity for d in found] == ["warning", "warning"]
+    again = before[before.index("func.func") : before.rindex("}")].replace("@main", "@other")
+    _, found = diagnostics(before[: before.rindex("}")] + again + "}", PASS, MORE)
+    assert [d.severity for d in found] == ["warning", "warning"], "once for all functions"
+
+
+def test_a_returned_argument_is_cut_like_the_result() -> None:
+    before = around(
+        f"""%a: !s {sharding('[{"e"}, {?}]')}""",
+        f"""!s {sharding('[{}, {"d":(1)2}]')}, !s {sharding('[{"e"}, {}]')}""",
+        "return %a, %a : !s, !s",
+    )
+    after = before.replace('@mesh, [{"e"}, {?}]', "@mesh, [{}, {}]")
+    check(before, PASS, after, MORE)
 
 
 def test_only_the_last_transfer_of_a_chain_changes() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from util import check, diagnostics
+from mpmd_trace.ir.ops import FragmentOp
+from util import check, diagnostics, run
 
 PASS = "mpmd-extract-reshards-from-inter-mesh-transfers"
 PRELUDE = """
@@ -60,6 +61,7 @@ TYPES = "\n".join(PRELUDE.splitlines()[:3])
 D = '<@mesh2, [{"d"}, {}]>'
 E = '<@mesh2, [{}, {"e"}]>'
 DE = '<@mesh2, [{"d", "e"}, {}]>'
+UNREDUCED = '<@mesh2, [{}, {}], unreduced={"d"}>'
 
 
 def given(sharding: str) -> str:
@@ -129,6 +131,21 @@ def test_resharding_warns_once() -> None:
     succeeded, found = diagnostics(around(body, arg(D), "!b, !b"), PASS, TYPES)
     assert succeeded
     assert [d.severity for d in found] == ["warning"]
+    one = around(body, arg(D), "!b, !b")
+    end = one.rindex("}")
+    both = one[:end] + one[one.index("func.func") : end].replace("@main", "@other") + "}"
+    _, found = diagnostics(both, PASS, TYPES)
+    assert [d.severity for d in found] == ["warning"], "once for all functions"
+
+
+def test_what_becomes_unreduced_is_resharded() -> None:
+    """An absent sharding is the same as no axes and no unreduced axes; the reference overlooks the latter."""
+    for source, target in (("", UNREDUCED), (UNREDUCED, "")):
+        argument = arg(source) if source else "%p: !a"
+        attributes = given(target) if target else ""
+        text = around(f"%t = mpmd.transfer {attributes} %p : (!a) -> !b\nreturn %t : !b", argument)
+        module = run(text, PASS, TYPES)
+        assert [op.origin for op in module.walk() if isinstance(op, FragmentOp)] == [()]
 
 
 def test_functions_of_one_mesh_are_an_error() -> None:

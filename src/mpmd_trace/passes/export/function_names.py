@@ -78,12 +78,19 @@ def _member_name(op: FragmentOp, forward_only: bool) -> str:
     return "_".join(parts)
 
 
+def _split(name: str) -> tuple[str, int | None]:
+    """`block_7` is `block` and 7; a number that 64 bits cannot hold is part of the name."""
+    match = _COUNTED.fullmatch(name)
+    if match is None or not -(2**63) <= (number := int(match.group(2))) < 2**63:
+        return name, None
+    return match.group(1), number
+
+
 def _frequent_name(origins: Sequence[UserOriginAttr]) -> str:
     """The name that most origins share, with the range of the numbers behind it."""
     heads: dict[str, list[int | None]] = {}
     for origin in origins:
-        match = _COUNTED.fullmatch(origin.name)
-        head, number = (match.group(1), int(match.group(2))) if match else (origin.name, None)
+        head, number = _split(origin.name)
         heads.setdefault(head, []).append(number)
     head = min(heads, key=lambda h: (-len(heads[h]), h.encode("utf-8", "surrogateescape")))
     numbers = sorted({n for n in heads[head] if n is not None})

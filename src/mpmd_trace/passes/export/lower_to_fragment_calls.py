@@ -11,6 +11,7 @@ from collections.abc import Hashable
 from typing import ClassVar, cast
 
 from ...ir.attributes import (
+    UNIT,
     ArrayAttr,
     Attribute,
     DictAttr,
@@ -213,7 +214,7 @@ def _replace_by_call(op: FragmentOp, group: _Group) -> None:
         "mesh_name": op.props["mesh_name"],
         "origin": op.props.get("origin", ArrayAttr.get(())),
     }
-    attrs = {"remat": op.attrs["remat"]} if "remat" in op.attrs else {}
+    attrs: dict[str, Attribute] = {"remat": UNIT} if "remat" in op.attrs else {}
     call = make_op(
         "mpmd.fragment_call",
         op.operands,

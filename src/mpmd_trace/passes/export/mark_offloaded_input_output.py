@@ -9,8 +9,8 @@ import dataclasses
 from typing import ClassVar
 
 from ...ir.attributes import Attribute
-from ...ir.core import BlockArg, OpResult, Value
-from ...ir.diagnostics import Diagnostics, Note
+from ...ir.core import BlockArg, Op, OpResult, Value
+from ...ir.diagnostics import Diagnostics
 from ...ir.ops import FragmentOp, FuncOp, Module
 from ..base import FunctionPass
 from .host_memory import HostMemory
@@ -84,6 +84,11 @@ def _shown(kind: Attribute | None) -> str:
     return "no memory kind (device)" if kind is None else f"memory kind {kind.text}"
 
 
+def _named(op: Op) -> str:
+    """`func.return (file:line:column)`; in the message because the reference attaches no notes."""
+    return op.name if op.loc.resolved == "unknown" else f"{op.name} ({op.loc})"
+
+
 class _Check:
     """Compares the signature of a function with the fragments that read arguments or make results."""
 
@@ -114,13 +119,9 @@ class _Check:
                         arg,
                         f"the users of argument {i} of @{self.function.sym_name} expect it in different "
                         f"memories: "
-                        f"{first.owner.name} wants {_shown(common)}, {use.owner.name} wants {_shown(kind)}; "
-                        f"one buffer is in one place, so use the same memory kind everywhere or copy the "
-                        f"value",
-                        [
-                            Note(f"{first.owner.name} is here", first.owner.loc),
-                            Note(f"{use.owner.name} is here", use.owner.loc),
-                        ],
+                        f"{_named(first.owner)} wants {_shown(common)}, {_named(use.owner)} wants "
+                        f"{_shown(kind)}; one buffer is in one place, so use the same memory kind everywhere "
+                        f"or copy the value",
                     )
                     self.diagnostics.fail()
             given = memory_kind(self.arg_attrs[i])

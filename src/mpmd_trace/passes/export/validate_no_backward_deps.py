@@ -43,11 +43,15 @@ class ValidateNoBackwardDeps(FunctionPass):
                 )
                 diagnostics.fail()
             return False
+        reported: set[tuple[str, str]] = set()  # once for two functions, however often one calls the other
         for op in calls:
             for value in op.operands:
                 producer = _producer(value)
                 if producer is None or producer.mesh == op.mesh or before(producer.mesh, op.mesh):
                     continue
+                if (producer.callee, op.callee) in reported:
+                    continue
+                reported.add((producer.callee, op.callee))
                 diagnostics.emit(
                     "error" if self.fail_on_backward_deps else "warning",
                     op,

@@ -111,7 +111,9 @@ def enclosing_function(op: Op) -> FuncOp:
     return found
 
 
-def check_mesh(function: FuncOp, mesh: str, where: Op, why: str, diagnostics: Diagnostics) -> None:
+def check_mesh(
+    function: FuncOp, mesh: str, where: Op | Value | Location, why: str, diagnostics: Diagnostics
+) -> None:
     """Raise (after the diagnostic) unless the topology of the function has a mesh of that name."""
     topology = function.topology
     if topology is None or mesh not in topology.meshes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -16,6 +17,8 @@ from ..greedy import walk_mutable
 from .assignments import Target, parse_name_assignment
 
 __all__ = ["InlineNestedUserExposedOps"]
+
+log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,10 +147,13 @@ class _Inliner:
             )
             self.diagnostics.fail()
         elif inner.memory_kind is not None:
-            self.diagnostics.warning(
-                op,
-                f"named tensor '{name}' is assigned to memory kind {quote(inner.memory_kind)}, which has "
-                f"no effect inside of the named computation '{parent.origin.name}'",
+            log.warning(
+                "%snamed tensor '%s' is assigned to memory kind %s, which has no effect inside of the named "
+                "computation '%s'",
+                op.loc.prefix,
+                name,
+                quote(inner.memory_kind),
+                parent.origin.name,
             )
 
 

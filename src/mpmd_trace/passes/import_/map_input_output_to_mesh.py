@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from typing import ClassVar
 
 from ...ir.attributes import DictAttr, StringAttr, quote
@@ -15,6 +16,8 @@ from .assignments import Target, parse_index_assignment
 from .building_blocks import check_mesh, on_mesh, redirect_other_uses, result_location
 
 __all__ = ["MapInputOutputToMesh"]
+
+log = logging.getLogger(__name__)
 
 _MEMORY_KIND = "mhlo.memory_kind"
 
@@ -67,7 +70,7 @@ class MapInputOutputToMesh(FunctionPass):
             function.body.insert_before(returning, assign)
             returning.set_operand(index, assign.result)
         function.refresh_type()
-        _drop_memory_kind_attributes(function, diagnostics)
+        _drop_memory_kind_attributes(function)
         return bool(inputs or outputs)
 
 
@@ -96,11 +99,13 @@ def _check(
     if problems:
         raise diagnostics.fatal(function, problems[-1])
     for index, target in sorted(assignment.items()):
-        where = f"{what} {index} of @{function.sym_name}"
-        check_mesh(function, target.mesh_name, function, where, diagnostics)
+        where = function.body.args[index].location if what == "input" else result_location(function, index)
+        check_mesh(
+            function, target.mesh_name, where, f"{what} {index} of @{function.sym_name}", diagnostics
+        )
 
 
-def _drop_memory_kind_attributes(function: FuncOp, diagnostics: Diagnostics) -> None:
+def _drop_memory_kind_attributes(function: FuncOp) -> None:
     """Where the type says the memory kind, the attribute does not repeat it."""
 
     def drop(what: str, dicts: list[DictAttr], types: tuple[Type, ...]) -> list[DictAttr]:
@@ -111,10 +116,15 @@ def _drop_memory_kind_attributes(function: FuncOp, diagnostics: Diagnostics) -> 
                 kept.append(entries)
                 continue
             if not isinstance(said, StringAttr) or said.value != type_.memory_kind:
-                diagnostics.warning(
-                    function,
-                    f"{what} {i} of @{function.sym_name} is assigned to memory kind "
-                    f"{quote(type_.memory_kind)}, which replaces its attribute {_MEMORY_KIND} = {said}",
+                log.warning(
+                    "%s%s %d of @%s is assigned to memory kind %s, which replaces its attribute %s = %s",
+                    function.loc.prefix,
+                    what,
+                    i,
+                    function.sym_name,
+                    quote(type_.memory_kind),
+                    _MEMORY_KIND,
+                    said,
                 )
             kept.append(entries.without(_MEMORY_KIND))
         return kept

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -27,6 +28,8 @@ from .assignments import Target, parse_name_assignment
 from .building_blocks import check_mesh, enclosing_function, on_mesh
 
 __all__ = ["MapNamedOpsToMpmdOps"]
+
+log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,10 +81,13 @@ def _map_computation(
         return False
     mesh = target.mesh_name
     if target.memory_kind is not None:
-        diagnostics.warning(
-            op,
-            f"named computation '{name}' is assigned to {quote(target.mesh)}; a computation has no "
-            f"memory kind, so only the mesh {quote(mesh)} is used",
+        log.warning(
+            "%snamed computation '%s' is assigned to %s; a computation has no memory kind, so only the mesh %s "
+            "is used",
+            op.loc.prefix,
+            name,
+            quote(target.mesh),
+            quote(mesh),
         )
     check_mesh(enclosing_function(op), mesh, op, f"named computation '{name}'", diagnostics)
     _check_place(op, f"named computation '{name}'", diagnostics)

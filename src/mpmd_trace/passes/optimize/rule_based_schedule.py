@@ -7,7 +7,7 @@ import logging
 from typing import ClassVar
 
 from ...ir.core import Op
-from ...ir.diagnostics import Diagnostics, Note
+from ...ir.diagnostics import Diagnostics
 from ...ir.ops import FragmentOp, FuncOp, Module
 from ..base import FunctionPass, option
 from ..block_order import sort_block
@@ -49,18 +49,23 @@ class RuleBasedSchedule(FunctionPass):
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         fragments: dict[FragmentInfo, FragmentOp] = {}
+        ambiguous = False
         for op in function.walk():
             if not isinstance(op, FragmentOp) or not op.is_user:
                 continue
             info = FragmentInfo.of(op)
             if info in fragments:
-                raise diagnostics.fatal(
+                ambiguous = True
+                diagnostics.error(
                     function,
-                    f"two fragments are called {info}, so a schedule rule cannot tell them apart; give one of "
-                    "the named computations another name",
-                    [Note("the first", fragments[info].loc), Note("the second", op.loc)],
+                    f"two fragments are called {info} ({fragments[info].loc} and {op.loc}), so a schedule rule "
+                    "cannot tell them apart; give one of the named computations another name",
                 )
+                continue
             fragments[info] = op
+        if ambiguous:
+            diagnostics.fail()
+            return False
         for text in self.rules:
             self._apply(parse_schedule_rule(text), fragments)
         before = function.body.ops

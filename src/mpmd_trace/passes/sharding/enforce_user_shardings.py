@@ -9,7 +9,7 @@ import dataclasses
 from typing import ClassVar
 
 from ...ir.attributes import TensorShardingAttr
-from ...ir.core import Op, OpResult, Value
+from ...ir.core import BlockArg, Op, OpResult, Value
 from ...ir.diagnostics import Diagnostics
 from ...ir.ops import FragmentOp, FuncOp, Module, TransferOp
 from ...ir.shardings import sharding_like
@@ -59,13 +59,15 @@ def without_sub_axes(sharding: TensorShardingAttr) -> TensorShardingAttr:
     return sharding_like(sharding, dims=dims) if tuple(dims) != sharding.dims else sharding
 
 
-def _warn(where: Op | Value, what: str, function: FuncOp, diagnostics: Diagnostics) -> None:
-    diagnostics.warning(
+def _warn(
+    where: Op | Value, what: str, numbers: list[int], function: FuncOp, diagnostics: Diagnostics
+) -> None:
+    diagnostics.warn_once(
+        f"sub-axes of {what}s",
         where,
-        f"{what} of @{function.sym_name} has a sharding with sub-axes, which program inputs and outputs "
-        f"cannot "
-        f"have; each dimension is cut before its first sub-axis. Shard by whole mesh axes to keep the "
-        f"sharding",
+        f"{what} {', '.join(map(str, numbers))} of @{function.sym_name} has a sharding with sub-axes, which "
+        "program inputs and outputs cannot have; each dimension is cut before its first sub-axis. Shard by "
+        "whole mesh axes to keep the sharding",
     )
 
 
@@ -83,7 +85,7 @@ def _enforce_arguments(function: FuncOp, diagnostics: Diagnostics) -> None:
         _set_uses(arg, sharding, others_open=False)
     if cut:
         function.set_all_arg_attrs(arg_attrs)
-        _warn(function.args[cut[0]], f"argument {_numbers(cut)}", function, diagnostics)
+        _warn(function.args[cut[0]], "argument", cut, function, diagnostics)
 
 
 def _set_uses(value: Value, sharding: TensorShardingAttr, *, others_open: bool) -> None:
@@ -104,12 +106,12 @@ def _enforce_results(function: FuncOp, diagnostics: Diagnostics) -> None:
         sharding = without_sub_axes(given)
         if sharding is not given:
             cut.append(i)
+        if isinstance(value, BlockArg) and sharding is not given:  # a returned argument is cut as its result is
+            arg_attrs = function.arg_attrs
+            arg_attrs[value.index] = arg_attrs[value.index].with_(SHARDING, sharding)
+            function.set_all_arg_attrs(arg_attrs)
         if isinstance(value, OpResult) and isinstance(value.op, FragmentOp | TransferOp):
             set_result_shardings(value, sharding)
             _set_uses(value, sharding, others_open=True)
     if cut:
-        _warn(function.body.terminator, f"result {_numbers(cut)}", function, diagnostics)
-
-
-def _numbers(found: list[int]) -> str:
-    return ", ".join(map(str, found))
+        _warn(function.body.terminator, "result", cut, function, diagnostics)

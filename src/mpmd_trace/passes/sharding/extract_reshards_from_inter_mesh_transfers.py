@@ -90,15 +90,13 @@ class _Extraction:
                 continue
             if equivalent_shardings(source, target):
                 continue
-            if not changed:
-                self.diagnostics.warning(
-                    op,
-                    f"a transfer from mesh '{op.source_type.mesh}' to mesh '{op.target_type.mesh}' changes "
-                    f"the "
-                    f"sharding from {_shown(source)} to {_shown(target)}; the resharding becomes a "
-                    f"computation of "
-                    f"its own and may be slow. Give both computations the same sharding to avoid it",
-                )
+            self.diagnostics.warn_once(
+                "resharding transfer",
+                op,
+                f"a transfer from mesh '{op.source_type.mesh}' to mesh '{op.target_type.mesh}' changes the "
+                f"sharding from {_shown(source)} to {_shown(target)}; the resharding becomes a computation of "
+                f"its own and may be slow. Give both computations the same sharding to avoid it",
+            )
             changed = True
             if self.at_producer(op, source, target):
                 self.reshard_at_producer(op, source, target)
