@@ -8,30 +8,11 @@ update against plain `jax.jit` of the same step on one device.  `--check`: exit 
 
 from __future__ import annotations
 
-import argparse
 import sys
 
-import jax
+from mlp import Case, main
 
-
-def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--steps", type=int, default=50, help="steps per round")
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--check", action="store_true", help="exit 1 when the target is missed")
-    options = parser.parse_args()
-    jax.config.update("jax_platforms", "cpu")
-    jax.config.update("jax_num_cpu_devices", 4)
-    from mlp import Case, compare, report
-
-    case = Case(width=16, layers=8, stages=4, microbatches=8, batch=64)
-    found = compare(case, steps=options.steps, rounds=options.rounds)
-    reached = report("dispatch", found, 8, as_json=options.json)
-    return 0 if reached or not options.check else 1
-
+CASE = Case(width=16, layers=8, stages=4, microbatches=8, batch=64)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(__doc__, "dispatch", CASE, target=8, steps=50, rounds=9))

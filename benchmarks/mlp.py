@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import json
 import statistics
@@ -130,6 +131,23 @@ def compare(case: Case, *, steps: int, rounds: int) -> dict[str, float]:
         "transfers": sum(len(t.outputs) for t in plan.transfers),
         "compile s": compile_seconds,
     }
+
+
+def main(description: str | None, title: str, case: Case, *, target: float, steps: int, rounds: int) -> int:
+    """The command line of a benchmark that compares `case` with plain `jax.jit`; the exit status."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--steps", type=int, default=steps, help="steps per round")
+    parser.add_argument("--rounds", type=int, default=rounds)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--check", action="store_true", help="exit 1 when the target is missed")
+    options = parser.parse_args()
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_num_cpu_devices", case.stages)
+    found = compare(case, steps=options.steps, rounds=options.rounds)
+    reached = report(title, found, target, as_json=options.json)
+    return 0 if reached or not options.check else 1
 
 
 def report(title: str, found: dict[str, float], target: float, *, as_json: bool) -> bool:

@@ -6,12 +6,12 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from .backend.arguments import WrongSharding
+from .backend.arguments import TracedArgument, WrongSharding
 from .config import Config
 from .frontend.trace import Traced, check_names, trace
 from .ir.diagnostics import MpmdError
@@ -34,6 +34,14 @@ def _type_key(leaf: Any) -> Any:
             return type(leaf)
         return aval.shape, aval.dtype, aval.weak_type
     return getattr(leaf, "shape", None), getattr(leaf, "dtype", None), type(leaf)
+
+
+class _Kind(NamedTuple):
+    """A kind of call: structure, static values and types of its arguments, and the programs for it."""
+
+    key: tuple[Any, tuple[Any, ...], tuple[Any, ...]]
+    types: list[Any]
+    programs: list[Compiled]
 
 
 class Jitted:
@@ -67,6 +75,7 @@ class Jitted:
         self.adapter = adapter
         #: For each kind of call the programs compiled for it, which differ in the shardings they want.
         self._compiled: dict[Any, list[Compiled]] = {}
+        self._last: _Kind | None = None
 
     def trace(self, *args: Any, **kwargs: Any) -> Traced:
         """Trace the function on arrays or `jax.ShapeDtypeStruct`s and check its names.
@@ -122,20 +131,15 @@ class Jitted:
             args, kwargs = self.adapter.wrap((args, kwargs))
         dynamic, named, statics = (args, kwargs, ()) if not self._has_statics else self._split(args, kwargs)
         flat, tree = jax.tree_util.tree_flatten((dynamic, named))
-        key = (tree, statics, tuple([_type_key(leaf) for leaf in flat]))
-        found = self._compiled.get(key)
-        if found is None:
-            if any(isinstance(leaf, jax.core.Tracer) for leaf in flat):
-                return self._inline(args, kwargs)
-            # Nothing is kept when compiling fails.
-            compiled = self._lower(args, kwargs).compile()
-            self._compiled[key] = [compiled]
-            return compiled.call_flat(flat)
+        kind = self._kind(tree, statics, flat)
+        found = kind.programs
         for number, compiled in enumerate(found):
             try:
                 result = compiled.call_flat(flat)
             except WrongSharding:
                 continue
+            except TracedArgument:
+                return self._inline(args, kwargs)
             if number:  # likely to be wanted again
                 found.insert(0, found.pop(number))
             return result
@@ -144,9 +148,27 @@ class Jitted:
         lowered = self._lower(args, kwargs)
         if any(lowered.traced.in_shardings == c.lowered.traced.in_shardings for c in found):
             return found[0].call_flat(flat)  # raises: the wanted shardings are not for us to choose
+        # Nothing is kept when compiling fails.
         compiled = lowered.compile()
+        self._compiled[kind.key] = found
         found.insert(0, compiled)
         return compiled.call_flat(flat)
+
+    def _kind(self, tree: Any, statics: tuple[Any, ...], flat: list[Any]) -> _Kind:
+        """What kind of call this is.
+
+        A training loop passes the same types again and again, mostly as the same objects: comparing them with
+        those of the last call is cheaper than looking them up.
+        """
+        types = [getattr(leaf, "aval", None) for leaf in flat]
+        last = self._last
+        if last is not None and types == last.types and tree == last.key[0] and statics == last.key[1]:
+            return last
+        key = (tree, statics, tuple([_type_key(leaf) for leaf in flat]))
+        kind = _Kind(key, types, self._compiled.get(key, []))
+        if all(t is not None for t in types):
+            self._last = kind
+        return kind
 
     def _inline(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The function as part of another transformation, where names mean nothing."""
@@ -183,6 +205,7 @@ class Jitted:
     def clear_cache(self) -> None:
         """Forget everything that was compiled."""
         self._compiled.clear()
+        self._last = None
 
 
 def _statics(

@@ -173,8 +173,13 @@ def test_saving_keys_small_types_and_overwriting(tmp_path: Path) -> None:
     save(tmp_path / "a", {"half": tree["half"]})
     save(tmp_path / "a", tree, overwrite=True)
     found = restore(tmp_path / "a", tree)
-    assert found.pop("name") == tree.pop("name")
+    shapes = jax.tree.map(
+        lambda x: x if isinstance(x, str) else jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), tree
+    )
+    from_shapes = restore(tmp_path / "a", shapes)
+    assert found.pop("name") == from_shapes.pop("name") == tree.pop("name")
     assert_same(found, tree)
+    assert_same(from_shapes, tree)
     with pytest.raises(MpmdError, match=r"was saved as bfloat16\[3\], and float32\[3\] is wanted"):
         restore(tmp_path / "a", {**tree, "half": jnp.ones(3)})
     with pytest.raises(MpmdError, match="there is no array to save"):

@@ -12,7 +12,7 @@ from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 from pipelines import Weights, accumulate, assert_same, batch, check, config, layer, loss, topology, weights
 
 import mpmd_trace
-from mpmd_trace import MpmdError, named_computation
+from mpmd_trace import MpmdError, api, named_computation
 
 
 @pytest.fixture(scope="module")
@@ -120,6 +120,41 @@ def test_shardings_of_committed_arguments_are_kept() -> None:
     assert [len(v) for v in jitted._compiled.values()] == [2]
     wanted = jitted.lower(weights()[0], split).compile().function_named_shardings.inputs[0][1]
     assert wanted.spec == PartitionSpec("x")
+
+
+def test_the_same_types_again_are_not_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[Any] = []
+    original = api._type_key
+    monkeypatch.setattr(api, "_type_key", lambda leaf: looked.append(leaf) or original(leaf))
+
+    def step(ws: Weights, x: jax.Array) -> tuple[Weights, jax.Array]:
+        return jax.tree.map(lambda w, g: w - 0.1 * g, ws, jax.grad(loss)(ws, x)), x.sum()
+
+    jitted = mpmd_trace.jit(step, config())
+    expected = jax.jit(step)
+    ours = theirs = weights()
+    for _ in range(3):
+        ours, total = jitted(ours, batch())
+        theirs, wanted = expected(theirs, batch())
+        assert_same((ours, total), (theirs, wanted))
+    # The first call has arrays of the caller, the second its own results; from then on the types are known.
+    assert len(looked) == 2 * 3
+    # Other types in between, and what is forgotten, are found out.
+    assert_same(jitted(ours, batch(rows=2)), expected(theirs, batch(rows=2)))
+    assert_same(jitted(ours, batch()), expected(theirs, batch()))
+    assert len(jitted._compiled) == 2
+    jitted.clear_cache()
+    assert_same(jitted(ours, batch()), expected(theirs, batch()))
+    assert len(jitted._compiled) == 1
+
+
+def test_a_jitted_function_inside_other_transformations_is_the_function() -> None:
+    """Also after it was compiled for arrays of the same types."""
+    jitted = mpmd_trace.jit(loss, config())
+    for _ in range(2):
+        assert_same(jax.grad(jitted)(weights(), batch()), jax.grad(loss)(weights(), batch()))
+        assert_same(jax.jit(jitted)(weights(), batch()), jax.jit(loss)(weights(), batch()))
+        assert_same(jitted(weights(), batch()), jax.jit(loss)(weights(), batch()))
 
 
 def test_explicit_shardings_win() -> None:

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import optax.contrib
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 from pipelines import (
@@ -34,6 +35,15 @@ OPTIMISERS = {
     "adamw-schedule": optax.adamw(optax.cosine_decay_schedule(1e-2, 10)),
     "lion": optax.lion(1e-3),
     "clip-adamw": optax.chain(optax.clip_by_global_norm(0.1), optax.adamw(1e-2)),
+    # State beside the moments: a counter with a condition, hyperparameters, a typed key, a mask, factors.
+    "every-other-step": optax.MultiSteps(optax.adam(1e-2), 2),
+    "hyperparameters": optax.inject_hyperparams(optax.adam)(
+        learning_rate=optax.warmup_cosine_decay_schedule(0.0, 1e-2, 2, 10)
+    ),
+    "noise": optax.chain(optax.add_noise(0.1, 0.5, jax.random.key(0)), optax.sgd(0.1)),
+    "masked": optax.masked(optax.adamw(1e-2), [True, False]),
+    "adafactor": optax.adafactor(1e-2, min_dim_size_to_factor=2),
+    "muon": optax.contrib.muon(1e-2),
 }
 
 

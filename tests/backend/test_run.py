@@ -360,6 +360,7 @@ def test_errors_while_running_say_where() -> None:
         raise RuntimeError("device lost")
 
     program.runtime.steps[2] = (broken, *rest)
+    program.runtime.calls[2] = broken
     args = place(program, random_args(parse(PIPELINE)))
     with pytest.raises(RuntimeError, match="device lost") as error:
         program(*args)

@@ -11,11 +11,15 @@ import numpy as np
 from ..ir.diagnostics import Diagnostic, MpmdError
 from .plan import Plan
 
-__all__ = ["ArgumentChecker", "WrongSharding"]
+__all__ = ["ArgumentChecker", "TracedArgument", "WrongSharding"]
 
 
 class WrongSharding(MpmdError):
     """Every array is on its mesh, but some have another sharding there than the program was compiled for."""
+
+
+class TracedArgument(MpmdError):
+    """An argument is a tracer of another transformation."""
 
 
 class ArgumentChecker:
@@ -27,33 +31,30 @@ class ArgumentChecker:
         self.plan = plan
         self.specs = list(specs)
         self.array_class: Any = ArrayImpl
-        self.expected = [(s.sharding, s.shape, s.dtype) for s in specs]
+        #: For each argument the type and sharding, as JAX's own objects, of the last array that was fit.
+        self._fit: list[tuple[Any, Any]] = [(None, None)] * len(self.specs)
         self.donated = sorted(plan.donated)
         #: How the caller can move argument `{index}`.
         self.remedy = "move it with jax.device_put(x, program.input_shardings[{index}])"
 
     def __call__(self, args: Sequence[Any]) -> list[jax.Array]:
         """The arrays.  Raises `MpmdError` that names every argument that does not fit."""
-        if len(args) != len(self.expected):
+        if len(args) != len(self.specs):
             raise MpmdError(
-                f"the program takes {len(self.expected)} arrays (the leaves of its arguments), "
+                f"the program takes {len(self.specs)} arrays (the leaves of its arguments), "
                 f"not {len(args)}"
             )
         found = list(args)
         problems: list[str] = []
         only_sharding = True
         cls = self.array_class
-        for i, (x, (sharding, shape, dtype)) in enumerate(zip(args, self.expected, strict=True)):
-            if (
-                x.__class__ is cls
-                and x.sharding is sharding
-                and x.shape == shape
-                and x.dtype == dtype
-                and not x.is_deleted()
-            ):
+        for i, (x, (aval, sharding)) in enumerate(zip(args, self._fit, strict=True)):
+            if x.__class__ is cls and x.aval is aval and x.sharding is sharding and not x.is_deleted():
                 continue
             try:
-                found[i] = self._place(i, x)
+                found[i] = placed = self._place(i, x)
+                if placed is x:
+                    self._fit[i] = x.aval, x.sharding
             except _Misfit as misfit:
                 problems.append(f"{self.name(i)} {misfit}")
                 only_sharding &= isinstance(misfit, _OtherSharding)
@@ -62,7 +63,8 @@ class ArgumentChecker:
         if not problems and self.donated:
             self._check_donated_twice(found, problems)
         if problems:
-            raise MpmdError([Diagnostic("error", p) for p in problems])
+            traced = any(isinstance(x, jax.core.Tracer) for x in args)
+            raise (TracedArgument if traced else MpmdError)([Diagnostic("error", p) for p in problems])
         return found
 
     def name(self, index: int) -> str:
@@ -73,20 +75,19 @@ class ArgumentChecker:
     def _place(self, index: int, x: Any) -> jax.Array:
         spec = self.specs[index]
         mesh = self.plan.slots[index].mesh
-        wanted = f"{spec.dtype}{list(spec.shape)}"
         if isinstance(x, jax.core.Tracer):
             raise _Misfit(
                 "is a tracer: a program over several meshes cannot be part of another jax transformation; "
                 "call it outside of jax.jit, grad and vmap"
             )
         if isinstance(x, jax.Array):
-            if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
-                raise _Misfit(
-                    f"is a typed PRNG key {x.dtype}, and the program wants its data, {wanted}; "
-                    "pass jax.random.key_data(key)"
-                )
             if x.shape != spec.shape or x.dtype != spec.dtype:
-                raise _Misfit(f"must be {wanted}, not {x.dtype}{list(x.shape)}")
+                if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
+                    raise _Misfit(
+                        f"is a typed PRNG key {x.dtype}, and the program wants its data, {_shown(spec)}; "
+                        "pass jax.random.key_data(key)"
+                    )
+                raise _Misfit(f"must be {_shown(spec)}, not {_shown(x)}")
             if x.is_deleted():
                 raise _Misfit(
                     "was donated to an earlier call, or deleted, and its buffer is gone; use what that call "
@@ -112,16 +113,16 @@ class ArgumentChecker:
                 )
             # What the program may reuse must not share its buffer with an array that lives on.
             return jax.device_put(x, spec.sharding, may_alias=False if index in self.plan.donated else None)
-        return self._from_host(spec, x, wanted)
+        return self._from_host(spec, x)
 
-    def _from_host(self, spec: jax.ShapeDtypeStruct, x: Any, wanted: str) -> jax.Array:
+    def _from_host(self, spec: jax.ShapeDtypeStruct, x: Any) -> jax.Array:
         try:
             value = np.asarray(x)
             dtype = jax.dtypes.canonicalize_dtype(value.dtype)
         except (TypeError, ValueError):
-            raise _Misfit(f"must be an array {wanted}, not a {type(x).__name__}") from None
+            raise _Misfit(f"must be an array {_shown(spec)}, not a {type(x).__name__}") from None
         if value.shape != spec.shape or spec.dtype not in (value.dtype, dtype):
-            raise _Misfit(f"must be {wanted}, not {value.dtype}{list(value.shape)}")
+            raise _Misfit(f"must be {_shown(spec)}, not {_shown(value)}")
         with jax.enable_x64(True):
             # The caller may change or keep its memory: never share it.
             return jax.device_put(value.astype(spec.dtype, copy=False), spec.sharding, may_alias=False)
@@ -140,6 +141,10 @@ class ArgumentChecker:
                     f"{self.name(i)} is the same array as {self.name(first)}, and "
                     f"{self.name(donated)} is donated; pass a copy (jnp.copy) or do not donate it"
                 )
+
+
+def _shown(x: Any) -> str:
+    return f"{x.dtype}{list(x.shape)}"
 
 
 class _Misfit(Exception):

@@ -79,23 +79,28 @@ class LoadedProgram:
         Raises:
             MpmdError: naming every argument that does not fit, and what to do about it.
         """
-        results = self.runtime.run(self._checker(args))
-        self._give_up(args)
+        placed = self._checker(args)
+        given = self._given(args, placed)
+        results = self.runtime.run(placed)
+        for array in given:
+            array.delete()
         return results
 
-    def _give_up(self, args: Sequence[Any]) -> None:
-        """Donated arrays are gone, also those that had to be placed first and so were not reused."""
-        for i in self._donated:
-            if isinstance(args[i], jax.Array) and not args[i].is_deleted():
-                args[i].delete()
+    def _given(self, args: Sequence[Any], placed: Sequence[jax.Array]) -> list[jax.Array]:
+        """The donated arrays that had to be placed first: the runtime reuses the copy, but they are gone too."""
+        return [
+            args[i] for i in self._donated if args[i] is not placed[i] and isinstance(args[i], jax.Array)
+        ]
 
     def measure(self, *args: Any) -> tuple[list[jax.Array], Timeline]:
         """The results, and when each instruction ran on each mesh.
 
         Every mesh has a thread that waits for each of its programs; this is slower than a plain call.
         """
-        found = measure(self.runtime, self._checker(args))
-        self._give_up(args)
+        placed = self._checker(args)
+        found = measure(self.runtime, placed)
+        for array in self._given(args, placed):
+            array.delete()
         return found
 
     def cost_analysis(self) -> dict[str, Any]:

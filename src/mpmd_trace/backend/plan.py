@@ -150,6 +150,17 @@ class Plan:
         do not count.
         """
         peak = dict.fromkeys(self.meshes, 0)
+        for _, mesh, used in self.memory_use(temporary, reused):
+            peak[mesh] = max(peak[mesh], used)
+        return peak
+
+    def memory_use(
+        self, temporary: dict[int, int] | None = None, reused: dict[int, int] | None = None
+    ) -> Iterator[tuple[int, str, int]]:
+        """What a device of a mesh holds while an instruction runs on it: (place of the instruction, mesh, bytes).
+
+        Instruction -1 stands for the start.  See `live_bytes`.
+        """
         live = dict.fromkeys(self.meshes, 0)
 
         def size(slot: int) -> int:
@@ -158,9 +169,9 @@ class Plan:
 
         for slot in self.arguments:
             live[self.slots[slot].mesh] += size(slot)
-        peak.update(live)
+        yield from ((-1, mesh, used) for mesh, used in live.items())
         gone: set[int] = set(self.arguments)
-        for instruction in self.instructions:
+        for at, instruction in enumerate(self.instructions):
             if isinstance(instruction, Free):
                 for slot in instruction.slots:
                     if slot not in gone:
@@ -175,9 +186,8 @@ class Plan:
                 given = sum(map(size, slots))
                 scratch = (temporary or {}).get(instruction.program, 0)
                 scratch -= given if reused is None else min(given, reused.get(instruction.program, 0))
-            peak[mesh] = max(peak[mesh], live[mesh] + scratch)
+            yield at, mesh, live[mesh] + scratch
             live[mesh] -= given
-        return peak
 
     def __str__(self) -> str:
         return "\n".join(_lines(self)) + "\n"

@@ -2,14 +2,14 @@
 
 One thread issues the instructions in the order of the plan; devices work behind its back.  Everything that
 does not depend on the arrays is computed when the runtime is made, so that an instruction costs little more
-than the C++ call below it.
+than the C++ call below it, and transfers that the plan issues one after the other share one such call.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from operator import itemgetter
-from typing import Any
+from typing import Any, cast
 
 import jax
 from jax.sharding import Mesh, NamedSharding
@@ -21,6 +21,8 @@ from .plan import Free, Plan, Run, Slot, Transfer
 __all__ = ["Runtime"]
 
 Call = Callable[[Sequence[Any]], Sequence[Any]]
+#: Where a value is copied to, and whether the copy must not share the buffer of its source.
+Copy = tuple[NamedSharding, bool]
 #: call, choice of its inputs, first and last+1 result slot, slots to drop afterwards.
 Step = tuple[Call, Callable[[list[Any]], Sequence[Any]], int, int, tuple[int, ...]]
 
@@ -39,32 +41,45 @@ class Runtime:
         self.executables = list(executables)
         self.placement = placement
         self._movers: dict[tuple[object, ...], Call] = {}
-        self.steps: list[Step] = []
+        self._known_copies: dict[tuple[object, ...], Copy | None] = {}
+        #: The instructions that take time, and what carries out each of them on its own.
         self.instructions: list[Run | Transfer] = []
-        leading: list[int] = []
+        self.calls: list[Call] = []
+        groups: list[list[int]] = []  # the instructions of each step
+        dropped: list[tuple[int, ...]] = []  # after each step
+        leading: tuple[int, ...] = ()
         for instruction in plan.instructions:
             if isinstance(instruction, Free):
-                if self.steps:
-                    call, pick, first, last, frees = self.steps[-1]
-                    self.steps[-1] = (call, pick, first, last, (*frees, *instruction.slots))
+                if groups:
+                    dropped[-1] += instruction.slots
                 else:
                     leading += instruction.slots
+                continue
+            number = len(self.instructions)
+            self.instructions.append(instruction)
+            self.calls.append(self._call(instruction))
+            if groups and self._joins(groups[-1], instruction):
+                groups[-1].append(number)
             else:
-                self.steps.append(self._step(instruction))
-                self.instructions.append(instruction)
-        self._leading = tuple(leading)
+                groups.append([number])
+                dropped.append(())
+        #: What `run` goes through.
+        self.steps: list[Step] = [self._step(g, frees) for g, frees in zip(groups, dropped, strict=True)]
+        self._groups = groups
+        self._leading = leading
         self._results = _chooser(plan.results)
         self._donated = sorted(plan.donated.difference(plan.results))
         self._room = [None] * (len(plan.slots) - len(plan.arguments))
 
-    def run(self, args: Sequence[jax.Array]) -> list[jax.Array]:
+    def run(self, args: list[jax.Array]) -> list[jax.Array]:
         """The results for these arrays, which must be exactly what the plan expects.
 
-        Returns as soon as everything is issued.  Donated arguments are gone afterwards.
+        Returns as soon as everything is issued.  Donated arguments are gone afterwards.  The list is emptied,
+        so that what only it holds goes with its last use.
         """
         slots: list[Any] = [*args, *self._room]
         donated = self.donated(args)
-        del args
+        args.clear()
         for slot in self._leading:
             slots[slot] = None
         at = 0
@@ -74,7 +89,8 @@ class Runtime:
                 for slot in frees:
                     slots[slot] = None
         except Exception as error:
-            error.add_note(f"while issuing instruction {at} of the plan: {self.describe(at)}")
+            for number in self._groups[at]:
+                error.add_note(f"while issuing instruction {number} of the plan: {self.describe(number)}")
             raise
         for array in donated:
             array.delete()
@@ -93,16 +109,28 @@ class Runtime:
         program = self.plan.programs[instruction.program]
         return f"run of @{program.callee} ({instruction.label}) on mesh '{instruction.mesh}'"
 
-    def _step(self, instruction: Run | Transfer) -> Step:
-        outputs = instruction.outputs
+    def _call(self, instruction: Run | Transfer) -> Call:
+        if isinstance(instruction, Run):
+            return self.executables[instruction.program].call
+        return self.mover(instruction)
+
+    def _joins(self, group: Sequence[int], instruction: Run | Transfer) -> bool:
+        """Whether the instruction and those of the group before it are copies of values that exist already."""
+        members = [self.instructions[i] for i in group]
+        if not all(isinstance(i, Transfer) and self._copies(i) for i in (*members, instruction)):
+            return False
+        return not {s for i in members for s in i.outputs}.intersection(instruction.inputs)
+
+    def _step(self, group: Sequence[int], frees: tuple[int, ...]) -> Step:
+        instructions = [self.instructions[i] for i in group]
+        inputs = [s for i in instructions for s in i.inputs]
+        outputs = [s for i in instructions for s in i.outputs]
         first = outputs[0] if outputs else 0
-        assert outputs == tuple(range(first, first + len(outputs)))
-        call = (
-            self.executables[instruction.program].call
-            if isinstance(instruction, Run)
-            else self.mover(instruction)
-        )
-        return call, _chooser(instruction.inputs), first, first + len(outputs), ()
+        assert outputs == list(range(first, first + len(outputs)))
+        call = self.calls[group[0]]
+        if len(group) > 1:
+            call = self._batch([c for i in instructions if isinstance(i, Transfer) for c in self._copies(i)])
+        return call, _chooser(inputs), first, first + len(outputs), frees
 
     # Transfers.
 
@@ -112,46 +140,67 @@ class Runtime:
 
     def mover(self, transfer: Transfer) -> Call:
         """The function that carries out a (batched) transfer."""
-        pairs = [
-            (self.plan.slots[i], self.plan.slots[o])
-            for i, o in zip(transfer.inputs, transfer.outputs, strict=True)
-        ]
+        pairs = self._pairs(transfer)
         key = tuple((a.type, a.memory_kind, b.type, b.memory_kind) for a, b in pairs)
         found = self._movers.get(key)
         if found is None:
-            found = self._movers[key] = self._mover(pairs)
+            copies = self._copies(transfer)
+            found = self._movers[key] = self._batch(copies) if copies else self._mover(pairs)
         return found
 
-    def _mover(self, pairs: Sequence[tuple[Slot, Slot]]) -> Call:
-        from ..jax_compat.runtime import batched_copy, same_tiles
+    def _pairs(self, transfer: Transfer) -> list[tuple[Slot, Slot]]:
+        slots = self.plan.slots
+        return [(slots[i], slots[o]) for i, o in zip(transfer.inputs, transfer.outputs, strict=True)]
 
-        sources = [self.placement.sharding(a.type, a.memory_kind) for a, _ in pairs]
-        targets = [self.placement.sharding(b.type, b.memory_kind) for _, b in pairs]
-        shapes = [a.type.tensor.shape or () for a, _ in pairs]
-        overlap = bool(sources[0].device_set & targets[0].device_set)
-        if all(same_tiles(n, s, t) for n, s, t in zip(shapes, sources, targets, strict=True)):
-            return batched_copy(targets, fresh=overlap)
-        if len(pairs) == 1:
-            return self._reshard(pairs[0], sources[0], targets[0], overlap)
-        movers = [self._mover([pair]) for pair in pairs]
+    def _copies(self, transfer: Transfer) -> tuple[Copy, ...]:
+        """Where each value is copied to; empty where one of them has other tiles there."""
+        copies = tuple(self._copy(*pair) for pair in self._pairs(transfer))
+        return cast(tuple[Copy, ...], copies) if all(copies) else ()
+
+    def _copy(self, before: Slot, after: Slot) -> Copy | None:
+        key = before.type, before.memory_kind, after.type, after.memory_kind
+        if key not in self._known_copies:
+            self._known_copies[key] = self._find_copy(before, after)
+        return self._known_copies[key]
+
+    def _find_copy(self, before: Slot, after: Slot) -> Copy | None:
+        from ..jax_compat.runtime import same_tiles
+
+        source, target = self.sharding(before.number), self.sharding(after.number)
+        if not same_tiles(before.type.tensor.shape or (), source, target):
+            return None
+        return target, bool(source.device_set & target.device_set)
+
+    def _batch(self, copies: Sequence[Copy]) -> Call:
+        from ..jax_compat.runtime import batched_copy
+
+        return batched_copy([target for target, _ in copies], fresh=[fresh for _, fresh in copies])
+
+    def _mover(self, pairs: Sequence[tuple[Slot, Slot]]) -> Call:
+        movers = []
+        for pair in pairs:
+            copy = self._copy(*pair)
+            movers.append(self._batch([copy]) if copy else self._reshard(*pair))
+        if len(movers) == 1:
+            return movers[0]
         return lambda arrays: [mover([a])[0] for mover, a in zip(movers, arrays, strict=True)]
 
-    def _reshard(
-        self, pair: tuple[Slot, Slot], source: NamedSharding, target: NamedSharding, overlap: bool
-    ) -> Call:
+    def _reshard(self, before: Slot, after: Slot) -> Call:
         """First to the target's tiles on the source mesh, by a program; then a plain copy.
 
         Between meshes of different size `jax.device_put` does it, through the host where it must.
         """
         from ..jax_compat.runtime import batched_copy, compile_lowered, direct_call, lower_function
 
+        source, target = self.sharding(before.number), self.sharding(after.number)
+        overlap = bool(source.device_set & target.device_set)
         if source.num_devices != target.num_devices:
             return lambda arrays: [jax.device_put(arrays[0], target, may_alias=False)]
         devices = source.mesh.devices.reshape(target.mesh.devices.shape)
         between = NamedSharding(Mesh(devices, target.mesh.axis_names), target.spec)
-        type = pair[0].type.tensor.text
+        type = before.type.tensor.text
         text = f"module {{ func.func @main(%x: {type}) -> {type} {{ return %x : {type} }} }}"
-        given = self.placement.spec(pair[0].type, pair[0].memory_kind)
+        given = self.placement.spec(before.type, before.memory_kind)
         if source.memory_kind is not None:
             between = between.with_memory_kind(source.memory_kind)
         wanted = jax.ShapeDtypeStruct(given.shape, given.dtype, sharding=between)

@@ -132,7 +132,7 @@ class _Measurement:
         inputs = [self.values[slot].result() for slot in instruction.inputs]
         for earlier in self.before[at]:
             self.finished[earlier].wait()
-        call = self.runtime.steps[at][0]
+        call = self.runtime.calls[at]
         start = time.perf_counter()
         if self.runtime.placement.meshes[instruction.meshes[0]].devices.size > 1:
             with self.launch:

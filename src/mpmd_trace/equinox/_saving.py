@@ -10,6 +10,7 @@ import jax
 
 from ..api import Compiled
 from ..ir.diagnostics import Diagnostic, MpmdError
+from ..jax_compat.tracing import key_implementation
 from ._filter import is_dynamic
 from ._placing import abstract
 
@@ -93,7 +94,7 @@ def restore(
             continue
         array = arrays[jax.tree_util.keystr(key_path)]
         if _is_key(leaf):
-            array = jax.random.wrap_key_data(array, impl=jax.random.key_impl(leaf))
+            array = jax.random.wrap_key_data(array, impl=key_implementation(leaf))
         leaves.append(array)
     return jax.tree.unflatten(structure, leaves)
 

@@ -154,15 +154,17 @@ def same_tiles(shape: tuple[int, ...], source: jax.sharding.Sharding, target: ja
 
 
 def batched_copy(
-    shardings: Sequence[jax.sharding.NamedSharding], *, fresh: bool
+    shardings: Sequence[jax.sharding.NamedSharding], *, fresh: bool | Sequence[bool]
 ) -> Callable[[Sequence[jax.Array]], list[jax.Array]]:
     """A function that copies arrays to these shardings, which must have the same tiles as theirs.
 
-    `fresh`: the copies never share a buffer with their source, even on the same device.
+    The arrays and the targets may be on different devices.  `fresh`, for all or for each: the copies never
+    share a buffer with their source, even on the same device.
     """
     devices = [s._internal_device_list.addressable_device_list for s in shardings]
-    kind = _jax.ArrayCopySemantics.ALWAYS_COPY if fresh else _jax.ArrayCopySemantics.REUSE_INPUT
-    kinds = [kind] * len(shardings)
+    each = [fresh] * len(shardings) if isinstance(fresh, bool) else fresh
+    semantics = _jax.ArrayCopySemantics
+    kinds = [semantics.ALWAYS_COPY if apart else semantics.REUSE_INPUT for apart in each]
     targets = list(shardings)
     copy = _jax.batched_copy_array_to_devices_with_sharding
 

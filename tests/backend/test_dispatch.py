@@ -1,0 +1,167 @@
+"""What a step costs besides its programs, counted: calls of JAX, checks of arguments, arrays kept."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from exported import PIPELINE, mesh, topology
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from mpmd_trace.backend.arguments import ArgumentChecker
+from mpmd_trace.backend.load import LoadedProgram, load
+from mpmd_trace.jax_compat import runtime as compat
+from mpmd_trace.text import parse
+from oracle import random_args
+
+HEAD = """
+!a = !mpmd.mesh_tensor<"a", tensor<4xf32>>
+!b = !mpmd.mesh_tensor<"b", tensor<4xf32>>
+!split = !mpmd.mesh_tensor<"b", tensor<4xf32>, sharding=<@mesh, [{"x"}]>>
+#topology = #mpmd.topology<<"a" : <["x"=2]>>, <"b" : <["x"=2]>>>
+sdy.mesh @mesh = <["x"=2]>
+"""
+
+
+def meshes() -> dict[str, Mesh]:
+    return topology(a=mesh(0, ("x", 2)), b=mesh(2, ("x", 2)))
+
+
+@pytest.fixture
+def copied(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many arrays each call of JAX's copy function gets."""
+    found: list[int] = []
+    original = compat._jax.batched_copy_array_to_devices_with_sharding
+
+    def copy(arrays: Sequence[jax.Array], *rest: Any) -> Any:
+        found.append(len(arrays))
+        return original(arrays, *rest)
+
+    monkeypatch.setattr(compat._jax, "batched_copy_array_to_devices_with_sharding", copy)
+    return found
+
+
+def moved(copied: list[int], signature: str, body: str) -> tuple[LoadedProgram, list[int]]:
+    """The program on numbers of its own, run and measured, and the copies of the run."""
+    text = f"{HEAD} func.func @main{signature} attributes {{topology = #topology}} {{ {body} }}"
+    program = load(parse(text), meshes())
+    values = [np.arange(4, dtype=np.float32) + 10 * i for i in range(len(program.input_specs))]
+    args = [jax.device_put(v, s) for v, s in zip(values, program.input_shardings, strict=True)]
+    copied.clear()
+    results = program(*args)
+    calls = list(copied)
+    measured, timeline = program.measure(*args)
+    assert len(timeline.entries) == len(program.plan.transfers)
+    for found in (results, measured):
+        for i, (value, sharding) in enumerate(zip(found, program.output_shardings, strict=True)):
+            np.testing.assert_array_equal(value, values[i])
+            assert value.sharding == sharding
+    return program, calls
+
+
+def test_transfers_in_a_row_are_one_call(copied: list[int]) -> None:
+    """Whatever the meshes between which they go."""
+    program, calls = moved(
+        copied,
+        "(%x: !a, %y: !b, %z: !a) -> (!b, !a, !b)",
+        "%0 = mpmd.transfer %x : (!a) -> !b %1 = mpmd.transfer %y : (!b) -> !a\n"
+        "%2 = mpmd.transfer %z : (!a) -> !b return %0, %1, %2 : !b, !a, !b",
+    )
+    assert len(program.plan.transfers) == 3
+    assert calls == [3]
+
+
+def test_a_transfer_of_what_was_just_transferred_is_a_call_of_its_own(copied: list[int]) -> None:
+    _, calls = moved(
+        copied,
+        "(%x: !a, %y: !b) -> (!a, !a)",
+        "%0 = mpmd.transfer %x : (!a) -> !b %1 = mpmd.transfer %y : (!b) -> !a\n"
+        "%2 = mpmd.transfer %0 : (!b) -> !a return %2, %1 : !a, !a",
+    )
+    assert calls == [1, 2]
+
+
+def test_a_transfer_that_reshards_is_a_call_of_its_own(copied: list[int]) -> None:
+    _, calls = moved(
+        copied,
+        "(%x: !a, %y: !b) -> (!split, !a)",
+        "%0 = mpmd.transfer %x : (!a) -> !split %1 = mpmd.transfer %y : (!b) -> !a\n"
+        "return %0, %1 : !split, !a",
+    )
+    assert calls == [1, 1]
+
+
+def test_an_error_in_a_batch_names_all_transfers_of_it(copied: list[int]) -> None:
+    program, _ = moved(
+        copied,
+        "(%x: !a, %y: !b) -> (!b, !a)",
+        "%0 = mpmd.transfer %x : (!a) -> !b %1 = mpmd.transfer %y : (!b) -> !a return %0, %1 : !b, !a",
+    )
+    (step,) = program.runtime.steps
+
+    def broken(_: object) -> list[jax.Array]:
+        raise RuntimeError("link down")
+
+    program.runtime.steps[0] = (broken, *step[1:])
+    with pytest.raises(RuntimeError, match="link down") as error:
+        program(*[jax.device_put(np.ones(4, np.float32), s) for s in program.input_shardings])
+    assert [note.split(": ", 1)[1] for note in error.value.__notes__] == [
+        "transfer of f32[4] from mesh 'a' to 'b'",
+        "transfer of f32[4] from mesh 'b' to 'a'",
+    ]
+
+
+def test_arguments_that_fit_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Later arrays of the same type and place cost two comparisons of objects."""
+    program = load(parse(PIPELINE), meshes())
+    looked: list[int] = []
+    place = ArgumentChecker._place
+
+    def counting(self: ArgumentChecker, index: int, x: Any) -> jax.Array:
+        looked.append(index)
+        return place(self, index, x)
+
+    monkeypatch.setattr(ArgumentChecker, "_place", counting)
+    # The caller's own shardings: equal to the program's, but other objects.
+    shardings = [
+        NamedSharding(mesh(2 * (s.mesh.devices.flat[0].id // 2), ("x", 2)), PartitionSpec(*s.spec))
+        for s in program.input_shardings
+    ]
+    x, w, v = (
+        jax.device_put(a, s) for a, s in zip(random_args(parse(PIPELINE)), shardings, strict=True)
+    )
+    _, w = program(x, w, v)
+    assert looked == [0, 1, 2]
+    looked.clear()
+    _, w = program(x, w, v)  # w comes from the program now
+    assert set(looked) <= {1}
+    looked.clear()
+    _, w = program(x, w, v)
+    assert looked == []
+    with pytest.raises(Exception, match=r"argument 2 .*was donated to an earlier call, or deleted"):
+        v.delete()
+        program(x, w, v)
+
+
+def test_what_only_the_program_holds_goes_with_its_last_use() -> None:
+    """Host arrays are placed by the program: the copies are not kept for the whole step."""
+    program = load(parse(PIPELINE), meshes())
+    call, *rest = program.runtime.steps[2]  # g, after the last use of x
+    alive: list[list[tuple[int, ...]]] = []
+
+    def last(arrays: Sequence[Any]) -> Sequence[Any]:
+        gc.collect()
+        alive.append([a.shape for a in jax.live_arrays() if not a.is_deleted()])
+        return call(arrays)
+
+    program.runtime.steps[2] = (last, *rest)
+    gc.collect()
+    before = [a.shape for a in jax.live_arrays() if not a.is_deleted()]
+    program(*random_args(parse(PIPELINE)))
+    (shapes,) = alive
+    # What was transferred, w and v; not x.
+    assert sorted(shapes) == sorted([*before, (4, 8), (8, 8), (8, 8)])
