@@ -7,19 +7,22 @@ MLIR once.  Functions with other ops at the top level go through MLIR as a whole
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import ClassVar, cast
 
+from ..ir.attributes import Attribute
 from ..ir.core import Op, Region, make_op
 from ..ir.diagnostics import Diagnostics
+from ..ir.location import UNKNOWN
 from ..ir.ops import BroadcastOp, FragmentOp, FuncOp, Module, ReduceOp, TransferOp, make_transfer
-from ..ir.semantics import is_constant_like
-from ..ir.types import MeshTensorType
+from ..ir.semantics import is_constant_like, trivially_dead
+from ..ir.types import MeshTensorType, Type
 from .base import Pass
 from .greedy import Pattern, Rewriter, apply_greedily, walk_mutable
 from .mlir_parts import frozen_bodies, result_of, run_on_bodies, run_on_functions
+from .plain_bodies import as_read
 
-__all__ = ["CanonicalizeMpmd", "canonicalization_patterns"]
+__all__ = ["CanonicalizeMpmd", "canonical_body", "canonicalization_patterns"]
 
 _PIPELINE = (
     "canonicalize{max-iterations=10 max-num-rewrites=-1 region-simplify=disabled "
@@ -48,7 +51,7 @@ class CanonicalizeMpmd(Pass):
         functions = [f for f in module.functions if not f.is_declaration]
         native = [f for f in functions if _is_native(f)]
         foreign = [f for f in functions if f not in native]
-        changed = run_on_bodies(frozen_bodies(native), _PIPELINE, module)
+        changed = run_on_bodies(frozen_bodies(native), _PIPELINE, module, canonical_body)
         for function in native:
             has_constants = False
             for op in walk_mutable(function.regions[0]):
@@ -69,6 +72,47 @@ def _is_native(function: FuncOp) -> bool:
         for region in function.regions
         for op in walk_mutable(region)
     )
+
+
+def canonical_body(body: Region) -> Region:
+    """A plain body without dead ops and with equal constants once, at the front; the same one if it is so."""
+    if _is_canonical(body):
+        return body
+    copy = body.clone()
+    at: dict[Hashable, set[Op | None]] = {}
+    for op in copy.walk():
+        if is_constant_like(op):
+            at.setdefault(_constant_key(op), set()).add(op if op.block is copy.block else None)
+    apply_greedily(copy, (), unique_constants=True)
+    for op in copy.block:
+        if is_constant_like(op) and at[_constant_key(op)] != {op}:
+            op.loc = UNKNOWN  # it stands for several, or for one in a nested region
+    return as_read(copy)
+
+
+def _constant_key(op: Op) -> tuple[str, Attribute | None, Type]:
+    return op.name, op.props.get("value"), op.results[0].type
+
+
+def _is_canonical(body: Region) -> bool:
+    known: set[Hashable] = set()
+    leading = True
+    for op in body.block:
+        if is_constant_like(op):
+            key = _constant_key(op)
+            if not leading or key in known or not op.has_uses:
+                return False
+            known.add(key)
+            continue
+        leading = False
+        if trivially_dead(op) or any(_needs_work(inner) for r in op.regions for inner in r.walk()):
+            return False
+    return True
+
+
+def _needs_work(op: Op) -> bool:
+    """Whether canonicalisation does something about an op in a region of an op of a body."""
+    return is_constant_like(op) or trivially_dead(op)
 
 
 def canonicalization_patterns() -> Sequence[Pattern]:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Hashable
 from typing import ClassVar
 
-from ..ir.attributes import dict_text
 from ..ir.bodies import fingerprint
-from ..ir.core import Op
+from ..ir.core import Block, Op, Region, Value
 from ..ir.diagnostics import Diagnostics
+from ..ir.location import UNKNOWN
 from ..ir.ops import FuncOp, Module
 from ..ir.semantics import is_removable, trivially_dead
 from .base import Pass
 from .mlir_parts import frozen_bodies, result_of, run_on_bodies, run_on_functions
+from .plain_bodies import copy_op, is_plain
 
-__all__ = ["CseNative"]
+__all__ = ["CseNative", "without_common_subexpressions"]
+
+_CSE = "cse"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,10 +43,10 @@ class CseNative(Pass):
         functions = [f for f in module.functions if not f.is_declaration]
         native = [f for f in functions if _is_native(f)]
         foreign = [f for f in functions if f not in native]
-        changed = run_on_bodies(frozen_bodies(native), "cse", module)
+        changed = run_on_bodies(frozen_bodies(native), _CSE, module, without_common_subexpressions)
         for function in native:
             changed = _eliminate(function) or changed
-        return run_on_functions(foreign, "cse", module) or changed
+        return run_on_functions(foreign, _CSE, module) or changed
 
 
 def _is_native(function: FuncOp) -> bool:
@@ -52,34 +56,181 @@ def _is_native(function: FuncOp) -> bool:
     )
 
 
+def without_common_subexpressions(body: Region) -> Region:
+    """A plain body of which the ops are gone that compute what another does; the same one if none does.
+
+    Ops that were unused are gone, too, but not those that only they used.
+    """
+    search = _Search(body.block)
+    return search.copy(body) if search.found else body
+
+
 def _eliminate(function: FuncOp) -> bool:
-    known: dict[Hashable, Op] = {}
-    gone: list[Op] = []
+    search = _Search(function.body)  # equal fragments are those whose bodies were equal before
     for op in function.body:
         for i, body in enumerate(op.regions):
-            op.regions[i] = result_of(body, "cse")
-        if op.is_terminator:
-            continue
-        if trivially_dead(op):
-            gone.append(op)
-        elif is_removable(op):
-            first = known.setdefault(_key(op), op)
-            if first is not op:
+            op.regions[i] = result_of(body, _CSE)
+    search.erase()
+    return bool(search.found)
+
+
+class _Search:
+    """What `cse` does to the ops of a block and those nested in them, found without changing anything.
+
+    Values in nested regions may be replaced by values from outside, not the other way round.  What is found
+    keeps what it uses alive, because producers are visited before their users.
+    """
+
+    def __init__(self, block: Block) -> None:
+        #: Ops that go, each with the op that takes its place (None: nobody used it).
+        self.found: dict[Op, Op | None] = {}
+        self._instead: dict[Value, Value] = {}
+        self._known: list[dict[Hashable, list[Op]]] = []
+        self._visit(block)
+
+    def erase(self) -> None:
+        """Replace and erase what was found."""
+        for op, first in self.found.items():
+            if first is not None:
                 op.replace_all_uses_with(first.results)
-                gone.append(op)
-    # Dead ops keep their operands alive until here, so a chain of them goes one op per run, as in MLIR.
-    for op in gone:
-        op.erase()
-    return bool(gone)
+                if first.loc is UNKNOWN:
+                    first.loc = op.loc
+        for op in self.found:
+            op.erase()
+
+    def copy(self, region: Region) -> Region:
+        """A frozen copy of the region of the block without what was found."""
+        mapping: dict[Value, Value] = {}
+        copies: dict[Op, Op] = {}
+
+        def copied(region: Region) -> Region:
+            block = Block()
+            for arg in region.block.args:
+                mapping[arg] = block.add_arg(arg.type, loc=arg.loc)
+            for op in region.block:
+                if op not in self.found:
+                    regions = [copied(nested) for nested in op.regions]
+                    new = copy_op(op, [mapping.get(v, v) for v in op.operands], regions)
+                    mapping.update(zip(op.results, new.results, strict=True))
+                    copies[op] = block.append(new)
+                    continue
+                first = self.found[op]
+                if first is not None:
+                    mapping.update({r: mapping[f] for r, f in zip(op.results, first.results, strict=True)})
+                    if copies[first].loc is UNKNOWN:
+                        copies[first].loc = op.loc
+            return Region([block])
+
+        return copied(region).freeze()
+
+    def _visit(self, block: Block) -> None:
+        self._known.append({})
+        for op in block:
+            for region in op.regions:
+                if not region.frozen:
+                    self._visit(region.block)
+            if op.is_terminator:
+                continue
+            if trivially_dead(op):
+                self.found[op] = None
+            elif is_removable(op):
+                first = self._first_like(op)
+                if first is not op:
+                    self.found[op] = first
+                    self._instead.update(zip(op.results, first.results, strict=True))
+        self._known.pop()
+
+    def _first_like(self, op: Op) -> Op:
+        """The visible op that computes the same; `op` itself, which becomes known, if there is none."""
+        key: Hashable = (op.name, *self._operands(op)) if op.num_operands else (op.name, op.props.get("value"))
+        for scope in self._known:
+            for other in scope.get(key, ()):
+                if _agree(op, other) and all(map(self._equal, other.regions, op.regions)):
+                    return other
+        self._known[-1].setdefault(key, []).append(op)
+        return op
+
+    def _operands(self, op: Op) -> list[Value]:
+        if not self._instead:
+            return op.operands
+        return [self._instead.get(value, value) for value in op.operands]
+
+    def _equal(self, a: Region, b: Region) -> bool:
+        """Whether `cse` takes two regions for equal."""
+        if a is b:
+            return True
+        if a.frozen:
+            late = _equal_before(a, b)
+            early = fingerprint(result_of(a, _CSE)) == fingerprint(result_of(b, _CSE))
+        else:
+            late = self._shape(a, {}) == self._shape(b, {})
+            early = self._shape(a, {}, left=True) == self._shape(b, {}, left=True)
+        return late if late == early else early == _erases_at_once()
+
+    def _shape(self, region: Region, numbers: dict[Value, int], *, left: bool = False) -> list[object]:
+        """What equal regions share: values of their own count by number, those from outside as they are.
+
+        `left`: without the ops that go.
+        """
+        shape: list[object] = [[arg.type for arg in region.block.args]]
+        for arg in region.block.args:
+            numbers[arg] = len(numbers)
+        for op in region.block:
+            if left and op in self.found:
+                continue
+            operands = [numbers.get(v, v) for v in self._operands(op)]
+            inside = [self._shape(nested, numbers, left=left) for nested in op.regions]
+            shape.append((op.name, operands, [r.type for r in op.results], op.props, op.attrs, inside))
+            for result in op.results:
+                numbers[result] = len(numbers)
+        return shape
 
 
-def _key(op: Op) -> Hashable:
-    """What two ops share iff one can replace the other."""
+def _equal_before(a: Region, b: Region) -> bool:
+    """Whether two frozen bodies are equal with every op still in place, but uses already redirected."""
+    if is_plain(a) and is_plain(b):
+        return _Search(a.block)._shape(a, {}) == _Search(b.block)._shape(b, {})
+    return fingerprint(a) == fingerprint(b)
+
+
+@functools.cache
+def _erases_at_once() -> bool:
+    """Whether the installed `cse` erases what it finds before it compares the ops around it.
+
+    In jaxlib 0.10 it erases in the end, in 0.12 at once.
+    """
+    from ..jax_compat.mlir import run_pipeline
+
+    after, _ = run_pipeline(_PROBE, "builtin.module(cse)")
+    return after.count("stablehlo.if") == 1
+
+
+#: Two ops that differ in an op that nobody uses.
+_PROBE = """"builtin.module"() ({
+  "func.func"() <{function_type = (tensor<i1>) -> (tensor<i1>, tensor<i1>), sym_name = "f"}> ({
+  ^bb0(%p: tensor<i1>):
+    %0 = "stablehlo.if"(%p) ({
+      %2 = "stablehlo.not"(%p) : (tensor<i1>) -> tensor<i1>
+      "stablehlo.return"(%p) : (tensor<i1>) -> ()
+    }, {
+      "stablehlo.return"(%p) : (tensor<i1>) -> ()
+    }) : (tensor<i1>) -> tensor<i1>
+    %1 = "stablehlo.if"(%p) ({
+      "stablehlo.return"(%p) : (tensor<i1>) -> ()
+    }, {
+      "stablehlo.return"(%p) : (tensor<i1>) -> ()
+    }) : (tensor<i1>) -> tensor<i1>
+    "func.return"(%0, %1) : (tensor<i1>, tensor<i1>) -> ()
+  }) : () -> ()
+}) : () -> ()
+"""
+
+
+def _agree(a: Op, b: Op) -> bool:
+    """Whether two ops of one name have equal attributes, types and numbers of regions and blocks."""
     return (
-        op.name,
-        tuple(id(value) for value in op.operands),
-        tuple(id(result.type) for result in op.results),
-        dict_text(op.props),
-        dict_text(op.attrs),
-        tuple(fingerprint(body) for body in op.regions),
+        a.props == b.props
+        and a.attrs == b.attrs
+        and [r.type for r in a.results] == [r.type for r in b.results]
+        and [(r.frozen, len(r.blocks)) for r in a.regions] == [(r.frozen, len(r.blocks)) for r in b.regions]
     )

@@ -1,12 +1,13 @@
 """MLIR's own passes on parts of a module: on distinct frozen bodies, or on single functions.
 
 `MlirPass` prints the whole module, every copy of a body included, and reads it back with one body per op.
-Here every distinct body is printed once, and its result is remembered.
+Here every distinct body is printed once, and its result is remembered.  Plain bodies, which most are, are not
+printed at all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from ..ir.attributes import StringAttr, TypeAttr
 from ..ir.bodies import fingerprint
@@ -15,9 +16,11 @@ from ..ir.ops import FuncOp, Module
 from ..ir.parser import parse_generic
 from ..ir.printer import print_op
 from ..ir.types import function_type
+from .equal_bodies import share_equal_bodies
 from .greedy import walk_mutable
+from .plain_bodies import is_plain
 
-__all__ = ["frozen_bodies", "run_on_bodies", "run_on_functions", "share_equal_bodies"]
+__all__ = ["frozen_bodies", "result_of", "run_on_bodies", "run_on_functions"]
 
 _CARRIER = "mpmd_trace_body_"
 
@@ -34,12 +37,22 @@ def frozen_bodies(functions: Iterable[FuncOp]) -> list[Region]:
     return list(found)
 
 
-def run_on_bodies(bodies: Sequence[Region], pipeline: str, module: Module) -> bool:
+def run_on_bodies(
+    bodies: Sequence[Region], pipeline: str, module: Module, native: Callable[[Region], Region]
+) -> bool:
     """Run a pipeline such as `cse` on each body once; afterwards `result_of(body, pipeline)` is the new body.
 
-    `module` is where symbols that the bodies mention are found.  Says whether any body changed.
+    `native` does what the pipeline does to a plain body, without printing and reading it; the others go
+    through MLIR together.  `module` is where symbols that the bodies mention are found.  Says whether any
+    body changed.
     """
-    todo = [body for body in bodies if ("mlir", pipeline) not in body.memo]
+    todo: list[Region] = []
+    for body in bodies:
+        if ("mlir", pipeline) not in body.memo:
+            if is_plain(body):
+                body.memo["mlir", pipeline] = native(body)
+            else:
+                todo.append(body)
     if todo:
         carriers = [_carrier(body, i) for i, body in enumerate(todo)]
         done = _run(carriers, pipeline, module, rename=('"mpmd.return"(', '"func.return"('))
@@ -79,17 +92,6 @@ def run_on_functions(functions: Sequence[FuncOp], pipeline: str, module: Module)
     if changed:
         share_equal_bodies(functions)
     return changed
-
-
-def share_equal_bodies(functions: Iterable[FuncOp]) -> None:
-    """Make bodies that print the same one object."""
-    known: dict[str, Region] = {}
-    for function in functions:
-        for top in function.regions:
-            for op in walk_mutable(top):
-                for i, body in enumerate(op.regions):
-                    if body.frozen:
-                        op.regions[i] = known.setdefault(fingerprint(body), body)
 
 
 def _carrier(body: Region, number: int) -> Op:
@@ -138,5 +140,3 @@ def _declaration(function: FuncOp) -> Op:
     props = {k: v for k, v in function.props.items() if k in ("sym_name", "function_type")}
     props["sym_visibility"] = StringAttr.get("private")
     return make_op("func.func", props=props, attrs=function.attrs, regions=[Region()])
-
-

@@ -21,13 +21,13 @@ from ...ir.attributes import (
     SymbolRefAttr,
     TypeAttr,
 )
-from ...ir.bodies import fingerprint
 from ...ir.core import Region, Value, make_op
 from ...ir.diagnostics import Diagnostics
 from ...ir.ops import FragmentOp, FuncOp, Module, make_return
 from ...ir.shardings import sharding_class
 from ...ir.types import MeshTensorType, Type, function_type
 from ..base import Pass, option
+from ..equal_bodies import first_equal
 from .function_names import function_name, is_forward_only, module_suffix
 from .manual_computations import renamed_meshes, uses_foreign_meshes
 from .value_attrs import EMPTY, value_dicts
@@ -131,8 +131,7 @@ def _grouped(
     fragments: list[FragmentOp], by_sharding: bool
 ) -> tuple[list[_Group], dict[FragmentOp, _Group]]:
     """The groups in order of their first members.  Bodies that are one object are not compared."""
-    texts: dict[str, Region] = {}
-    representative: dict[Region, Region] = {}
+    representative = first_equal(op.body for op in fragments)
     classes: dict[object, int] = {}  # of shardings in effect
     class_of: dict[Type, int] = {}
     groups: dict[Hashable, _Group] = {}
@@ -147,12 +146,9 @@ def _grouped(
         return found
 
     for op in fragments:
-        body = representative.get(op.body)
-        if body is None:
-            body = representative[op.body] = texts.setdefault(fingerprint(op.body), op.body)
         key = (
             op.mesh,
-            body,
+            representative[op.body],
             op.attrs.get("arg_attrs"),
             op.attrs.get("res_attrs"),
             tuple([sharding_of(v) for v in op.operands]) if by_sharding else (),

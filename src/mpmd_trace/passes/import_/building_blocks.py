@@ -177,14 +177,18 @@ def op_as_body(op: Op, values: Sequence[Value]) -> Region:
 
     if op.regions:
         return interned_body(make())
-    number = {value: i for i, value in enumerate(values)}
+    operands = op.operands
+    read: tuple[int, ...] | None = None
+    if operands != values:
+        number = {value: i for i, value in enumerate(values)}
+        read = tuple([number[v] for v in operands])
     key = (
         op.name,
-        frozenset(op.props.items()),
-        frozenset(op.attrs.items()),
-        tuple(number[v] for v in op.operands),
-        tuple(local_type(v.type) for v in values),
-        tuple(r.type for r in op.results),
+        frozenset(op.props.items()) if op.props else None,
+        frozenset(op.attrs.items()) if op.attrs else None,
+        read,
+        tuple([v.type for v in values]),
+        tuple([r.type for r in op.results]),
     )
     found = _op_bodies.get(key)
     if found is None:

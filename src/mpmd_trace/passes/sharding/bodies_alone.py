@@ -1,16 +1,22 @@
 """Propagation in a program without any sharding: nothing spreads, only the bodies change.
 
 Shardy still rewrites what is inside of fragments (constants are duplicated for propagation and merged again
-afterwards), each body for itself.  So it is enough to show it every distinct body once, side by side.
+afterwards), each body for itself.  What it does to most bodies is known (`constants_apart.py`).  It is enough
+to show it every distinct one of the others once, side by side.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ...ir.attributes import IntegerAttr
-from ...ir.bodies import fingerprint, remembered
+from ...ir.bodies import remembered
 from ...ir.core import Block, Region, Value
 from ...ir.diagnostics import Diagnostics
 from ...ir.ops import FragmentOp, FuncOp, Module, make_return
+from ..equal_bodies import first_equal
+from ..plain_bodies import all_ops, op_names
+from .constants_apart import can_do, with_constants_apart
 from .reduction import HIDDEN_ATTRIBUTES, NUMBER
 from .shardy import run_shardy
 
@@ -37,24 +43,43 @@ def has_no_shardings(module: Module, function: FuncOp) -> bool:
 
 def _mentions_shardings(body: Region) -> bool:
     def look() -> bool:
-        return any(
-            op.name.startswith("sdy.") or any("sharding" in name for name in (*op.attrs, *op.props))
-            for op in body.walk()
-        )
+        names = {name for op in all_ops(body) for name in (*op.attrs, *op.props)}
+        ops = op_names(body) or {op.name for op in all_ops(body)}
+        return any("sharding" in name for name in names) or any(name.startswith("sdy.") for name in ops)
 
     return remembered(body, "mentions shardings", look)
 
 
 def propagate_in_bodies(module: Module, function: FuncOp, diagnostics: Diagnostics) -> bool:
-    """Replace every body by what Shardy makes of it.  Gives False, and changes nothing, when that fails."""
-    firsts: dict[str, FragmentOp] = {}
-    for op in function.body:
-        if isinstance(op, FragmentOp):
-            firsts.setdefault(fingerprint(op.body), op)
+    """Replace every body by what Shardy makes of it.  Gives False, and changes nothing, when that fails.
+
+    Equal bodies should be one object.
+    """
+    fragments = [op for op in function.body if isinstance(op, FragmentOp)]
+    firsts: dict[Region, FragmentOp] = {}
+    for op in fragments:
+        firsts.setdefault(op.body, op)
+    new_body = {body: with_constants_apart(body) for body in firsts if can_do(body)}
+    shown = {body: op for body, op in firsts.items() if body not in new_body}
+    if shown:
+        made = _propagated(module, function, list(shown.values()), diagnostics)
+        if made is None:
+            return False
+        new_body.update(zip(shown, made, strict=True))
+    shared = first_equal(new_body.values())  # bodies that differed before may be equal now
+    for op in fragments:
+        op.body = shared[new_body[op.body]]
+    return True
+
+
+def _propagated(
+    module: Module, function: FuncOp, fragments: Sequence[FragmentOp], diagnostics: Diagnostics
+) -> list[Region] | None:
+    """What Shardy makes of the bodies of these fragments of the function; None when it fails."""
     block = Block()
     returned: list[Value] = []
-    for number, op in enumerate(firsts.values()):
-        copy = op.clone(operands=[block.add_arg(v.type) for v in op.operands])
+    for number, fragment in enumerate(fragments):
+        copy = fragment.clone(operands=[block.add_arg(v.type) for v in fragment.operands])
         for name in HIDDEN_ATTRIBUTES:
             copy.attrs.pop(name, None)
         copy.attrs[NUMBER] = IntegerAttr.get(number, "i64")
@@ -70,21 +95,10 @@ def propagate_in_bodies(module: Module, function: FuncOp, diagnostics: Diagnosti
     small.body.append(alone)
     small.resources = module.resources
     after = run_shardy(small, diagnostics)
-    if after is None:
-        return False
+    done = after.lookup(function.sym_name) if after is not None else None
     made: dict[int, Region] = {}
-    done = after.lookup(function.sym_name)
     for op in done.body if done is not None else ():
         mark = op.attrs.get(NUMBER)
         if isinstance(op, FragmentOp) and isinstance(mark, IntegerAttr):
             made[mark.value] = op.body
-    if len(made) != len(firsts):
-        return False
-    texts: dict[str, Region] = {}  # bodies that differed before may be equal now
-    new_body = {
-        text: texts.setdefault(fingerprint(made[i]), made[i]) for i, text in enumerate(firsts)
-    }
-    for op in function.body:
-        if isinstance(op, FragmentOp):
-            op.body = new_body[fingerprint(op.body)]
-    return True
+    return [made[number] for number in sorted(made)] if len(made) == len(fragments) else None

@@ -11,10 +11,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Hashable
 
-from ...ir.bodies import fingerprint
 from ...ir.core import Op, OpResult, Region, Value
 from ...ir.ops import FragmentOp, FuncOp, local_type
 from ...ir.types import TensorType, Type
+from ..equal_bodies import first_equal
 from .body_labels import abstract_text, operand_labels, result_labels
 
 __all__ = ["Kinds", "is_scalar"]
@@ -86,13 +86,10 @@ class Kinds:
         self._labels: dict[Op, tuple[int, ...]] = {}
         self._roles: dict[Op, tuple[int, ...]] = {}
         self._counter: dict[Op, int | None] = {}
-        texts: dict[str, Region] = {}
-        same: dict[Region, Region] = {}
+        same = first_equal(op.body for op in self.ops if isinstance(op, FragmentOp))
         for op in self.ops:
             types = tuple([r.type for r in op.results])
             if isinstance(op, FragmentOp):
-                if op.body not in same:
-                    same[op.body] = texts.setdefault(fingerprint(op.body), op.body)
                 self.body[op] = same[op.body]
                 text = abstract_text(same[op.body])
                 look: Hashable = (op.mesh, op.in_shardings, op.out_shardings, types, text)

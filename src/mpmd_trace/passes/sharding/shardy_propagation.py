@@ -13,6 +13,7 @@ from ...ir.core import Block, Region
 from ...ir.diagnostics import Diagnostics
 from ...ir.ops import FragmentOp, Module
 from ..base import Pass
+from ..equal_bodies import share_equal_bodies
 from .bodies_alone import has_no_shardings, propagate_in_bodies
 from .kinds import Kinds
 from .reduction import Reduction, reducible
@@ -40,6 +41,7 @@ class ShardyPropagation(Pass):
         if len(functions) != 1 or not reducible(functions[0]) or functions[0].visibility != "public":
             return _run_on_everything(module, diagnostics)
         function = functions[0]
+        share_equal_bodies(functions)
         if self.whole_up_to and has_no_shardings(module, function):
             return propagate_in_bodies(module, function, diagnostics) or not diagnostics.failed
         size = _size(function.body)

@@ -1,0 +1,117 @@
+"""Plain bodies: those of ops that MLIR's general passes treat by their general rules alone.
+
+For none of the ops listed here has `canonicalize` a pattern or a folder of its own (measured for the releases
+of jaxlib that this package supports; a test asks the installed one).  In a body of such ops it therefore
+moves constants and removes dead code, and nothing else.  None of them commutes in MLIR's sense.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..ir.bodies import remembered
+from ..ir.core import Op, Region, Value, make_op
+from ..ir.semantics import is_constant_like
+
+__all__ = ["PLAIN_OPS", "all_ops", "as_read", "copy_op", "is_plain", "op_names"]
+
+#: The ops without regions.
+_SIMPLE = """
+    abs add after_all and atan2 batch_norm_grad batch_norm_inference batch_norm_training bitcast_convert
+    broadcast_in_dim cbrt ceil cholesky clamp compare complex concatenate constant convert convolution cosine
+    count_leading_zeros create_token custom_call divide dot_general dynamic_slice dynamic_update_slice
+    exponential exponential_minus_one fft floor gather get_dimension_size imag iota is_finite log log_plus_one
+    logistic maximum minimum multiply negate not optimization_barrier or pad partition_id popcnt power real
+    reduce_precision remainder replica_id reshape return reverse rng rng_bit_generator round_nearest_afz
+    round_nearest_even rsqrt select shift_left shift_right_arithmetic shift_right_logical sign sine slice sqrt
+    subtract tan tanh transpose triangular_solve xor
+"""
+#: The ops with regions that see the values around them.
+_NESTING = "case map reduce reduce_window scatter select_and_scatter sort while"
+_CHLO = "acos acosh asin asinh atan atanh cosh digamma erf erf_inv erfc lgamma sinh square tan top_k"
+PLAIN_OPS = frozenset(
+    {
+        *(f"stablehlo.{name}" for name in f"{_SIMPLE} {_NESTING}".split()),
+        *(f"chlo.{name}" for name in _CHLO.split()),
+        "mpmd.return",
+        "sdy.propagation_barrier",
+        "sdy.sharding_constraint",
+        "sdy.sharding_group",
+    }
+)
+
+
+def is_plain(body: Region) -> bool:
+    """Whether the frozen body consists of plain ops, at every depth."""
+    names = op_names(body)
+    return names is not None and names <= PLAIN_OPS
+
+
+def op_names(body: Region) -> frozenset[str] | None:
+    """The names of the ops of a frozen body, at every depth.
+
+    None if a region has several blocks, if a body is nested in it, or if canonicalisation knows a branch.
+    """
+
+    def look() -> frozenset[str] | None:
+        found: set[str] = set()
+        return frozenset(found) if _collect_names(body, found) else None
+
+    return remembered(body, "op names", look)
+
+
+def _collect_names(region: Region, found: set[str]) -> bool:
+    if len(region.blocks) != 1:
+        return False
+    for op in region.blocks[0]:
+        found.add(op.name)
+        if op.successors:
+            return False
+        if op.regions:
+            if op.name == "stablehlo.case" and _is_known(op):
+                return False
+            for nested in op.regions:
+                if nested.frozen or not _collect_names(nested, found):
+                    return False
+    return True
+
+
+def _is_known(case: Op) -> bool:
+    """Whether the branch is known, so that canonicalisation takes it."""
+    index = case.operand(0).defining_op
+    return index is not None and is_constant_like(index)
+
+
+def all_ops(region: Region) -> list[Op]:
+    """Every op in the region, those around others first."""
+    found: list[Op] = []
+
+    def collect(region: Region) -> None:
+        for block in region.blocks:
+            for op in block:
+                found.append(op)
+                for nested in op.regions:
+                    collect(nested)
+
+    collect(region)
+    return found
+
+
+def as_read(region: Region) -> Region:
+    """A frozen copy with its uses in the order in which they would be if it had been read from text."""
+    return region.clone().freeze()
+
+
+def copy_op(
+    op: Op, operands: Sequence[Value], regions: Sequence[Region] = (), *, name: str | None = None
+) -> Op:
+    """A detached copy of `op` with these operands and regions, under another name if one is given."""
+    return make_op(
+        name or op.name,
+        operands,
+        [result.type for result in op.results],
+        props=op.props,
+        attrs=op.attrs,
+        regions=regions,
+        loc=op.loc,
+    )

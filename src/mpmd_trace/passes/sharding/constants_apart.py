@@ -1,0 +1,193 @@
+"""What Shardy's pipeline does to a plain body in which nothing has a sharding.
+
+`stablehlo.constant` becomes `sdy.constant`.  So that propagation does not join what only shares a constant,
+Shardy gives every use of a constant expression its own copy of the expression, and merges copies afterwards,
+but of constants and of broadcasts of scalars only, and only within a block.  Dead code is gone.
+
+    %i = iota                                  %i0 = iota
+    %f = convert %i                            %i1 = iota
+    %0 = add %x, %f                     =>     %f0 = convert %i0
+    %1 = subtract %y, %f                       %f1 = convert %i1
+                                               %0 = add %x, %f0
+                                               %1 = subtract %y, %f1
+
+Source: section 3.2 of the specification of sharding propagation; details measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from ...ir.bodies import remembered
+from ...ir.core import Block, Op, Region, Value
+from ...ir.semantics import trivially_dead
+from ...ir.types import TensorType
+from ..plain_bodies import PLAIN_OPS, all_ops, copy_op, is_plain, op_names
+
+__all__ = ["EXPRESSIONS", "can_do", "with_constants_apart"]
+
+_CONSTANT = "stablehlo.constant"
+_BROADCAST = "stablehlo.broadcast_in_dim"
+#: Expressions when their operands are (in StableHLO and CHLO): Shardy's elementwise ops, and some others.
+_ELEMENTWISE = """
+    abs add and atan2 cbrt ceil clamp compare complex convert cosine count_leading_zeros divide exponential
+    exponential_minus_one floor imag is_finite log log_plus_one logistic maximum minimum multiply negate not or
+    popcnt power real reduce_precision remainder round_nearest_afz round_nearest_even rsqrt select shift_left
+    shift_right_arithmetic shift_right_logical sign sine sqrt subtract tan tanh xor
+"""
+EXPRESSIONS = frozenset(
+    f"stablehlo.{name}"
+    for name in f"{_ELEMENTWISE} bitcast_convert broadcast_in_dim constant iota reshape slice".split()
+)
+#: Shardy has no sharding rule for these and says so: it has to see them.  (What is of Shardy's own, too.)
+_WITHOUT_RULE = frozenset(
+    {
+        "stablehlo.batch_norm_grad",
+        "stablehlo.batch_norm_training",
+        "stablehlo.custom_call",
+        "stablehlo.get_dimension_size",
+        "stablehlo.map",
+        "stablehlo.rng",
+        *(name for name in PLAIN_OPS if name.startswith(("chlo.", "sdy."))),
+    }
+)
+#: Their results have edges, which keep them alive.
+_WITH_EDGES = frozenset({"stablehlo.case", "stablehlo.optimization_barrier", "stablehlo.while"})
+
+
+def can_do(body: Region) -> bool:
+    """Whether `with_constants_apart` knows what Shardy does to a body without shardings."""
+    names = op_names(body)
+    return names is not None and is_plain(body) and names.isdisjoint(_WITHOUT_RULE)
+
+
+def with_constants_apart(body: Region) -> Region:
+    """The body after Shardy's pipeline; the same one if nothing changes."""
+
+    def make() -> Region:
+        region = body
+        if _has_dead_ops(region):
+            region = region.clone()
+            _remove_dead_ops(region)
+        expressions = _shared_expressions(region)
+        if expressions:
+            if region is body:
+                region = region.clone()
+                expressions = _shared_expressions(region)
+            _split(region, expressions)
+        merger = _Merger()
+        copy = Region([merger.copy(region.block)]).freeze()
+        return copy if merger.changed or region is not body else body
+
+    return remembered(body, "constants apart", make)
+
+
+# Dead code.
+
+
+def _is_dead(op: Op) -> bool:
+    return trivially_dead(op) and not any(inner.name in _WITH_EDGES for inner in op.walk())
+
+
+def _has_dead_ops(region: Region) -> bool:
+    return any(not op.has_uses and _is_dead(op) for op in all_ops(region))
+
+
+def _remove_dead_ops(region: Region) -> None:
+    for op in reversed(region.block):
+        if _is_dead(op):
+            op.erase()
+        else:
+            for nested in op.regions:
+                _remove_dead_ops(nested)
+
+
+# Splitting.
+
+
+def _is_scalar(value: Value) -> bool:
+    return isinstance(value.type, TensorType) and value.type.shape == ()
+
+
+def _is_merged(op: Op) -> bool:
+    """Whether Shardy merges copies of the op, so that it need not be split."""
+    return op.name == _CONSTANT or (op.name == _BROADCAST and _is_scalar(op.operand(0)))
+
+
+def _is_split(op: Op) -> bool:
+    return not _is_merged(op) and not _is_scalar(op.results[0])
+
+
+def _shared_expressions(region: Region) -> set[Op]:
+    """The constant expressions in the region; none if no use of one needs a copy of its own."""
+    found: set[Op | None] = set()
+    shared = False
+    for op in all_ops(region):
+        if op.name in EXPRESSIONS and found.issuperset([v.defining_op for v in op.operands]):
+            found.add(op)
+            shared = shared or (len(op.results[0].uses) > 1 and _is_split(op))
+    return {op for op in found if op is not None} if shared else set()
+
+
+def _split(region: Region, expressions: set[Op]) -> None:
+    """Give every operand of other ops that is a constant expression a copy of the expression."""
+
+    def copy(value: Value, copies: dict[Value, Value]) -> Value:
+        op = value.defining_op
+        if op is None or op not in expressions or not _is_split(op):
+            return value
+        if value not in copies:
+            new = op.clone(operands=[copy(v, copies) for v in op.operands])
+            assert op.block is not None
+            op.block.insert_before(op, new)
+            copies[value] = new.results[0]
+        return copies[value]
+
+    before = all_ops(region)
+    for op in before:
+        if op not in expressions:
+            for i, value in enumerate(op.operands):
+                op.set_operand(i, copy(value, {}))
+    for op in reversed(before):
+        if op in expressions and not op.has_uses:
+            op.erase()
+
+
+# Merging.
+
+
+class _Merger:
+    """Copies blocks, with equal constants and equal broadcasts of a scalar once in each."""
+
+    def __init__(self) -> None:
+        self.changed = False
+        self._mapping: dict[Value, Value] = {}
+
+    def copy(self, block: Block) -> Block:
+        mapping = self._mapping
+        result = Block()
+        known: dict[Hashable, Value] = {}
+        for arg in block.args:
+            mapping[arg] = result.add_arg(arg.type, loc=arg.loc)
+        for op in block:
+            if op.regions:
+                regions = [Region([self.copy(region.block)]) for region in op.regions]
+                new = copy_op(op, [mapping.get(v, v) for v in op.operands], regions)
+                mapping.update(zip(op.results, new.results, strict=True))
+            elif _is_merged(op):
+                operands = [mapping[v] for v in op.operands]
+                attributes = frozenset(op.props.items()), frozenset(op.attrs.items())
+                key = (op.name, op.results[0].type, *operands, *attributes)
+                first = known.get(key)
+                if first is not None:
+                    self.changed = True
+                    mapping[op.results[0]] = first
+                    continue
+                is_constant = op.name == _CONSTANT
+                self.changed = self.changed or is_constant
+                new = copy_op(op, operands, name="sdy.constant" if is_constant else None)
+                known[key] = mapping[op.results[0]] = new.results[0]
+            else:
+                new = op.clone(mapping)
+            result.append(new)
+        return result

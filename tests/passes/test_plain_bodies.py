@@ -1,0 +1,261 @@
+"""What is done to plain bodies without MLIR is what MLIR does."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+import pytest
+import random_bodies
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mpmd_trace.ir.bodies import fingerprint
+from mpmd_trace.ir.core import Op, Region, Value
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import FragmentOp, Module
+from mpmd_trace.jax_compat import mlir
+from mpmd_trace.passes import canonicalize_mpmd, cse_native, mlir_parts
+from mpmd_trace.passes.equal_bodies import first_equal
+from mpmd_trace.passes.manager import run_passes
+from mpmd_trace.passes.plain_bodies import PLAIN_OPS, is_plain
+from mpmd_trace.passes.sharding import bodies_alone
+from mpmd_trace.passes.sharding.constants_apart import can_do, with_constants_apart
+from mpmd_trace.passes.sharding.shardy import run_shardy
+from mpmd_trace.text import parse
+from util import distinct_bodies
+
+PASSES: dict[str, tuple[str, Callable[[Region], Region]]] = {
+    "mpmd-canonicalize": (canonicalize_mpmd._PIPELINE, canonicalize_mpmd.canonical_body),
+    "mpmd-cse": ("cse", cse_native.without_common_subexpressions),
+}
+SHARDY = [t for t in random_bodies.TEMPLATES if t not in random_bodies.NO_RULE]
+#: All bodies of an example go through MLIR together.
+AT_ONCE = 12
+few = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+def bodies_of(module: Module) -> list[Region]:
+    return [op.body for op in module.main.body if isinstance(op, FragmentOp)]
+
+
+def uses(region: Region) -> list[list[tuple[int, int]]]:
+    """The uses of each value, in order, by the number of the owner."""
+    values: list[Value] = list(region.block.args)
+    numbers: dict[Op, int] = {}
+    for number, op in enumerate(region.walk()):
+        numbers[op] = number
+        values += op.results
+        values += [arg for nested in op.regions for block in nested.blocks for arg in block.args]
+    return [[(numbers[use.owner], use.index) for use in value.uses] for value in values]
+
+
+def assert_same(before: str, found: Region, wanted: Region) -> None:
+    """The bodies print the same, with locations, and are the same for those who look at uses in order."""
+    if fingerprint(found) != fingerprint(wanted):
+        pytest.fail(f"before\n{before}\nMLIR\n{fingerprint(wanted)}\nwe\n{fingerprint(found)}")
+    assert [str(op.loc) for op in found.walk()] == [str(op.loc) for op in wanted.walk()]
+    if fingerprint(found) != before:
+        assert uses(found) == uses(wanted)
+
+
+def check_against_mlir(name: str, module: Module) -> int:
+    """Compare what the pass does to each body with what MLIR does; gives the number of plain bodies."""
+    pipeline, native = PASSES[name]
+    ours = bodies_of(module)
+    theirs = [body.clone().freeze() for body in ours]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mlir_parts, "is_plain", lambda body: False)
+        mlir_parts.run_on_bodies(theirs, pipeline, module, native)
+    plain = [(a, b) for a, b in zip(ours, theirs, strict=True) if is_plain(a)]
+    for body, other in plain:
+        before, wanted = fingerprint(body), mlir_parts.result_of(other, pipeline)
+        found = native(body)
+        assert_same(before, found, wanted)
+        assert (found is body) == (wanted is other)
+        assert fingerprint(body.clone()) == before, "the frozen body changed"
+    return len(plain)
+
+
+def check_against_shardy(module: Module) -> int:
+    after = run_shardy(module, Diagnostics())
+    assert after is not None
+    count = 0
+    for body, wanted in zip(bodies_of(module), bodies_of(after), strict=True):
+        if can_do(body):
+            count += 1
+            before = fingerprint(body)
+            assert_same(before, with_constants_apart(body), wanted)
+            assert fingerprint(body.clone()) == before, "the frozen body changed"
+    return count
+
+
+def random_module(seed: int, templates: Sequence[tuple[str, str]]) -> Module:
+    rng = random.Random(seed)
+    text = random_bodies.module([random_bodies.body(rng, templates) for _ in range(AT_ONCE)])
+    return parse(text, allow_unregistered=True)
+
+
+@few
+@given(st.integers(0, 10**9))
+@pytest.mark.parametrize("name", PASSES)
+def test_random_bodies(name: str, seed: int) -> None:
+    """Duplicates, dead ops, constants, nested regions, effects."""
+    assert check_against_mlir(name, random_module(seed, random_bodies.TEMPLATES)) > AT_ONCE // 4
+
+
+@few
+@given(st.integers(0, 10**9))
+def test_random_bodies_without_shardings(seed: int) -> None:
+    """Shardy splits constant expressions and merges constants."""
+    assert check_against_shardy(random_module(seed, SHARDY)) > AT_ONCE // 4
+
+
+def test_every_plain_op() -> None:
+    """Also with constants as operands, with one operand twice, and with results that are used twice."""
+    module = parse(random_bodies.module([random_bodies.instance(*t) for t in random_bodies.TEMPLATES]))
+    assert {op.name for body in bodies_of(module) for op in body.walk()} == PLAIN_OPS
+    for name in PASSES:
+        assert check_against_mlir(name, module.clone()) == len(random_bodies.TEMPLATES)
+    module = parse(random_bodies.module([random_bodies.instance(*t) for t in SHARDY]))
+    assert check_against_shardy(module) == len(SHARDY)
+
+
+def only(text: str, results: str = "t") -> Module:
+    """A program of one fragment that returns %r."""
+    return parse(random_bodies.module([(text, [("%r", random_bodies.TYPES[results])])]), allow_unregistered=True)
+
+
+T = "tensor<4xf32>"
+NEGATED = f"%r = stablehlo.negate %a0 : {T}"
+REDUCTION = """%{0} = "stablehlo.reduce"(%a0, %a2) <{{dimensions = array<i64: 0>}}> ({{
+^bb0(%p: tensor<f32>, %q: tensor<f32>):
+  {1}%s = stablehlo.add %p, %q : tensor<f32>
+  stablehlo.return %s : tensor<f32>
+}}) : (tensor<4xf32>, tensor<f32>) -> tensor<f32>"""
+DEAD = "%d = stablehlo.add %p, %q : tensor<f32>\n"
+
+
+@pytest.mark.parametrize("dead", [("", ""), (DEAD, ""), ("", DEAD), (DEAD, DEAD)])
+def test_equal_regions(dead: tuple[str, str]) -> None:
+    """Whether an op that goes makes the regions around it differ depends on the release of MLIR."""
+    text = f"{REDUCTION.format('0', dead[0])}\n{REDUCTION.format('1', dead[1])}\n"
+    assert check_against_mlir("mpmd-cse", only(text + "%r = stablehlo.add %0, %1 : tensor<f32>", "s")) == 1
+
+
+@pytest.mark.parametrize("dead", [(False, False), (True, False), (True, True)])
+def test_equal_fragments(dead: tuple[bool, bool]) -> None:
+    """The same holds for fragments."""
+    bodies = [(NEGATED + f"\n%d = stablehlo.negate %a0 : {T}" * d, [("%r", T)]) for d in dead]
+    module = parse(random_bodies.module(bodies))
+    after, _ = mlir.run_pipeline(module.to_generic(), "builtin.module(cse)")
+    assert str(run_passes(module, "mpmd-cse")) == str(parse(after))
+
+
+@pytest.mark.parametrize(
+    ("text", "plain"),
+    [
+        (NEGATED, True),
+        (f'%r = "stablehlo.case"(%a6) ({{stablehlo.return %a0 : {T}}}) : (tensor<i32>) -> {T}', True),
+        (
+            f'%c = stablehlo.constant dense<0> : tensor<i32>\n%r = "stablehlo.case"(%c) '
+            f"({{stablehlo.return %a0 : {T}}}, {{stablehlo.return %a1 : {T}}}) : (tensor<i32>) -> {T}",
+            False,
+        ),
+        (f'%r = "foo.bar"(%a0) : ({T}) -> {T}', False),
+        (f"%r = chlo.broadcast_add %a0, %a1 : ({T}, {T}) -> {T}", False),
+    ],
+)
+def test_plain(text: str, plain: bool) -> None:
+    """Only what MLIR simplifies by general rules alone."""
+    module = only(text)
+    assert [is_plain(body) for body in bodies_of(module)] == [plain]
+    for name in PASSES:
+        assert check_against_mlir(name, module.clone()) == plain
+
+
+class Counter:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.pipelines: list[str] = []
+        original = mlir.run_pipeline
+
+        def run(text: str, pipeline: str, **options: bool) -> object:
+            self.pipelines.append(pipeline)
+            return original(text, pipeline, **options)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(mlir, "run_pipeline", run)
+
+
+@pytest.mark.parametrize("name", [*PASSES, "mpmd-shardy-propagation"])
+def test_plain_bodies_need_no_mlir(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(name)
+    module = parse(random_bodies.module([random_bodies.body(rng, SHARDY) for _ in range(20)]))
+    counter = Counter(monkeypatch)
+    before = str(module)
+    assert str(run_passes(module, name)) != before
+    assert counter.pipelines == []
+
+
+@pytest.mark.parametrize("name", [*PASSES, "mpmd-shardy-propagation"])
+def test_other_bodies_go_through_mlir_together(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For Shardy those are also the ones it has no rule for, because it warns of them."""
+    other = f"%c = chlo.broadcast_add %a0, %a1 : ({T}, {T}) -> {T}\n%r = stablehlo.custom_call @f(%c) : ({T}) -> {T}"
+    bodies = [(text, [("%r", T)]) for text in (other, NEGATED, f"{other}\n%s = stablehlo.negate %r : {T}")]
+    module = parse(random_bodies.module(bodies))
+    counter = Counter(monkeypatch)
+    run_passes(module, name)
+    assert len(counter.pipelines) == 1
+
+
+def test_shardy_sees_what_it_warns_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """... and nothing else."""
+    shown: list[int] = []
+    original = bodies_alone.run_shardy
+
+    def spy(module: Module, diagnostics: Diagnostics) -> Module | None:
+        shown.append(len(bodies_of(module)))
+        return original(module, diagnostics)
+
+    monkeypatch.setattr(bodies_alone, "run_shardy", spy)
+    call = f"%r = stablehlo.custom_call @f(%a0) : ({T}) -> {T}"
+    module = parse(random_bodies.module([(text, [("%r", T)]) for text in (NEGATED, call, NEGATED)]))
+    run_passes(module, "mpmd-shardy-propagation")
+    assert shown == [1]
+
+
+@few
+@given(st.integers(0, 10**9))
+def test_equal_bodies_are_those_that_print_the_same(seed: int) -> None:
+    templates = [*random_bodies.TEMPLATES, *random_bodies.OTHERS]
+    rng = random.Random(seed)
+    pool = [random_bodies.body(rng, templates) for _ in range(4)]
+    module = parse(random_bodies.module([rng.choice(pool) for _ in range(8)]), allow_unregistered=True)
+    found = first_equal(bodies_of(module))
+    texts: dict[str, Region] = {}
+    for body, first in found.items():
+        assert texts.setdefault(fingerprint(body), body) is first
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        f"%r = stablehlo.negate %a0 {{a = 1 : i64}} : {T}",
+        f"%r = stablehlo.negate %a1 : {T}",
+        f"%r = stablehlo.tanh %a0 : {T}",
+        f"{NEGATED}\n%s = stablehlo.tanh %r : {T}",
+    ],
+)
+def test_different_bodies(other: str) -> None:
+    module = parse(random_bodies.module([(text, [("%r", T)]) for text in (NEGATED, other, NEGATED)]))
+    first, second, third = bodies_of(module)
+    assert first_equal([first, second, third]) == {first: first, second: second, third: first}
+
+
+def test_equal_bodies_are_shared_without_printing(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(0)
+    pool = [random_bodies.body(rng, SHARDY) for _ in range(2)]
+    module = parse(random_bodies.module(pool * 6))
+    assert distinct_bodies(module) == 12
+    monkeypatch.setattr("mpmd_trace.ir.printer.print_region", lambda region: pytest.fail("printed"))
+    run_passes(module, "mpmd-shardy-propagation")
+    assert distinct_bodies(module) == 2
