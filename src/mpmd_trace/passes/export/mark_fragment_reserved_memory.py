@@ -60,7 +60,8 @@ class _Count:
         self, function: FuncOp, symbols: dict[str, MeshAttr], diagnostics: Diagnostics
     ) -> None:
         self.symbols = symbols
-        self.sizes: dict[Type, float] = {}
+        #: Per type the mesh and the bytes on each of its devices; no mesh for tokens.
+        self.places: dict[Type, tuple[str | None, float]] = {}
         self.diagnostics = diagnostics
         self.function = function
         topology = function.topology
@@ -75,34 +76,32 @@ class _Count:
             if not is_pinned_host(attributes) and (arg.has_uses or not donated):
                 self.add(arg, 1)
 
-    def size(self, value: Value) -> float:
-        found = self.sizes.get(value.type)
-        if found is None:
-            found = 0.0
-            if isinstance(value.type, MeshTensorType):
-                try:
-                    found = byte_size(value.type, self.symbols)
-                except ValueError as error:
-                    self.diagnostics.error(
-                        value, f"cannot count the memory of a value of type {value.type}: {error}"
-                    )
-                    self.diagnostics.fail()
-            self.sizes[value.type] = found
+    def place(self, value: Value) -> tuple[str | None, float]:
+        """Where a value of this type is, and how big it is there; remembered, for it is asked for every value."""
+        type = value.type
+        size = 0.0
+        if isinstance(type, MeshTensorType):
+            try:
+                size = byte_size(type, self.symbols)
+            except ValueError as error:
+                self.diagnostics.error(value, f"cannot count the memory of a value of type {type}: {error}")
+                self.diagnostics.fail()
+        found = self.places[type] = (type.mesh if isinstance(type, MeshTensorType) else None, size)
         return found
 
     def add(self, value: Value, sign: int) -> None:
-        if isinstance(value.type, MeshTensorType):
-            mesh = value.type.mesh
-            self.live[mesh] = self.live.get(mesh, 0.0) + sign * self.size(value)
+        mesh, size = self.places.get(value.type) or self.place(value)
+        if mesh is not None:
+            self.live[mesh] = self.live.get(mesh, 0.0) + sign * size
 
     def run(self, op: FragmentOp | TransferOp) -> None:
         operands = op.operands
         inputs = value_dicts(op, "arg_attrs")
-        if inputs is not None and any(is_pinned_host(d) for d in inputs):
+        if inputs is not None and any([is_pinned_host(d) for d in inputs]):
             operands = [v for v, d in zip(operands, inputs, strict=False) if not is_pinned_host(d)]
         operands = list(dict.fromkeys(operands))
         if isinstance(op, FragmentOp):
-            own = sum(self.size(v) for v in operands)
+            own = sum([(self.places.get(v.type) or self.place(v))[1] for v in operands])
             reserved = math.ceil(self.live.get(op.mesh, 0.0) - own)
             op.attrs["reserved_hbm_bytes"] = IntegerAttr.get(reserved, "i64")
         for value in operands:
@@ -110,7 +109,7 @@ class _Count:
                 self.add(value, -1)
         outputs = value_dicts(op, "res_attrs")
         for i, result in enumerate(op.results):
-            if result.has_uses and (outputs is None or not is_pinned_host(outputs[i])):
+            if result._first is not None and (outputs is None or not is_pinned_host(outputs[i])):
                 self.add(result, 1)
 
 
