@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -11,10 +12,10 @@ import jax.numpy as jnp
 import pytest
 
 import mpmd_trace as mt
-from mpmd_trace.cpp_engine import available, partition_with_cpp
+from mpmd_trace.cpp_engine import CppPartitioner, available, partition_with_cpp
 from mpmd_trace.frontend.trace import trace
 from mpmd_trace.ir.diagnostics import MpmdError
-from mpmd_trace.partition import partition
+from mpmd_trace.partition import Phases, partition
 
 needs_cpp = pytest.mark.skipif(not available(), reason="this jaxlib has no C++ partitioner")
 
@@ -56,7 +57,15 @@ def step_text(layers: int, forward_only: bool = False, tied: bool = False) -> tu
     return traced.mlir_text(debug_info=False), len(traced.inputs), len(traced.outputs)
 
 
-def compare(text: str, inputs: int, outputs: int, layers: int, meshes: int, options: dict[str, Any]) -> None:
+@pytest.fixture(scope="module")
+def cpp() -> Iterator[CppPartitioner]:
+    with CppPartitioner() as found:
+        yield found
+
+
+def compare(
+    cpp: CppPartitioner, text: str, inputs: int, outputs: int, layers: int, meshes: int, options: dict[str, Any]
+) -> None:
     # These mesh names come in the same order in the reference's hash tables as in the topology.
     arguments: dict[str, Any] = {
         "func_name": "step",
@@ -67,12 +76,16 @@ def compare(text: str, inputs: int, outputs: int, layers: int, meshes: int, opti
         "donate_argnums": [0, 1],
         "partitioning_options": {"mpmd_infer_transfers": True, **options},
     }
-    for phases in ("import", "optimize", "all"):
-        ours = partition(text, **arguments, phases=phases).as_text()  # type: ignore[arg-type]
-        theirs = partition_with_cpp(text, **arguments, phases=phases).as_text()  # type: ignore[arg-type]
-        if ours != theirs:
-            lines = difflib.unified_diff(theirs.splitlines(), ours.splitlines(), "C++", "Python", lineterm="", n=1)
-            pytest.fail(f"phase {phases}:\n" + "\n".join(list(lines)[:60]))
+    phases: tuple[Phases, ...] = ("import", "optimize", "all")
+    theirs = cpp.partition(text, **arguments, phases=phases)
+    assert theirs.error is None, theirs.error
+    for phase in phases:
+        result = partition(text, **arguments, phases=phase)
+        a, b = theirs.texts[phase], result.as_text()
+        if a != b:
+            lines = difflib.unified_diff(a.splitlines(), b.splitlines(), "C++", "Python", lineterm="", n=1)
+            pytest.fail(f"phase {phase}:\n" + "\n".join(list(lines)[:60]))
+    assert (theirs.input_specs, theirs.output_specs) == (result.input_specs, result.output_specs)
 
 
 @needs_cpp
@@ -88,19 +101,34 @@ def compare(text: str, inputs: int, outputs: int, layers: int, meshes: int, opti
     ],
     ids=lambda o: "-".join(str(v) for v in o.values()) or "defaults",
 )
-def test_training_step(options: dict[str, Any]) -> None:
-    compare(*step_text(4), layers=4, meshes=2, options=options)
+def test_training_step(cpp: CppPartitioner, options: dict[str, Any]) -> None:
+    compare(cpp, *step_text(4), layers=4, meshes=2, options=options)
 
 
 @needs_cpp
-def test_tied_parameters() -> None:
-    compare(*step_text(3, tied=True), layers=3, meshes=3, options={"mpmd_pipeline_schedule": "1F1B"})
+def test_tied_parameters(cpp: CppPartitioner) -> None:
+    compare(cpp, *step_text(3, tied=True), layers=3, meshes=3, options={"mpmd_pipeline_schedule": "1F1B"})
 
 
 @needs_cpp
-def test_forward_only() -> None:
+def test_forward_only(cpp: CppPartitioner) -> None:
     options = {"mpmd_pipeline_schedule": "GPipe"}
-    compare(*step_text(4, forward_only=True), layers=4, meshes=4, options=options)
+    compare(cpp, *step_text(4, forward_only=True), layers=4, meshes=4, options=options)
+
+
+@needs_cpp
+def test_the_second_engine_gives_a_module_or_raises() -> None:
+    text, inputs, outputs = step_text(1, forward_only=True)
+    arguments: dict[str, Any] = {
+        "func_name": "step",
+        "named_meshes": [("s0", [("x", 2)])],
+        "assignment": {"l0": "s0"},
+        "input_meshes": [None] * inputs,
+        "output_meshes": [None] * outputs,
+    }
+    assert partition_with_cpp(text, **arguments).as_text() == partition(text, **arguments).as_text()
+    with pytest.raises(MpmdError, match=r"stopped with status -6.*nonsense"):
+        partition_with_cpp(text, **arguments, partitioning_options={"mpmd_pipeline_schedule": "nonsense"})
 
 
 @pytest.mark.skipif(available(), reason="this jaxlib has the C++ partitioner")

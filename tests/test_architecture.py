@@ -21,7 +21,7 @@ LAYERS = [
     {"frontend", "config"},
     {"passes"},
     {"schedules"},
-    {"costs", "partition"},
+    {"costs", "partition", "transfers"},
     {"auto_schedule", "cpp_engine", "schedule_bridge"},
     {"backend"},
     {"api", "api_ops", "program", "stages", "equinox"},

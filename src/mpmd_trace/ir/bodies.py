@@ -7,12 +7,12 @@ microbatches is made once and yields the same object.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import TypeVar, cast
 
 from .core import Block, Op, Region, Value, make_op
 from .location import UNKNOWN, Location
-from .semantics import trivially_dead
+from .semantics import is_removable
 from .types import Type
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "region_dce",
     "remembered",
     "restrict",
+    "without_dead_ops",
 ]
 
 T = TypeVar("T")
@@ -87,7 +88,7 @@ def free_values(op: Op) -> list[Value]:
 
     The order is that of a post-order walk, operands left to right; frozen bodies have no free values.
     """
-    if not op.regions or all(r.frozen for r in op.regions):
+    if not op.regions or all([r.frozen for r in op.regions]):
         return []
     inside: set[Block] = set()
 
@@ -121,49 +122,82 @@ def free_values(op: Op) -> list[Value]:
 
 
 def region_dce(region: Region) -> bool:
-    """Remove all transitively unused removable ops of a mutable region, at any depth.  Says if it did.
+    """Remove the unused removable ops of a mutable region, at any depth, in one sweep.  Says if it did.
 
-    Frozen bodies in it are replaced by their cleaned version.
+    Frozen bodies in it are replaced by their cleaned version.  What an op inside a region returns counts as
+    used even when the op around the region is not, as in MLIR: what such an op captures stays for this time.
     """
-    changed = False
+    gone = _dead_ops(region)
+    for op in gone:
+        op.erase()
+    changed = bool(gone)
+    for op, i, body in _bodies_in(region):
+        cleaned = dce(body)
+        if cleaned is not body:
+            op.regions[i] = cleaned
+            changed = True
+    return changed
+
+
+def _dead_ops(region: Region) -> dict[Op, None]:
+    """The ops that `region_dce` removes, users before producers; frozen bodies inside are not looked into."""
+    dead: dict[Op, None] = {}
+
+    def visit(region: Region) -> None:
+        for block in reversed(region.blocks):
+            for op in reversed(block):
+                for nested in op.regions:
+                    if not nested.frozen:
+                        visit(nested)
+                if is_removable(op) and not op.is_terminator and _only_used_by(op, dead):
+                    dead[op] = None
+
+    visit(region)
+    return dead
+
+
+def _only_used_by(op: Op, users: dict[Op, None]) -> bool:
+    for result in op.results:
+        use = result._first
+        while use is not None:
+            if use.owner not in users:
+                return False
+            use = use.next
+    return True
+
+
+def _bodies_in(region: Region) -> Iterator[tuple[Op, int, Region]]:
+    """The frozen bodies directly in a region, or in regions of leaf ops: the op, which of its regions, the body."""
     for block in region.blocks:
-        for op in reversed(block):
-            if trivially_dead(op):
-                op.erase()
-                changed = True
-                continue
+        for op in block:
             for i, nested in enumerate(op.regions):
                 if nested.frozen:
-                    cleaned = dce(nested)
-                    if cleaned is not nested:
-                        op.regions[i] = cleaned
-                        changed = True
-                elif region_dce(nested):
-                    changed = True
-    # An op that was kept because of a use in a region that has since been cleaned may be dead now.
-    return changed and (region_dce(region) or True)
-
-
-def has_dead_ops(region: Region) -> bool:
-    """Whether `dce` would change the body."""
-    return any(
-        trivially_dead(op) or any(has_dead_ops(r) for r in op.regions)
-        for block in region.blocks
-        for op in block
-    )
+                    yield op, i, nested
+                else:
+                    yield from _bodies_in(nested)
 
 
 def dce(body: Region) -> Region:
-    """The body without dead ops; the same object when there are none.  Arguments stay."""
+    """The body after `region_dce`; the same object when that changes nothing.  Arguments stay."""
 
     def make() -> Region:
-        if not has_dead_ops(body):
+        if not _dead_ops(body) and all(dce(inner) is inner for _, _, inner in _bodies_in(body)):
             return body
         copy = body.clone()
         region_dce(copy)
         return copy.freeze()
 
     return remembered(body, "dce", make)
+
+
+def without_dead_ops(body: Region) -> Region:
+    """The body after `dce` as often as it changes something."""
+
+    def make() -> Region:
+        cleaned = dce(body)
+        return body if cleaned is body else without_dead_ops(cleaned)
+
+    return remembered(body, "without_dead_ops", make)
 
 
 def restrict(

@@ -1,19 +1,25 @@
-"""The C++ partitioner inside jaxlib >= 0.12, as a program: JSON on stdin, JSON on stdout.
+"""The C++ partitioner inside jaxlib >= 0.12, as a program: requests on stdin, answers on stdout, JSON a line each.
 
-It runs in a process of its own, because it changes its input, logs to stdout and aborts on some mistakes:
+It runs in a process of its own, because it changes its input, logs to stdout and aborts on some mistakes; each
+request gets a fork of that process, so that an abort loses one request only:
 
-    python -m mpmd_trace.jax_compat.cpp_partitioner < request.json
+    python -m mpmd_trace.jax_compat.cpp_partitioner < requests
 
 Request: `text`, `func_name`, `named_meshes`, `assignment`, `input_meshes`, `output_meshes`, `donate_argnums`,
-`partitioning_options`, `merge_rules`, `schedule_rules`, `phases` ("import", "optimize" or "all"), `repeat`.
-Answer: `text` or `error`, and `seconds` of CPU time.
+`partitioning_options`, `merge_rules`, `schedule_rules`, `phases` (one or more of "import", "optimize" and "all",
+in this order: after which phases to print the module), `timeout` (seconds, or null).
+Answers: one line with `phase`, `text` and `seconds` of CPU time for each of the phases; then one line with `end`,
+which is "done" (with `input_specs` and `output_specs` after the last phase), "error" (with `message`) or "stopped"
+(with `status`, and `log`, the last lines it printed).
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
+import tempfile
 import time
 import types
 from typing import Any
@@ -39,23 +45,34 @@ def _info(library: Any, fields: dict[str, Any]) -> Any:
     parts = {"kKeepTransferred": library.KEEP_TRANSFERRED, "kDropTransferred": library.DROP_TRANSFERRED}
     return library.FragmentInfo(
         origins,
-        fields["stage"],
-        fields["call_counter"],
-        parts.get(fields["split_type"]),
-        fields["mesh_name"],
+        stage_id=fields["stage"],
+        call_counter=fields["call_counter"],
+        split_type=parts.get(fields["split_type"]),
+        mesh_name=fields["mesh_name"],
     )
 
 
-def _partition(library: Any, request: dict[str, Any]) -> tuple[str, float]:
+def _spec(spec: Any) -> dict[str, Any]:
+    return {
+        "mesh": spec.mesh_name,
+        "dims": [list(axes) for axes in spec.tensor_spec],
+        "unreduced": sorted(spec.unreduced_axes),
+        "memory_kind": spec.memory_kind,
+    }
+
+
+def _partition(library: Any, request: dict[str, Any], answer: Any) -> dict[str, Any]:
+    """Run the phases, tell `answer` about each, and give what `end` says."""
     from jaxlib.mlir import ir
 
     from .mlir import new_context
 
-    phases = {
+    done = library.NONE
+    upto = {
         "import": library.IMPORT,
         "optimize": library.IMPORT | library.OPTIMIZE,
         "all": library.ALL,
-    }[request["phases"]]
+    }
     merge_rules = [
         library.FragmentMergeRule([_info(library, i) for i in r["sources"]], _info(library, r["target"]))
         for r in request["merge_rules"]
@@ -67,35 +84,70 @@ def _partition(library: Any, request: dict[str, Any]) -> tuple[str, float]:
     context = new_context()
     with context, ir.Location.unknown(context):
         module = ir.Module.parse(request["text"], context)
-        started = time.process_time()
-        result = library.apply_mpmd_partitioning(
-            module,
-            request["func_name"],
-            [(name, [(a, n) for a, n in axes]) for name, axes in request["named_meshes"]],
-            {k: v if isinstance(v, str) else tuple(v) for k, v in request["assignment"].items()},
-            request["input_meshes"],
-            request["output_meshes"],
-            request["donate_argnums"],
-            partitioning_options=request["partitioning_options"],
-            fragment_merge_rules=merge_rules,
-            fragment_schedule_rules=schedule_rules,
-            phases=phases,
-        )
-        seconds = time.process_time() - started
-        return str(result.mpmd_module), seconds
+        for phase in request["phases"]:
+            started = time.process_time()
+            result = library.apply_mpmd_partitioning(
+                module,
+                request["func_name"],
+                [(name, [(a, n) for a, n in axes]) for name, axes in request["named_meshes"]],
+                {k: v if isinstance(v, str) else tuple(v) for k, v in request["assignment"].items()},
+                request["input_meshes"],
+                request["output_meshes"],
+                request["donate_argnums"],
+                partitioning_options=request["partitioning_options"],
+                fragment_merge_rules=merge_rules,
+                fragment_schedule_rules=schedule_rules,
+                phases=library.PartitioningPhase(upto[phase].value & ~done.value),
+            )
+            done = upto[phase]
+            module = result.mpmd_module
+            _say(answer, {"phase": phase, "seconds": time.process_time() - started, "text": str(module)})
+        specs = result.module_io_sharding_specs_and_meshes
+        return {
+            "end": "done",
+            "input_specs": [_spec(s) for s in specs.input_specs],
+            "output_specs": [_spec(s) for s in specs.output_specs],
+        }
+
+
+def _say(answer: Any, what: dict[str, Any]) -> None:
+    answer.write(json.dumps(what) + "\n")
+    answer.flush()
+
+
+def _answer(library: Any, request: dict[str, Any], answer: Any) -> None:
+    if request.get("timeout"):
+        signal.alarm(max(1, round(request["timeout"])))  # the default action ends this process
+    try:
+        end = _partition(library, request, answer)
+    except Exception as error:
+        end = {"end": "error", "message": str(error)}
+    _say(answer, end)
+
+
+def _answer_apart(library: Any, request: dict[str, Any], answer: Any) -> None:
+    """Answer in a forked process; whatever it logs goes to a file, from which an abort is explained."""
+    with tempfile.TemporaryFile() as log:
+        child = os.fork()
+        if child == 0:
+            os.dup2(log.fileno(), 1)
+            os.dup2(log.fileno(), 2)
+            _answer(library, request, answer)
+            os._exit(0)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if status:
+            log.seek(0)
+            last = log.read()[-4000:].decode(errors="replace").strip().splitlines()[-3:]
+            _say(answer, {"end": "stopped", "status": status, "log": last})
 
 
 def main() -> None:
-    """Answer one request."""
-    request = json.load(sys.stdin)
+    """Answer requests until there are no more."""
     answer = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # the library logs to stdout
-    try:
-        text, seconds = _partition(_library(), request)
-        json.dump({"text": text, "seconds": seconds}, answer)
-    except Exception as error:
-        json.dump({"error": str(error), "seconds": 0.0}, answer)
-    answer.close()
+    library = _library()
+    for line in sys.stdin:
+        _answer_apart(library, json.loads(line), answer)
 
 
 if __name__ == "__main__":

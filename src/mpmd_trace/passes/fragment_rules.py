@@ -154,9 +154,9 @@ class _Reader:
         if not self.take(token):
             raise self.error(f"'{token}'")
 
-    def integer(self, wanted: str) -> int:
+    def integer(self, wanted: str, bits: int = 64) -> int:
         match = _INTEGER.match(self.text, self.position)
-        if match is None:
+        if match is None or not -(2 ** (bits - 1)) <= int(match.group()) < 2 ** (bits - 1):
             raise self.error(wanted)
         self.position = match.end()
         return int(match.group())
@@ -215,4 +215,4 @@ class _Reader:
                 raise self.error("'kKeepTransferred' or 'kDropTransferred'")
             fields[name] = kind
         else:
-            fields[name] = self.integer(f"an integer value for '{name}'")
+            fields[name] = self.integer(f"an integer value for '{name}' (32 bits)", bits=32)

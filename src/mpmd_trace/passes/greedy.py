@@ -12,18 +12,22 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-from ..ir.bodies import dce
 from ..ir.bodies import region_dce as remove_dead_code
+from ..ir.bodies import without_dead_ops
 from ..ir.core import Block, Op, Region, Value
 from ..ir.ops import FuncOp, Module
-from ..ir.semantics import trivially_dead
+from ..ir.semantics import is_constant_like, trivially_dead
 from .constants import ConstantUniquer, home_of, with_unique_constants
 
 __all__ = ["GreedyResult", "Pattern", "Rewriter", "apply_greedily", "walk_mutable"]
 
 
 class Pattern(Protocol):
-    """A rewrite of ops called `op_name` (any op when it is None)."""
+    """A rewrite of ops called `op_name` (any op when it is None).
+
+    A pattern with a true attribute `needs_constant` is tried only on ops that read a constant: nearly all ops of
+    a program do not, and folding has many patterns.
+    """
 
     op_name: str | None
 
@@ -53,37 +57,6 @@ def walk_mutable(region: Region, *, post_order: bool = True) -> Iterator[Op]:
                 yield op
 
 
-class _Stack:
-    """A stack that holds an op at most once; removal from the middle leaves a gap."""
-
-    def __init__(self) -> None:
-        self._items: list[Op | None] = []
-        self._position: dict[Op, int] = {}
-
-    def push(self, op: Op) -> None:
-        if op not in self._position:
-            self._position[op] = len(self._items)
-            self._items.append(op)
-
-    def pop(self) -> Op | None:
-        while self._items:
-            op = self._items.pop()
-            if op is not None:
-                del self._position[op]
-                return op
-        return None
-
-    def reverse(self) -> None:
-        """Turn the stack upside down."""
-        self._items = [op for op in reversed(self._items) if op is not None]
-        self._position = {op: i for i, op in enumerate(self._items) if op is not None}
-
-    def remove(self, op: Op) -> None:
-        position = self._position.pop(op, None)
-        if position is not None:
-            self._items[position] = None
-
-
 class Rewriter:
     """What a pattern changes the program with; each method schedules the visits that MLIR's driver schedules.
 
@@ -93,24 +66,54 @@ class Rewriter:
 
     def __init__(self, scope: Region | None = None) -> None:
         self._scope = scope
-        self._stack = _Stack()
+        # A stack that holds an op at most once: a dict, since `popitem` takes the newest key.
+        self._stack: dict[Op, None] = {}
+        self._stands_for: dict[Op, Op] = {}
         self.changed = False
+
+    # Ops that are to become one, but are not yet.
+
+    def retire(self, op: Op, leader: Op) -> None:
+        """From now on, until the round ends, `leader` stands for `op`, which is visited no more."""
+        self._stack.pop(op, None)
+        self._stands_for[op] = leader
+
+    def leader(self, op: Op) -> Op:
+        """The op that stands for `op`; usually itself."""
+        found = self._stands_for.get(op)
+        if found is None:
+            return op
+        while (above := self._stands_for.get(found)) is not None:
+            found = above
+        self._stands_for[op] = found
+        return found
+
+    def is_waiting(self, op: Op) -> bool:
+        """Whether a visit of `op` is scheduled."""
+        return op in self._stack
 
     # Notifications.
 
     def push(self, op: Op) -> None:
         """Put `op`, then the ops around it, on top of the stack, unless they are on it."""
-        if self._scope is None:
+        scope = self._scope
+        if scope is None:
+            return
+        if self._stands_for:
+            op = self.leader(op)
+        if op.block is not None and op.block.parent is scope:  # most ops lie at the top
+            self._stack.setdefault(op)
             return
         around: list[Op] = []
         current: Op | None = op
         while current is not None and current.block is not None:
             around.append(current)
-            if current.block.parent is self._scope:
+            region = current.block.parent
+            if region is scope:
                 for one in around:
-                    self._stack.push(one)
+                    self._stack.setdefault(one)
                 return
-            current = current.parent_op
+            current = None if region is None else region.parent
 
     def modified(self, op: Op) -> None:
         """`op` was changed in place."""
@@ -175,32 +178,49 @@ class Rewriter:
     def _forget(self, op: Op) -> None:
         if self._scope is None:
             return
-        for region in reversed(op.regions):
+        for region in reversed(op.regions) if op.regions else ():
             if not region.frozen:
                 for block in reversed(region.blocks):
                     for nested in reversed(block):
                         self._forget(nested)
-        for operand in op.operands:
+        for use in op._operands:
+            operand = use.value
             producer = operand.defining_op
-            if producer is not None and _few_other_users(operand, op):
+            if producer is not None and self._few_other_users(operand, op):
                 self.push(producer)
-        self._stack.remove(op)
+        self._stack.pop(op, None)
+
+    def _few_other_users(self, value: Value, op: Op) -> bool:
+        """Whether at most one op other than `op` uses the value."""
+        definer, other = value.defining_op, None
+        if self._stands_for and definer is not None:
+            definer = self.leader(definer)
+        use = value._first
+        while use is not None:
+            user = self.leader(use.owner) if self._stands_for else use.owner
+            if user is not op and user is not other and user is not definer:
+                if other is not None:
+                    return False
+                other = user
+            use = use.next
+        return True
 
     # The driver.
 
     def _fill(self, unique_constants: bool, top_down: bool) -> None:
         scope = self._scope
         assert scope is not None
-        self._stack = _Stack()
+        self._stack = {}
         uniquer = ConstantUniquer(lambda op, known: self.replace_op(op, known.results))
         homes: dict[Region, Region] = {}
         for op in list(walk_mutable(scope, post_order=not top_down)):
-            if unique_constants:
-                for i, region in enumerate(op.regions):
-                    if region.frozen:
-                        op.regions[i] = with_unique_constants(region)
-            self._clean(op)
-            if unique_constants:
+            if op.regions:
+                if unique_constants:
+                    for i, region in enumerate(op.regions):
+                        if region.frozen:
+                            op.regions[i] = with_unique_constants(region)
+                self._clean(op)
+            if unique_constants and is_constant_like(op):
                 assert op.block is not None and op.block.parent is not None
                 region = op.block.parent
                 home = homes.get(region)
@@ -210,49 +230,54 @@ class Rewriter:
                     continue
             self.push(op)
         if top_down:
-            self._stack.reverse()
+            self._stack = dict.fromkeys(reversed(self._stack))
 
     def _clean(self, op: Op) -> None:
         for i, region in enumerate(op.regions):
             if region.frozen:
-                cleaned = dce(region)
+                cleaned = without_dead_ops(region)
                 if cleaned is not region:
                     op.regions[i] = cleaned
                     self.changed = True
 
-    def _drain(self, patterns: Sequence[Pattern]) -> None:
-        by_name: dict[str, list[Pattern]] = {}
-        while (op := self._stack.pop()) is not None:
-            if trivially_dead(op):
+    def _drain(self, patterns: Sequence[Pattern], settle: Callable[[], None] | None) -> None:
+        by_name: dict[str, list[tuple[Pattern, bool]]] = {}
+        while self._stack:
+            op, _ = self._stack.popitem()
+            if not op.has_uses and trivially_dead(op):
                 self.erase(op)
                 self.changed = True
                 continue
             chosen = by_name.get(op.name)
             if chosen is None:
-                chosen = [p for p in patterns if p.op_name in (None, op.name)]
-                by_name[op.name] = chosen
-            for pattern in chosen:
+                here = [p for p in patterns if p.op_name in (None, op.name)]
+                chosen = by_name[op.name] = [(p, getattr(p, "needs_constant", False)) for p in here]
+            constant: bool | None = None
+            for pattern, needs_constant in chosen:
+                if needs_constant:
+                    if constant is None:
+                        constant = _reads_constant(op)
+                    if not constant:
+                        continue
                 if pattern.match_and_rewrite(op, self):
                     self.changed = True
                     break
+        if settle is not None:
+            settle()
+            self._stands_for.clear()
         if self.changed:  # before constants move again: dead ops between them are gone by then
             assert self._scope is not None
             for op in walk_mutable(self._scope):
-                self._clean(op)
+                if op.regions:
+                    self._clean(op)
 
 
-def _few_other_users(value: Value, op: Op) -> bool:
-    """Whether at most one op other than `op` uses the value."""
-    other: Op | None = None
-    use = value._first
-    while use is not None:
-        user = use.owner
-        if user is not op and user is not other:
-            if other is not None:
-                return False
-            other = user
-        use = use.next
-    return True
+def _reads_constant(op: Op) -> bool:
+    for use in op._operands:
+        producer = use.value.defining_op
+        if producer is not None and is_constant_like(producer):
+            return True
+    return False
 
 
 def apply_greedily(
@@ -263,12 +288,14 @@ def apply_greedily(
     region_dce: bool = False,
     max_rounds: int = 10,
     top_down: bool = False,
+    settle: Callable[[], None] | None = None,
 ) -> GreedyResult:
     """Apply `patterns` to everything below `root` until a round changes nothing, at most `max_rounds` times.
 
     For an op the patterns are tried in order; the first that succeeds ends the visit.  `unique_constants`
-    unifies and hoists constants when a round starts; `region_dce` removes all unused code after each round.
-    `top_down` visits producers before users, and an op before those nested in it.
+    unifies and hoists constants when a round starts; `region_dce` removes unused code after each round.
+    `top_down` visits producers before users, and an op before those nested in it.  `settle` is called when a
+    round has nothing more to visit, for changes that patterns have put off.
     """
     if isinstance(root, Region):
         scope = root
@@ -279,7 +306,7 @@ def apply_greedily(
     for _ in range(max_rounds):
         rewriter.changed = False
         rewriter._fill(unique_constants, top_down)
-        rewriter._drain(patterns)
+        rewriter._drain(patterns, settle)
         if region_dce and remove_dead_code(scope):
             rewriter.changed = True
         if not rewriter.changed:

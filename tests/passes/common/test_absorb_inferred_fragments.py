@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from fragment_texts import frag, function
 from random_programs import Program, Shape
 
+from mpmd_trace.ir.core import Op, Use, Value
 from mpmd_trace.passes.manager import run_passes
 from mpmd_trace.text import parse
 from oracle import assert_same_meaning
-from util import check, run
+from util import PRELUDE, check, run
 
 
 def test_producers_and_consumers_are_absorbed() -> None:
@@ -139,3 +142,97 @@ def test_meaning_is_kept(seed: int) -> None:
     after = before.clone()
     run_passes(after, "mpmd-absorb-inferred-fragments{absorb-on-entry-point-function=true}")
     assert_same_meaning(before, after)
+
+
+ABSORB = "mpmd-absorb-inferred-fragments{absorb-on-entry-point-function=true}"
+
+
+def test_transfers_move_again_for_every_use_of_a_root() -> None:
+    """A consumer that uses the root twice is looked at twice: the second time its transfers are out of the way."""
+    body = f"""  %0:2 = mpmd.fragment<mesh="alpha", origin=[]> (%p) (%x: tensor<4xf32>) {{
+    %n = stablehlo.negate %x : tensor<4xf32>
+    mpmd.return %n, %x : tensor<4xf32>, tensor<4xf32>
+  }} : (!A) -> (!A, !A)
+  %1 = mpmd.transfer %0#1 : (!A) -> !B
+  %2 = mpmd.transfer %q : (!A) -> !A
+  %3 = mpmd.transfer %2 : (!A) -> !A
+  %4 = {frag("beta", "", "%1")}
+  %5 = mpmd.fragment<mesh="alpha", origin=[]> (%3, %0#0, %2, %0#1) {{call_counter = 0 : ui32}} (%x: tensor<4xf32>, %y: tensor<4xf32>, %z: tensor<4xf32>, %w: tensor<4xf32>) {{
+    %s = stablehlo.add %x, %y : tensor<4xf32>
+    %t = stablehlo.add %z, %w : tensor<4xf32>
+    %u = stablehlo.add %s, %t : tensor<4xf32>
+    mpmd.return %u : tensor<4xf32>
+  }} : (!A, !A, !A, !A) -> !A"""
+    text = str(run(function(body, "%5", "!A", args="%p: !A, %q: !A"), ABSORB))
+    assert text.count("mpmd.fragment") == 1
+    assert "call_counter" not in text, "the first fragment is the root"
+
+
+def test_merged_fragments_of_an_unused_loop_go_with_it() -> None:
+    """The ops in a loop are visited before the loop, which is then found to be dead."""
+    body = f"""  %l = mpmd.for (%p) {{iterations = 2 : ui32, unroll_factor = 2 : ui32}} (%a: !A, %i: tensor<ui32>) {{
+    %0 = {frag("alpha", "", "%a")}
+    %1 = {frag("alpha", '"f"', "%0", "abs")}
+    mpmd.return %1 : !A
+  }} : !A
+  %2 = {frag("alpha", "", "%p")}
+  %3 = {frag("alpha", '"f"', "%2", "abs")}"""
+    text = str(run(function(body, "%3", "!A"), ABSORB))
+    assert text.count("mpmd.fragment") == 1 and "mpmd.for" not in text
+
+
+def chain(n: int) -> str:
+    """Gradients of n microbatches, added up one after the other."""
+    body = "  %n0 = " + frag("alpha", "", "%p") + "\n"
+    for i in range(1, n):
+        body += f"  %b{i} = {frag('alpha', chr(34) + 'f' + chr(34), '%p', 'abs')}\n"
+        body += f"  %n{i} = {two('', f'%n{i - 1}', f'%b{i}')}\n"
+    return function(body, f"%n{n - 1}", "!A")
+
+
+def two(origin: str, first: str, second: str) -> str:
+    return (
+        f'mpmd.fragment<mesh="alpha", origin=[{origin}]> ({first}, {second}) (%x: tensor<4xf32>, %y: tensor<4xf32>) {{\n'
+        "    %s = stablehlo.add %x, %y : tensor<4xf32>\n    mpmd.return %s : tensor<4xf32>\n  } : (!A, !A) -> !A"
+    )
+
+
+def producers(n: int) -> str:
+    """A user fragment that uses n inferred ones."""
+    body = "".join(f"  %n{i} = {frag('alpha', '', '%p')}\n" for i in range(n))
+    names = ", ".join(f"%n{i}" for i in range(n))
+    args = ", ".join(f"%x{i}: tensor<4xf32>" for i in range(n))
+    body += (
+        f'  %u = mpmd.fragment<mesh="alpha", origin=["u"]> ({names}) ({args}) {{\n'
+        f"    mpmd.return %x0 : tensor<4xf32>\n  }} : ({', '.join(['!A'] * n)}) -> !A"
+    )
+    return function(body, "%u", "!A")
+
+
+def consumers(n: int) -> str:
+    """A user fragment that n inferred ones use."""
+    body = "  %u = " + frag("alpha", '"u"', "%p") + "\n"
+    body += "".join(f"  %n{i} = {frag('alpha', '', '%u')}\n" for i in range(n))
+    return function(body, ", ".join(f"%n{i}" for i in range(n)), ", ".join(["!A"] * n))
+
+
+@pytest.mark.parametrize("program", [chain, producers, consumers])
+def test_work_is_linear(program: Callable[[int], str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A root that takes in n fragments is built once: twice the fragments make twice the ops and operands."""
+    made = 0
+    create = Use.__init__
+
+    def count(self: Use, owner: Op, index: int, value: Value) -> None:
+        nonlocal made
+        made += 1
+        create(self, owner, index, value)
+
+    work = []
+    for n in (20, 40):
+        module = parse(PRELUDE + program(n))
+        made = 0
+        with monkeypatch.context() as patch:
+            patch.setattr(Use, "__init__", count)
+            run_passes(module, ABSORB)
+        work.append(made)
+    assert work[1] < 2.3 * work[0]

@@ -76,3 +76,14 @@ def test_missing_arrow() -> None:
 def test_bad_rules_are_found_when_the_pipeline_is_built() -> None:
     with pytest.raises(MpmdError, match="FragmentMergeRule"):
         PassManager("mpmd-rule-based-merge{rules=nonsense}")
+
+
+@pytest.mark.parametrize("field", ["stage", "call_counter"])
+def test_numbers_have_32_bits(field: str) -> None:
+    """The greatest and the smallest number are read, the next ones are not."""
+    rule = "FragmentMergeRule(sources=[],target=FragmentInfo(origins=[],{}={}))"
+    for number in (2**31 - 1, -(2**31)):
+        assert getattr(parse_merge_rule(rule.format(field, number)).target, field) == number
+    for number in (2**31, -(2**31) - 1):
+        with pytest.raises(MpmdError, match=f"an integer value for '{field}'"):
+            parse_merge_rule(rule.format(field, number))

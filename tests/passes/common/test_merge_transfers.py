@@ -134,3 +134,11 @@ def test_bundles_are_not_bundled_again_and_bodies_are_shared() -> None:
     many = run(main + step, f"mpmd-call-inline,{PASS}")
     assert len(concatenated(many)) == 4
     assert len({id(op.body) for op in many.main.body if isinstance(op, FragmentOp)}) == 2
+
+
+def test_attributes_of_results_get_an_entry_for_the_new_one() -> None:
+    """`res_attrs` is read by result number, also where MLIR reads past its end."""
+    entry = '{mhlo.layout_mode = "default"}'
+    text = BEFORE.replace("(%p, %q) (%x", f"(%p, %q) {{res_attrs = [{entry}, {entry}]}} (%x")
+    assert text != BEFORE
+    assert f"{{res_attrs = [{entry}, {entry}, {{}}]}}" in str(run(text, PASS))

@@ -198,3 +198,28 @@ def test_meaning_is_kept(seed: int) -> None:
     if ok:
         run_passes(after, pipeline(*rules))
         assert_same_meaning(before, after)
+
+
+def test_fragments_in_loops_take_no_part() -> None:
+    """A fragment in a loop runs several times, so it is not merged with one that runs once."""
+    outer = f'  %0 = {frag("alpha", chr(34) + "f" + chr(34), "%p", attrs=ZERO)}'
+    loop = f"""  %l = mpmd.for (%0) {{iterations = 2 : ui32, unroll_factor = 2 : ui32}} (%a: !A, %i: tensor<ui32>) {{
+    %1 = {frag("alpha", '"g"', "%a", attrs=ZERO)}
+    mpmd.return %1 : !A
+  }} : !A"""
+    text = function(f"{outer}\n{loop}", "%l", "!A")
+    check(text, pipeline(RULE), text)
+
+
+@pytest.mark.parametrize("mesh", ["", "beta"])
+def test_target_on_another_mesh(mesh: str) -> None:
+    """A fragment cannot be relabelled to another mesh, nor to none."""
+    first = f'  %0 = {frag("alpha", chr(34) + "f" + chr(34), "%p", attrs=ZERO)}'
+    second = f'  %1 = {frag("alpha", chr(34) + "g" + chr(34), "%0", attrs=ZERO)}'
+    target = FragmentInfo((("t", 0),), mesh_name=mesh)
+    rule = MergeRule(RULE.sources, target)
+    ok, found = diagnostics(function(f"{first}\n{second}", "%1", "!A"), pipeline(rule))
+    assert not ok
+    (error,) = found
+    assert 'write mesh_name="alpha" in the target' in error.message
+    assert ("names no mesh" in error.message) == (not mesh)

@@ -4,12 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ...ir.attributes import ArrayAttr, DictAttr
 from ...ir.bodies import region_dce, remembered
 from ...ir.core import Region, Value, make_op
-from ...ir.ops import FragmentOp
+from ...ir.ops import FragmentOp, TransferOp
 from ...ir.types import Type
 
-__all__ = ["alias_arguments", "prune", "rebuilt_fragment"]
+__all__ = ["alias_arguments", "cover_transferred_results", "prune", "rebuilt_fragment"]
+
+
+def cover_transferred_results(fragment: FragmentOp) -> None:
+    """Lengthen `res_attrs`, if there is one, by empty entries, so that each transferred result has an entry.
+
+    MLIR verifies a transfer by the entry of its operand and reads past the end of a list that is too short.
+    """
+    listed = fragment.attrs.get("res_attrs")
+    if isinstance(listed, ArrayAttr):
+        transferred = [
+            r.index for r in fragment.results if any(isinstance(user, TransferOp) for user in r.users)
+        ]
+        missing = max(transferred, default=-1) + 1 - len(listed.elements)
+        entries = [*listed.elements, *[DictAttr.get({})] * missing]
+        fragment.attrs["res_attrs"] = ArrayAttr.get(entries)
 
 
 def prune(body: Region, keep_results: Sequence[bool]) -> tuple[Region, tuple[bool, ...]]:
@@ -73,4 +89,3 @@ def rebuilt_fragment(
     assert isinstance(new, FragmentOp)
     fragment.block.insert_before(fragment, new)
     return new
-

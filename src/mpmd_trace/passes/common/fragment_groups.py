@@ -3,48 +3,35 @@
 Merging a long chain pair by pair would build each intermediate body and operand list.  A group records what
 the merged fragment would be - its operands, results and label in order - at a cost of the smaller part per
 merge; the fragments stay in the program until `build` replaces them, with a body that is made once.
+
+The order of uses, which some passes go by, is that of merging pair by pair: each merge would make the operands of
+the new fragment the newest uses of their values and turn the use lists of its results around.
 """
 
 from __future__ import annotations
 
+import bisect
+import dataclasses
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from ...ir.attributes import ArrayAttr, IntegerAttr
+from ...ir.attributes import ArrayAttr, Attribute, IntegerAttr
 from ...ir.bodies import BodyBuilder
-from ...ir.core import BlockArg, Op, Use, Value, make_op
+from ...ir.core import Op, Use, Value, make_op
 from ...ir.location import fused
 from ...ir.ops import FragmentOp
 from ..control_dependencies import CONTROL_START
 from ..fragment_info import origin_union, set_call_counter
+from .body_rewrites import cover_transferred_results
+from .group_operands import GroupOperands, Slot
 from .merge import check_mergeable, merged_body, merged_call_counter, merged_inferred_by
+from .walks import enclosing_function
 
-__all__ = ["Group", "Groups"]
+__all__ = ["Group", "GroupUse", "Groups"]
 
 _EMPTY = BodyBuilder().finish([])
-
-
-class _Slot:
-    """An operand of a group's fragment; `same` is the slot that took over, `inside`: a member makes it."""
-
-    __slots__ = ("inside", "same", "value")
-
-    def __init__(self, value: Value) -> None:
-        self.value = value
-        self.same: _Slot | None = None
-        self.inside = False
-
-    @property
-    def gone(self) -> bool:
-        return self.inside or self.same is not None
-
-    def final(self) -> _Slot:
-        slot = self
-        while slot.same is not None:
-            if slot.same.same is not None:
-                slot.same = slot.same.same
-            slot = slot.same
-        return slot
+#: Control operands come behind all others.
+_CONTROLS = 1 << 40
 
 
 class Group:
@@ -56,45 +43,57 @@ class Group:
 
     __slots__ = (
         "anchor",
-        "by_value",
         "controls",
-        "count",
+        "data",
+        "joined",
         "label",
-        "live",
         "members",
-        "merges",
         "number",
-        "repeated",
         "results",
-        "slots",
-        "stamp",
+        "stamps",
     )
 
-    def __init__(self, fragment: FragmentOp, number: int | None, slots: list[_Slot]) -> None:
+    def __init__(self, fragment: FragmentOp, number: int | None, slots: list[Slot]) -> None:
+        count = len(fragment.body.block.args)
         self.label = fragment
         self.anchor = fragment
         self.number = number
         self.members: deque[FragmentOp] = deque([fragment])
-        self.slots: deque[_Slot] = deque(slots)
-        self.live = len(slots)
-        self.by_value: dict[Value, _Slot] = {}
-        for slot in slots:
-            self.by_value.setdefault(slot.value, slot)
-        #: Whether a value has several slots.
-        self.repeated = len(self.by_value) < len(slots)
-        self.controls = fragment.operands[len(slots) :]
-        #: The results, each with the number of merges of this group that happened before it was there.
-        self.results: deque[tuple[Value, int]] = deque((r, 0) for r in fragment.results)
-        self.merges = 0
-        self.stamp = 0
+        self.data = GroupOperands(slots[:count])
+        self.controls = slots[count:]
+        for i, slot in enumerate(self.controls):
+            slot.key = _CONTROLS + i
+        self.results: deque[Value] = deque(fragment.results)
+        #: When it was merged with others, counted in merges of all groups.
+        self.stamps: list[int] = []
+        #: The group that it has become part of, and the number of merges which that had before.
+        self.joined: tuple[Group, int] | None = None
+
+    @property
+    def stamp(self) -> int:
+        """The time of the last merge; 0 when there was none."""
+        return self.stamps[-1] if self.stamps else 0
+
+    @property
+    def slots(self) -> Iterator[Slot]:
+        """The operands of the merged fragment, control operands last."""
+        yield from self.data
+        yield from self.controls
 
     @property
     def operands(self) -> Iterator[Value]:
         """What the merged fragment needs, control operands last."""
         for slot in self.slots:
-            if not slot.gone:
-                yield slot.value
-        yield from self.controls
+            yield slot.value
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class GroupUse:
+    """A use of a value by the fragment of a group, or by another op (then `slot` is None)."""
+
+    user: Group | Op
+    slot: Slot | None
+    use: Use
 
 
 class Groups:
@@ -102,16 +101,18 @@ class Groups:
 
     def __init__(self) -> None:
         self._group: dict[Op, Group] = {}
-        self._args: dict[FragmentOp, list[_Slot]] = {}
+        self._first: dict[Op, Group] = {}
+        self._args: dict[Op, list[Slot]] = {}
         self._stamp = 0
         #: The results of fragments that were built, by the results that they stand for.
         self._built: dict[Value, Value] = {}
+        self._new_uses: dict[Slot, Use] = {}
 
     def add(self, fragment: FragmentOp, number: int | None) -> Group:
         """A group of one fragment at place `number`."""
-        slots = [_Slot(v) for v in fragment.operands[: len(fragment.body.block.args)]]
+        slots = [Slot(value, i) for i, value in enumerate(fragment.operands)]
         self._args[fragment] = slots
-        group = self._group[fragment] = Group(fragment, number, slots)
+        group = self._first[fragment] = self._group[fragment] = Group(fragment, number, slots)
         return group
 
     def of(self, op: Op) -> Group | None:
@@ -119,163 +120,218 @@ class Groups:
         return self._group.get(op)
 
     def outside_uses(self, group: Group, value: Value) -> Iterator[Use]:
-        """The uses of a result by ops that are not in the group."""
+        """The uses of a result by ops that are not in the group, in no order."""
         for use in value.uses:
             if self._group.get(use.owner) is not group:
                 yield use
 
     def users(self, group: Group) -> dict[Op | Group, None]:
-        """The groups and other ops that use a result of the group."""
+        """The groups and other ops that use a result of the group, in no order."""
         found: dict[Op | Group, None] = {}
-        for value, _ in group.results:
+        for value in group.results:
             for use in self.outside_uses(group, value):
                 found[self._group.get(use.owner, use.owner)] = None
         return found
 
+    def slot_of(self, use: Use) -> Slot:
+        """The operand of a group that a use by a member has become."""
+        return self._args[use.owner][use.index].final()
+
+    # Uses in order.
+
+    def uses_of(self, value: Value) -> list[GroupUse]:
+        """The uses of the value, newest first, as they would be if each merge had been carried out."""
+        definer = value.defining_op
+        group = None if definer is None else self._group.get(definer)
+        oldest_first: list[tuple[int, GroupUse]] = []
+        merged: dict[Slot, GroupUse] = {}
+        for use in reversed(value.uses):
+            user = self._group.get(use.owner)
+            if user is None:
+                oldest_first.append((0, GroupUse(use.owner, None, use)))
+            elif user is not group:
+                slot = self.slot_of(use)
+                if user.stamps:
+                    merged[slot] = GroupUse(user, slot, use)
+                else:
+                    oldest_first.append((0, GroupUse(user, slot, use)))
+        timed = [(found.user.stamp, slot.key, found) for slot, found in merged.items()
+                 if isinstance(found.user, Group)]
+        timed.sort(key=lambda item: item[:2])
+        oldest_first += [(stamp, found) for stamp, _, found in timed]
+        if len(oldest_first) < 2:
+            return [found for _, found in oldest_first]
+        line: deque[GroupUse] = deque()
+        for stamp, found in oldest_first:
+            if self._turns(value, stamp) % 2:
+                line.append(found)
+            else:
+                line.appendleft(found)
+        return list(reversed(line) if self._turns(value, self._stamp) % 2 else line)
+
+    def _turns(self, value: Value, until: int) -> int:
+        """How often the merges up to that time turned the use list of the value around."""
+        definer = value.defining_op
+        group = None if definer is None else self._first.get(definer)
+        turns = since = 0
+        while group is not None:
+            turns += max(0, bisect.bisect_right(group.stamps, until) - since)
+            if group.joined is None:
+                break
+            group, since = group.joined
+        return turns
+
+    def users_in_order(self, value: Value) -> list[Group | Op]:
+        """The users of the value by age, newest first, each once."""
+        return list(dict.fromkeys(use.user for use in self.uses_of(value)))
+
     # Merging.
 
-    def merge(self, producer: Group, consumer: Group, *, at_consumer: bool) -> Group:
-        """The group whose fragment is the merge of the two, at the place of one of them."""
-        check_mergeable(producer.label, consumer.label)
+    def merge(
+        self,
+        producer: Group,
+        consumer: Group,
+        *,
+        at_consumer: bool,
+        attrs: Mapping[str, Attribute] | None = None,
+    ) -> Group:
+        """The group whose fragment is the merge of the two, at the place of one of them.
+
+        `attrs` are its discardable attributes; by default it has what the two say about microbatches and
+        inference.
+        """
+        counts = producer.data.live, consumer.data.live
+        check_mergeable(producer.label, consumer.label, counts)
         place = consumer if at_consumer else producer
         anchor, number = place.anchor, place.number
+        kept = self.kept_results(producer, consumer)
+        controls: list[Slot] = []
+        for group, other in ((producer, consumer), (consumer, producer)):
+            for slot in group.controls:
+                slot.inside = self._defined_by(slot.value, other)
+            controls += [slot for slot in group.controls if not slot.inside]
+        for i, slot in enumerate(controls):
+            slot.key = _CONTROLS + i
+        single = self.single_use(producer, consumer)
+        if single is None:
+            data = producer.data.joined(consumer.data, list(producer.results))
+        else:
+            (own,) = producer.data
+            data = consumer.data
+            data.put_in_place(own, single)
         label = _merged_label(producer.label, consumer.label)
-        slot = self._single_use(producer, consumer)
-        kept: list[tuple[Value, int]] = []
-        if slot is None:
-            kept = [
-                entry
-                for entry in producer.results
-                if any(
-                    self._group.get(use.owner) is not consumer
-                    for use in self.outside_uses(producer, entry[0])
-                )
-            ]
-            controls = [v for v in producer.controls if v.defining_op not in consumer.members]
-            controls += [v for v in consumer.controls if v.defining_op not in producer.members]
+        if attrs is None:
+            _add_merged_attrs(label, producer.label, consumer.label)
+            if controls:
+                label.attrs[CONTROL_START] = IntegerAttr.get(data.live, "i64")
         else:
-            controls = []
+            label.attrs.update(attrs)
         into = consumer if len(consumer.members) >= len(producer.members) else producer
-        other = producer if into is consumer else consumer
-        if slot is None:
-            self._join_operands(producer, consumer)
-        else:
-            _put_in_front(producer, consumer, slot)
-        # The number of redirections that a result has seen is the same before and after.
-        shift = into.merges - other.merges
         if into is consumer:
             into.members.extendleft(reversed(producer.members))
-            into.results.extendleft((v, before + shift) for v, before in reversed(kept))
+            into.results.extendleft(reversed(kept))
         else:
             into.members.extend(consumer.members)
             into.results = deque(kept)
-            into.results.extend((v, before + shift) for v, before in consumer.results)
+            into.results.extend(consumer.results)
+        other = producer if into is consumer else consumer
         for member in other.members:
             self._group[member] = into
-        into.slots, into.live = consumer.slots, consumer.live
-        into.by_value, into.repeated = consumer.by_value, consumer.repeated
-        into.label, into.anchor, into.number, into.controls = label, anchor, number, controls
-        into.merges += 1
+        other.joined = (into, len(into.stamps))
         self._stamp += 1
-        into.stamp = self._stamp
+        into.stamps.append(self._stamp)
+        into.data, into.controls = data, controls
+        into.label, into.anchor, into.number = label, anchor, number
         return into
 
-    def _single_use(self, producer: Group, consumer: Group) -> _Slot | None:
+    def _defined_by(self, value: Value, group: Group) -> bool:
+        definer = value.defining_op
+        return definer is not None and self._group.get(definer) is group
+
+    def kept_results(self, producer: Group, consumer: Group) -> list[Value]:
+        """The results of the producer that the merge of the two still has: others than the consumer use them."""
+        return [
+            value
+            for value in producer.results
+            if any(
+                self._group.get(use.owner) is not consumer
+                for use in self.outside_uses(producer, value)
+            )
+        ]
+
+    def single_use(self, producer: Group, consumer: Group) -> Slot | None:
         """The operand of `consumer` that is the only use of the only result of a one-operand `producer`."""
         if producer.controls or consumer.controls:
             return None
-        if len(producer.results) != 1 or producer.live != 1:
+        if len(producer.results) != 1 or producer.data.live != 1:
             return None
-        found: _Slot | None = None
-        for use in self.outside_uses(producer, producer.results[0][0]):
+        found: Slot | None = None
+        for use in self.outside_uses(producer, producer.results[0]):
             if self._group.get(use.owner) is not consumer:
                 return None
-            assert isinstance(use.owner, FragmentOp)
-            slot = self._args[use.owner][use.index].final()
+            slot = self.slot_of(use)
             if found is not None and slot is not found:
                 return None
             found = slot
         return found
 
-    def _join_operands(self, producer: Group, consumer: Group) -> None:
-        """Make the operands of `consumer` those of the producer, then its own, each once."""
-        for group in (producer, consumer):
-            if group.repeated:
-                _unify(group)
-        mine, given = producer.by_value, consumer.by_value
-        for value, _ in producer.results:
-            slot = given.pop(value, None)
-            if slot is not None:
-                slot.inside = True
-        if len(mine) <= len(given):
-            for value, slot in mine.items():
-                later = given.get(value)
-                if later is not None:
-                    later.same = slot
-                given[value] = slot
-            front = [slot for slot in producer.slots if not slot.gone]
-            consumer.slots.extendleft(reversed(front))
-        else:
-            back = [slot for slot in consumer.slots if not slot.gone]
-            for slot in back:
-                earlier = mine.setdefault(slot.value, slot)
-                if earlier is not slot:
-                    slot.same = earlier
-                else:
-                    producer.slots.append(slot)
-            consumer.slots, consumer.by_value = producer.slots, mine
-        consumer.live = len(consumer.by_value)
-
     # Building.
 
     def build(self) -> bool:
         """Replace the members of every group by one fragment.  Says whether there was anything to do."""
-        merged = [group for group in dict.fromkeys(self._group.values()) if group.merges]
+        groups = [group for group in dict.fromkeys(self._group.values()) if group.stamps]
+        merged = [group for group in groups if enclosing_function(group.anchor)]  # not in an erased loop
+        values = dict.fromkeys(v for g in merged for vs in (g.operands, g.results) for v in vs)
+        orders = [(v, uses) for v in values if len(uses := self.uses_of(v)) > 1]
         for group in sorted(merged, key=lambda group: group.stamp):
             self._build(group)
+        for value, uses in orders:
+            value = self._built.get(value, value)
+            order = [use.use if use.slot is None else self._new_uses.get(use.slot, use.use) for use in uses]
+            if order != value.uses:
+                for one in reversed(order):
+                    one.set(value)
         return bool(merged)
 
     def _build(self, group: Group) -> None:
-        slots = [slot for slot in group.slots if not slot.gone]
-        position = {slot: i for i, slot in enumerate(slots)}
+        data = list(group.data)
+        position = {slot: i for i, slot in enumerate(data)}
         inside: dict[Value, int] = {}
         sources: list[tuple[int, ...]] = []
         for member in group.members:
             row: list[int] = []
-            for value, slot in zip(member.operands, self._args[member], strict=False):
+            args = self._args[member][: len(member.body.block.args)]
+            for value, slot in zip(member.operands, args, strict=False):
                 made = inside.get(value)
                 row.append(-1 - made if made is not None else position[slot.final()])
             sources.append(tuple(row))
             for result in member.results:
                 inside[result] = len(inside)
-        returned = tuple(inside[value] for value, _ in group.results)
+        returned = tuple(inside[value] for value in group.results)
         label = group.label
-        if group.controls:
-            label.attrs[CONTROL_START] = IntegerAttr.get(len(slots), "i64")
         fragment = make_op(
             "mpmd.fragment",
             [self._built.get(v, v) for v in group.operands],
-            [value.type for value, _ in group.results],
+            [value.type for value in group.results],
             props=label.props,
             attrs=label.attrs,
             regions=[merged_body([member.body for member in group.members], sources, returned)],
             loc=label.loc,
         )
+        self._new_uses.update(zip(group.slots, fragment.operand_uses, strict=True))
         assert group.anchor.block is not None
         group.anchor.block.insert_before(group.anchor, fragment)
-        for new, (value, before) in zip(fragment.results, group.results, strict=True):
+        for new, value in zip(fragment.results, group.results, strict=True):
             self._built[value] = new
-            if (group.merges - before) % 2 == 0:  # every merge would have turned the use list around
-                turned = BlockArg(value.type, 0, value.block or group.anchor.block)
-                value.replace_all_uses_with(turned)
-                turned.replace_all_uses_with(new)
-            else:
-                value.replace_all_uses_with(new)
+            value.replace_all_uses_with(new)
         for member in reversed(group.members):
             member.erase()
+        assert isinstance(fragment, FragmentOp)
+        cover_transferred_results(fragment)
 
 
 def _merged_label(producer: FragmentOp, consumer: FragmentOp) -> FragmentOp:
+    """A fragment without body that has mesh, origins, stage and location of the merge of the two."""
     props = dict(producer.props)
     props.pop("in_shardings", None)
     props.pop("out_shardings", None)
@@ -287,33 +343,11 @@ def _merged_label(producer: FragmentOp, consumer: FragmentOp) -> FragmentOp:
         "mpmd.fragment", props=props, regions=[_EMPTY], loc=fused(producer.loc, consumer.loc)
     )
     assert isinstance(label, FragmentOp)
+    return label
+
+
+def _add_merged_attrs(label: FragmentOp, producer: FragmentOp, consumer: FragmentOp) -> None:
     set_call_counter(label, merged_call_counter(producer, consumer))
     inferred_by = merged_inferred_by(producer, consumer)
     if inferred_by is not None:
         label.attrs["mpmd.inferred_by"] = inferred_by
-    return label
-
-
-def _put_in_front(producer: Group, consumer: Group, slot: _Slot) -> None:
-    """The producer's only operand takes the place of its only result."""
-    (own,) = (s for s in producer.slots if not s.gone)
-    del consumer.by_value[slot.value]
-    own.same = slot
-    slot.value = own.value
-    if own.value in consumer.by_value:
-        consumer.repeated = True
-    else:
-        consumer.by_value[own.value] = slot
-
-
-def _unify(group: Group) -> None:
-    """Leave one slot, the first, for each value."""
-    group.by_value = {}
-    for slot in group.slots:
-        if not slot.gone:
-            first = group.by_value.setdefault(slot.value, slot)
-            if first is not slot:
-                slot.same = first
-    group.slots = deque(slot for slot in group.slots if not slot.gone)
-    group.live = len(group.by_value)
-    group.repeated = False

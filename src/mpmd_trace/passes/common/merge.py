@@ -124,8 +124,13 @@ def union_inferred_by(first: Op, second: Op) -> ArrayAttr | None:
     return ArrayAttr.get(dict.fromkeys(entry for array in found for entry in array.elements))
 
 
-def check_mergeable(producer: FragmentOp, consumer: FragmentOp) -> None:
-    """Raise `MpmdError` unless the two are on one mesh, of one stage, and well-formed."""
+def check_mergeable(
+    producer: FragmentOp, consumer: FragmentOp, counts: tuple[int, int] | None = None
+) -> None:
+    """Raise `MpmdError` unless the two are on one mesh, of one stage, and well-formed.
+
+    `counts` are the numbers of arguments of their bodies, when those are not built yet.
+    """
     if producer.mesh != consumer.mesh:
         raise _refused(producer, consumer, "they are on different meshes")
     if not stages_consistent(producer, consumer):
@@ -135,9 +140,10 @@ def check_mergeable(producer: FragmentOp, consumer: FragmentOp) -> None:
             "their stages differ; give the computations the same stage in the assignment, or keep "
             "them apart",
         )
-    for fragment in (producer, consumer):
+    if counts is None:
+        counts = len(producer.body.block.args), len(consumer.body.block.args)
+    for fragment, count in zip((producer, consumer), counts, strict=True):
         start = fragment.attrs.get(CONTROL_START)
-        count = len(fragment.body.block.args)
         if start is not None and not (isinstance(start, IntegerAttr) and start.value == count):
             raise _refused(
                 producer,

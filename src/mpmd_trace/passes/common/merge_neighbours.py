@@ -133,7 +133,7 @@ class _Merger:
 
     def is_repeated(self, group: Group) -> bool:
         """Whether fragments use the group more than once, so that the order of uses matters."""
-        users = [user for value, _ in group.results for user in value.users]
+        users = [user for value in group.results for user in value.users]
         return sum(isinstance(user, FragmentOp) for user in users) > 1
 
     def next_on_mesh(self, group: Group) -> Group | None:

@@ -12,7 +12,7 @@ from ...ir.diagnostics import Diagnostics
 from ...ir.ops import FragmentOp, FuncOp, Module, TransferOp, make_transfer
 from ...ir.types import MeshTensorType, TensorType, Type, mesh_tensor, tensor
 from ..base import FunctionPass
-from .body_rewrites import rebuilt_fragment
+from .body_rewrites import cover_transferred_results, rebuilt_fragment
 
 __all__ = ["MergeTransfers"]
 
@@ -96,6 +96,7 @@ def _bundle(
     transfer.attrs[_MARK] = UNIT
     assert new.block is not None
     new.block.insert_after(new, transfer)
+    cover_transferred_results(new)
 
     rows: dict[int, int] = {}  # argument of the consumer -> row of the array
     for row, index in enumerate(indices):

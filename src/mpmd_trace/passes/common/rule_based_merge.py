@@ -8,11 +8,12 @@ import logging
 from typing import ClassVar
 
 from ...ir.core import Op
-from ...ir.diagnostics import Diagnostics
+from ...ir.diagnostics import Diagnostic, Diagnostics, MpmdError, describe
 from ...ir.ops import FragmentOp, FuncOp, Module
 from ..base import FunctionPass, option
 from ..block_order import sort_block
 from ..control_dependencies import remove_control_dependencies
+from ..fragment_info import describe_fragment
 from ..fragment_rules import FragmentInfo, MergeRule, parse_merge_rule
 from ..greedy import Rewriter, apply_greedily
 from .merge import merge_fragments
@@ -100,7 +101,7 @@ class _MergeGroup:
     def match_and_rewrite(self, op: Op, rewriter: Rewriter) -> bool:
         assert isinstance(op, FragmentOp)
         rule = self.rule_of.get(FragmentInfo.of(op))
-        if rule is None:
+        if rule is None or op.block is not self.block:  # a fragment of a loop runs several times
             return False
         members = self.members.get((id(rule), op.mesh), {})
         others = [m for m in members if m is not op and m.block is self.block]
@@ -110,6 +111,13 @@ class _MergeGroup:
         if group is None:
             _log.error("the fragments of the rule %s depend on each other in a cycle", rule)
             return False
+        if rule.target.mesh_name != op.mesh:
+            found = f"mesh '{rule.target.mesh_name}'" if rule.target.mesh_name else "no mesh"
+            message = (
+                f"the target of a merge rule names {found}, but {describe_fragment(op)}, which the rule merges, is "
+                f"on mesh '{op.mesh}': write mesh_name=\"{op.mesh}\" in the target of {rule}"
+            )
+            raise MpmdError([Diagnostic("error", message, op.loc, (), describe(op))])
         for member in group:
             members.pop(member, None)
         current = group[0]

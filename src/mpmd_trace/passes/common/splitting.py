@@ -16,6 +16,7 @@ from ...ir.diagnostics import Diagnostics
 from ...ir.ops import FragmentOp
 from ...ir.semantics import is_removable
 from ...ir.types import TensorType, Type, mesh_tensor
+from .body_rewrites import cover_transferred_results
 
 __all__ = [
     "BlockSizes",
@@ -181,8 +182,8 @@ def split_fragment(
     late = [r for r, p in zip(fragment.results, pulled, strict=True) if p]
     operands = fragment.operands
 
-    def part(values: list[Value], types: list[Type], body: Region, mark: str) -> Op:
-        return make_op(
+    def part(values: list[Value], types: list[Type], body: Region, mark: str) -> FragmentOp:
+        made = make_op(
             fragment.name,
             values,
             types,
@@ -191,6 +192,8 @@ def split_fragment(
             regions=[body],
             loc=fragment.loc,
         )
+        assert isinstance(made, FragmentOp)
+        return made
 
     first = part(operands, [r.type for r in early] + residual_types, parts.first, KEEP)
     block.insert_after(fragment, first)
@@ -202,5 +205,6 @@ def split_fragment(
     for old, new in zip(late, second.results, strict=True):
         old.replace_all_uses_with(new)
     fragment.erase()
+    for made in (first, second):
+        cover_transferred_results(made)
     return True
-

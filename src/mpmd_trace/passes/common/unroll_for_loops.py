@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from ...ir.attributes import IntegerAttr, parse_attribute
 from ...ir.core import Value, make_op
-from ...ir.diagnostics import Diagnostics, Note
+from ...ir.diagnostics import Diagnostics
 from ...ir.ops import ForOp, FuncOp, Module
 from ...ir.types import tensor
 from ..base import FunctionPass
@@ -38,9 +38,8 @@ class UnrollForLoops(FunctionPass):
         self, function: FuncOp, module: Module, diagnostics: Diagnostics
     ) -> bool:
         loops = [op for op in function_ops(function) if isinstance(op, ForOp)]
-        for loop in loops:
-            self._check(loop, diagnostics)
-        if diagnostics.failed:
+        nested_first = sorted(loops, key=lambda loop: not isinstance(loop.parent_op, ForOp))
+        if not all(self._check(loop, diagnostics) for loop in nested_first):
             return False
         done = 0
         for loop in loops:
@@ -48,15 +47,14 @@ class UnrollForLoops(FunctionPass):
             done += loop.iterations
         return bool(loops)
 
-    def _check(self, loop: ForOp, diagnostics: Diagnostics) -> None:
+    def _check(self, loop: ForOp, diagnostics: Diagnostics) -> bool:
         outer = loop.parent_op
         factor = loop.unroll_factor
         if isinstance(outer, ForOp):
             diagnostics.error(
                 loop,
-                f"this loop of {loop.iterations} iterations is inside of another one; nested loops "
-                "cannot be unrolled: write the inner one as a Python loop or as one loop over both",
-                [Note(f"the loop around it has {outer.iterations} iterations", outer.loc)],
+                f"this loop of {loop.iterations} iterations is inside of another one of {outer.iterations}; nested "
+                "loops cannot be unrolled: write the inner one as a Python loop or as one loop over both",
             )
         elif factor != loop.iterations:
             written = "it has no unroll factor" if factor is None else f"its factor is {factor}"
@@ -66,8 +64,9 @@ class UnrollForLoops(FunctionPass):
                 f"{written}: set unroll_factor to {loop.iterations}",
             )
         else:
-            return
+            return True
         diagnostics.fail()
+        return False
 
 
 def _unroll(loop: ForOp, done: int) -> None:

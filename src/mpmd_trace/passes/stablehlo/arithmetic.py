@@ -10,7 +10,7 @@ import numpy as np
 from ...ir.core import Op, Value
 from ...ir.types import TensorType
 from ..greedy import Pattern, Rewriter
-from .build import is_static, replace_by_constant, replace_by_new
+from .build import is_static, replace_by_constant, replace_by_new, replace_by_value
 from .elements import Array, constant_of, is_foldable, splat_text, zeros_like
 from .folding import comparison
 
@@ -49,8 +49,18 @@ def _is_integer(value: Value) -> bool:
     return _element(value)[:1] in ("i", "u")
 
 
+def _take_operand(op: Op, operand: Value, in_tables: bool, rewriter: Rewriter) -> bool:
+    """Put an operand in the place of an op by a rule that StableHLO declares in its tables, or does not."""
+    if in_tables:
+        return replace_by_value(op, operand, rewriter)
+    rewriter.replace_op(op, [operand])
+    return True
+
+
 class _ConstantToTheRight:
     """A constant is the second operand of a commutative op."""
+
+    needs_constant = True
 
     def __init__(self, op_name: str) -> None:
         self.op_name: str | None = op_name
@@ -65,6 +75,8 @@ class _ConstantToTheRight:
 class _Neutral:
     """`x op c` is `x`."""
 
+    needs_constant = True
+
     def __init__(self, op_name: str, element: int) -> None:
         self.op_name: str | None = op_name
         self.element = element
@@ -73,12 +85,13 @@ class _Neutral:
         left, right = op.operands
         if not _is(right, self.element) or left.type is not op.result.type:
             return False
-        rewriter.replace_op(op, [left])
-        return True
+        return _take_operand(op, left, op.name != "stablehlo.xor", rewriter)
 
 
 class _Absorbing:
     """`x op c` is `c`, for integers."""
+
+    needs_constant = True
 
     def __init__(self, op_name: str, element: int) -> None:
         self.op_name: str | None = op_name
@@ -90,8 +103,7 @@ class _Absorbing:
             return False
         if right.type is not op.result.type:
             return False
-        rewriter.replace_op(op, [right])
-        return True
+        return _take_operand(op, right, op.name != "stablehlo.and", rewriter)
 
 
 class _EqualOperands:
@@ -188,8 +200,7 @@ class _SameType:
     def match_and_rewrite(self, op: Op, rewriter: Rewriter) -> bool:
         if op.operand(0).type is not op.result.type:
             return False
-        rewriter.replace_op(op, op.operands)
-        return True
+        return replace_by_value(op, op.operand(0), rewriter)
 
 
 def arithmetic_patterns() -> list[Pattern]:

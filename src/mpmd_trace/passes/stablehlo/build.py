@@ -18,6 +18,7 @@ __all__ = [
     "ranked",
     "replace_by_constant",
     "replace_by_new",
+    "replace_by_value",
 ]
 
 
@@ -57,6 +58,18 @@ def replace_by_constant(op: Op, values: Array | str, rewriter: Rewriter) -> bool
     constant = make_constant(values, type_, op.loc)
     rewriter.insert_before(op, constant)
     rewriter.replace_op(op, constant.results)
+    return True
+
+
+def replace_by_value(op: Op, value: Value, rewriter: Rewriter) -> bool:
+    """Put an existing value in the place of an op with one result; its producer takes over the attributes.
+
+    That is what the rules do that StableHLO declares in tables; those written out leave the producer alone.
+    """
+    producer = value.defining_op
+    if producer is not None:
+        producer.attrs.update(op.attrs)
+    rewriter.replace_op(op, [value])
     return True
 
 

@@ -29,16 +29,21 @@ def _logistic(x: float) -> float:
     return 1.0 / (1.0 + math.exp(-x))
 
 
+def _periodic(function: _Unary) -> _Unary:
+    """The value of C's library at infinity is a NaN with its sign bit set."""
+    return lambda x: -math.nan if math.isinf(x) else function(x)
+
+
 #: Float functions, computed in double precision; the second entry says where they are defined.
 _FLOAT_UNARY: dict[str, tuple[_Unary, Callable[[float], bool]]] = {
-    "stablehlo.cosine": (math.cos, math.isfinite),
+    "stablehlo.cosine": (_periodic(math.cos), lambda x: True),
     "stablehlo.exponential": (math.exp, lambda x: True),
     "stablehlo.log": (math.log, lambda x: x > 0),
     "stablehlo.logistic": (_logistic, lambda x: True),
     "stablehlo.rsqrt": (lambda x: 1.0 / math.sqrt(x), lambda x: x > 0),
-    "stablehlo.sine": (math.sin, math.isfinite),
+    "stablehlo.sine": (_periodic(math.sin), lambda x: True),
     "stablehlo.sqrt": (math.sqrt, lambda x: x >= 0),
-    "stablehlo.tan": (math.tan, math.isfinite),
+    "stablehlo.tan": (_periodic(math.tan), lambda x: True),
     "stablehlo.tanh": (math.tanh, lambda x: True),
 }
 
@@ -67,7 +72,8 @@ def _unary(op: Op, values: Array) -> Array | None:
     if not all(math.isnan(v) or defined(v) for v in numbers):
         return None
     try:
-        results = [v if math.isnan(v) else function(v) for v in numbers]
+        negates = name == "stablehlo.logistic"  # its operand, before anything else
+        results = [(-v if negates else v) if math.isnan(v) else function(v) for v in numbers]
     except OverflowError:
         return None
     return np.array(results, np.float64).astype(values.dtype).reshape(values.shape)
@@ -162,8 +168,18 @@ def _operands(constants: Sequence[Constant]) -> list[Array]:
     return [c.full for c in constants]
 
 
+def _new_nans_positive(result: Array, operands: Sequence[Array]) -> Array:
+    """A NaN that no operand brought in has no sign, whatever the processor makes of it."""
+    new = np.isnan(result)
+    for operand in operands:
+        new &= ~np.isnan(operand)
+    return np.where(new, result.dtype.type(math.nan), result) if new.any() else result
+
+
 class _FoldElementwise:
     """An elementwise op of constants is a constant."""
+
+    needs_constant = True
 
     def __init__(self, op_name: str, arity: int) -> None:
         self.op_name: str | None = op_name
@@ -175,11 +191,17 @@ class _FoldElementwise:
             return False
         values = _operands(constants)
         with np.errstate(all="ignore"):
-            result = _unary(op, values[0]) if self.arity == 1 else _BINARY[op.name](*values)
+            if self.arity == 1:
+                result = _unary(op, values[0])
+            else:
+                result = _BINARY[op.name](*values)
+                if result is not None and _is_float(result):
+                    result = _new_nans_positive(result, values)
         return result is not None and replace_by_constant(op, result, rewriter)
 
 
 class _FoldCompare:
+    needs_constant = True
     op_name: str | None = "stablehlo.compare"
 
     def match_and_rewrite(self, op: Op, rewriter: Rewriter) -> bool:
@@ -193,6 +215,7 @@ class _FoldCompare:
 class _FoldClamp:
     """Bounds and operand must have one type."""
 
+    needs_constant = True
     op_name: str | None = "stablehlo.clamp"
 
     def match_and_rewrite(self, op: Op, rewriter: Rewriter) -> bool:
@@ -206,6 +229,8 @@ class _FoldClamp:
 class _FoldSplatShape:
     """A broadcast, reshape or transpose of a splat is a splat, whatever the element type."""
 
+    needs_constant = True
+
     def __init__(self, op_name: str) -> None:
         self.op_name: str | None = op_name
 
@@ -215,6 +240,7 @@ class _FoldSplatShape:
 
 
 class _FoldReshape:
+    needs_constant = True
     op_name: str | None = "stablehlo.reshape"
 
     def match_and_rewrite(self, op: Op, rewriter: Rewriter) -> bool:
@@ -227,6 +253,7 @@ class _FoldReshape:
 
 
 class _FoldTranspose:
+    needs_constant = True
     op_name: str | None = "stablehlo.transpose"
 
     def match_and_rewrite(self, op: Op, rewriter: Rewriter) -> bool:
@@ -238,6 +265,7 @@ class _FoldTranspose:
 
 
 class _FoldSlice:
+    needs_constant = True
     op_name: str | None = "stablehlo.slice"
 
     def match_and_rewrite(self, op: Op, rewriter: Rewriter) -> bool:
@@ -252,6 +280,7 @@ class _FoldSlice:
 class _FoldBitwiseReduce:
     """`and` or `or` over a splat, however many elements, is that of the element and the initial value."""
 
+    needs_constant = True
     op_name: str | None = "stablehlo.reduce"
 
     def match_and_rewrite(self, op: Op, rewriter: Rewriter) -> bool:
@@ -265,6 +294,8 @@ class _FoldBitwiseReduce:
 
 class _Limited:
     """Folds that make a constant of at most `limit` elements."""
+
+    needs_constant = True
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -314,6 +345,8 @@ class _FoldSelect(_Limited):
 
 class _IntegersOnly:
     """A fold of values that are not floats."""
+
+    needs_constant = True
 
     def __init__(self, fold: Pattern) -> None:
         self.op_name = fold.op_name

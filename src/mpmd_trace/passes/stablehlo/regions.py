@@ -143,7 +143,6 @@ class _Reduce:
             _without(op.operands, both),
             [op.results[i].type for i in kept],
             props=op.props,
-            attrs=op.attrs,
             regions=_move_regions(op),
             loc=op.loc,
         )
@@ -214,7 +213,6 @@ class _Sort:
             _without(op.operands, gone),
             [r.type for i, r in enumerate(op.results) if i not in gone],
             props=props,
-            attrs=op.attrs,
             regions=_move_regions(op),
             loc=op.loc,
         )

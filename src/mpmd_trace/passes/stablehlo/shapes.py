@@ -22,8 +22,9 @@ from .build import (
     ranked,
     replace_by_constant,
     replace_by_new,
+    replace_by_value,
 )
-from .elements import constant_of, is_foldable, with_shape, zeros_like
+from .elements import constant_of, is_foldable, make_constant, splat_text, with_shape, zeros_like
 
 __all__ = ["shape_patterns"]
 
@@ -53,7 +54,7 @@ class _Reshape:
     def match_and_rewrite(self, op: Op, rewriter: Rewriter) -> bool:
         value = op.operand(0)
         if value.type is op.result.type:
-            return _replace(op, value, rewriter)
+            return replace_by_value(op, value, rewriter)
         inner = _producer(value, op.name)
         if inner is None:
             return False
@@ -68,7 +69,7 @@ class _Transpose:
     def match_and_rewrite(self, op: Op, rewriter: Rewriter) -> bool:
         value, permutation = op.operand(0), integers(op, "permutation")
         if value.type is op.result.type and list(permutation) == sorted(permutation):
-            return _replace(op, value, rewriter)
+            return replace_by_value(op, value, rewriter)
         inner = _producer(value, op.name)
         if inner is not None:
             first = integers(inner, "permutation")
@@ -79,7 +80,7 @@ class _Transpose:
         shape = _shape(value)
         moved = [i for i in permutation if shape[i] != 1]
         if is_static(value) and moved == sorted(moved):
-            return replace_by_new(op, "stablehlo.reshape", [value], {}, rewriter)
+            return replace_by_new(op, "stablehlo.reshape", [value], {}, rewriter, keep_attrs=False)
         return False
 
 
@@ -94,7 +95,7 @@ class _Broadcast:
             return False
         is_sorted = list(dims) == sorted(dims)
         if value.type is op.result.type and is_sorted:
-            return _replace(op, value, rewriter)
+            return replace_by_value(op, value, rewriter)
         inner = _producer(value, op.name)
         if inner is not None:
             through = ints([dims[i] for i in integers(inner, "broadcast_dimensions")])
@@ -139,7 +140,7 @@ class _Iota:
 
 
 class _Concatenate:
-    """Several parts, none of them empty, none a concatenation that is used only here."""
+    """Several parts: none empty, none a concatenation used only here, no splat beside an equal one of its type."""
 
     op_name: str | None = "stablehlo.concatenate"
 
@@ -158,8 +159,39 @@ class _Concatenate:
             else:
                 flat.append(part)
         if len(flat) == len(parts) and flat == parts:
-            return False
+            return _joined_splats(op, dim, rewriter)
         return replace_by_new(op, op.name, flat, op.props, rewriter)
+
+
+def _joined_splats(op: Op, dim: int, rewriter: Rewriter) -> bool:
+    """Make one constant of neighbours in a concatenation that are the same splat."""
+    runs: list[list[Value]] = []
+    for part in op.operands:
+        value = _splat(part)
+        if runs and value is not None and value is _splat(runs[-1][0]):
+            runs[-1].append(part)
+        else:
+            runs.append([part])
+    if len(runs) == op.num_operands:
+        return False
+    joined: list[Value] = []
+    for run in runs:
+        if len(run) == 1:
+            joined += run
+            continue
+        type_, element = ranked(run[0]), splat_text(run[0])
+        assert type_ is not None and element is not None
+        shape = list(type_.shape or ())
+        shape[dim] *= len(run)
+        constant = make_constant(element, with_shape(type_, tuple(shape)), op.loc)
+        joined += rewriter.insert_before(op, constant).results
+    return replace_by_new(op, op.name, joined, op.props, rewriter, keep_attrs=False)
+
+
+def _splat(value: Value) -> Attribute | None:
+    """The attribute of the constant that defines the value, if it repeats one element."""
+    op = value.defining_op
+    return None if op is None or splat_text(value) is None else op.props["value"]
 
 
 class _Slice:
@@ -170,7 +202,7 @@ class _Slice:
     def match_and_rewrite(self, op: Op, rewriter: Rewriter) -> bool:
         value = op.operand(0)
         if value.type is op.result.type and is_static(value):
-            return _replace(op, value, rewriter)
+            return replace_by_value(op, value, rewriter)
         whole = _producer(value, "stablehlo.concatenate")
         if whole is None:
             return False
@@ -207,7 +239,7 @@ class _Slice:
         start[dim] -= offset
         limit[dim] -= offset
         props = {**op.props, "start_indices": ints(start), "limit_indices": ints(limit)}
-        return replace_by_new(op, op.name, [source], props, rewriter)
+        return replace_by_new(op, op.name, [source], props, rewriter, keep_attrs=False)
 
 
 def _clamped(index: int, size: int, wanted: int) -> int:
@@ -253,9 +285,9 @@ class _DynamicUpdateSlice:
     def match_and_rewrite(self, op: Op, rewriter: Rewriter) -> bool:
         value, update, *at = op.operands
         if is_static(update) and 0 in _shape(update):
-            return _replace(op, value, rewriter)
+            return replace_by_value(op, value, rewriter)
         if value.type is update.type and all(_index(v) == 0 for v in at):
-            return _replace(op, update, rewriter)
+            return replace_by_value(op, update, rewriter)
         return False
 
 
@@ -271,7 +303,7 @@ class _Static:
         if not is_static(op.result) or not is_static(op.operand(0)):
             return False
         props = {k: v for k, v in op.props.items() if k in self.kept}
-        return replace_by_new(op, self.static, [op.operand(0)], props, rewriter)
+        return replace_by_new(op, self.static, [op.operand(0)], props, rewriter, keep_attrs=False)
 
 
 class _Pad:
@@ -287,7 +319,8 @@ class _Pad:
         if not is_static(value) or 0 not in _shape(value):
             return False
         name = "stablehlo.broadcast_in_dim"
-        return replace_by_new(op, name, [padding], {"broadcast_dimensions": ints([])}, rewriter)
+        props: dict[str, Attribute] = {"broadcast_dimensions": ints([])}
+        return replace_by_new(op, name, [padding], props, rewriter, keep_attrs=False)
 
 
 class _Gather:
@@ -321,7 +354,7 @@ class _Gather:
         rewriter.insert_before(op, piece)
         if piece.result.type is op.result.type:
             return _replace(op, piece.result, rewriter)
-        return replace_by_new(op, "stablehlo.reshape", piece.results, {}, rewriter)
+        return replace_by_new(op, "stablehlo.reshape", piece.results, {}, rewriter, keep_attrs=False)
 
 
 def _listed(numbers: str, name: str) -> list[int]:
@@ -348,16 +381,11 @@ class _Empty:
     op_name: str | None = None
 
     def match_and_rewrite(self, op: Op, rewriter: Rewriter) -> bool:
-        if (
-            not op.name.startswith("stablehlo.")
-            or op.name == "stablehlo.constant"
-            or len(op.results) != 1
-            or not is_static(op.result)
-            or 0 not in _shape(op.result)
-            or not is_pure(op)
-        ):
+        type = op.results[0].type if len(op.results) == 1 else None
+        if not isinstance(type, TensorType) or not type.shape or 0 not in type.shape or -1 in type.shape:
+            return False  # first, since this is nearly always so
+        if not op.name.startswith("stablehlo.") or op.name == "stablehlo.constant" or not is_pure(op):
             return False
-        assert isinstance(op.result.type, TensorType)
         return replace_by_constant(op, "", rewriter)
 
 

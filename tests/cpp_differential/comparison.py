@@ -1,0 +1,126 @@
+"""Runs both partitioners on a generated program and says where they differ."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import importlib
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+from generated_programs import Program
+
+from mpmd_trace.cpp_engine import CppAnswer, CppPartitioner
+from mpmd_trace.ir.diagnostics import MpmdError
+from mpmd_trace.ir.ops import Module
+from mpmd_trace.partition import IoSpec, Phases, partition
+from mpmd_trace.passes.base import Pass
+from mpmd_trace.passes.export.lower_to_fragment_calls import LowerToFragmentCalls
+from mpmd_trace.passes.manager import PassRun
+
+PHASES: tuple[Phases, ...] = ("import", "optimize", "all")
+
+#: Checks that end the reference's process; we take such programs (see docs/differences.md).
+FATAL_CHECKS = re.compile("Callee should not have value chained through from arg to result directly")
+#: An op left without results because only its effects count; the reference's scheduler crashes on it.
+NO_RESULTS = re.compile(r"\} : \([^()]*\) -> \(\)$", re.M)
+
+
+@dataclasses.dataclass
+class Outcome:
+    """The module after each phase that was reached, and why it went no further."""
+
+    texts: dict[str, str] = dataclasses.field(default_factory=dict)
+    error: str | None = None
+    input_specs: list[IoSpec] = dataclasses.field(default_factory=list)
+    output_specs: list[IoSpec] = dataclasses.field(default_factory=list)
+
+
+@contextmanager
+def names_of_the_reference(ends: list[int]) -> Iterator[None]:
+    """Let `partition` share functions between fragments of different shardings, as the reference does.
+
+    `ends` gets the number of passes up to the end of each phase.
+    """
+    module = importlib.import_module("mpmd_trace.partition")
+    original = module.phase_passes
+
+    def phase_passes(*args: Any, **kwargs: Any) -> list[list[Pass]]:
+        phases = [
+            [
+                dataclasses.replace(p, share_across_shardings=True) if isinstance(p, LowerToFragmentCalls) else p
+                for p in passes
+            ]
+            for passes in original(*args, **kwargs)
+        ]
+        total = 0
+        for passes in phases:
+            total += len(passes)
+            ends.append(total)
+        ends[2:] = ends[3:]  # the last phase has two pipelines
+        return phases
+
+    with mock.patch.object(module, "phase_passes", phase_passes):
+        yield
+
+
+def ours(program: Program) -> Outcome:
+    """What our partitioner makes of the program."""
+    outcome, ends = Outcome(), list[int]()
+
+    def snapshot(run: PassRun, module: Module) -> None:
+        if run.index + 1 in ends:
+            outcome.texts[PHASES[ends.index(run.index + 1)]] = str(module)
+
+    with names_of_the_reference(ends):
+        try:
+            result = partition(program.text, **program.arguments, hooks=[snapshot])
+        except MpmdError as error:
+            outcome.error = str(error)
+        else:
+            outcome.input_specs, outcome.output_specs = result.input_specs, result.output_specs
+    return outcome
+
+
+def difference(cpp: CppPartitioner, program: Program) -> str | None:
+    """How the results differ, in words and lines; None when they are equal or both refuse the program."""
+    theirs = cpp.partition(program.text, **program.arguments, phases=PHASES, timeout=60)
+    found = ours(program)
+    for phase in PHASES:
+        a, b = theirs.texts.get(phase), found.texts.get(phase)
+        if a is None and b is None:
+            return None
+        if b is None:
+            return f"only we refuse it in phase {phase}: {found.error}"
+        if a is None:
+            if theirs.stopped and _is_known_crash(theirs, program):
+                return None
+            return f"only the reference refuses it in phase {phase}: {theirs.error}"
+        if a != b:
+            lines = difflib.unified_diff(a.splitlines(), b.splitlines(), "C++", "Python", lineterm="", n=1)
+            return f"different after phase {phase}:\n" + "\n".join(list(lines)[:60])
+    return _specs(theirs, found)
+
+
+def _is_known_crash(theirs: CppAnswer, program: Program) -> bool:
+    """Whether docs/differences.md says that the reference cannot do this."""
+    assert theirs.error is not None
+    if FATAL_CHECKS.search(theirs.error):
+        return True
+    if "import" in theirs.texts:
+        return NO_RESULTS.search(theirs.texts["import"]) is not None
+    # Dead ops in a backward fragment that is split.
+    return bool(program.arguments["partitioning_options"].get("mpmd_split_bwd_fragments"))
+
+
+def _specs(theirs: CppAnswer, found: Outcome) -> str | None:
+    if found.error or theirs.error:
+        return f"after the last phase: we say {found.error}, the reference {theirs.error}"
+    for name in ("input_specs", "output_specs"):
+        a, b = getattr(theirs, name), getattr(found, name)
+        if a != b:
+            return f"different {name}: {a} and {b}"
+    return None
