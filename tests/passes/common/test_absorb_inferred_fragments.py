@@ -236,3 +236,15 @@ def test_work_is_linear(program: Callable[[int], str], monkeypatch: pytest.Monke
             run_passes(module, ABSORB)
         work.append(made)
     assert work[1] < 2.3 * work[0]
+
+
+def test_result_attributes_of_the_root_reach_every_transfer() -> None:
+    """The root's `res_attrs` stay as they are, but for entries that the transfers of new results need."""
+    entry = '{mhlo.layout_mode = "default"}'
+    body = f"""  %0 = {frag("alpha", "", "%p")}
+  %1 = {frag("alpha", '"f"', "%0", attrs=f"{{res_attrs = [{entry}]}}")}
+  %2 = mpmd.transfer %1 : (!A) -> !B"""
+    kept = run(function(body, "%0, %2", "!A, !B"), ABSORB)
+    assert f"res_attrs = [{entry}, {{}}]" in str(kept)
+    alone = run(function(body, "%2", "!B"), ABSORB)
+    assert f"res_attrs = [{entry}]}}" in str(alone)

@@ -38,13 +38,16 @@ class Group:
     """Fragments that become one.
 
     `label` is a fragment with the attributes of the result (the fragment itself while there is only one),
-    `number` the place among the ops of the block, `anchor` the member that stands there.
+    `number` the place among the ops of the block, `anchor` the member that stands there.  The operands are
+    listed when somebody asks for them: most fragments of a program are only looked at.
     """
 
     __slots__ = (
+        "_controls",
+        "_data",
+        "_own",
         "anchor",
-        "controls",
-        "data",
+        "first",
         "joined",
         "label",
         "members",
@@ -53,21 +56,47 @@ class Group:
         "stamps",
     )
 
-    def __init__(self, fragment: FragmentOp, number: int | None, slots: list[Slot]) -> None:
-        count = len(fragment.body.block.args)
+    def __init__(self, fragment: FragmentOp, number: int | None) -> None:
+        self.first = fragment
         self.label = fragment
         self.anchor = fragment
         self.number = number
         self.members: deque[FragmentOp] = deque([fragment])
-        self.data = GroupOperands(slots[:count])
-        self.controls = slots[count:]
-        for i, slot in enumerate(self.controls):
-            slot.key = _CONTROLS + i
+        self._own: list[Slot] | None = None
+        self._data: GroupOperands | None = None
+        self._controls: list[Slot] = []
         self.results: deque[Value] = deque(fragment.results)
         #: When it was merged with others, counted in merges of all groups.
         self.stamps: list[int] = []
         #: The group that it has become part of, and the number of merges which that had before.
         self.joined: tuple[Group, int] | None = None
+
+    @property
+    def own(self) -> list[Slot]:
+        """The operands of the fragment that it began with."""
+        if self._own is None:
+            self._own = [Slot(value, i) for i, value in enumerate(self.first.operands)]
+        return self._own
+
+    @property
+    def data(self) -> GroupOperands:
+        """The operands that are not control operands."""
+        if self._data is None:
+            count = len(self.first.body.block.args)
+            self.set_operands(GroupOperands(self.own[:count]), self.own[count:])
+            assert self._data is not None
+        return self._data
+
+    @property
+    def controls(self) -> list[Slot]:
+        """The control operands."""
+        return self._controls if self._data is not None else self.own[len(self.first.body.block.args) :]
+
+    def set_operands(self, data: GroupOperands, controls: list[Slot]) -> None:
+        """Say what the merged fragment reads."""
+        self._data, self._controls = data, controls
+        for i, slot in enumerate(controls):
+            slot.key = _CONTROLS + i
 
     @property
     def stamp(self) -> int:
@@ -102,7 +131,6 @@ class Groups:
     def __init__(self) -> None:
         self._group: dict[Op, Group] = {}
         self._first: dict[Op, Group] = {}
-        self._args: dict[Op, list[Slot]] = {}
         self._stamp = 0
         #: The results of fragments that were built, by the results that they stand for.
         self._built: dict[Value, Value] = {}
@@ -110,9 +138,7 @@ class Groups:
 
     def add(self, fragment: FragmentOp, number: int | None) -> Group:
         """A group of one fragment at place `number`."""
-        slots = [Slot(value, i) for i, value in enumerate(fragment.operands)]
-        self._args[fragment] = slots
-        group = self._first[fragment] = self._group[fragment] = Group(fragment, number, slots)
+        group = self._first[fragment] = self._group[fragment] = Group(fragment, number)
         return group
 
     def of(self, op: Op) -> Group | None:
@@ -135,7 +161,7 @@ class Groups:
 
     def slot_of(self, use: Use) -> Slot:
         """The operand of a group that a use by a member has become."""
-        return self._args[use.owner][use.index].final()
+        return self._first[use.owner].own[use.index].final()
 
     # Uses in order.
 
@@ -210,8 +236,6 @@ class Groups:
             for slot in group.controls:
                 slot.inside = self._defined_by(slot.value, other)
             controls += [slot for slot in group.controls if not slot.inside]
-        for i, slot in enumerate(controls):
-            slot.key = _CONTROLS + i
         single = self.single_use(producer, consumer)
         if single is None:
             data = producer.data.joined(consumer.data, list(producer.results))
@@ -240,7 +264,7 @@ class Groups:
         other.joined = (into, len(into.stamps))
         self._stamp += 1
         into.stamps.append(self._stamp)
-        into.data, into.controls = data, controls
+        into.set_operands(data, controls)
         into.label, into.anchor, into.number = label, anchor, number
         return into
 
@@ -300,7 +324,7 @@ class Groups:
         sources: list[tuple[int, ...]] = []
         for member in group.members:
             row: list[int] = []
-            args = self._args[member][: len(member.body.block.args)]
+            args = self._first[member].own[: len(member.body.block.args)]
             for value, slot in zip(member.operands, args, strict=False):
                 made = inside.get(value)
                 row.append(-1 - made if made is not None else position[slot.final()])
