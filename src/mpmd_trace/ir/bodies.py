@@ -88,7 +88,7 @@ def free_values(op: Op) -> list[Value]:
 
     The order is that of a post-order walk, operands left to right; frozen bodies have no free values.
     """
-    if not op.regions or all([r.frozen for r in op.regions]):
+    if not op.regions or all(r.frozen for r in op.regions):
         return []
     inside: set[Block] = set()
 
