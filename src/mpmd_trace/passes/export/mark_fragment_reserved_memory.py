@@ -97,7 +97,7 @@ class _Count:
     def run(self, op: FragmentOp | TransferOp) -> None:
         operands = op.operands
         inputs = value_dicts(op, "arg_attrs")
-        if inputs is not None and any([is_pinned_host(d) for d in inputs]):
+        if inputs is not None and any(is_pinned_host(d) for d in inputs):
             operands = [v for v, d in zip(operands, inputs, strict=False) if not is_pinned_host(d)]
         operands = list(dict.fromkeys(operands))
         if isinstance(op, FragmentOp):
