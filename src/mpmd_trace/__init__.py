@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from .passes.manager import run_passes as run_passes
     from .program import Program as Program
     from .text import parse as parse
+    from .transfers import Link as Link
+    from .transfers import Links as Links
 
 __version__ = "0.1.0"
 
@@ -44,6 +46,8 @@ _WHERE = {
     "Config": "config",
     "Diagnostic": "ir.diagnostics",
     "Jitted": "api",
+    "Link": "transfers",
+    "Links": "transfers",
     "Lowered": "api",
     "Module": "ir.ops",
     "MpmdError": "ir.diagnostics",

@@ -201,6 +201,14 @@ def _check_devices(
 ) -> None:
     if isinstance(mesh, AbstractMesh):
         return
+    if not mesh.devices.size:
+        problems.append(
+            problem(
+                f"the mesh {name!r} has no devices: its shape is {dict(mesh.shape)}. Make it of devices in "
+                f"jax.devices(); there are {len(jax.devices())}."
+            )
+        )
+        return
     shared: dict[str, list[str]] = {}
     wrong = [device for device in mesh.devices.flat if not isinstance(device, jax.Device)]
     if wrong:
@@ -228,6 +236,8 @@ def _check_axes(meshes: Mapping[str, Mesh | AbstractMesh], problems: list[Diagno
     shapes = {name: dict(mesh.shape) for name, mesh in meshes.items()}
     first = next(iter(shapes), None)
     for name, shape in shapes.items():
+        if 0 in shape.values():
+            continue  # it has no devices, and that was said
         if first is not None and list(shape.items()) != list(shapes[first].items()):
             problems.append(
                 problem(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import importlib.util
+import inspect
 import os
 import sys
 import traceback
@@ -12,10 +13,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .config import Config
+from .frontend.errors import callers_place, is_users, place_of, problem, raise_problems
 from .ir.diagnostics import Diagnostic, MpmdError
 from .ir.location import Location
 
-__all__ = ["Program", "load_program"]
+__all__ = ["Program", "check_arguments", "load_program", "user_error"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -47,6 +49,12 @@ class Program:
     gradient_tolerance: float = 1e-5
     loss_tolerance: float = 1e-4
     name: str = "program"
+    #: Where it was made (`file:line`), for messages.
+    where: str | None = dataclasses.field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.where is None:
+            object.__setattr__(self, "where", callers_place())
 
     def jitted(self, engine: str = "python") -> Any:
         """The step under `mpmd_trace.jit`."""
@@ -89,8 +97,53 @@ def load_program(where: str, settings: Sequence[str] = ()) -> Program:
     if callable(found) and not isinstance(found, Program):
         found = _guarded(found, path)
     if not isinstance(found, Program):
-        raise MpmdError(f"{where} is a {type(found).__name__}, not an mpmd_trace.Program")
+        raise MpmdError(f"{where} is of type {type(found).__name__}, not an mpmd_trace.Program")
+    _check(found)
     return _with_settings(found, settings)
+
+
+def _check(program: Program) -> None:
+    """Raise `MpmdError` for fields of a program that cannot be right."""
+    wrong = []
+    if not callable(program.fn):
+        wrong.append(f"fn is the step, a function, not {_kind(program.fn)}")
+    if not isinstance(program.args, tuple):
+        wrong.append(f"args is the tuple of the step's arguments, not {_kind(program.args)}")
+    if not isinstance(program.config, Config):
+        wrong.append(f"config is made by mpmd_trace.make_config; it is not {_kind(program.config)}")
+    if not isinstance(program.steps, int) or program.steps < 1:
+        wrong.append(f"steps is {program.steps!r}; it is a number of steps, 1 or more")
+    for name in ("advance", "loss", "gradients"):
+        if getattr(program, name) is not None and not callable(getattr(program, name)):
+            wrong.append(f"{name} is a function or None, not {_kind(getattr(program, name))}")
+    raise_problems([problem(f"a field of the mpmd_trace.Program is wrong: {text}") for text in wrong], program.where)
+    check_arguments(program, program.args, "the arguments of the mpmd_trace.Program", program.where)
+
+
+def check_arguments(program: Program, args: object, what: str, where: str | None) -> tuple[Any, ...]:
+    """The arguments of a step, if the step can be called with them; else raises `MpmdError` at `where`."""
+    if not isinstance(args, tuple):
+        raise_problems([problem(f"{what}: {_kind(args)}, but they are a tuple")], where)
+    assert isinstance(args, tuple)
+    try:
+        inspect.signature(program.fn).bind(*args)
+    except ValueError:
+        pass  # nobody knows what it takes
+    except TypeError as error:
+        name = getattr(program.fn, "__name__", "fn")
+        place = place_of(program.fn)
+        step = f"'{name}' ({_relative(place)})" if place is not None else f"'{name}'"
+        raise_problems([problem(f"{what}: they do not fit the step {step}: {error}")], where)
+    return args
+
+
+def _kind(value: object) -> str:
+    return "None" if value is None else f"of type {type(value).__name__}"
+
+
+def _relative(place: str) -> str:
+    file, _, line = place.rpartition(":")
+    return f"{os.path.relpath(file)}:{line}"
 
 
 def _with_settings(program: Program, settings: Sequence[str]) -> Program:
@@ -98,17 +151,24 @@ def _with_settings(program: Program, settings: Sequence[str]) -> Program:
     for setting in settings:
         name, sep, text = setting.partition("=")
         current = getattr(program, name, None)
-        if not sep or not isinstance(current, int | float | str) or name == "name":
-            raise MpmdError(f"'{setting}' is not a setting; write steps=N, for example")
+        if not sep or not isinstance(current, int | float) or isinstance(current, bool):
+            known = ", ".join(f.name for f in dataclasses.fields(program) if f.type in ("int", "float"))
+            raise MpmdError(f"--set {setting} sets nothing; write FIELD=NUMBER, where FIELD is one of {known}")
         try:
             changes[name] = type(current)(text)
         except ValueError:
-            raise MpmdError(f"'{text}' is no {type(current).__name__} for '{name}'") from None
-    return dataclasses.replace(program, **changes)
+            kind = "a whole number" if isinstance(current, int) else "a number"
+            raise MpmdError(f"--set {setting}: '{text}' is not {kind}") from None
+    changed = dataclasses.replace(program, **changes)
+    if changed.steps < 1:
+        raise MpmdError(f"--set steps={changed.steps}: there must be 1 step or more")
+    return changed
 
 
 def _import(path: str) -> Any:
     if path.endswith(".py") or os.path.sep in path:
+        if os.path.isdir(path):
+            raise MpmdError(f"{path} is a folder; name a Python file in it")
         if not os.path.isfile(path):
             raise MpmdError(f"there is no file {path}")
         name = os.path.splitext(os.path.basename(path))[0]
@@ -122,6 +182,15 @@ def _import(path: str) -> Any:
         _guarded(lambda: loader.exec_module(module), path)
         return module
     sys.path.insert(0, os.getcwd())
+    try:
+        found = importlib.util.find_spec(path)
+    except (ImportError, ValueError):  # a package above it is missing, or the name is none
+        found = None
+    if found is None:
+        raise MpmdError(
+            f"there is no module '{path}'; a program is FILE.py, FILE.py:name or package.module:name"
+            + (f" (there is a file {path}.py)" if os.path.isfile(f"{path}.py") else "")
+        )
     return _guarded(lambda: importlib.import_module(path), path)
 
 
@@ -143,8 +212,6 @@ def _guarded(action: Callable[[], Any], path: str) -> Any:
 
 def user_error(error: Exception) -> Diagnostic | None:
     """What the user's code raised while we traced or ran it, with its last place there, or None."""
-    from .frontend.errors import is_users
-
     own = [f for f in traceback.extract_tb(error.__traceback__) if is_users(f.filename)]
     return _raised(error, own[-1]) if own else None
 

@@ -10,8 +10,9 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .auto_schedule import AutoSchedule, best_schedule, stage_costs
-from .ir.diagnostics import Diagnostic, MpmdError
+from .auto_schedule import AutoSchedule, best_schedule, program_costs
+from .frontend.errors import problem
+from .ir.diagnostics import MpmdError
 from .ir.ops import Module
 from .passes.optimize.predicates import (
     SCHEDULES,
@@ -70,7 +71,7 @@ def choose_schedule(config: Config) -> ScheduleChoice:
         except LibraryError as error:
             known_names = ", ".join(SCHEDULES)
             raise MpmdError(
-                [Diagnostic("error", f"{error} (the reference's own names: {known_names})")]
+                [problem(f"{error} (the reference's own names: {known_names})", config.where)]
             ) from None
         return _of_library(entry.name, lambda p, m, v: get_schedule(entry.name, p, m, chunks=v))
     if isinstance(wanted, Schedule):
@@ -78,7 +79,12 @@ def choose_schedule(config: Config) -> ScheduleChoice:
     if callable(wanted):
         return ScheduleChoice(getattr(wanted, "__name__", "comparator"), predicate=wanted)
     raise MpmdError(
-        f"pipeline_schedule is a name, a Schedule or a comparator of two fragments, not {wanted!r}"
+        [
+            problem(
+                f"pipeline_schedule is a name, a Schedule or a comparator of two fragments, not {wanted!r}",
+                config.where,
+            )
+        ]
     )
 
 
@@ -88,8 +94,8 @@ def settle(choice: ScheduleChoice, imported: Module) -> ScheduleChoice:
     Without backward passes over microbatches every schedule is the same one, GPipe.
     """
     assert choice.auto is not None
-    costs = stage_costs(imported)
-    if costs is None:
+    costs = program_costs(imported, choice.auto)
+    if costs is None or costs.forward_only:
         return ScheduleChoice("GPipe", {"mpmd_pipeline_schedule": "GPipe"})
     best = best_schedule(costs, choice.auto.memory_limit).schedule
     known = find_schedule(best.name) if costs.chunks == 1 else None

@@ -12,7 +12,7 @@ import jax
 from .backend.load import LoadedProgram, MemoryAnalysis, load
 from .backend.timeline import Timeline
 from .config import Assignment, Config
-from .frontend.errors import problem, raise_problems
+from .frontend.errors import at_users_place, problem, raise_problems
 from .frontend.trace import Traced
 from .ir.diagnostics import MpmdError
 from .ir.ops import FuncOp, Module, make_transfer
@@ -124,14 +124,17 @@ class Lowered:
                     "engine='python', or one of " + ", ".join(SCHEDULES)
                 )
             return partition_with_cpp(self.traced.mlir_text(), **self.partition_arguments)
-        found = partition(
-            self.traced.mlir_text(),
-            **self.partition_arguments,
-            predicate=self.schedule.predicate,
-            constraints=self.schedule.constraints,
-            heterogeneous_meshes=self.config.is_heterogeneous,
-            hooks=self.hooks,
-        )
+        try:
+            found = partition(
+                self.traced.mlir_text(),
+                **self.partition_arguments,
+                predicate=self.schedule.predicate,
+                constraints=self.schedule.constraints,
+                heterogeneous_meshes=self.config.is_heterogeneous,
+                hooks=self.hooks,
+            )
+        except MpmdError as error:
+            raise at_users_place(error, self.config.where) from None
         _keep_memory_kinds(found.module.main, self.config.output_meshes(self.traced.out_tree))
         return found
 
@@ -141,7 +144,10 @@ class Lowered:
         options = {**arguments["partitioning_options"], "mpmd_split_bwd_fragments": True}
         arguments["partitioning_options"] = options
         arguments["heterogeneous_meshes"] = self.config.is_heterogeneous
-        return partition(self.traced.mlir_text(), **arguments, phases="import").module
+        try:
+            return partition(self.traced.mlir_text(), **arguments, phases="import").module
+        except MpmdError as error:
+            raise at_users_place(error, self.config.where) from None
 
     def as_text(self, stage: Stage = "mpmd") -> str:
         """The program as text: "jaxpr" as traced, "stablehlo" with named ops, "mpmd" as exported."""

@@ -14,9 +14,13 @@ from test_schedules_run import Model, data, training
 
 import mpmd_trace
 from mpmd_trace import MpmdError, named_computation, schedules
-from mpmd_trace.auto_schedule import AutoSchedule, StageCosts, best_schedule, rank_schedules
+from mpmd_trace.auto_schedule import AutoSchedule, StageCosts, best_schedule, program_costs, rank_schedules
+from mpmd_trace.backend.planner import make_plan
 from mpmd_trace.costs import flops
+from mpmd_trace.report.plan_values import values_of_plan
+from mpmd_trace.report.timeline import FragmentActions
 from mpmd_trace.text import parse
+from mpmd_trace.transfers import Link, Links, crossings
 
 
 def counted(fn: Any, *args: Any) -> float:
@@ -181,3 +185,95 @@ def test_auto_with_the_other_engine() -> None:
     lowered = mpmd_trace.jit(training(model, 4), config, engine="cpp").lower(*data(model, 4))
     with pytest.raises(MpmdError, match="engine='cpp' knows the reference's schedules only"):
         lowered.partitioned  # noqa: B018
+
+
+LINKS = Links(Link(2e-6, 1e9))
+
+
+def test_links_need_a_speed() -> None:
+    with pytest.raises(MpmdError, match="links are in seconds, but the work of the program is counted"):
+        AutoSchedule(links=LINKS)
+    with pytest.raises(MpmdError, match="flops_per_second is -1"):
+        AutoSchedule(links=LINKS, flops_per_second=-1)
+    with pytest.raises(MpmdError, match=r"links is 5; make it with mpmd_trace\.Links"):
+        AutoSchedule(links=5, flops_per_second=1e9)  # type: ignore[arg-type]
+
+
+def test_costs_of_links_are_those_of_the_plan() -> None:
+    """What "auto" counts before XLA, and what the compiled program sends: the same values."""
+    model = Model(2)
+    config = mpmd_trace.make_config(
+        topology(2, size=1),
+        {"blocks_0": "m0", "blocks_1": "m1"},
+        partitioning_options={"mpmd_infer_transfers": True},
+        pipeline_schedule="1F1B",
+    )
+    actions = FragmentActions()
+    lowered = mpmd_trace.jit(training(model, 4), config).lower(*data(model, 4), hooks=[actions])
+    auto = AutoSchedule(links=LINKS, flops_per_second=1e9)
+    counted = program_costs(lowered.imported(), auto)
+    free = program_costs(lowered.imported(), AutoSchedule())
+    assert counted is not None and free is not None
+    assert counted.forward == pytest.approx([c / 1e9 for c in free.forward])
+    assert counted.latency == {(0, 1): 2e-6, (1, 0): 2e-6} and counted.bandwidth == {(0, 1): 1e9, (1, 0): 1e9}
+    plan = make_plan(lowered.partitioned.module)
+    sent = crossings(values_of_plan(plan, actions), {0: 0, 1: 1}, ["m0", "m1"])
+    assert counted.sends == sent.sends and set(counted.sends) == {(0, 1), (1, 0)}
+
+
+def test_slow_links_change_the_choice() -> None:
+    """The choice is the best one of the simulation with these links, and another one than without."""
+    names = {"blocks_0": "m0", "blocks_1": "m1"}
+
+    def chosen(latency: float) -> Any:
+        links = Links(Link(latency))
+        return compiled(AutoSchedule(links=links, flops_per_second=1e9), names, 2, microbatches=8)
+
+    lowered, _ = chosen(0.0)
+    slow, check = chosen(3e-6)
+    imported = lowered.imported()
+    for found, latency in ((lowered, 0.0), (slow, 3e-6)):
+        auto = AutoSchedule(links=Links(Link(latency)), flops_per_second=1e9)
+        costs = program_costs(imported, auto)
+        assert costs is not None
+        known = best_schedule(costs).schedule.name
+        assert schedules.find_entry(found.schedule.name).name == known
+    assert slow.schedule.name != lowered.schedule.name
+    check()
+
+
+@pytest.mark.parametrize("kind", ["exposed", "blocking"])
+def test_meshes_that_wait_for_transfers(kind: Any) -> None:
+    free = costs(4, 8, (0, 1, 2, 3))
+    known = dataclasses.replace(free, sends={(s, s + 1): 1.0 for s in range(3)})
+    known = known.linked(Links(Link(0.5, 10.0), transfers=kind), ("a", "b", "c", "d"), 1.0)
+    assert known.transfers == kind and known.bandwidth is not None
+    ranked = rank_schedules(known)
+    assert ranked and ranked[0].makespan > rank_schedules(free)[0].makespan
+    assert all(c.result.transfers == kind for c in ranked)
+
+
+def test_what_stages_send_past_their_neighbours() -> None:
+    """A skip connection is a transfer of its own, and its gradient another."""
+    free = costs(3, 4, (0, 1, 2))
+    links = Links(Link(0.0, 1.0))
+    sends = {(0, 1): 0.1, (1, 2): 0.1, (1, 0): 0.1, (2, 1): 0.1}
+
+    def step(more: dict[tuple[int, int], float]) -> float:
+        known = dataclasses.replace(free, sends={**sends, **more}).linked(links, ("a", "b", "c"), 1.0)
+        return next(c for c in rank_schedules(known) if c.schedule.name == "1f1b").makespan
+
+    assert step({}) == step({(0, 2): 0.1}), "it has all the time that stage 1 takes"
+    assert step({(0, 2): 5.0}) > step({}) and step({(2, 0): 5.0}) > step({})
+
+
+def test_programs_without_backwards_have_one_schedule_for_each_order() -> None:
+    zero = (0.0,) * 4
+    loop = dataclasses.replace(costs(2, 4, (0, 1, 0, 1)), input_grad=zero, weight_grad=zero)
+    found = rank_schedules(loop)
+    assert all(c.schedule.forward_only and c.in_order for c in found)
+    orders = [c.schedule.orders for c in found]
+    assert len(set(orders)) == len(orders) >= 2
+    one = dataclasses.replace(costs(2, 4, (0, 1)), input_grad=(0.0, 0.0), weight_grad=(0.0, 0.0))
+    assert [c.schedule.name for c in rank_schedules(one)] == ["gpipe"]
+    assert rank_schedules(one)[0].makespan == 5

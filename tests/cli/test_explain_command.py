@@ -51,3 +51,24 @@ def test_program(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, err = run(capsys, str(PROGRAM), "--value", "input 0")
     assert status == 0, err
     assert "is on mesh" in out or "needed" in out
+
+
+def test_named_computations(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = run(capsys, str(PROGRAM), "--value", "second")
+    assert status == 0, err
+    assert out.startswith('named computation "second"') and 'is on mesh "m1"' in out
+    assert "tiny.py:" in out
+    status, out, err = run(capsys, str(PROGRAM), "--value", "secnd")
+    assert (status, out) == (1, "") and "did you mean second" in err
+    status, out, err = run(capsys, str(PROGRAM), "--value", "input 99")
+    assert (status, out) == (1, "")
+    assert "there is no input 99; inputs are counted from 0, and there are 3 (@main)" in err
+
+
+def test_computations_without_a_mesh(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = tmp_path / "in.mlir"
+    named = 'mpmd.named_computation<"f"> (%1) (%x: tensor<4xf32>) {\n    mpmd.return %x : tensor<4xf32>\n  }'
+    source.write_text(TEXT.replace("stablehlo.add %1, %b : t", f"{named} : (tensor<4xf32>) -> t"))
+    status, out, err = run(capsys, str(source), "--value", "f")
+    assert (status, out) == (1, "")
+    assert "the named computation 'f' has no mesh yet" in err and "assignment=f@MESH" in err

@@ -166,7 +166,7 @@ def test_calls_that_are_wrong(
 
 def test_missing_input(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, err = run(capsys, "/no/such/file.mlir")
-    assert (status, out) == (1, "") and "No such file" in err
+    assert (status, out) == (1, "") and "cannot read /no/such/file.mlir: no such file" in err
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,7 +12,8 @@ import pytest
 from mpmd_trace import schedules
 from mpmd_trace.cli.main import main
 
-UNEVEN = str(Path(__file__).parent.parent / "programs" / "uneven.py")
+PROGRAMS = Path(__file__).parent.parent / "programs"
+UNEVEN, TIED = str(PROGRAMS / "uneven.py"), str(PROGRAMS / "tied.py")
 
 
 class Result(NamedTuple):
@@ -74,7 +76,8 @@ def test_a_better_assignment(command) -> None:  # type: ignore[no-untyped-def]
     assert steps == sorted(steps)
     text = command(UNEVEN)
     assert text.status == 0
-    assert "A better assignment:" in text.out and "'layer_5': 'm" in text.out
+    assert "To have the best of these:" in text.out and "'layer_5': 'm" in text.out
+    assert f"pipeline_schedule = '{best['schedule']}'" in text.out
     assert "best" in text.out and "now" in text.out
     assert "counted operations" in text.err
     # What it promises, its own choice of stages gives: the same program with them has nothing to move.
@@ -102,17 +105,67 @@ def test_microbatches_and_memory(command) -> None:  # type: ignore[no-untyped-de
     limited = planned(command, UNEVEN, "--microbatches", "2,8", "--memory-limit", f"{limit / 2**20:.9f}")
     assert limited["best"]["fits"] and peak(limited["best"]) <= limit + 1
     assert limited["best"]["step"] >= found["best"]["step"]
-    tight = command(UNEVEN, "--memory-limit", "0.001")
-    assert tight.status == 1 and "nothing fits in 0.001 MiB per device" in tight.err
+    tight = command(UNEVEN, "--memory-limit", "0.01")
+    assert tight.status == 1 and "nothing fits in 0.01 MiB per device" in tight.err
+    least = min(max(r["peak_bytes"].values()) for r in planned(command, UNEVEN)["alternatives"] if r["in_order"])
+    found_least = re.search(r"with ([\d.]+) MiB on mesh 'm[01]', ([\d.]+) MiB too much", tight.err)
+    assert found_least, tight.err
+    assert float(found_least[1]) * 2**20 <= 1.1 * least
+    assert float(found_least[2]) == pytest.approx(float(found_least[1]) - 0.01, abs=0.01)
 
 
-@pytest.mark.parametrize("how", [("--measure",), ("--tflops", "0.001", "--gbytes", "1")])
-def test_times(command, how: tuple[str, ...]) -> None:  # type: ignore[no-untyped-def]
-    found = planned(command, UNEVEN, *how)
-    assert found["unit"] == "ms"
+def test_times_of_a_stated_machine(command) -> None:  # type: ignore[no-untyped-def]
+    machine = ("--tflops", "0.001", "--gbytes", "1")
+    found = planned(command, UNEVEN, *machine)
+    assert found["unit"] == "ms" and found["links"] is None
     assert all(s["forward"] > 0 for s in found["stages"])
-    assert found["best"]["step"] > 0
     assert all(0 <= o["bubble_rate_span"] <= o["bubble_rate_makespan"] <= 1 for o in found["alternatives"])
+    link = ("--latency-us", "100", "--link-gbytes", "0.01")
+    one = planned(command, UNEVEN, *machine, *link, "--link", "m1:m0=7,1", "--link", "m0:m1=8,1")
+    assert [s["time"] for s in one["sends"]] == pytest.approx([0.008 + 0.000512, 0.007 + 0.000512])
+    slow = planned(command, UNEVEN, *machine, *link)
+    assert [(s["from"], s["to"], s["bytes"]) for s in slow["sends"]] == [(0, 1, 512), (1, 0, 512)]
+    assert [s["time"] for s in slow["sends"]] == pytest.approx([0.1 + 0.0512] * 2)
+    assert slow["now"]["step"] > found["now"]["step"]
+    blocking = planned(command, UNEVEN, *machine, *link, "--transfers", "blocking")
+    assert blocking["links"]["transfers"] == "blocking" and blocking["now"]["step"] > slow["now"]["step"]
+
+
+def test_times_of_this_machine(command, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    saved = tmp_path / "best.csv"
+    result = command(UNEVEN, "--measure", "--json", "--save", str(saved))
+    found = json.loads(result.out)
+    assert found["unit"] == "ms" and found["measured_step"] > 0
+    assert all(s["forward"] > 0 for s in found["stages"]) and all(s["time"] > 0 for s in found["sends"])
+    assert {(one["from"], one["to"]) for one in found["links"]["single"]} == {("m0", "m1"), ("m1", "m0")}
+    best = schedules.load_csv(saved)
+    assert best.meshes == 2 and best.stages == found["best"]["stages"]
+    assert best.microbatches == found["best"]["microbatches"]
+
+
+def test_the_best_and_the_own_schedule_are_checked(command) -> None:  # type: ignore[no-untyped-def]
+    found = planned(command, UNEVEN)
+    assert found["best"]["checked"] is not None and found["now"]["checked"] == ""
+    assert sum(o["checked"] is not None for o in found["alternatives"]) <= 5
+
+
+def test_shared_parameters(command) -> None:  # type: ignore[no-untyped-def]
+    text = command(TIED, "--tflops", "0.01", "--latency-us", "1", "--link-gbytes", "1")
+    assert text.status == 0
+    assert re.search(r"1 to 0 +m1 to m0 +1\.1 +0\.0", text.out), text.out
+    assert "In a step, arguments: 2 (1.0 KiB per device)." in text.out
+    assert "Transfers are async; every link: 1 us, 1 GB/s." in text.out
+
+
+def test_no_backwards(command) -> None:  # type: ignore[no-untyped-def]
+    found = planned(command, f"{TIED}:inference", "--microbatches", "4,8")
+    assert found["now"]["schedule"] == "gpipe"
+    assert all(s["input_grad"] == s["weight_grad"] == s["activation_bytes"] == 0 for s in found["stages"])
+    rows = [found["best"], *found["alternatives"]]
+    assert {r["stages"] for r in rows} == {2, 4, 6} and {r["microbatches"] for r in rows} == {4, 8}
+    assert found["best"]["microbatches"] == 8
+    text = command(f"{TIED}:inference")
+    assert "zb-h1" not in text.out and "-0.0%" not in text.out
 
 
 @pytest.mark.parametrize(
@@ -122,6 +175,14 @@ def test_times(command, how: tuple[str, ...]) -> None:  # type: ignore[no-untype
         (("--microbatches", "0"), "--microbatches is '0'"),
         (("--memory-limit", "-1"), "--memory-limit is -1; it must be above 0"),
         (("--tflops", "0"), "--tflops is 0"),
+        (("--rows", "0"), "--rows is 0; it must be above 0"),
+        (("--latency-us", "-1"), "--latency-us is -1; it must be 0 or more"),
+        (("--link-gbytes", "0"), "--link-gbytes is 0"),
+        (("--link-gbytes", "1"), "transfers take seconds, but the work of the program is counted in operations"),
+        (("--transfers", "now"), "--transfers is 'now'; it is one of async, exposed, blocking"),
+        (("--link", "m0:m1=3"), "--link is 'm0:m1=3'; write two meshes, microseconds and GB/s, as in m0:m1=20"),
+        (("--link", "m0:m7=3,4"), "the topology has no mesh 'm7'; it has m0, m1"),
+        (("--measure", "--tflops", "1"), "choose one"),
     ],
 )
 def test_wrong_calls(command, arguments: tuple[str, ...], message: str) -> None:  # type: ignore[no-untyped-def]
@@ -129,9 +190,16 @@ def test_wrong_calls(command, arguments: tuple[str, ...], message: str) -> None:
     assert result.status == 1 and message in result.err and not result.out
 
 
-def test_nothing_to_schedule(command) -> None:  # type: ignore[no-untyped-def]
-    result = command(f"{UNEVEN}:evaluation")
-    assert result.status == 1
-    assert "there is nothing to schedule" in result.err and "Traceback" not in result.err
-
-
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        ("evaluation", "the program has no numbered microbatches, so one mesh works at a time"),
+        ("unnamed", "the program has no named computations, so there is nothing to divide into stages"),
+        ("one_name", "the program has one stage: there is one named computation, 'all', and it cannot be divided"),
+        ("one_mesh", "the topology has one mesh, so there is nothing to divide"),
+    ],
+)
+def test_nothing_to_plan(command, program: str, message: str) -> None:  # type: ignore[no-untyped-def]
+    result = command(f"{UNEVEN}:{program}")
+    assert result.status == 1 and not result.out
+    assert message in result.err and "Traceback" not in result.err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -49,6 +50,8 @@ def test_run(command: Command, tmp_path: Path) -> None:
     assert {"losses.csv", "losses.svg", "plan.txt", "timeline.svg", "passes"} <= names
     index = json.loads((out / "passes" / "index.json").read_text())["passes"]
     assert all((out / "passes" / e["file"]).exists() for e in index if e["changed"])
+    first = command("diff", str(out), "0", "1")  # the snapshots are a folder deeper
+    assert first.status == 0 and first.out.startswith("--- 000_traced.mlir")
     again = command("run", TINY, "--out", str(out), "--set", "steps=2", "--json")
     assert json.loads(again.out)["steps"] == 2, "a folder of ours is replaced"
 
@@ -65,7 +68,21 @@ def test_dump_and_diff(command: Command, tmp_path: Path) -> None:
     diff = command("diff", str(out), str(before["index"]), "mpmd-pipeline-scheduler")
     assert diff.status == 0 and diff.out.startswith(f"--- {before['file']}")
     missing = command("diff", str(out), "999", "1")
-    assert missing.status == 1 and "no snapshot is called '999'" in missing.err
+    assert missing.status == 1 and f"there is no pass 999; the last one is {passes[-1]['index']}" in missing.err
+    wrong = command("diff", str(out), "no-such-pass", "1")
+    assert wrong.status == 1 and "no snapshot is called 'no-such-pass'; there are\n  000_traced" in wrong.err
+    several = command("diff", str(out), "mpmd", "1")
+    assert re.search(r"error: \d+ snapshots are called 'mpmd'; choose one of\n  ", several.err)
+    assert "traced" not in several.err
+    # A pass that changed nothing leaves the module of the one before it.
+    idle = next(e for e in passes if not e["changed"] and e["index"] > changed[0]["index"])
+    last = [e for e in changed if e["index"] < idle["index"]][-1]
+    same = command("diff", str(out), str(idle["index"]), str(last["index"]))
+    assert same.status == 0 and same.out == ""
+    assert f"({idle['index']}) changed nothing: this is {last['file']}" in same.err
+    assert "are the same" in same.err
+    nothing = command("diff", str(tmp_path), "0", "1")
+    assert nothing.status == 1 and "has no snapshots; write some with mpmd-trace dump" in nothing.err
 
 
 @pytest.mark.parametrize(
@@ -91,17 +108,19 @@ def test_passes(command: Command) -> None:
     assert one.out.startswith("mpmd-pipeline-scheduler\n") and "must-happen-before=1F1B" in one.out
     wrong = command("passes", "mpmd-call-inlin")
     assert wrong.status == 1 and "mpmd-call-inline" in wrong.err
+    unknown = command("passes", "zzz")
+    assert unknown.status == 1 and "'zzz'; mpmd-trace passes lists them" in unknown.err
 
 
 WRONG = {
-    f"{TINY}:unknown_mesh": ":0: error: the name 'second' is assigned to the mesh 'm9', which",
+    f"{TINY}:unknown_mesh": ": error: the name 'second' is assigned to the mesh 'm9', which",
     f"{TINY}:unknown_name": "the name 'third' is assigned to mesh 'm1' but occurs nowhere in the program",
     f"{TINY}:odd_batch": "tiny.py:29:1: error: the program raised TypeError: cannot reshape array of",
     f"{TINY}:no_transfers": "mpmd_infer_transfers",
-    f"{TINY}:number": "is a int, not an mpmd_trace.Program",
+    f"{TINY}:number": "is of type int, not an mpmd_trace.Program",
     f"{TINY}:nothing": "defines no 'nothing'",
     "nowhere.py": "there is no file nowhere.py",
-    "no_such_package.module:program": "raised ModuleNotFoundError: No module named 'no_such_package'",
+    "no_such_package.module:program": "there is no module 'no_such_package.module'",
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -29,7 +30,13 @@ def loss(ws: Weights, x: jax.Array) -> jax.Array:
     return named_computation(lambda w, x: jnp.mean(layer(w, x) ** 2), name=last)(ws[-1], x)
 
 
-def step(ws: Weights, xs: jax.Array) -> Any:
+def whole(ws: Weights, x: jax.Array) -> jax.Array:
+    for w in ws:
+        x = layer(w, x)
+    return jnp.mean(x**2)
+
+
+def step(ws: Weights, xs: jax.Array, loss: Any = loss) -> Any:
     total: Any = None
     for i in range(MICROBATCHES):
         found = call(jax.value_and_grad(loss), i)(ws, xs[i])
@@ -57,6 +64,26 @@ def program(first: int = 2, schedule: Any = "1F1B", fn: Any = step) -> mpmd_trac
 
 def balanced() -> mpmd_trace.Program:
     return program(first=4)
+
+
+def unnamed() -> mpmd_trace.Program:
+    return _changed(whole, name_to_mesh_assignment={})
+
+
+def one_name() -> mpmd_trace.Program:
+    return _changed(named_computation(whole, name="all"), name_to_mesh_assignment={"all": "m0"})
+
+
+def one_mesh() -> mpmd_trace.Program:
+    mesh = {"m0": Mesh(np.array(jax.devices()[:1]), ("x",))}
+    return _changed(topology=mesh, name_to_mesh_assignment={f"layer_{i}": "m0" for i in range(len(HIDDEN))})
+
+
+def _changed(loss: Any = loss, **changes: Any) -> mpmd_trace.Program:
+    usual = program()
+    settings: dict[str, Any] = {"topology": dict(usual.config.topology), **changes}
+    config = mpmd_trace.make_config(**settings, partitioning_options={"mpmd_infer_transfers": True})
+    return mpmd_trace.Program(functools.partial(step, loss=loss), usual.args, config, name="uneven")
 
 
 def evaluation() -> mpmd_trace.Program:

@@ -17,6 +17,7 @@ from mpmd_trace.schedules import (
     Fused,
     Placement,
     ScheduleError,
+    StageGraph,
     Timeline,
     check,
     find_entry,
@@ -173,6 +174,22 @@ def test_bandwidth_latency_and_overlap() -> None:
     assert blocking.makespan >= exposed.makespan
     one_way = simulate(schedule, Costs(latency={(0, 1): 7.0}))
     assert one_way.timeline.rows[1][0].start == 8
+
+
+def test_sends_of_single_stages() -> None:
+    """Outputs and gradients of different size, and one that skips a stage."""
+    graph = StageGraph.chain(3).with_skips((0, 2))
+    rows = [["0F0", "0B0"], ["1F0", "1B0"], ["2F0", "2B0"]]
+    schedule = from_orders(rows).with_graph(graph)
+    sends = {(0, 1): 2.0, (1, 2): 4.0, (0, 2): 20.0, (2, 1): 6.0, (1, 0): 8.0}
+    costs = Costs(bandwidth=2.0, sends=sends, size=100.0)
+    found = simulate(schedule, costs)
+    starts = {str(e.step): e.start for row in found.timeline.rows for e in row}
+    assert starts["1F0"] == 1 + 1, "two units on the wire"
+    assert starts["2F0"] == 1 + 10, "the value that skips stage 1 arrives last"
+    assert starts["1B0"] == 12 + 2 + 3 and starts["0B0"] == 17 + 2 + 4
+    with pytest.raises(ScheduleError, match="cost 'sends' is -1"):
+        Costs(sends={(0, 1): -1.0})
 
 
 def test_blocking_equals_async_without_transfer_time() -> None:

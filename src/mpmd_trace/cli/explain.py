@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import sys
 from typing import TYPE_CHECKING, Any
 
 from ..ir.diagnostics import MpmdError
+from .files import read_text
 
 if TYPE_CHECKING:
     from ..ir.ops import Module
@@ -35,12 +35,7 @@ def explain_value(file: str, value: str, infer_transfers: bool) -> Explanation:
     from ..text import parse
 
     if file == "-" or file.endswith(".mlir"):
-        name = "<stdin>" if file == "-" else file
-        if file == "-":
-            text = sys.stdin.read()
-        else:
-            with open(file, encoding="utf-8") as opened:
-                text = opened.read()
+        text, name = read_text(file)
         module = parse(text, filename=name)
         if not module.mpmd_functions:
             raise MpmdError(f"no function in {name} has a topology, so there are no meshes to explain")

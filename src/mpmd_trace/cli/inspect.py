@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from typing import Any
 
@@ -15,10 +16,11 @@ __all__ = ["diff_snapshots", "dump_program", "list_passes", "print_passes", "sho
 def dump_program(file: str, out: str, debug_info: bool) -> list[dict[str, Any]]:
     """Compile the program and write its snapshots; gives the index."""
     from ..program import load_program
-    from ..report.files import write_folder
+    from ..report.files import check_folder, write_folder
     from ..report.snapshots import Snapshots
     from ..text import parse
 
+    check_folder(out)
     program = load_program(file)
     snapshots = Snapshots(debug_info=debug_info)
     lowered = program.jitted().lower(*program.args, hooks=[snapshots])
@@ -54,30 +56,62 @@ def show_program(file: str, stage: str) -> str:
     return text
 
 
-def _find(folder: str, wanted: str) -> str:
+def _snapshots(folder: str) -> tuple[str, list[str]]:
+    """The folder with the snapshots, which may be inside of what `run` wrote, and their names."""
     if not os.path.isdir(folder):
         raise MpmdError(f"there is no folder {folder}; write one with mpmd-trace dump FILE --out {folder}")
-    names = sorted(n for n in os.listdir(folder) if n.endswith(".mlir"))
-    number = wanted.zfill(3) + "_" if wanted.isdigit() else wanted
-    found = [n for n in names if n.startswith(number) or n == wanted]
-    if not found and not wanted.isdigit():
-        found = [n for n in names if wanted in n]
-    if len(found) != 1:
-        what = f"{len(found)} snapshots are" if found else "no snapshot is"
-        raise MpmdError(f"{what} called '{wanted}' in {folder}; it has {', '.join(names) or 'none'}")
-    return found[0]
+    for place in (folder, os.path.join(folder, "passes")):
+        found = os.listdir(place) if os.path.isdir(place) else []
+        names = sorted(n for n in found if re.fullmatch(r"\d{3,}_.*\.mlir", n))
+        if names:
+            return place, names
+    raise MpmdError(f"{folder} has no snapshots; write some with mpmd-trace dump FILE --out FOLDER")
+
+
+def _find(folder: str, names: list[str], wanted: str) -> str:
+    if wanted.isdigit():
+        return _numbered(folder, names, int(wanted))
+    found = [n for n in names if n == wanted] or [n for n in names if n.startswith(wanted)]
+    found = found or [n for n in names if wanted in n]
+    if len(found) == 1 and wanted:
+        return found[0]
+    listed = "\n  ".join(found or names)
+    what = f"{len(found)} snapshots are" if found else "no snapshot is"
+    raise MpmdError(f"{what} called '{wanted}'; {'choose one of' if found else 'there are'}\n  {listed}")
+
+
+def _numbered(folder: str, names: list[str], number: int) -> str:
+    """The snapshot of a pass, or the last one before it if that pass changed nothing."""
+    from ..report.snapshots import read_index
+
+    before = [n for n in names if int(n.partition("_")[0]) <= number]
+    if before and int(before[-1].partition("_")[0]) == number:
+        return before[-1]
+    try:
+        passes = {entry["index"]: entry["pass"] for entry in read_index(folder)}
+    except (OSError, ValueError, KeyError, TypeError):
+        passes = {}
+    if number not in passes or not before:
+        last = max(passes, default=int(names[-1].partition("_")[0]))
+        raise MpmdError(f"there is no pass {number}; the last one is {last}")
+    say(f"{passes[number]} ({number}) changed nothing: this is {before[-1]}")
+    return before[-1]
 
 
 def diff_snapshots(folder: str, a: str, b: str) -> str:
     """A unified diff of two snapshots, given by number or by (a part of) their names."""
     from ..report.snapshots import unified_diff
 
+    place, names = _snapshots(folder)
     texts = []
     for wanted in (a, b):
-        name = _find(folder, wanted)
-        with open(os.path.join(folder, name), encoding="utf-8") as file:
+        name = _find(place, names, wanted)
+        with open(os.path.join(place, name), encoding="utf-8") as file:
             texts.append((name, file.read()))
-    return unified_diff(texts[0][1], texts[1][1], texts[0][0], texts[1][0])
+    found = unified_diff(texts[0][1], texts[1][1], texts[0][0], texts[1][0])
+    if not found:
+        say(f"{texts[0][0]} and {texts[1][0]} are the same")
+    return found
 
 
 def list_passes(name: str | None) -> list[dict[str, Any]]:
@@ -105,7 +139,8 @@ def list_passes(name: str | None) -> list[dict[str, Any]]:
             found.append({"name": key, "kind": kind, "summary": cls.summary, "options": options})
     if name is not None and not found:
         known = [*registry.PASSES, *registry.PIPELINES]
-        raise MpmdError(f"there is no pass or pipeline '{name}'{nearest(name, known)}")
+        near = nearest(name, known) or "; mpmd-trace passes lists them"
+        raise MpmdError(f"there is no pass or pipeline '{name}'{near}")
     sys.stdout.flush()
     return found
 

@@ -89,7 +89,20 @@ def plan(
     memory_limit: Annotated[float | None, typer.Option(help="MiB that a device may hold.")] = None,
     tflops: Annotated[float | None, typer.Option(help="A device's speed in TFLOP/s.")] = None,
     gbytes: Annotated[float | None, typer.Option(help="A device's memory bandwidth in GB/s.")] = None,
+    latency_us: Annotated[float | None, typer.Option(help="Latency of a transfer in microseconds.")] = None,
+    link_gbytes: Annotated[
+        float | None, typer.Option(help="Bandwidth from device to device of two meshes in GB/s.")
+    ] = None,
+    link: Annotated[
+        list[str] | None, typer.Option(help="Another one for two meshes: m0:m1=20,12.5 (microseconds, GB/s).")
+    ] = None,
+    transfers: Annotated[
+        str | None, typer.Option(help="async (hidden behind work, the default), exposed or blocking")
+    ] = None,
     rows: Annotated[int, typer.Option(help="How many alternatives to print.")] = 12,
+    save: Annotated[
+        str | None, typer.Option(help="Write the best schedule as CSV, for mpmd_trace.schedules.load_csv.")
+    ] = None,
     settings: Settings = None,
     json: Json = False,
 ) -> None:
@@ -104,7 +117,12 @@ def plan(
         memory_limit=memory_limit,
         tflops=tflops,
         gbytes=gbytes,
+        latency_us=latency_us,
+        link_gbytes=link_gbytes,
+        single_links=link or [],
+        transfers=transfers,
         rows=rows,
+        save=save,
         as_json=json,
     )
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import stat
 import sys
 import time
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from ..ir.diagnostics import Diagnostic, Diagnostics, MpmdError, PassFailed
 from .expected import Expectations
+from .files import check_output, explain_os_error, read_text, write_text
 from .opt_flags import SEPARATOR, Options, help_text, parse_arguments, pass_names
 
 if TYPE_CHECKING:
@@ -46,7 +46,8 @@ def main(arguments: Sequence[str]) -> int:
         if isinstance(error, BrokenPipeError):  # the reader has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         else:
-            print(f"error: {error}", file=sys.stderr)
+            message = explain_os_error(error) if isinstance(error, OSError) else str(error)
+            print(f"error: {message}", file=sys.stderr)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
@@ -61,7 +62,9 @@ def _main(arguments: Sequence[str]) -> int:
     passes = _build(options)
     if options.on("dump-pass-pipeline"):
         print(f"builtin.module({','.join(p.spec for p in passes)})", file=sys.stderr)
-    text, name = _read(options.file)
+    target = options.flags.get("o", "-")
+    check_output(target)
+    text, name = read_text(options.file)
     outputs, failed = [], False
     separator = options.separator
     for first_line, chunk in [(0, text)] if separator is None else _split(text, separator):
@@ -78,14 +81,10 @@ def _main(arguments: Sequence[str]) -> int:
         else:
             _report(outcome.diagnostics, "\n" * first_line + chunk, name, options)
             failed = failed or outcome.output is None
-    target = options.flags.get("o", "-")
     between = options.flags.get("output-split-marker", SEPARATOR) + "\n"
     whole = between.join(output or "" for output in outputs)
-    if target == "-":
-        sys.stdout.write(whole)
-        sys.stdout.flush()
-    elif not failed:
-        _write_file(target, whole)
+    if target == "-" or not failed:
+        write_text(target, whole)
     return 1 if failed else 0
 
 
@@ -97,28 +96,6 @@ def _build(options: Options) -> list[Pass]:
     for name, value in options.passes:
         passes += get_pass(name, parse_options(value)) if name else build(value)
     return passes
-
-
-def _read(file: str) -> tuple[str, str]:
-    if file != "-":
-        with open(file, encoding="utf-8", errors="surrogateescape") as opened:
-            return opened.read(), file
-    stream = getattr(sys.stdin, "buffer", None)
-    if stream is None:
-        return sys.stdin.read(), "<stdin>"
-    text: str = stream.read().decode("utf-8", "surrogateescape")
-    return text.replace("\r\n", "\n"), "<stdin>"
-
-
-def _write_file(path: str, text: str) -> None:
-    if os.path.exists(path) and not stat.S_ISREG(os.stat(path).st_mode):  # /dev/null, a pipe
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(text)
-        return
-    part = f"{path}.part"
-    with open(part, "w", encoding="utf-8") as file:
-        file.write(text)
-    os.replace(part, path)
 
 
 def _split(text: str, separator: str) -> list[tuple[int, str]]:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..ir.diagnostics import MpmdError
 from .talk import data, progress, say
 
 if TYPE_CHECKING:
-    from ..report.planning import Option, Study
+    from ..ir.ops import Module
+    from ..report.plan_options import Option
+    from ..report.planning import Study
+    from ..stages import Lowered
+    from ..transfers import Links
 
 __all__ = ["plan_program"]
 
@@ -27,28 +31,56 @@ def plan_program(
     memory_limit: float | None = None,
     tflops: float | None = None,
     gbytes: float | None = None,
+    latency_us: float | None = None,
+    link_gbytes: float | None = None,
+    single_links: Sequence[str] = (),
+    transfers: str | None = None,
     rows: int = 12,
+    save: str | None = None,
     as_json: bool = False,
 ) -> None:
     """Compile the program once, take the costs of its parts, and print what suits it best.
 
-    `memory_limit` is in MiB of a device, `tflops` and `gbytes` are a device's speed per second.  Raises
-    `MpmdError`.
+    `memory_limit` is in MiB of a device, `tflops`, `gbytes` and `link_gbytes` are speeds per second, and
+    `latency_us` is in microseconds.  Raises `MpmdError`.
     """
     from ..program import load_program
 
     counts = _numbers(microbatches)
-    for what, value in (("memory-limit", memory_limit), ("tflops", tflops), ("gbytes", gbytes)):
-        if value is not None and value <= 0:
+    above = (
+        ("memory-limit", memory_limit),
+        ("tflops", tflops),
+        ("gbytes", gbytes),
+        ("link-gbytes", link_gbytes),
+        ("rows", rows),
+    )
+    for what, value in above:
+        if value is not None and not value > 0:
             raise MpmdError(f"--{what} is {value:g}; it must be above 0")
+    if latency_us is not None and not latency_us >= 0:
+        raise MpmdError(f"--latency-us is {latency_us:g}; it must be 0 or more")
     program = load_program(file, settings)
-    from ..report.planning import options_of, study
+    links = _links(latency_us, link_gbytes, single_links, transfers, program.config.topology)
+    timed = measure or tflops is not None or gbytes is not None
+    if links is not None and not timed:
+        raise MpmdError(
+            "transfers take seconds, but the work of the program is counted in operations; give the speed of a "
+            "device with --tflops and --gbytes, or measure with --measure"
+        )
+    if measure and (tflops is not None or gbytes is not None):
+        raise MpmdError("--measure takes times from this machine, --tflops and --gbytes say them; choose one")
+    from ..report.link_times import measure_links
+    from ..report.plan_check import check_best
+    from ..report.plan_options import options_of
+    from ..report.planning import check_plannable, study
     from ..report.timeline import FragmentActions
+    from ..text import parse
 
     with progress() as shown:
         task = shown.add_task("trace and passes", total=1, info=program.name)
         actions = FragmentActions()
         lowered = program.jitted().lower(*program.args, hooks=[actions])
+        check_plannable(lowered)
         _ = lowered.partitioned
         shown.update(task, completed=1)
         task = shown.add_task("XLA", total=None, info="")
@@ -57,20 +89,34 @@ def plan_program(
             shown.update(task, total=total, completed=done, info=name[:40])
 
         compiled = lowered.compile(compiled_one)
-        timelines = []
+        timelines, steps = [], []
         if measure:
-            task = shown.add_task("measure", total=MEASURED_STEPS, info="")
-            _measured(program, compiled)
-            for i in range(MEASURED_STEPS):
+            task = shown.add_task("measure", total=MEASURED_STEPS, info="steps")
+            for i in range(MEASURED_STEPS + 1):
                 timelines.append(_measured(program, compiled))
-                shown.update(task, completed=i + 1)
+                steps.append(_stepped(program, compiled))
+                shown.update(task, completed=i)
+        if measure and links is None:
+            pairs = dict.fromkeys((t.source, t.target) for t in compiled.program.plan.transfers)
+            own = [(a, b) for a, b in pairs if a != b]
+            task = shown.add_task("measure", total=len(own), info="links")
+            links = measure_links(
+                compiled.program.topology,
+                own,
+                _mode(transfers),
+                progress=lambda name: shown.update(task, advance=1, info=name),
+            )
+        task = shown.add_task("layers", total=1, info="what crosses between them")
         found = study(
             compiled,
             actions,
-            measured=timelines,
+            measured=timelines[1:],
+            steps=steps[1:],
             flops_per_second=None if tflops is None else 1e12 * tflops,
             bytes_per_second=None if gbytes is None else 1e9 * gbytes,
+            links=links,
         )
+        shown.update(task, completed=1)
         task = shown.add_task("simulate", total=None, info="")
         options = options_of(
             found,
@@ -78,24 +124,62 @@ def plan_program(
             memory_limit=None if memory_limit is None else memory_limit * 2**20,
             progress=lambda done, total: shown.update(task, completed=done, total=total),
         )
+        if any(o.fits and o.choice.in_order for o in options):
+            task = shown.add_task("check the best", total=None, info="")
+            traced = parse(lowered.traced.mlir_text(debug_info=False))
+            options = check_best(
+                options, found, lowered, traced, lambda name: shown.update(task, advance=1, info=name)
+            )
+            options = _with_now(options, found, lowered, traced)
+            shown.update(task, total=shown.tasks[task].completed)
     if not any(o.fits and o.choice.in_order for o in options):
         raise MpmdError(_nothing(found, options, memory_limit))
-    now = next(
-        (
-            o
-            for o in options
-            if o.assignment == "as assigned"
-            and o.choice.schedule.name == _own_name(lowered)
-            and o.microbatches == found.stages.microbatches
-        ),
-        None,
-    )
+    now = _now(options, found, lowered)
+    from .plan_text import as_data, as_text
+
+    if save is not None:
+        from ..schedules import save_csv
+
+        save_csv(options[0].choice.schedule, save)
     if as_json:
-        data(_as_data(program.name, found, options, now))
+        data(as_data(program.name, found, options, now))
         return
-    data(_text(found, options, now, rows))
+    data(as_text(found, options, now, rows, save))
+    if isinstance(found.layer_values, str):
+        say(f"other stages are not tried: {found.layer_values}")
     if found.unit != "ms":
-        say("costs are counted operations; --measure, or --tflops and --gbytes, give times")
+        say(
+            "costs are counted operations, and transfers cost nothing; --measure, or --tflops and --gbytes with "
+            "--latency-us and --link-gbytes, give times"
+        )
+    elif found.links is None:
+        say("transfers cost nothing; --latency-us and --link-gbytes say what they take")
+
+
+def _now(options: Sequence[Option], study: Study, lowered: Lowered) -> Option | None:
+    """The option that the program has chosen itself."""
+    own = (
+        o
+        for o in options
+        if o.assignment == "as assigned"
+        and o.choice.schedule.name == _own_name(lowered, study)
+        and o.microbatches == study.stages.microbatches
+    )
+    return next(own, None)
+
+
+def _with_now(
+    options: Sequence[Option], study: Study, lowered: Lowered, traced: Module
+) -> list[Option]:
+    """The options with the program's own choice checked, too."""
+    from ..report.plan_check import check_option
+    from ..report.plan_options import ranked
+
+    now = _now(options, study, lowered)
+    if now is None or now.checked is not None:
+        return list(options)
+    checked = check_option(now, study, lowered, traced)
+    return ranked([checked if o is now else o for o in options])
 
 
 def _numbers(text: str) -> list[int]:
@@ -108,144 +192,109 @@ def _numbers(text: str) -> list[int]:
     return found
 
 
-def _own_name(lowered: Any) -> str:
+def _mode(text: str | None) -> Any:
+    from ..schedules import TRANSFERS
+
+    if text is not None and text not in TRANSFERS:
+        raise MpmdError(f"--transfers is '{text}'; it is one of {', '.join(TRANSFERS)}")
+    return text or "async"
+
+
+def _links(
+    latency_us: float | None,
+    gbytes: float | None,
+    single: Sequence[str],
+    transfers: str | None,
+    meshes: Iterable[str],
+) -> Links | None:
+    """What the call says about links, or None."""
+    from ..transfers import Link, Links
+
+    mode = _mode(transfers)
+    known = list(meshes)
+    found: dict[tuple[str, str], Link] = {}
+    for text in single:
+        pair, equals, numbers = text.partition("=")
+        source, colon, target = pair.partition(":")
+        parts = numbers.split(",")
+        try:
+            values = [float(p) for p in parts]
+        except ValueError:
+            values = []
+        if not (equals and colon) or len(values) != 2 or not values[0] >= 0 or not values[1] > 0:
+            raise MpmdError(
+                f"--link is '{text}'; write two meshes, microseconds and GB/s, as in "
+                f"{':'.join(known[:2])}=20,12.5"
+            )
+        for mesh in (source, target):
+            if mesh not in known:
+                raise MpmdError(
+                    f"--link is '{text}', but the topology has no mesh '{mesh}'; it has {', '.join(known)}"
+                )
+        link = Link(1e-6 * values[0], 1e9 * values[1])
+        found[source, target] = link
+        found.setdefault((target, source), link)
+    if latency_us is None and gbytes is None and not found:
+        return None
+    return Links(Link(1e-6 * (latency_us or 0.0), None if gbytes is None else 1e9 * gbytes), found, mode)
+
+
+def _own_name(lowered: Lowered, study: Study) -> str:
     """The library's name of the program's own schedule."""
     from ..schedules import ScheduleError, find_entry
 
     try:
-        return find_entry(lowered.schedule.name).name
+        name = find_entry(lowered.schedule.name).name
     except ScheduleError:
         return str(lowered.schedule.name)
+    return "gpipe" if study.stages.forward_only and study.stages.chunks == 1 else name
+
+
+def _arguments(program: Any, compiled: Any) -> Any:
+    """Arguments where they belong, copied because the step may give them away."""
+    import jax
+
+    args = jax.tree.map(lambda x: x.copy() if isinstance(x, jax.Array) else x, program.args)
+    dynamic = [a for i, a in enumerate(args) if i not in program.static_argnums]
+    return jax.block_until_ready(compiled.place(*dynamic)[0])
 
 
 def _measured(program: Any, compiled: Any) -> Any:
-    import jax
-
-    # Copies, because the step may give its arguments away.
-    args = jax.tree.map(lambda x: x.copy() if isinstance(x, jax.Array) else x, program.args)
-    dynamic = [a for i, a in enumerate(args) if i not in program.static_argnums]
-    result, timeline = compiled.measure(*dynamic)
-    jax.block_until_ready(result)
+    """When each part of a step ran, on meshes that wait for each of them."""
+    _, timeline = compiled.measure(*_arguments(program, compiled))
     return timeline
 
 
+def _stepped(program: Any, compiled: Any) -> float:
+    """The seconds of a whole step, as it runs when nobody watches."""
+    import jax
+
+    args = _arguments(program, compiled)
+    start = time.perf_counter()
+    jax.block_until_ready(compiled(*args))
+    return time.perf_counter() - start
+
+
 def _nothing(study: Study, options: Sequence[Option], limit: float | None) -> str:
+    from .plan_text import mib
+
     usable = [o for o in options if o.choice.in_order]
     if usable and limit is not None:
         lowest = min(usable, key=lambda o: max(o.peak_bytes))
+        most = max(lowest.peak_bytes)
+        mesh = study.meshes[lowest.peak_bytes.index(most)]
         return (
             f"nothing fits in {limit:g} MiB per device; {lowest.choice.schedule.name} with "
             f"{len(lowest.mesh_of)} stages and {lowest.microbatches} microbatches comes closest with "
-            f"{_mib(max(lowest.peak_bytes))} MiB. Use more meshes, more and smaller microbatches "
-            "(--microbatches), or recompute activations (mpmd_fragment_remat)."
+            f"{mib(most)} MiB on mesh '{mesh}', {mib(most - limit * 2**20)} MiB too much. Use more meshes, more "
+            "and smaller microbatches (--microbatches), or recompute activations (mpmd_fragment_remat)."
         )
+    stages = ", ".join(f"{s} on '{study.meshes[m]}'" for s, m in enumerate(study.stages.mesh_of))
+    reason = study.layer_values if isinstance(study.layer_values, str) else ""
     return (
-        f"no schedule of the library suits {len(study.meshes)} meshes and {study.stages.microbatches} "
-        "microbatches; try others with --microbatches"
+        f"no schedule of the library suits the stages of the program ({stages}) and "
+        f"{study.stages.microbatches} microbatches"
+        + (f", and other stages are not tried: {reason}" if reason else "")
+        + ". Give every mesh as many stages, in a loop (0 1 0 1) or a V (0 1 1 0), or try other numbers with "
+        "--microbatches."
     )
-
-
-def _as_data(name: str, study: Study, options: Sequence[Option], now: Option | None) -> dict[str, Any]:
-    rows = [o.as_dict(study.meshes) for o in options]
-    return {
-        "program": name,
-        "unit": study.unit,
-        "meshes": list(study.meshes),
-        "stages": [
-            {
-                "names": list(study.names[s]),
-                "mesh": study.meshes[study.stages.mesh_of[s]],
-                "forward": study.stages.forward[s],
-                "input_grad": study.stages.input_grad[s],
-                "weight_grad": study.stages.weight_grad[s],
-                "activation_bytes": study.activations[s],
-                "static_bytes": study.static[s],
-            }
-            for s in range(len(study.names))
-        ],
-        "layers": [dataclasses.asdict(layer) for layer in study.layers],
-        "once": dict(zip(study.meshes, study.once, strict=True)),
-        "now": None if now is None else now.as_dict(study.meshes),
-        "best": rows[0],
-        "alternatives": rows[1:],
-    }
-
-
-def _mib(value: float) -> str:
-    return f"{value / 2**20:.1f}" if value < 10 * 2**20 else f"{value / 2**20:.0f}"
-
-
-def _text(study: Study, options: Sequence[Option], now: Option | None, rows: int) -> str:
-    best = options[0]
-    head = ["stage", "mesh", f"forward {study.unit}", "input grad", "weight grad", "activations KiB", "names"]
-    stages = [
-        [
-            str(s),
-            study.meshes[study.stages.mesh_of[s]],
-            f"{study.stages.forward[s]:.4g}",
-            f"{study.stages.input_grad[s]:.4g}",
-            f"{study.stages.weight_grad[s]:.4g}",
-            f"{study.activations[s] / 1024:.1f}",
-            ", ".join(names),
-        ]
-        for s, names in enumerate(study.names)
-    ]
-    parts = ["One microbatch, as the program is now:", *_table(head, stages), ""]
-    # One row for each schedule on each division into stages; the program's own even if it is further down.
-    shown: list[Option] = []
-    for option in options:
-        known = {(o.choice.schedule.name, o.assignment, o.mesh_of, o.microbatches) for o in shown}
-        key = (option.choice.schedule.name, option.assignment, option.mesh_of, option.microbatches)
-        if key not in known and len(shown) < rows:
-            shown.append(option)
-    if now is not None and now not in shown:
-        shown.append(now)
-    head = ["schedule", "stages", "assignment", "M", f"step {study.unit}", "bubble", "of span"]
-    head += ["peak M", "MiB per device", ""]
-    lines = [
-        [
-            option.choice.schedule.name,
-            str(len(option.mesh_of)),
-            option.assignment,
-            str(option.microbatches),
-            f"{option.step:.4g}",
-            f"{option.choice.result.bubble_rate_makespan:.1%}",
-            f"{option.choice.result.bubble_rate_span:.1%}",
-            "/".join(f"{p:g}" for p in option.choice.result.peak_activations)
-            if len(study.meshes) <= 4
-            else f"{option.choice.peak:g}",
-            _mib(max(option.peak_bytes)),
-            _notes(option, best, now),
-        ]
-        for option in shown
-    ]
-    parts += _table(head, lines)
-    if best.assignment == "balanced":
-        parts += ["", "A better assignment:", "name_to_mesh_assignment = {"]
-        parts += [f"    {n!r}: {m!r}," for n, m in best.name_to_mesh(study.meshes).items()]
-        parts += ["}"]
-    return "\n".join(line.rstrip() for line in parts)
-
-
-def _notes(option: Option, best: Option, now: Option | None) -> str:
-    notes = []
-    if option is best:
-        notes.append("best")
-    if option is now:
-        notes.append("now")
-    if not option.fits:
-        notes.append("does not fit")
-    if not option.choice.in_order:
-        notes.append("needs gradients added from the last microbatch")
-    return ", ".join(notes)
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(len(r[i]) for r in [head, *rows]) for i in range(len(head))]
-    numbers = [all(r[i][:1].isdigit() for r in rows) for i in range(len(head))]
-
-    def line(row: Sequence[str]) -> str:
-        cells = zip(row, widths, numbers, strict=True)
-        return "  ".join(c.rjust(w) if right else c.ljust(w) for c, w, right in cells)
-
-    return [line(row) for row in [head, *rows]]

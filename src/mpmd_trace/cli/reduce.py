@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
-import sys
 import tempfile
 
 from ..ir.diagnostics import MpmdError
+from .files import check_output, read_text, write_text
 from .talk import say
 
 __all__ = ["reduce_file"]
@@ -23,39 +23,36 @@ def reduce_file(file: str, check: str, out: str, timeout: float, allow_unregiste
     from ..report.reduce import count_ops, reduce
     from ..text import parse
 
-    if file == "-":
-        text = sys.stdin.read()
-    else:
-        with open(file, encoding="utf-8", errors="surrogateescape") as opened:
-            text = opened.read()
-    module = parse(text, filename=file, allow_unregistered=allow_unregistered)
+    if timeout < 0:
+        raise MpmdError(f"--timeout is {timeout:g}; it is seconds, or 0 for no limit")
+    check_output(out)
+    text, name = read_text(file)
+    module = parse(text, filename=name, allow_unregistered=allow_unregistered)
     before = count_ops(module)
+    last = ""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "module.mlir")
 
         def interesting(candidate: str) -> bool:
             with open(path, "w", encoding="utf-8") as opened:
                 opened.write(candidate)
-            return _succeeds(check, path, timeout)
+            nonlocal last
+            last = _failure(check, path, timeout)
+            return not last
 
-        say(f"{file}: {before} ops")
+        say(f"{name}: {before} ops")
         try:
             result = reduce(module, interesting, say)
         except MpmdError as error:
-            raise MpmdError(f"{error.diagnostics[0].message}: {check}") from None
+            raise MpmdError(f"{error.diagnostics[0].message}: {check} ({last})") from None
     left = count_ops(result.module)
     say(f"{before} -> {left} ops after {result.tried} runs of the check")
-    if out == "-":
-        sys.stdout.write(result.text)
-    else:
-        part = f"{out}.part"
-        with open(part, "w", encoding="utf-8") as opened:
-            opened.write(result.text)
-        os.replace(part, out)
+    write_text(out, result.text)
     return left
 
 
-def _succeeds(check: str, path: str, timeout: float) -> bool:
+def _failure(check: str, path: str, timeout: float) -> str:
+    """Why the check failed, nothing when it succeeded."""
     quoted = shlex.quote(path)
     command = check.replace("{}", quoted) if "{}" in check else f"{check} {quoted}"
     try:
@@ -69,5 +66,7 @@ def _succeeds(check: str, path: str, timeout: float) -> bool:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return False
-    return done.returncode == 0
+        return f"it takes longer than {timeout:g} s"
+    if done.returncode == 127:
+        return "there is no such command"
+    return f"its exit status is {done.returncode}" if done.returncode else ""

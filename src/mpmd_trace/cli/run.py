@@ -22,11 +22,12 @@ def run_program(file: str, out: str, settings: Sequence[str], *, quiet: bool = F
     tolerances (the report is written all the same).
     """
     from ..program import load_program
+    from ..report.files import check_folder, write_folder
 
+    check_folder(out)
     program = load_program(file, settings)
     import jax
 
-    from ..report.files import write_folder
     from ..report.snapshots import Snapshots
     from ..report.timeline import FragmentActions, bubble, measured_timeline, planned_timeline
     from ..schedules import draw, to_svg
@@ -124,23 +125,46 @@ def _steps(program: Any, step: Any, shown: Any) -> dict[str, Any]:
     """Run all steps; results of the first one, losses, and seconds per step (the first one left out)."""
     import jax
 
+    from ..frontend.errors import at_users_place, place_of
+    from ..program import check_arguments
+
     args = program.args
     losses: list[float] = []
     first: Any = None
     seconds: list[float] = []
     for i in range(program.steps):
         started = time.perf_counter()
-        result = jax.block_until_ready(step(*args))
+        try:
+            result = jax.block_until_ready(step(*args))
+        except MpmdError as error:
+            # Arguments: those of the program, or what it makes of a result.
+            raise at_users_place(error, place_of(program.advance) if i else program.where) from None
         seconds.append(time.perf_counter() - started)
         if program.loss is not None:
-            losses.append(float(program.loss(result)))
+            losses.append(_number(program, result))
         if i == 0:
             first = result
-        if program.advance is not None:
-            args = program.advance(i, args, result)
+        if program.advance is not None and i + 1 < program.steps:
+            following = program.advance(i, args, result)
+            what = "the arguments that advance of the mpmd_trace.Program returns"
+            args = check_arguments(program, following, what, place_of(program.advance))
         shown(i + 1, f"loss {losses[-1]:.4f}" if losses else "")
     timed = sorted(seconds[1:] or seconds)
     return {"first": first, "losses": losses, "seconds": round(timed[len(timed) // 2], 5)}
+
+
+def _number(program: Any, result: Any) -> float:
+    """The loss in a result.  Raises `MpmdError` when it is no number."""
+    from ..frontend.errors import place_of, problem
+
+    found = program.loss(result)
+    try:
+        return float(found)
+    except (TypeError, ValueError):
+        shape = getattr(found, "shape", None)
+        kind = type(found).__name__ if shape is None else f"array of shape {shape}"
+        message = f"loss of the mpmd_trace.Program returns one number of a result, not a value of type {kind}"
+        raise MpmdError([problem(message, place_of(program.loss))]) from None
 
 
 def _measure(program: Any, compiled: Any) -> Any:

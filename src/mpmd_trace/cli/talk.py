@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,7 +15,9 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
 
-__all__ = ["console", "data", "guard", "progress", "say"]
+    from ..ir.diagnostics import MpmdError
+
+__all__ = ["console", "data", "guard", "progress", "say", "told"]
 
 
 def console() -> Console:
@@ -58,6 +63,34 @@ def progress() -> Iterator[Progress]:
         yield shown
 
 
+#: Diagnostics that differ in names and numbers alone are told this often.
+SAME_KIND = 3
+#: Lines of ops are cut to this length; the types of a function can fill pages.
+WIDTH = 400
+_PARTICULAR = re.compile(r"(?:\"[^\"]*\"|'[^']*'|\([^()]*\)|\d+)+")
+
+
+def told(error: MpmdError) -> Iterator[str]:
+    """What to say about an error, with files relative to where we are."""
+    here = os.getcwd() + os.sep
+    seen: dict[str, int] = {}
+    for diagnostic in error.diagnostics:
+        kind = diagnostic.severity + _PARTICULAR.sub("#", diagnostic.message)
+        seen[kind] = seen.get(kind, 0) + 1
+        if seen[kind] > SAME_KIND:
+            continue
+        op = diagnostic.op
+        if op is not None:
+            op = "\n".join(one if len(one) <= WIDTH else one[:WIDTH] + " ..." for one in op.splitlines())
+        text = str(dataclasses.replace(diagnostic, op=op))
+        yield text.replace(here, "") if here != os.sep * 2 else text
+    more = sum(count - SAME_KIND for count in seen.values() if count > SAME_KIND)
+    if more:
+        yield f"(and {more} more like {'these' if len(seen) == 1 else 'some of these'})"
+    if error.pass_name:
+        yield f"(in the pass {error.pass_name})"
+
+
 def guard(command: Callable[[], Any]) -> int:
     """Run a command; problems of the program or of the call become messages on stderr and exit status 1."""
     from ..ir.diagnostics import MpmdError
@@ -65,13 +98,13 @@ def guard(command: Callable[[], Any]) -> int:
     try:
         command()
     except MpmdError as error:
-        for diagnostic in error.diagnostics:
-            say(str(diagnostic))
-        if error.pass_name:
-            say(f"(in the pass {error.pass_name})")
+        for line in told(error):
+            say(line)
         return 1
-    except (FileNotFoundError, FileExistsError, IsADirectoryError, PermissionError) as error:
-        say(f"error: {error}")
+    except (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError) as error:
+        from .files import explain_os_error
+
+        say(f"error: {explain_os_error(error)}")
         return 1
     except KeyboardInterrupt:
         say("interrupted")

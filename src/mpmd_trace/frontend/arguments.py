@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -147,6 +148,8 @@ def _not_an_array(where: str, leaf: Any) -> str:
 
 def _short(value: Any) -> str:
     text = repr(value)
+    if re.search(r" at 0x[0-9a-f]+", text):  # an address tells nothing
+        text = getattr(value, "__qualname__", None) or re.sub(r" at 0x[0-9a-f]+", "", text)
     return text if len(text) <= 80 else text[:77] + "..."
 
 

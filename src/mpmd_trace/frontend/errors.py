@@ -9,7 +9,7 @@ import sysconfig
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mpmd_trace.ir.diagnostics import Diagnostic, MpmdError
+from mpmd_trace.ir.diagnostics import Diagnostic, MpmdError, Note
 from mpmd_trace.ir.location import UNKNOWN, Location
 
 
@@ -22,9 +22,13 @@ def problem(message: str, where: str | None = None) -> Diagnostic:
     location = UNKNOWN
     if where is not None:
         file, _, line = where.rpartition(":")
-        escaped = file.replace("\\", "\\\\").replace('"', '\\"')
-        location = Location(f'"{escaped}":{line}:0')
+        location = _location(file, int(line), 0)
     return Diagnostic("error", message, location)
+
+
+def _location(file: str, line: int, column: int) -> Location:
+    escaped = file.replace("\\", "\\\\").replace('"', '\\"')
+    return Location(f'"{escaped}":{line}:{column}')
 
 
 def raise_problems(problems: Sequence[Diagnostic], where: str | None = None) -> None:
@@ -39,6 +43,33 @@ def raise_problems(problems: Sequence[Diagnostic], where: str | None = None) -> 
         ]
     if problems:
         raise FrontendError(list(dict.fromkeys(problems)))
+
+
+def at_users_place(error: MpmdError, where: str | None = None) -> MpmdError:
+    """The error with places in the user's files: the line that called the library where an op was made.
+
+    What has no place gets the place `where` (`file:line`).
+    """
+    return MpmdError([_at_users_place(d, where) for d in error.diagnostics], pass_name=error.pass_name)
+
+
+def _at_users_place(found: Diagnostic, where: str | None) -> Diagnostic:
+    files = list(found.location.files)
+    if not files:
+        unknown = found.location is UNKNOWN and where is not None
+        return dataclasses.replace(found, location=problem("", where).location) if unknown else found
+    place = users_place(found.location)
+    if place is found.location:
+        return found
+    inner = Note("this is where it is in the library", _location(*files[0]))
+    return dataclasses.replace(found, location=place, notes=(*found.notes, inner))
+
+
+def users_place(location: Location) -> Location:
+    """The innermost place of a location that is in the user's files; the location itself if that is all."""
+    files = list(location.files)
+    own = next((place for place in files if is_users(place[0])), None)
+    return location if own is None or own == files[0] else _location(*own)
 
 
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep

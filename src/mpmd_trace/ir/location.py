@@ -63,8 +63,8 @@ class Location:
 
     def __str__(self) -> str:
         position = self.file
-        if position is not None:
-            return f"{position[0]}:{position[1]}:{position[2]}"
+        if position is not None:  # column 0 means that only the line is known
+            return f"{position[0]}:{position[1]}" + (f":{position[2]}" if position[2] else "")
         name = self.name
         return f'"{name}"' if name is not None else self.resolved
 

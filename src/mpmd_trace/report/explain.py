@@ -16,11 +16,21 @@ import difflib
 import re
 from collections.abc import Callable, Iterator
 
+from ..frontend.errors import users_place
 from ..ir.attributes import quote
 from ..ir.core import BlockArg, Op, OpResult, Value
 from ..ir.diagnostics import MpmdError
 from ..ir.location import Location
-from ..ir.ops import AssignOp, CallOp, ForOp, FragmentOp, FuncOp, Module, UnassignOp
+from ..ir.ops import (
+    AssignOp,
+    CallOp,
+    ForOp,
+    FragmentOp,
+    FuncOp,
+    Module,
+    NamedComputationOp,
+    UnassignOp,
+)
 from ..ir.types import MeshTensorType
 from ..passes.import_.mesh_flow import (
     Flow,
@@ -108,6 +118,14 @@ def explain(
         MpmdError: when nothing fits; the message lists names that come close.
     """
     copy = module.clone()
+    for thing, _ in _things(copy):
+        if isinstance(thing, NamedComputationOp):
+            name = thing.origin.name
+            raise MpmdError(
+                f"the named computation '{name}' has no mesh yet, so nothing is known about meshes; run mpmd-trace "
+                f"opt FILE -mpmd-map-named-ops-to-mpmd-ops='assignment={name}@MESH,...' "
+                "-mpmd-introduce-transfers first, and explain what it prints"
+            )
     targets = _find(copy, question)
     if not targets:
         raise MpmdError(f"nothing in the module is called or located at '{question}'{_near(copy, question)}")
@@ -145,7 +163,11 @@ def _find(module: Module, question: str) -> list[_Target]:
     if numbered is not None:
         entries = [f for f in module.mpmd_functions if f.is_entry_point and not f.is_declaration]
         index = int(numbered.group(1))
-        return [(f.body.args[index], None) for f in entries if index < len(f.body.args)]
+        inputs = [(f.body.args[index], None) for f in entries if index < len(f.body.args)]
+        if not inputs:
+            known = ", ".join(f"{len(f.body.args)} (@{f.sym_name})" for f in entries) or "none"
+            raise MpmdError(f"there is no input {index}; inputs are counted from 0, and there are {known}")
+        return list(inputs)
     position = re.fullmatch(r"(.*?):(\d+)(?::(\d+))?", question.strip())
 
     def at(loc: Location) -> bool:
@@ -162,11 +184,21 @@ def _find(module: Module, question: str) -> list[_Target]:
         return name is not None and (name == question or name.rsplit("/", 1)[-1] == question)
 
     things = list(_things(module))
+    named = [t for t in things if question in _names(t[0])]
+    if named:
+        return named
     for fits in (at, called):
         found = [t for t in things if fits(_location(t[0]))]
         if found:
             return _without_casts(found)
     return [t for t in things if isinstance(t[0], Op) and t[0].name in (question, f"stablehlo.{question}")]
+
+
+def _names(thing: Value | Op) -> list[str]:
+    """The names of the named computation or tensor that an op is, as the user gave them."""
+    if isinstance(thing, FragmentOp):
+        return [name for origin in thing.origin for name in (origin.name, origin.short.strip('"'))]
+    return []
 
 
 def _without_casts(found: list[_Target]) -> list[_Target]:
@@ -179,6 +211,7 @@ def _near(module: Module, question: str) -> str:
     known: dict[str, None] = {}
     for thing, _ in _things(module):
         loc = _location(thing)
+        known.update(dict.fromkeys(_names(thing)))
         if loc.name is not None:
             known[loc.name] = None
             known[loc.name.rsplit("/", 1)[-1]] = None
@@ -235,7 +268,7 @@ class _Explainer:
         wanted: tuple[str, ...],
         possible: tuple[str, ...] | None,
     ) -> Placement:
-        what, location = _describe(thing), _location(thing)
+        what, location = _describe(thing), users_place(_location(thing))
         fragment = home or (thing if isinstance(thing, FragmentOp) else None)
         if fragment is not None:
             rule = f"{_describe(fragment)} is assigned to {mesh_list([fragment.mesh])}"
@@ -279,7 +312,7 @@ class _Explainer:
                 named = user.label is not None and is_user_label(user.label)
                 if mesh not in chosen or named:
                     reason = because([user.label]) if user.label else ""
-                    chosen[mesh] = Chain(mesh, (*path, f"needed{place(user.loc)}"), reason)
+                    chosen[mesh] = Chain(mesh, (*path, f"needed{place(users_place(user.loc))}"), reason)
                 if named:
                     by_user.add(mesh)
         yield from chosen.values()

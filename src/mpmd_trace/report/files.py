@@ -7,23 +7,39 @@ import shutil
 import tempfile
 from collections.abc import Iterable
 
-__all__ = ["MARKER", "write_folder"]
+__all__ = ["MARKER", "check_folder", "write_folder"]
 
 #: Folders that we made carry this file; others are never replaced.
 MARKER = ".mpmd_trace"
 
 
-def write_folder(folder: str, files: Iterable[tuple[str, str | bytes]]) -> None:
-    """Write `files` (relative names and contents) to `folder`, replacing what an earlier run left there.
+def check_folder(folder: str) -> None:
+    """Raise `FileExistsError` when `folder` must not be replaced: a file, or a folder that we did not write.
 
-    Everything goes to a new folder beside it first, which is then renamed.  Raises `FileExistsError` when the
-    folder exists, is not empty and was not written by us.
+    Called before the work, so that it is not lost, and again before the folder is replaced.
     """
     folder = os.path.abspath(folder)
+    if os.path.lexists(folder) and not os.path.isdir(folder):
+        raise FileExistsError(f"{folder} is a file; choose a folder to write to")
     if os.path.isdir(folder) and os.listdir(folder) and not os.path.exists(os.path.join(folder, MARKER)):
         raise FileExistsError(
             f"{folder} is not empty and was not written by mpmd-trace; choose another folder or empty it"
         )
+    above = os.path.dirname(folder)
+    while not os.path.lexists(above):
+        above = os.path.dirname(above)
+    if not os.path.isdir(above):
+        raise FileExistsError(f"{above} is a file, so there can be no folder {folder}")
+
+
+def write_folder(folder: str, files: Iterable[tuple[str, str | bytes]]) -> None:
+    """Write `files` (relative names and contents) to `folder`, replacing what an earlier run left there.
+
+    Everything goes to a new folder beside it first, which is then renamed.  Raises `FileExistsError` as
+    `check_folder` does.
+    """
+    check_folder(folder)
+    folder = os.path.abspath(folder)
     parent = os.path.dirname(folder)
     os.makedirs(parent, exist_ok=True)
     fresh = tempfile.mkdtemp(prefix=os.path.basename(folder) + ".", dir=parent)

@@ -1,39 +1,38 @@
-"""Which stages, microbatches and schedule a program should have, from the costs of its own parts."""
+"""What the parts of a compiled program cost: time, memory, and what they send to each other."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from ..auto_schedule import Choice, StageCosts, rank_schedules, stage_costs
+from ..auto_schedule import StageCosts, stage_costs, stage_ranks
 from ..backend.timeline import Timeline
 from ..costs import flops
 from ..ir.diagnostics import MpmdError
 from ..ir.ops import FragmentOp, Module, NamedComputationOp
-from ..schedules import Placement, partition_layers, simulate
+from ..transfers import Links, Traffic, crossings
+from .layers import LayerValues, values_of_layers
+from .plan_values import Profile, activation_slots, activations, other_bytes, values_of_plan
 from .timeline import FragmentActions, run_actions
 
 if TYPE_CHECKING:
-    from ..stages import Compiled
+    from ..stages import Compiled, Lowered
 
-__all__ = ["Layer", "Option", "Study", "options_of", "study"]
+__all__ = ["SECONDS", "Layer", "Study", "check_plannable", "program_costs", "study"]
 
-#: How much of an activation the weight gradient keeps; 1 is the pessimistic count.
-WEIGHT_FRACTION = 1.0
-#: How much faster other stages must be to come before the program's own.
-WORTH_MOVING = 0.01
-#: More chunks per mesh than this are not tried.
-MOST_CHUNKS = 4
+#: The seconds of a unit of time.
+SECONDS = {"ms": 1e-3}
 
 
 @dataclasses.dataclass(frozen=True)
 class Layer:
     """A name of the program: what one microbatch of it costs, and the bytes it holds on a device.
 
-    `activations` are kept from the forward to the backward of a microbatch, `static` always.
+    `activations` are kept from the forward to the backward of a microbatch, `static` always.  `sends` and
+    `receives` are the bytes that a microbatch would move over a cut behind it, in its forward and back.
     """
 
     name: str
@@ -41,18 +40,22 @@ class Layer:
     backward: float
     activations: float
     static: float
+    sends: float = 0.0
+    receives: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Study:
-    """What is known about a compiled program.  Times are in `unit`."""
+    """What is known about a compiled program.  Times are in `unit`, bytes are those of one device."""
 
     unit: str
     meshes: tuple[str, ...]
-    #: As the program is assigned, stage by stage.
+    #: As the program is assigned, stage by stage, with what stages send to each other.
     stages: StageCosts
     activations: tuple[float, ...]
-    static: tuple[float, ...]
+    #: What each stage holds beside activations, and the part of it that is scratch memory.
+    static: tuple[Profile, ...]
+    scratch: tuple[Profile, ...]
     layers: tuple[Layer, ...]
     #: The names on each stage.
     names: tuple[tuple[str, ...], ...]
@@ -60,50 +63,56 @@ class Study:
     input_share: float
     #: Of each mesh: what it does once a step (accumulation apart from microbatches, optimiser).
     once: tuple[float, ...]
+    #: What moves between meshes besides, before the first and after the last microbatch.
+    before: Mapping[tuple[str, str], Traffic]
+    rest: Mapping[tuple[str, str], Traffic]
+    #: What transfers take; None where work is not in seconds, and nothing was said.
+    links: Links | None
+    #: The values between the layers, or why they are not known.
+    layer_values: LayerValues | str
+    #: What a step took, in the median, where it was measured.
+    measured_step: float | None = None
 
+    def besides(self, starts: Mapping[str, float]) -> float:
+        """How much longer a step takes because of what moves besides; `starts`: when each mesh has work.
 
-@dataclasses.dataclass(frozen=True)
-class Option:
-    """A way to run the program: its stages, microbatches and schedule, and what to expect of it."""
+        In the background, arguments travel while a mesh still waits for its first microbatch, and the rest is as
+        long as the busiest link has it.  Otherwise all of it counts, on the busiest mesh.
+        """
+        if self.links is None:
+            return 0.0
+        early, late = ({k: self._time(k, t) for k, t in kind.items()} for kind in (self.before, self.rest))
+        if self.links.transfers == "async":
+            waits = [t - starts.get(target, 0.0) for (_, target), t in early.items()]
+            return max([0.0, *waits]) + max(late.values(), default=0.0)
+        busy: dict[str, float] = {}
+        for kind in (early, late):
+            for (source, target), time in kind.items():
+                for mesh in (source,) if self.links.transfers == "exposed" else (source, target):
+                    busy[mesh] = busy.get(mesh, 0.0) + time
+        return max(busy.values(), default=0.0)
 
-    assignment: Literal["as assigned", "balanced"]
-    names: tuple[tuple[str, ...], ...]
-    mesh_of: tuple[int, ...]
-    microbatches: int
-    choice: Choice
-    step: float
-    peak_bytes: tuple[float, ...]
-    fits: bool
-
-    def as_dict(self, meshes: Sequence[str]) -> dict[str, Any]:
-        """Plain data, for JSON."""
-        result = self.choice.result
-        return {
-            "schedule": self.choice.schedule.name,
-            "assignment": self.assignment,
-            "stages": len(self.mesh_of),
-            "microbatches": self.microbatches,
-            "step": self.step,
-            "bubble_rate_makespan": round(result.bubble_rate_makespan, 6),
-            "bubble_rate_span": round(result.bubble_rate_span, 6),
-            "peak_activations": list(result.peak_activations),
-            "peak_bytes": dict(zip(meshes, map(round, self.peak_bytes), strict=True)),
-            "fits": self.fits,
-            "in_order": self.choice.in_order,
-            "name_to_mesh_assignment": self.name_to_mesh(meshes),
-        }
-
-    def name_to_mesh(self, meshes: Sequence[str]) -> dict[str, str]:
-        """As `make_config` takes it: the mesh of each name, with its stage where meshes have several."""
-        several = len(self.mesh_of) > len(set(self.mesh_of))
-        return {
-            name: f"{meshes[mesh]}/{stage}" if several else meshes[mesh]
-            for stage, (mesh, names) in enumerate(zip(self.mesh_of, self.names, strict=True))
-            for name in names
-        }
+    def _time(self, link: tuple[str, str], traffic: Traffic) -> float:
+        assert self.links is not None
+        return self.links.between(*link).seconds(traffic.bytes, traffic.count) / SECONDS[self.unit]
 
 
 # What the program costs.
+
+
+def check_plannable(lowered: Lowered) -> None:
+    """Raise `MpmdError` for a program that no stages can be made of, before it is compiled."""
+    where = f" (make_config at {lowered.config.where})" if lowered.config.where else ""
+    if len(lowered.config.topology) < 2:
+        raise MpmdError(
+            f"the topology has one mesh, so there is nothing to divide{where}; give it a mesh for each stage"
+        )
+    if not lowered.config.assignments:
+        raise MpmdError(
+            "the program has no named computations, so there is nothing to divide into stages"
+            f"{where}. Name its layers, with mpmd_trace.named_computation(fn, name=...) or "
+            "mpmd_trace.equinox.name_layers, and give each name a mesh in name_to_mesh_assignment"
+        )
 
 
 def study(
@@ -111,18 +120,22 @@ def study(
     actions: FragmentActions,
     *,
     measured: Sequence[Timeline] = (),
+    steps: Sequence[float] = (),
     flops_per_second: float | None = None,
     bytes_per_second: float | None = None,
+    links: Links | None = None,
 ) -> Study:
-    """The costs of a compiled training step.
+    """The costs of a compiled step.
 
-    A program costs what it was measured to take (the median, in ms).  Without measurements it costs what XLA
-    counts: operations over the device's speed or bytes over its memory's, whichever is longer, in ms; or
-    millions of operations when no speed is given.
+    A program costs what it was measured to take: the median, in ms (`steps` are the seconds of whole steps).
+    Without measurements it costs what XLA counts: operations over the device's speed or bytes over its memory's,
+    whichever is longer, in ms; or millions of operations when no speed is given.  `links`: what transfers take,
+    which needs times.
 
-    Raises `MpmdError` when the program has no backward passes over microbatches.
+    Raises `MpmdError` when the program has no numbered microbatches, or one name only.
     """
     from ..passes.mesh_order import schedulable_meshes
+    from ..text import parse
 
     imported = compiled.lowered.imported()
     counted = stage_costs(imported)
@@ -130,16 +143,18 @@ def study(
     assert topology is not None
     if counted is None:
         raise MpmdError(
-            "there is nothing to schedule: the program has no backward pass over numbered microbatches. Call "
-            "its gradient with mpmd_trace.call(fn, call_counter=i), or in mpmd_trace.enumerated_for"
+            "there is nothing to schedule: the program has no numbered microbatches, so one mesh works at a "
+            "time. Call what it does for each of them with mpmd_trace.call(fn, call_counter=i), or in "
+            "mpmd_trace.enumerated_for"
         )
     meshes = schedulable_meshes(topology)
-    cost, unit = _program_costs(compiled, measured, flops_per_second, bytes_per_second)
-    stages = _stage_numbers(imported)
-    rank = {stage: i for i, stage in enumerate(stages)}
-    sums = {kind: [0.0] * len(stages) for kind in "FB"}
-    once = dict.fromkeys(compiled.program.plan.meshes, 0.0)
-    for run, action in run_actions(compiled.program.plan, actions):
+    plan = compiled.program.plan
+    cost, unit = program_costs(compiled, measured, flops_per_second, bytes_per_second)
+    rank = stage_ranks(imported)
+    stages = len(counted.mesh_of)
+    sums = {kind: [0.0] * stages for kind in "FB"}
+    once = dict.fromkeys(plan.meshes, 0.0)
+    for run, action in run_actions(plan, actions):
         time = cost[run.program]
         if action.kind == "O" or action.stage not in rank:
             once[run.mesh] += time
@@ -148,27 +163,49 @@ def study(
     visits = [max(len(v), 1) for v in counted.visits]
     forward, backward = ([t / v for t, v in zip(sums[k], visits, strict=True)] for k in "FB")
     shares = [_share(i, i + w, s) for s, (i, w) in enumerate(_pairs(counted))]
+    values = values_of_plan(plan, actions)
+    sent = crossings(values, rank, [meshes[m] for m in counted.mesh_of])
     scaled = dataclasses.replace(
         counted,
         forward=tuple(forward),
         input_grad=tuple(b * s for b, s in zip(backward, shares, strict=True)),
         weight_grad=tuple(b * (1 - s) for b, s in zip(backward, shares, strict=True)),
+        sends=sent.sends,
     )
+    if links is not None:
+        scaled = scaled.linked(links, meshes, SECONDS[unit])
     mesh_of = counted.mesh_of
     later = [pair for s, pair in enumerate(_pairs(counted)) if s and mesh_of[s] != mesh_of[s - 1]]
-    activations = [held / v for held, v in zip(_activations(compiled, actions, rank), visits, strict=True)]
-    static = _static(compiled, meshes, counted.mesh_of)
-    names, layers = _layers(compiled, imported, stages, forward, backward, activations, static)
+    executables = compiled.program.runtime.executables
+    others, scratch = other_bytes(
+        plan,
+        actions,
+        activation_slots(values, rank),
+        {e.spec.number: e.temporary_bytes for e in executables},
+        {e.spec.number: e.reused_bytes for e in executables},
+    )
+    traced = parse(compiled.lowered.traced.mlir_text(debug_info=False))
+    named = _named_flops(traced)
+    names = _names(compiled, imported, rank, stages, named)
+    between = _between(compiled.lowered, traced, names, named)
+    held = activations(values, rank, visits)
+    static = [tuple(v / mesh_of.count(m) for v in others[meshes[m]]) for m in mesh_of]
     return Study(
         unit=unit,
         meshes=tuple(meshes),
         stages=scaled,
-        activations=tuple(activations),
+        activations=tuple(held),
         static=tuple(static),
-        layers=layers,
+        scratch=tuple(scratch[meshes[m]] for m in mesh_of),
+        layers=_layers(names, named, between, forward, backward, held, static, visits),
         names=names,
         input_share=_share(sum(i for i, _ in later), sum(i + w for i, w in later), 1),
         once=tuple(once[m] for m in meshes),
+        before=sent.before,
+        rest=sent.rest,
+        links=links,
+        layer_values=between,
+        measured_step=1000 * statistics.median(steps) if steps else None,
     )
 
 
@@ -181,7 +218,7 @@ def _share(part: float, whole: float, stage: int) -> float:
     return part / whole if whole else 0.5 if stage else 0.0
 
 
-def _program_costs(
+def program_costs(
     compiled: Compiled,
     measured: Sequence[Timeline],
     flops_per_second: float | None,
@@ -201,88 +238,81 @@ def _program_costs(
     return [1000 * max(f / fast, b / wide) for f, b in counted], "ms"
 
 
-def _stage_numbers(imported: Module) -> list[int]:
-    """The stage of each rank, as fragments have them: their own number or that of their mesh."""
+_Flops = Mapping[str, tuple[float, float]]
+
+
+def _names(
+    compiled: Compiled, imported: Module, rank: Mapping[int, int], stages: int, named: _Flops
+) -> tuple[tuple[str, ...], ...]:
+    """The names of each stage, in the order of the program."""
     from ..passes.fragment_info import is_scheduling_unit
-    from ..passes.mesh_order import schedulable_meshes
 
-    topology = imported.main.topology
-    assert topology is not None
-    units = [op for op in imported.main.body if isinstance(op, FragmentOp) and is_scheduling_unit(op)]
-    if all(op.stage is not None for op in units):
-        return sorted({int(op.stage or 0) for op in units})
-    return [list(topology.meshes).index(m) for m in schedulable_meshes(topology)]
-
-
-def _activations(compiled: Compiled, actions: FragmentActions, rank: Mapping[int, int]) -> list[float]:
-    """Of each stage, the bytes that all its forwards leave for its backwards, on one device."""
-    plan = compiled.program.plan
-    seen: dict[tuple[int, int], set[int]] = {}
-    found = [0.0] * len(rank)
-    arguments = set(plan.arguments)
-    for run, action in run_actions(plan, actions):
-        if action.stage not in rank or action.kind == "O":
-            continue
-        alive = seen.setdefault((action.stage, action.microbatch), set())
-        if action.kind == "F":
-            alive.update({*run.inputs, *run.outputs} - arguments)
-            continue
-        for slot in alive.intersection(run.inputs):
-            found[rank[action.stage]] += plan.slots[slot].bytes
-            alive.discard(slot)
-    return found
-
-
-def _static(compiled: Compiled, meshes: Sequence[str], mesh_of: Sequence[int]) -> list[float]:
-    """Arguments and results of each mesh, in equal parts for its stages."""
-    memory = compiled.memory_analysis()
-    held = [float(memory[m].arguments + memory[m].results) for m in meshes]
-    return [held[m] / mesh_of.count(m) for m in mesh_of]
-
-
-def _layers(
-    compiled: Compiled,
-    imported: Module,
-    stages: Sequence[int],
-    forward: Sequence[float],
-    backward: Sequence[float],
-    activations: Sequence[float],
-    static: Sequence[float],
-) -> tuple[tuple[tuple[str, ...], ...], tuple[Layer, ...]]:
-    """The names of each stage, and all of them in the order of the program with their part of its cost."""
-    from ..passes.fragment_info import is_scheduling_unit
-    from ..text import parse
-
-    traced = parse(compiled.lowered.traced.mlir_text(debug_info=False))
-    counted = _named_flops(traced)
     topology = list(compiled.lowered.config.topology)
-    rank = {stage: i for i, stage in enumerate(stages)}
     used: dict[str, int] = {}
     for op in imported.main.body:
         if isinstance(op, FragmentOp) and is_scheduling_unit(op):
-            stage = op.stage if op.stage in rank else topology.index(op.mesh)
+            stage = op.stage if op.stage is not None and op.stage in rank else topology.index(op.mesh)
             for origin in op.origin:
                 used.setdefault(origin.name, rank[stage])
-    ordered = [name for name in counted if name in used]
-    names = tuple(tuple(n for n in ordered if used[n] == s) for s in range(len(stages)))
+    return tuple(tuple(n for n in named if used.get(n) == s) for s in range(stages))
+
+
+def _between(
+    lowered: Lowered, traced: Module, names: Sequence[Sequence[str]], named: _Flops
+) -> LayerValues | str:
+    used = {name for own in names for name in own}
+    ordered = [name for name in named if name in used]
+    if len(ordered) < 2:
+        known = f", '{ordered[0]}'" if ordered else ""
+        raise MpmdError(
+            f"the program has one stage: there is one named computation{known}, and it cannot be divided. Name "
+            "its layers, with mpmd_trace.named_computation(fn, name=...) or mpmd_trace.equinox.name_layers"
+        )
+    try:
+        return values_of_layers(lowered, traced, ordered)
+    except MpmdError as error:
+        return str(error).split("\n", 1)[0]
+
+
+def _layers(
+    names: Sequence[Sequence[str]],
+    named: _Flops,
+    between: LayerValues | str,
+    forward: Sequence[float],
+    backward: Sequence[float],
+    held: Sequence[float],
+    static: Sequence[Profile],
+    visits: Sequence[int],
+) -> tuple[Layer, ...]:
+    """All names in the order of the program, each with its part of what its stage costs."""
+    stage_of = {name: s for s, own in enumerate(names) for name in own}
+    ordered = [name for name in named if name in stage_of]
+    own_held, own_static, cuts = [0.0] * len(ordered), [0.0] * len(ordered), [(0.0, 0.0)] * len(ordered)
+    if isinstance(between, LayerValues):
+        each = {i: i for i in range(len(ordered))}
+        own_held = activations(between.values, each, [visits[stage_of[n]] for n in ordered])
+        own_static = [max(profile) for profile in between.static]
+        cuts = [*between.cuts, (0.0, 0.0)]
     layers = []
-    for name in ordered:
-        stage = used[name]
+    for at, name in enumerate(ordered):
+        stage = stage_of[name]
         own = names[stage]
         parts = [
-            counted[name][k] / total if (total := sum(counted[n][k] for n in own)) else 1 / len(own)
+            named[name][k] / total if (total := sum(named[n][k] for n in own)) else 1 / len(own)
             for k in (0, 1)
         ]
+        known = isinstance(between, LayerValues)
         layers.append(
             Layer(
                 name,
                 forward[stage] * parts[0],
                 backward[stage] * parts[1],
-                activations[stage] / len(own),
-                static[stage] / len(own),
+                own_held[at] if known else held[stage] / len(own),
+                own_static[at] if known else max(static[stage]) / len(own),
+                *cuts[at],
             )
         )
-    return names, tuple(layers)
+    return tuple(layers)
 
 
 def _named_flops(module: Module) -> dict[str, tuple[float, float]]:
@@ -309,112 +339,3 @@ def _named_flops(module: Module) -> dict[str, tuple[float, float]]:
 
     visit(module.main.regions[0])
     return found
-
-
-# What could be done.
-
-
-def options_of(
-    study: Study,
-    *,
-    microbatches: Sequence[int] = (),
-    memory_limit: float | None = None,
-    progress: Callable[[int, int], None] = lambda done, total: None,
-) -> list[Option]:
-    """Every schedule on the program's own stages, and on stages balanced by cost; best first.
-
-    `microbatches`: the numbers to try, with the costs of a microbatch in proportion to its size; that of the
-    program by default.  `memory_limit`: bytes of a device.  Schedules that run the backwards of a stage in
-    another order than the microbatches, which the data flow of most programs forbids, come last.
-    """
-    counts = list(dict.fromkeys(microbatches)) or [study.stages.microbatches]
-    own: _Variant = ("as assigned", study.stages, study.names, study.activations, study.static)
-    variants = [own, *_balanced(study)]
-    found: list[Option] = []
-    for done, (kind, stages, names, activations, static) in enumerate(variants):
-        for count in counts:
-            ratio = study.stages.microbatches / count
-            changed = dataclasses.replace(stages.scaled(ratio), microbatches=count)
-            if count != study.stages.microbatches:
-                changed = dataclasses.replace(changed, visits=())
-            held = [a * ratio for a in activations]
-            for choice in rank_schedules(changed, _limit(changed, held, static, memory_limit)):
-                peaks = simulate(
-                    choice.schedule,
-                    weight_fraction=WEIGHT_FRACTION,
-                    activation=tuple(held),
-                    static=tuple(static),
-                ).peak_memory
-                fits = memory_limit is None or max(peaks) <= memory_limit
-                step = choice.makespan + max(study.once, default=0.0)
-                found.append(
-                    Option(kind, names, changed.mesh_of, count, choice, step, tuple(peaks), fits)
-                )
-        progress(done + 1, len(variants))
-    found.sort(key=lambda o: (not o.choice.in_order, not o.fits, round(o.step, 9), max(o.peak_bytes)))
-    staying = next((o for o in found if o.assignment == "as assigned" and o.choice.in_order and o.fits), None)
-    if staying is not None and staying.step * (1 - WORTH_MOVING) <= found[0].step:
-        found.remove(staying)
-        found.insert(0, staying)
-    return found
-
-
-def _limit(
-    stages: StageCosts, activations: Sequence[float], static: Sequence[float], limit: float | None
-) -> float | None:
-    """How many microbatches of activations fit on the mesh with the least room."""
-    if limit is None:
-        return None
-    rooms = []
-    for mesh in range(stages.meshes):
-        own = [s for s, m in enumerate(stages.mesh_of) if m == mesh]
-        held = sum(activations[s] for s in own)
-        if held:
-            rooms.append((limit - sum(static[s] for s in own)) / held)
-    return max(min(rooms, default=math.inf), 1e-9) if rooms else None
-
-
-_Variant = tuple[
-    Literal["as assigned", "balanced"],
-    StageCosts,
-    tuple[tuple[str, ...], ...],
-    tuple[float, ...],
-    tuple[float, ...],
-]
-
-
-def _balanced(study: Study) -> Iterator[_Variant]:
-    """Stages of about equal cost, in a loop and in a V, that differ from the program's own."""
-    layers, meshes = study.layers, len(study.meshes)
-    costs = [layer.forward + layer.backward for layer in layers]
-    for chunks in range(1, min(MOST_CHUNKS, len(layers) // max(meshes, 1)) + 1):
-        split = partition_layers(costs, meshes * chunks)
-        groups = [[layers[i] for i in stage] for stage in split.stages]
-        placements = [Placement.loop(meshes, chunks)] + ([Placement.v(meshes)] if chunks == 2 else [])
-        for placement in placements:
-            names = tuple(tuple(layer.name for layer in group) for group in groups)
-            if (names, placement.mesh_of) == (study.names, study.stages.mesh_of):
-                continue
-            backward = [sum(layer.backward for layer in group) for group in groups]
-            share = [_input_share(study.input_share, placement.mesh_of, s) for s in range(len(groups))]
-            yield (
-                "balanced",
-                StageCosts(
-                    meshes=meshes,
-                    microbatches=study.stages.microbatches,
-                    mesh_of=placement.mesh_of,
-                    forward=tuple(sum(layer.forward for layer in group) for group in groups),
-                    input_grad=tuple(b * s for b, s in zip(backward, share, strict=True)),
-                    weight_grad=tuple(b * (1 - s) for b, s in zip(backward, share, strict=True)),
-                ),
-                names,
-                tuple(sum(layer.activations for layer in group) for group in groups),
-                tuple(sum(layer.static for layer in group) for group in groups),
-            )
-
-
-def _input_share(usual: float, mesh_of: Sequence[int], stage: int) -> float:
-    """A first stage has no input gradient; one whose gradient stays on its mesh cannot be split."""
-    if stage == 0:
-        return 0.0
-    return 1.0 if mesh_of[stage] == mesh_of[stage - 1] else usual

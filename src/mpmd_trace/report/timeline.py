@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from ..backend.plan import Plan, Run, Transfer
 from ..backend.timeline import Timeline as Measured
 from ..ir.ops import FragmentOp, Module
-from ..passes.fragment_info import call_counter, single_transpose_count, split_type
 from ..passes.manager import PassRun
 from ..schedules import Action, Event, Timeline
+from ..transfers import fragment_action
 
-__all__ = ["FragmentActions", "measured_timeline", "planned_timeline", "run_actions"]
+__all__ = ["FragmentActions", "actions_by_place", "measured_timeline", "planned_timeline", "run_actions"]
 
 
 @dataclasses.dataclass
@@ -36,22 +36,10 @@ class FragmentActions:
         stages = {name: i for i, name in enumerate(main.topology.meshes)}
         self.of_mesh = {name: [] for name in stages}
         for op in fragments:
-            self.of_mesh[op.mesh].append(_action(op, stages[op.mesh]))
+            self.of_mesh[op.mesh].append(fragment_action(op, stages[op.mesh]))
 
 
-def _action(op: FragmentOp, mesh: int) -> Action:
-    stage = op.stage if op.stage is not None else mesh
-    counter, count = call_counter(op), single_transpose_count(op)
-    if counter is None or count not in (0, 1):
-        return Action(stage, "O")
-    if count == 0:
-        return Action(stage, "F", counter)
-    part = split_type(op)
-    kind = "B" if part is None else "I" if part == "kKeepTransferred" else "W"
-    return Action(stage, kind, counter)  # type: ignore[arg-type]  # one of the letters above
-
-
-def _actions(plan: Plan, actions: FragmentActions) -> dict[int, tuple[int, Action]]:
+def actions_by_place(plan: Plan, actions: FragmentActions) -> dict[int, tuple[int, Action]]:
     """Mesh number and action of each run, by its place among the instructions."""
     meshes = {name: i for i, name in enumerate(plan.meshes)}
     waiting = {name: iter(found) for name, found in actions.of_mesh.items()}
@@ -66,7 +54,7 @@ def _actions(plan: Plan, actions: FragmentActions) -> dict[int, tuple[int, Actio
 def run_actions(plan: Plan, actions: FragmentActions) -> list[tuple[Run, Action]]:
     """Every run of the plan with the action that it is."""
     found = []
-    for at, (_, action) in _actions(plan, actions).items():
+    for at, (_, action) in actions_by_place(plan, actions).items():
         run = plan.instructions[at]
         assert isinstance(run, Run)
         found.append((run, action))
@@ -80,7 +68,7 @@ def _moving(plan: Plan) -> list[tuple[int, Run | Transfer]]:
 
 def measured_timeline(plan: Plan, actions: FragmentActions, measured: Measured) -> Timeline:
     """The measured step, in milliseconds."""
-    known = _actions(plan, actions)
+    known = actions_by_place(plan, actions)
     places = [at for at, _ in _moving(plan)]
     events = []
     for entry in measured.entries:
@@ -99,7 +87,7 @@ def planned_timeline(
     takes the shortest time it was measured to take (one unit where nothing was measured); transfers take
     none.
     """
-    known = _actions(plan, actions)
+    known = actions_by_place(plan, actions)
     costs: dict[int, list[float]] = {}
     for one in measured:
         for entry in one.entries:

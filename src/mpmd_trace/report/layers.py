@@ -1,0 +1,78 @@
+"""A program with every name on a mesh of its own: what each layer holds and sends, however stages are cut.
+
+Names, operations without a name and transfers are placed by the compiler's own passes, so that what crosses
+between two layers is what would be sent if a cut were there.  Nothing is compiled by XLA.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from ..backend.planner import make_plan
+from ..ir.diagnostics import MpmdError
+from ..ir.ops import Module
+from ..partition import partition
+from ..stages import Lowered
+from ..transfers import Value
+from .plan_values import Profile, activation_slots, cut_bytes, other_bytes, values_of_plan
+from .timeline import FragmentActions
+
+__all__ = ["LayerValues", "values_of_layers"]
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerValues:
+    """The values of a program whose actions name layers instead of stages.
+
+    `static`: the bytes that a device holds beside activations and scratch memory, for each layer; `cuts`: the
+    bytes that cross behind each layer but the last, forward and back.
+    """
+
+    names: tuple[str, ...]
+    meshes: tuple[str, ...]
+    values: tuple[Value, ...]
+    static: tuple[Profile, ...]
+    cuts: tuple[tuple[float, float], ...]
+
+
+def values_of_layers(lowered: Lowered, traced: Module, names: Sequence[str]) -> LayerValues:
+    """The values between the named parts of a program, which are given in its order.
+
+    Raises `MpmdError` where it cannot be divided like this.
+    """
+    config = lowered.config
+    shapes = {tuple(mesh.shape.items()) for mesh in config.topology.values()}
+    if len(shapes) > 1:
+        raise MpmdError("the meshes have different axes")
+    held = [n for n in names if config.assignments[n].memory_kind not in (None, "device")]
+    if held:
+        raise MpmdError(f"'{held[0]}' is assigned to a memory of its mesh")
+    arguments = lowered.partition_arguments
+    meshes = [f"layer{i}" for i in range(len(names))]
+    axes = arguments["named_meshes"][0][1]
+    arguments["named_meshes"] = [(mesh, axes) for mesh in meshes]
+    arguments["assignment"] = dict(zip(names, meshes, strict=True))
+    arguments["input_meshes"] = [None] * len(arguments["input_meshes"])
+    arguments["output_meshes"] = [None] * len(arguments["output_meshes"])
+    arguments["fragment_merge_rules"] = arguments["fragment_schedule_rules"] = ()
+    arguments["partitioning_options"] = {
+        **arguments["partitioning_options"],
+        "mpmd_infer_transfers": True,
+        "mpmd_pipeline_schedule": "GPipe",
+        "mpmd_split_bwd_fragments": False,
+    }
+    actions = FragmentActions()
+    plan = make_plan(partition(traced, **arguments, hooks=[actions]).module)
+    values = values_of_plan(plan, actions)
+    layers = {i: i for i in range(len(names))}
+    seen: list[set[int]] = [set() for _ in names]
+    for value in values:
+        for _, action in value.uses:
+            if action.kind == "F":
+                seen[action.stage].add(action.microbatch)
+    others, _ = other_bytes(plan, actions, activation_slots(values, layers))
+    cuts = cut_bytes(values, len(names), [len(s) for s in seen])
+    return LayerValues(
+        tuple(names), tuple(meshes), tuple(values), tuple(others[m] for m in meshes), tuple(cuts)
+    )

@@ -1,0 +1,119 @@
+"""Whether the compiler really gives a program the order that a schedule promises, and what comes of it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+from collections.abc import Callable, Iterator, Sequence
+
+from ..auto_schedule import replayed, stage_ranks
+from ..config import Assignment
+from ..ir.diagnostics import MpmdError
+from ..ir.ops import FragmentOp, Module
+from ..partition import partition
+from ..schedule_bridge import choose_schedule
+from ..schedules import Action, Step
+from ..stages import Lowered
+from ..transfers import fragment_action
+from .plan_options import Option, ranked, with_choice
+from .planning import Study
+
+__all__ = ["MOST_CHECKS", "check_best", "check_option"]
+
+#: Options that are checked before the best one of them is taken as it is.
+MOST_CHECKS = 4
+#: A step that is longer by less is as promised.
+AS_PROMISED = 0.02
+
+
+def check_best(
+    options: Sequence[Option],
+    study: Study,
+    lowered: Lowered,
+    traced: Module,
+    progress: Callable[[str], None] = lambda name: None,
+) -> list[Option]:
+    """The options in order again, after the passes were run for the first ones, until a checked one is first.
+
+    The step of a checked option is that of the order which the program has then.
+    """
+    found = list(options)
+    for _ in range(MOST_CHECKS):
+        best = found[0]
+        if best.checked is not None or not (best.fits and best.choice.in_order):
+            break
+        progress(best.choice.schedule.name)
+        found[0] = check_option(best, study, lowered, traced)
+        found = ranked(found)
+    return found
+
+
+def check_option(option: Option, study: Study, lowered: Lowered, traced: Module) -> Option:
+    """The option with the orders that its program has after scheduling.
+
+    `checked` says how: "" where all is as promised, otherwise what is not.  Options for another number of
+    microbatches stay as they are; the program would have to be changed first.
+    """
+    if option.microbatches != study.stages.microbatches:
+        return dataclasses.replace(option, checked="")
+    try:
+        module = _scheduled(option, study, lowered, traced)
+    except MpmdError as error:
+        reason = str(error).split("\n", 1)[0]
+        return dataclasses.replace(option, fits=False, checked=f"does not compile: {reason}")
+    choice = replayed(option.choice, option.stages, _orders(module, study))
+    if choice is None or choice.makespan <= option.choice.makespan * (1 + AS_PROMISED):
+        return dataclasses.replace(option, checked="")
+    return dataclasses.replace(with_choice(option, choice, study), checked="the program's data flow changes its order")
+
+
+def _scheduled(option: Option, study: Study, lowered: Lowered, traced: Module) -> Module:
+    """The program after the optimise phase, with the stages and the schedule of the option."""
+    config = dataclasses.replace(lowered.config, pipeline_schedule=option.choice.schedule)
+    if option.assignment == "balanced":
+        several = len(option.mesh_of) > len(set(option.mesh_of))
+        places = {
+            name: Assignment(study.meshes[mesh], stage if several else None)
+            for stage, (mesh, names) in enumerate(zip(option.mesh_of, option.names, strict=True))
+            for name in names
+        }
+        config = dataclasses.replace(
+            config, assignments=places, input_mesh_assignment=(), output_mesh_assignment=()
+        )
+    changed = dataclasses.replace(lowered, config=config, schedule=choose_schedule(config), hooks=())
+    with _quiet():
+        return partition(
+            traced,
+            **changed.partition_arguments,
+            constraints=changed.schedule.constraints,
+            heterogeneous_meshes=config.is_heterogeneous,
+            phases="optimize",
+        ).module
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the scheduler's own warning: the result says it."""
+    logger = logging.getLogger("mpmd_trace")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+def _orders(module: Module, study: Study) -> list[list[Step]]:
+    """What each mesh does after scheduling, without what belongs to no microbatch."""
+    topology = module.main.topology
+    assert topology is not None
+    rank = stage_ranks(module)
+    number = {name: i for i, name in enumerate(topology.meshes)}
+    rows: dict[str, list[Step]] = {mesh: [] for mesh in study.meshes}
+    for op in module.main.body:
+        if isinstance(op, FragmentOp) and op.mesh in rows:
+            action = fragment_action(op, number[op.mesh])
+            if action.kind != "O" and action.stage in rank:
+                rows[op.mesh].append(Action(rank[action.stage], action.kind, action.microbatch))
+    return [rows[mesh] for mesh in study.meshes]

@@ -1,0 +1,313 @@
+"""Which stages, microbatches and schedule a program should have: every possibility, simulated."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal
+
+from ..auto_schedule import Choice, StageCosts, rank_schedules
+from ..schedules import Cut, Placement, Schedule, ScheduleError, partition_layers
+from ..transfers import Link, crossings
+from .layers import LayerValues
+from .plan_values import Profile, activations, at_fraction
+from .planning import SECONDS, Layer, Study
+
+__all__ = ["Option", "layer_cuts", "options_of", "ranked", "with_choice"]
+
+#: How much of an activation the weight gradient keeps; 1 is the pessimistic count.
+WEIGHT_FRACTION = 1.0
+#: How much faster other stages must be to come before the program's own.
+WORTH_MOVING = 0.01
+#: More chunks per mesh than this are not tried.
+MOST_CHUNKS = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Option:
+    """A way to run the program: its stages, microbatches and schedule, and what to expect of it."""
+
+    assignment: Literal["as assigned", "balanced"]
+    names: tuple[tuple[str, ...], ...]
+    mesh_of: tuple[int, ...]
+    microbatches: int
+    choice: Choice
+    step: float
+    peak_bytes: tuple[float, ...]
+    fits: bool
+    stages: StageCosts
+    activations: tuple[float, ...]
+    static: tuple[Profile, ...]
+    limit: float | None = None
+    #: After the passes were run for it: "" when its order is as promised, otherwise what is not.
+    checked: str | None = None
+
+    def as_dict(self, meshes: Sequence[str]) -> dict[str, Any]:
+        """Plain data, for JSON."""
+        result = self.choice.result
+        return {
+            "schedule": self.choice.schedule.name,
+            "assignment": self.assignment,
+            "stages": len(self.mesh_of),
+            "microbatches": self.microbatches,
+            "step": self.step,
+            "bubble_rate_makespan": round(result.bubble_rate_makespan, 6),
+            "bubble_rate_span": round(result.bubble_rate_span, 6),
+            "peak_activations": list(result.peak_activations),
+            "peak_bytes": dict(zip(meshes, map(round, self.peak_bytes), strict=True)),
+            "fits": self.fits,
+            "checked": self.checked,
+            "in_order": self.choice.in_order,
+            "name_to_mesh_assignment": self.name_to_mesh(meshes),
+        }
+
+    def name_to_mesh(self, meshes: Sequence[str]) -> dict[str, str]:
+        """As `make_config` takes it: the mesh of each name, with its stage where meshes have several."""
+        several = len(self.mesh_of) > len(set(self.mesh_of))
+        return {
+            name: f"{meshes[mesh]}/{stage}" if several else meshes[mesh]
+            for stage, (mesh, names) in enumerate(zip(self.mesh_of, self.names, strict=True))
+            for name in names
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class _Variant:
+    """A division into stages: its costs, the names of its stages, and the bytes each holds."""
+
+    kind: Literal["as assigned", "balanced"]
+    stages: StageCosts
+    names: tuple[tuple[str, ...], ...]
+    activations: tuple[float, ...]
+    static: tuple[Profile, ...]
+
+
+def options_of(
+    study: Study,
+    *,
+    microbatches: Sequence[int] = (),
+    memory_limit: float | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> list[Option]:
+    """Every schedule on the program's own stages, and on stages balanced by cost; best first.
+
+    `microbatches`: the numbers to try, with the costs of a microbatch in proportion to its size; that of the
+    program by default.  `memory_limit`: bytes of a device.  Schedules that run the backwards of a stage in
+    another order than the microbatches, which the data flow of most programs forbids, come last.
+    """
+    counts = list(dict.fromkeys(microbatches)) or [study.stages.microbatches]
+    own = _Variant("as assigned", study.stages, study.names, study.activations, study.static)
+    variants = [own, *_balanced(study, memory_limit)]
+    found: list[Option] = []
+    for done, variant in enumerate(variants):
+        for count in counts:
+            found += _options(study, variant, count, memory_limit)
+        progress(done + 1, len(variants))
+    return ranked(found)
+
+
+def ranked(options: Sequence[Option]) -> list[Option]:
+    """Best first; the program's own stages where others are hardly better."""
+    found = sorted(
+        options, key=lambda o: (not o.choice.in_order, not o.fits, round(o.step, 9), max(o.peak_bytes))
+    )
+    staying = next((o for o in found if o.assignment == "as assigned" and o.choice.in_order and o.fits), None)
+    if staying is not None and staying.step * (1 - WORTH_MOVING) <= found[0].step:
+        found.remove(staying)
+        found.insert(0, staying)
+    return found
+
+
+def with_choice(option: Option, choice: Choice, study: Study) -> Option:
+    """The option with other orders: its step and its peaks are those of these."""
+    peaks = _peaks(choice.schedule, option.activations, option.static)
+    return dataclasses.replace(
+        option,
+        choice=choice,
+        step=_step(choice, study),
+        peak_bytes=peaks,
+        fits=option.limit is None or max(peaks) <= option.limit,
+    )
+
+
+def _step(choice: Choice, study: Study) -> float:
+    return choice.makespan + max(study.once, default=0.0) + study.besides(_starts(study, choice))
+
+
+def _options(study: Study, variant: _Variant, count: int, memory_limit: float | None) -> Iterator[Option]:
+    ratio = study.stages.microbatches / count
+    stages = dataclasses.replace(variant.stages.resized(ratio), microbatches=count)
+    if count != study.stages.microbatches:
+        stages = dataclasses.replace(stages, visits=())
+    held = [a * ratio for a in variant.activations]
+    room = None
+    if memory_limit is not None and not stages.forward_only:
+        room = _room(stages, held, [max(profile) for profile in variant.static], memory_limit)
+    for choice in rank_schedules(stages, room):
+        peaks = _peaks(choice.schedule, held, variant.static)
+        yield Option(
+            variant.kind,
+            variant.names,
+            stages.mesh_of,
+            count,
+            choice,
+            _step(choice, study),
+            peaks,
+            memory_limit is None or max(peaks) <= memory_limit,
+            stages,
+            tuple(held),
+            variant.static,
+            memory_limit,
+        )
+
+
+def _starts(study: Study, choice: Choice) -> dict[str, float]:
+    """When each mesh begins its first microbatch."""
+    first, starts = choice.result.program.first, choice.result.starts
+    rows = zip(study.meshes, first, first[1:], strict=False)
+    return {mesh: starts[a] * choice.unit for mesh, a, b in rows if b > a}
+
+
+def _peaks(
+    schedule: Schedule, held: Sequence[float], static: Sequence[Profile]
+) -> tuple[float, ...]:
+    """The most bytes that a device of each mesh holds: activations, and the rest at the time."""
+    peaks = []
+    for order, stages in zip(schedule.orders, schedule.placement.stages_on, strict=True):
+        done = dict.fromkeys(stages, 0)
+        now = peak = sum(static[s][0] for s in stages)
+        taken = 0.0
+        for action in (part for step in order for part in step.parts):
+            stage = action.stage
+            if action.kind == "F" and not schedule.forward_only:
+                taken += held[stage]
+            elif action.kind in "BW":
+                whole = len(schedule.microbatches_of(stage))
+                now -= at_fraction(static[stage], done[stage], whole)
+                done[stage] += 1
+                now += at_fraction(static[stage], done[stage], whole)
+            peak = max(peak, now + taken)
+            if action.kind in "BIW":
+                part = {"B": 1.0, "I": 1.0 - WEIGHT_FRACTION, "W": WEIGHT_FRACTION}[action.kind]
+                taken -= held[stage] * part
+        peaks.append(peak)
+    return tuple(peaks)
+
+
+def _room(
+    stages: StageCosts, activations: Sequence[float], static: Sequence[float], limit: float
+) -> float | None:
+    """How many microbatches of activations fit on the mesh with the least room."""
+    rooms = []
+    for mesh in range(stages.meshes):
+        own = [s for s, m in enumerate(stages.mesh_of) if m == mesh]
+        held = sum(activations[s] for s in own)
+        if held:
+            rooms.append((limit - sum(static[s] for s in own)) / held)
+    return max(min(rooms, default=math.inf), 1e-9) if rooms else None
+
+
+def layer_cuts(study: Study) -> list[Cut]:
+    """What a cut behind each layer but the last costs, in the unit of the study, over the usual link."""
+    unit = SECONDS.get(study.unit, 1.0)
+    link = study.links.default if study.links is not None else Link()
+    mode = study.links.transfers if study.links is not None else "async"
+    cuts = []
+    for layer in study.layers[:-1]:
+        there, back = (link.seconds(b, 1 if b else 0) / unit for b in (layer.sends, layer.receives))
+        if mode == "async":  # latency leaves the link free
+            widest = max(layer.sends, layer.receives)
+            cuts.append(Cut(link=widest / link.bandwidth / unit if link.bandwidth else 0.0))
+        elif mode == "exposed":
+            cuts.append(Cut(there, back))
+        else:
+            cuts.append(Cut(there + back, there + back))
+    return cuts
+
+
+def _balanced(study: Study, memory_limit: float | None) -> Iterator[_Variant]:
+    """Stages of about equal cost, in a loop and in a V, that differ from the program's own."""
+    between = study.layer_values
+    layers, meshes = study.layers, len(study.meshes)
+    if not isinstance(between, LayerValues):
+        return
+    seen = {(study.names, study.stages.mesh_of)}
+    for chunks in range(1, min(MOST_CHUNKS, len(layers) // max(meshes, 1)) + 1):
+        placements = [Placement.loop(meshes, chunks)] + ([Placement.v(meshes)] if chunks == 2 else [])
+        for bounds in _divisions(study, meshes * chunks, memory_limit if chunks == 1 else None):
+            groups = [layers[a:b] for a, b in bounds]
+            names = tuple(tuple(layer.name for layer in group) for group in groups)
+            for placement in placements:
+                if (names, placement.mesh_of) not in seen:
+                    seen.add((names, placement.mesh_of))
+                    yield _variant(study, between, groups, names, placement)
+
+
+def _divisions(study: Study, stages: int, memory_limit: float | None) -> list[list[tuple[int, int]]]:
+    """The first and last + 1 layer of each stage: balanced, and if that may not fit balanced where it fits."""
+    costs = [layer.forward + layer.backward for layer in study.layers]
+    cuts = layer_cuts(study)
+    found = [partition_layers(costs, stages, cuts=cuts)]
+    if memory_limit is not None:
+        most = max((max(profile) for profile in study.scratch), default=0.0)
+        with contextlib.suppress(ScheduleError):  # where none fits, perhaps one does with another schedule
+            found.append(
+                partition_layers(
+                    costs,
+                    stages,
+                    max(memory_limit - most, 0.0),
+                    layer_memory=[layer.static for layer in study.layers],
+                    layer_activations=[layer.activations for layer in study.layers],
+                    cuts=cuts,
+                )
+            )
+    return [[(r.start, r.stop) for r in one.stages] for one in found]
+
+
+def _variant(
+    study: Study,
+    between: LayerValues,
+    groups: Sequence[Sequence[Layer]],
+    names: tuple[tuple[str, ...], ...],
+    placement: Placement,
+) -> _Variant:
+    stage_of = dict(enumerate(s for s, group in enumerate(groups) for _ in group))
+    mesh_of = [study.meshes[m] for m in placement.mesh_of]
+    renamed = {mesh: mesh_of[stage_of[i]] for i, mesh in enumerate(between.meshes)}
+    sent = crossings(between.values, stage_of, mesh_of, renamed)
+    backward = [sum(layer.backward for layer in group) for group in groups]
+    split = [_input_share(study.input_share, placement.mesh_of, s) for s in range(len(groups))]
+    stages = dataclasses.replace(
+        study.stages,  # its links
+        mesh_of=placement.mesh_of,
+        forward=tuple(sum(layer.forward for layer in group) for group in groups),
+        input_grad=tuple(b * s for b, s in zip(backward, split, strict=True)),
+        weight_grad=tuple(b * (1 - s) for b, s in zip(backward, split, strict=True)),
+        visits=(),
+        sends=sent.sends,
+    )
+    held = activations(between.values, stage_of, [study.stages.microbatches] * len(groups))
+    # No program of these stages was compiled: they get the scratch memory of those that were.
+    length = max((len(p) for p in (*study.scratch, *between.static)), default=1)
+    scratch = [
+        max((at_fraction(p, k, length - 1) for p in study.scratch), default=0.0) for k in range(length)
+    ]
+    static = []
+    for stage in range(len(groups)):
+        own = [between.static[i] for i, s in stage_of.items() if s == stage]
+        share = placement.mesh_of.count(placement.mesh_of[stage])
+        static.append(
+            tuple(
+                sum(at_fraction(p, k, length - 1) for p in own) + scratch[k] / share for k in range(length)
+            )
+        )
+    return _Variant("balanced", stages, names, tuple(held), tuple(static))
+
+
+def _input_share(usual: float, mesh_of: Sequence[int], stage: int) -> float:
+    """A first stage has no input gradient; one whose gradient stays on its mesh cannot be split."""
+    if stage == 0:
+        return 0.0
+    return 1.0 if mesh_of[stage] == mesh_of[stage - 1] else usual
