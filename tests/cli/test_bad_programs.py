@@ -3,39 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
+from commands import Command, runner
 
-from mpmd_trace.cli.main import main
 from mpmd_trace.cli.talk import told
 from mpmd_trace.ir.diagnostics import Diagnostic, MpmdError
 
 WRONG = Path(__file__).parent.parent / "programs" / "wrong.py"
 
 
-class Result(NamedTuple):
-    status: int
-    out: str
-    err: str
-
-
-Command = Callable[..., Result]
-
-
 @pytest.fixture
 def command(capsys: pytest.CaptureFixture[str]) -> Command:
     """Runs a command of `mpmd-trace`."""
-
-    def call(*arguments: str) -> Result:
-        with pytest.raises(SystemExit) as stop:
-            main(list(arguments))
-        captured = capsys.readouterr()
-        return Result(int(stop.value.code or 0), captured.out, captured.err)
-
-    return call
+    return runner(capsys)
 
 
 #: Program -> (a piece of the line that the error must point to, what is wrong, what to do).

@@ -5,34 +5,21 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
+from commands import Command, runner
 
 from mpmd_trace import schedules
-from mpmd_trace.cli.main import main
 
 PROGRAMS = Path(__file__).parent.parent / "programs"
 UNEVEN, TIED = str(PROGRAMS / "uneven.py"), str(PROGRAMS / "tied.py")
 
 
-class Result(NamedTuple):
-    status: int
-    out: str
-    err: str
-
-
 @pytest.fixture
-def command(capsys: pytest.CaptureFixture[str]):  # type: ignore[no-untyped-def]
+def command(capsys: pytest.CaptureFixture[str]) -> Command:
     """Runs `mpmd-trace plan`."""
-
-    def call(*arguments: str) -> Result:
-        with pytest.raises(SystemExit) as stop:
-            main(["plan", *arguments])
-        captured = capsys.readouterr()
-        return Result(int(stop.value.code or 0), captured.out, captured.err)
-
-    return call
+    return runner(capsys, "plan")
 
 
 def planned(command: Any, *arguments: str) -> dict[str, Any]:

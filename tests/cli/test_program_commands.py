@@ -4,37 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
-
-from mpmd_trace.cli.main import main
+from commands import Command, runner
 
 TINY = str(Path(__file__).parent.parent / "programs" / "tiny.py")
-
-
-class Result(NamedTuple):
-    status: int
-    out: str
-    err: str
-
-
-Command = Callable[..., Result]
 
 
 @pytest.fixture
 def command(capsys: pytest.CaptureFixture[str]) -> Command:
     """Runs a command of `mpmd-trace`."""
-
-    def call(*arguments: str) -> Result:
-        with pytest.raises(SystemExit) as stop:
-            main(list(arguments))
-        captured = capsys.readouterr()
-        return Result(int(stop.value.code or 0), captured.out, captured.err)
-
-    return call
+    return runner(capsys)
 
 
 def test_run(command: Command, tmp_path: Path) -> None:

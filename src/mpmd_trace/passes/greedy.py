@@ -244,7 +244,7 @@ class Rewriter:
         by_name: dict[str, list[tuple[Pattern, bool]]] = {}
         while self._stack:
             op, _ = self._stack.popitem()
-            if not op.has_uses and trivially_dead(op):
+            if trivially_dead(op):
                 self.erase(op)
                 self.changed = True
                 continue

@@ -13,7 +13,7 @@ from ..ir.bodies import remembered
 from ..ir.core import Op, Region, Value, make_op
 from ..ir.semantics import is_constant_like
 
-__all__ = ["PLAIN_OPS", "all_ops", "as_read", "copy_op", "is_plain", "op_names"]
+__all__ = ["PLAIN_OPS", "as_read", "copy_op", "is_plain", "op_names"]
 
 #: The ops without regions.
 _SIMPLE = """
@@ -80,21 +80,6 @@ def _is_known(case: Op) -> bool:
     """Whether the branch is known, so that canonicalisation takes it."""
     index = case.operand(0).defining_op
     return index is not None and is_constant_like(index)
-
-
-def all_ops(region: Region) -> list[Op]:
-    """Every op in the region, those around others first."""
-    found: list[Op] = []
-
-    def collect(region: Region) -> None:
-        for block in region.blocks:
-            for op in block:
-                found.append(op)
-                for nested in op.regions:
-                    collect(nested)
-
-    collect(region)
-    return found
 
 
 def as_read(region: Region) -> Region:

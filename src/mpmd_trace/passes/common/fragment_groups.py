@@ -207,10 +207,6 @@ class Groups:
             group, since = group.joined
         return turns
 
-    def users_in_order(self, value: Value) -> list[Group | Op]:
-        """The users of the value by age, newest first, each once."""
-        return list(dict.fromkeys(use.user for use in self.uses_of(value)))
-
     # Merging.
 
     def merge(

@@ -15,7 +15,7 @@ from ...ir.core import Block, Region, Value
 from ...ir.diagnostics import Diagnostics
 from ...ir.ops import FragmentOp, FuncOp, Module, make_return
 from ..equal_bodies import first_equal
-from ..plain_bodies import all_ops, op_names
+from ..plain_bodies import op_names
 from .constants_apart import can_do, with_constants_apart
 from .reduction import HIDDEN_ATTRIBUTES, NUMBER
 from .shardy import run_shardy
@@ -43,8 +43,8 @@ def has_no_shardings(module: Module, function: FuncOp) -> bool:
 
 def _mentions_shardings(body: Region) -> bool:
     def look() -> bool:
-        names = {name for op in all_ops(body) for name in (*op.attrs, *op.props)}
-        ops = op_names(body) or {op.name for op in all_ops(body)}
+        names = {name for op in body.walk() for name in (*op.attrs, *op.props)}
+        ops = op_names(body) or {op.name for op in body.walk()}
         return any("sharding" in name for name in names) or any(name.startswith("sdy.") for name in ops)
 
     return remembered(body, "mentions shardings", look)

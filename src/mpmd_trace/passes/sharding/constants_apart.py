@@ -22,7 +22,7 @@ from ...ir.bodies import remembered
 from ...ir.core import Block, Op, Region, Value
 from ...ir.semantics import trivially_dead
 from ...ir.types import TensorType
-from ..plain_bodies import PLAIN_OPS, all_ops, copy_op, is_plain, op_names
+from ..plain_bodies import PLAIN_OPS, copy_op, is_plain, op_names
 
 __all__ = ["EXPRESSIONS", "can_do", "with_constants_apart"]
 
@@ -90,7 +90,7 @@ def _is_dead(op: Op) -> bool:
 
 
 def _has_dead_ops(region: Region) -> bool:
-    return any(not op.has_uses and _is_dead(op) for op in all_ops(region))
+    return any(not op.has_uses and _is_dead(op) for op in region.walk())
 
 
 def _remove_dead_ops(region: Region) -> None:
@@ -122,7 +122,7 @@ def _shared_expressions(region: Region) -> set[Op]:
     """The constant expressions in the region; none if no use of one needs a copy of its own."""
     found: set[Op | None] = set()
     shared = False
-    for op in all_ops(region):
+    for op in list(region.walk(post_order=False)):
         if op.name in EXPRESSIONS and found.issuperset([v.defining_op for v in op.operands]):
             found.add(op)
             shared = shared or (len(op.results[0].uses) > 1 and _is_split(op))
@@ -143,7 +143,7 @@ def _split(region: Region, expressions: set[Op]) -> None:
             copies[value] = new.results[0]
         return copies[value]
 
-    before = all_ops(region)
+    before = list(region.walk(post_order=False))
     for op in before:
         if op not in expressions:
             for i, value in enumerate(op.operands):

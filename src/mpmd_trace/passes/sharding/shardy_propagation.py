@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from ...ir.bodies import fingerprint
 from ...ir.core import Block, Region
 from ...ir.diagnostics import Diagnostics
 from ...ir.ops import FragmentOp, Module
@@ -80,9 +79,6 @@ def _run_on_everything(module: Module, diagnostics: Diagnostics) -> bool:
     after = run_shardy(module, diagnostics)
     if after is None:
         return False
-    texts: dict[str, Region] = {}
-    for op in after.walk():
-        if isinstance(op, FragmentOp):
-            op.body = texts.setdefault(fingerprint(op.body), op.body)
+    share_equal_bodies(after.functions)
     module.op, module.resources = after.op, after.resources
     return True
