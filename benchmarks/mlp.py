@@ -60,15 +60,17 @@ class Case:
         return mpmd_trace.named_computation(last, name=name)(parameters[-1], x, y)
 
     def step(self, parameters: Any, x: jax.Array, y: jax.Array) -> tuple[Any, jax.Array]:
-        """Forward, backward and update, with gradients accumulated over the microbatches."""
+        """Forward, backward and update; loss and gradients go from one microbatch to the next."""
         size = self.batch // self.microbatches
-        loss = jnp.zeros(())
-        gradients = jax.tree.map(jnp.zeros_like, parameters)
+
+        def add(total: Any, parameters: Any, x: jax.Array, y: jax.Array) -> Any:
+            return jax.tree.map(jnp.add, total, jax.value_and_grad(self.loss)(parameters, x, y))
+
+        total: Any = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, parameters))
         for i in range(self.microbatches):
             part = slice(i * size, (i + 1) * size)
-            value_and_grad = mpmd_trace.call(jax.value_and_grad(self.loss), call_counter=i)
-            one, gradient = value_and_grad(parameters, x[part], y[part])
-            loss, gradients = loss + one, jax.tree.map(jnp.add, gradients, gradient)
+            total = mpmd_trace.call(add, call_counter=i)(total, parameters, x[part], y[part])
+        loss, gradients = total
         rate = 0.01 / self.microbatches
         return jax.tree.map(lambda p, g: p - rate * g, parameters, gradients), loss / self.microbatches
 
@@ -80,7 +82,11 @@ class Case:
             {f"stage{i}": (m, i) for i, m in enumerate(meshes)},
             input_mesh_assignment=(meshes, None, None),
             output_mesh_assignment=(meshes, None),
-            partitioning_options={"mpmd_infer_transfers": True, "mpmd_infer_cross_mesh_reductions": True},
+            partitioning_options={
+                "mpmd_infer_transfers": True,
+                "mpmd_infer_cross_mesh_reductions": True,
+                "mpmd_merge_forward_with_backward": True,
+            },
             pipeline_schedule=self.schedule,
         )
 

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from .ir.diagnostics import MpmdError
-from .partition import Assignment, IoSpec, NamedMeshes, Partitioned, Phases
+from .partition import OUR_OPTIONS, Assignment, IoSpec, NamedMeshes, Partitioned, Phases
 from .passes.fragment_rules import parse_merge_rule, parse_schedule_rule
 from .passes.manager import PassRun
 from .text import parse
@@ -174,8 +174,12 @@ def partition_with_cpp(
 ) -> Partitioned:
     """What the reference makes of the module; arguments as for `mpmd_trace.partition`.
 
-    Raises `MpmdError` with the reference's message, also when it aborts or takes longer than `timeout` seconds.
+    Raises `MpmdError` with the reference's message, also when it aborts or takes longer than `timeout` seconds,
+    and for options that only `mpmd_trace.partition` has.
     """
+    ours = [name for name in OUR_OPTIONS if (partitioning_options or {}).get(name)]
+    if ours:
+        raise MpmdError(f"the C++ partitioner has no option {', '.join(ours)}; use engine='python', or leave it out")
     with CppPartitioner() as cpp:
         answer = cpp.partition(
             text,

@@ -24,7 +24,7 @@ from .passes.optimize.predicates import SCHEDULES, Predicate, Sparse, find_sched
 from .passes.options import nearest
 from .text import parse
 
-__all__ = ["OPTIONS", "IoSpec", "Partitioned", "Phases", "partition", "read_module"]
+__all__ = ["OPTIONS", "OUR_OPTIONS", "IoSpec", "Partitioned", "Phases", "partition", "read_module"]
 
 Phases = Literal["import", "optimize", "all"]
 NamedMeshes = Sequence[tuple[str, Sequence[tuple[str, int]]]]
@@ -65,7 +65,14 @@ OPTIONS: dict[str, tuple[bool | str, str]] = {
         False,
         "refuse programs in which a value moves to an earlier mesh in a forward pass",
     ),
+    "mpmd_merge_forward_with_backward": (
+        False,
+        "one program for a forward and the backward that follows it on its mesh, as on the last one of 1F1B "
+        "(the C++ partitioner has the pass, but no such option)",
+    ),
 }
+#: Those that change the program and that the reference's driver does not know.
+OUR_OPTIONS = ("mpmd_merge_forward_with_backward",)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -265,6 +272,7 @@ def phase_passes(
             absorb_on_entry_point=options["mpmd_absorb_inferred_fragments_on_entry_point_function"],
             apply_fragment_remat=options["mpmd_fragment_remat"],
             merge_remat_fragments=options["mpmd_merge_remat_fragments"],
+            merge_forward_with_backward=options["mpmd_merge_forward_with_backward"],
         ).passes()
     )
     if phases == "optimize":

@@ -12,7 +12,7 @@ from .ir.diagnostics import MpmdError
 from .ir.ops import FragmentOp, Module, TransferOp
 from .ir.shardings import byte_size, mesh_symbols
 from .ir.types import MeshTensorType
-from .schedules import TRANSFERS, Action, Transfers
+from .schedules import TRANSFERS, Action, Step, Transfers, backward, forward, fused
 
 __all__ = [
     "Crossings",
@@ -22,6 +22,7 @@ __all__ = [
     "Value",
     "crossings",
     "fragment_action",
+    "fragment_step",
     "values_of_module",
 ]
 
@@ -200,6 +201,17 @@ def fragment_action(op: FragmentOp, mesh: int) -> Action:
         return Action(stage, "F", counter)
     part = split_type(op)
     return Action(stage, "B" if part is None else "I" if part == "kKeepTransferred" else "W", counter)
+
+
+def fragment_step(op: FragmentOp, mesh: int) -> Step:
+    """As `fragment_action`, but a forward merged with its backward is a block of both."""
+    from .passes.fragment_info import call_counter, has_remat, transpose_counts
+
+    counter = call_counter(op)
+    if counter is None or set(transpose_counts(op)) != {0, 1} or has_remat(op):
+        return fragment_action(op, mesh)
+    stage = op.stage if op.stage is not None else mesh
+    return fused(forward(stage, counter), backward(stage, counter))
 
 
 def values_of_module(module: Module) -> list[Value]:

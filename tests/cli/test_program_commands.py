@@ -37,6 +37,20 @@ def test_run(command: Command, tmp_path: Path) -> None:
     assert json.loads(again.out)["steps"] == 2, "a folder of ours is replaced"
 
 
+@pytest.mark.parametrize("action", ["run", "plan"])
+def test_a_forward_merged_with_its_backward(command: Command, action: str, tmp_path: Path) -> None:
+    """`run` draws the two as one block; `plan` looks at them apart, as every schedule needs to."""
+    more = ("--out", str(tmp_path / "out")) if action == "run" else ()
+    found = json.loads(command(action, f"{TINY}:merged", *more, "--json").out)
+    if action == "run":
+        assert found["fragments"] == 6, "two forwards, two backwards, and two blocks of both"
+        assert found["loss_error"] < 1e-5
+        assert "OVERLAP" in (tmp_path / "out" / "timeline.svg").read_text()
+    else:
+        second = found["stages"][1]
+        assert second["forward"] > 0 and second["input_grad"] > 0 and second["weight_grad"] > 0
+
+
 def test_dump_and_diff(command: Command, tmp_path: Path) -> None:
     out = tmp_path / "dump"
     result = command("dump", TINY, "--out", str(out), "--json")

@@ -67,6 +67,10 @@ def unknown_name() -> mpmd_trace.Program:
     return program(names={"first": "m0", "second": "m1", "third": "m1"})
 
 
+def merged() -> mpmd_trace.Program:
+    return program(mpmd_merge_forward_with_backward=True)
+
+
 def no_transfers() -> mpmd_trace.Program:
     def sums(ws: list[jax.Array], x: jax.Array) -> Any:
         a = named_computation(layer, name="first")(ws[0], x)

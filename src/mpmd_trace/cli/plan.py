@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from .talk import data, progress, say
 
 if TYPE_CHECKING:
     from ..ir.ops import Module
+    from ..program import Program
     from ..report.plan_options import Option
     from ..report.planning import Study
     from ..stages import Lowered
@@ -59,7 +61,7 @@ def plan_program(
             raise MpmdError(f"--{what} is {value:g}; it must be above 0")
     if latency_us is not None and not latency_us >= 0:
         raise MpmdError(f"--latency-us is {latency_us:g}; it must be 0 or more")
-    program = load_program(file, settings)
+    program = _phases_apart(load_program(file, settings))
     links = _links(latency_us, link_gbytes, single_links, transfers, program.config.topology)
     timed = measure or tflops is not None or gbytes is not None
     if links is not None and not timed:
@@ -154,6 +156,13 @@ def plan_program(
         )
     elif found.links is None:
         say("transfers cost nothing; --latency-us and --link-gbytes say what they take")
+
+
+def _phases_apart(program: Program) -> Program:
+    """The program without the option that merges forwards with backwards, since each has its own cost."""
+    options = {**program.config.partitioning_options, "mpmd_merge_forward_with_backward": False}
+    config = dataclasses.replace(program.config, partitioning_options=options)
+    return dataclasses.replace(program, config=config)
 
 
 def _now(options: Sequence[Option], study: Study, lowered: Lowered) -> Option | None:

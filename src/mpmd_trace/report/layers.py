@@ -61,6 +61,7 @@ def values_of_layers(lowered: Lowered, traced: Module, names: Sequence[str]) -> 
         "mpmd_infer_transfers": True,
         "mpmd_pipeline_schedule": "GPipe",
         "mpmd_split_bwd_fragments": False,
+        "mpmd_merge_forward_with_backward": False,
     }
     actions = FragmentActions()
     plan = make_plan(partition(traced, **arguments, hooks=[actions]).module)

@@ -111,7 +111,7 @@ def other_bytes(
     for at, mesh, amount in used:
         run = plan.instructions[at] if at >= 0 else None
         if isinstance(run, Run):
-            if known[at][1].kind in "BW":
+            if known[at].kind in "BW":
                 held[mesh].append(0.0)
                 scratch[mesh].append(0.0)
             scratch[mesh][-1] = max(scratch[mesh][-1], (temporary or {}).get(run.program, 0))

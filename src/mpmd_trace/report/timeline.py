@@ -10,8 +10,8 @@ from ..backend.plan import Plan, Run, Transfer
 from ..backend.timeline import Timeline as Measured
 from ..ir.ops import FragmentOp, Module
 from ..passes.manager import PassRun
-from ..schedules import Action, Event, Timeline
-from ..transfers import fragment_action
+from ..schedules import Action, Event, Step, Timeline
+from ..transfers import fragment_step
 
 __all__ = ["FragmentActions", "actions_by_place", "measured_timeline", "planned_timeline", "run_actions"]
 
@@ -20,11 +20,11 @@ __all__ = ["FragmentActions", "actions_by_place", "measured_timeline", "planned_
 class FragmentActions:
     """A pass hook that remembers what each fragment is: the exported program no longer says it.
 
-    `of_mesh[name]` lists, in order, the action of every fragment of the mesh; `O` for what belongs to no
+    `of_mesh[name]` lists, in order, the step of every fragment of the mesh; `O` for what belongs to no
     microbatch (accumulation, optimiser).
     """
 
-    of_mesh: dict[str, list[Action]] = dataclasses.field(default_factory=dict)
+    of_mesh: dict[str, list[Step]] = dataclasses.field(default_factory=dict)
 
     def __call__(self, run: PassRun, module: Module) -> None:
         main = module.lookup("main")
@@ -36,14 +36,14 @@ class FragmentActions:
         stages = {name: i for i, name in enumerate(main.topology.meshes)}
         self.of_mesh = {name: [] for name in stages}
         for op in fragments:
-            self.of_mesh[op.mesh].append(fragment_action(op, stages[op.mesh]))
+            self.of_mesh[op.mesh].append(fragment_step(op, stages[op.mesh]))
 
 
-def actions_by_place(plan: Plan, actions: FragmentActions) -> dict[int, tuple[int, Action]]:
-    """Mesh number and action of each run, by its place among the instructions."""
+def steps_by_place(plan: Plan, actions: FragmentActions) -> dict[int, tuple[int, Step]]:
+    """Mesh number and step of each run, by its place among the instructions."""
     meshes = {name: i for i, name in enumerate(plan.meshes)}
     waiting = {name: iter(found) for name, found in actions.of_mesh.items()}
-    result: dict[int, tuple[int, Action]] = {}
+    result: dict[int, tuple[int, Step]] = {}
     for at, instruction in enumerate(plan.instructions):
         if isinstance(instruction, Run):
             mesh = meshes[instruction.mesh]
@@ -51,10 +51,19 @@ def actions_by_place(plan: Plan, actions: FragmentActions) -> dict[int, tuple[in
     return result
 
 
+def actions_by_place(plan: Plan, actions: FragmentActions) -> dict[int, Action]:
+    """The action of each run, by its place among the instructions, in a plan where none is a block of several."""
+    found = {}
+    for at, (_, step) in steps_by_place(plan, actions).items():
+        assert isinstance(step, Action), "planning keeps forwards and backwards apart"
+        found[at] = step
+    return found
+
+
 def run_actions(plan: Plan, actions: FragmentActions) -> list[tuple[Run, Action]]:
-    """Every run of the plan with the action that it is."""
+    """Every run of such a plan with the action that it is."""
     found = []
-    for at, (_, action) in actions_by_place(plan, actions).items():
+    for at, action in actions_by_place(plan, actions).items():
         run = plan.instructions[at]
         assert isinstance(run, Run)
         found.append((run, action))
@@ -68,7 +77,7 @@ def _moving(plan: Plan) -> list[tuple[int, Run | Transfer]]:
 
 def measured_timeline(plan: Plan, actions: FragmentActions, measured: Measured) -> Timeline:
     """The measured step, in milliseconds."""
-    known = actions_by_place(plan, actions)
+    known = steps_by_place(plan, actions)
     places = [at for at, _ in _moving(plan)]
     events = []
     for entry in measured.entries:
@@ -87,7 +96,7 @@ def planned_timeline(
     takes the shortest time it was measured to take (one unit where nothing was measured); transfers take
     none.
     """
-    known = actions_by_place(plan, actions)
+    known = steps_by_place(plan, actions)
     costs: dict[int, list[float]] = {}
     for one in measured:
         for entry in one.entries:
@@ -104,8 +113,8 @@ def planned_timeline(
             start = max(start, free[instruction.mesh])
             end = start + time_of.get(instruction.program, 1.0)
             free[instruction.mesh] = end
-            mesh, action = known[at]
-            events.append(Event(mesh, action, start, end))
+            mesh, step = known[at]
+            events.append(Event(mesh, step, start, end))
         for slot in instruction.outputs:
             ready[slot] = end
     return Timeline.from_events("planned", events, " ms" if costs else "")

@@ -1,0 +1,59 @@
+"""`mpmd_merge_forward_with_backward`: on the last mesh of 1F1B, one program for each microbatch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import pytest
+from pipelines import accumulate, assert_same, batch, config, weights
+
+import mpmd_trace
+from mpmd_trace import MpmdError
+from mpmd_trace.cpp_engine import partition_with_cpp
+from mpmd_trace.report.timeline import FragmentActions, measured_timeline, planned_timeline
+
+MICROBATCHES = 4
+NAMES = {"f0": "m0", "f1": "m1"}
+
+
+def compiled(merge: bool, schedule: str = "1F1B") -> tuple[mpmd_trace.Compiled, FragmentActions, Any]:
+    ws, xs = weights(), batch(MICROBATCHES)
+    options = {"mpmd_merge_forward_with_backward": merge}
+    settings = config(NAMES, pipeline_schedule=schedule, partitioning_options=options)
+    actions = FragmentActions()
+    found = mpmd_trace.jit(accumulate, settings).lower(ws, xs, hooks=[actions]).compile()
+    assert_same(found(ws, xs), jax.jit(accumulate)(ws, xs))
+    return found, actions, found.program.measure(*jax.tree.leaves(found.place(ws, xs)[0]))[1]
+
+
+def test_the_last_mesh_runs_both_as_one() -> None:
+    apart, _, _ = compiled(False)
+    merged, actions, measured = compiled(True)
+    rows = {mesh: [str(s) for s in steps] for mesh, steps in actions.of_mesh.items()}
+    assert rows["m1"] == [f"(1F{i};1B{i})OVERLAP_F_B" for i in range(MICROBATCHES)]
+    assert rows["m0"] == ["0F0", "0F1", "0B0", "0F2", "0B1", "0F3", "0B2", "0B3"]
+    before, after = apart.program.plan, merged.program.plan
+    assert len(after.runs) == len(before.runs) - MICROBATCHES
+    assert len(after.transfers) == len(before.transfers)
+    # What a forward of the last mesh leaves for its backward is no value of the plan any more.
+    assert len(after.slots) <= len(before.slots) - MICROBATCHES
+    for timeline in (planned_timeline(after, actions), measured_timeline(after, actions, measured)):
+        assert [str(e.step) for e in timeline.rows[1]] == rows["m1"]
+
+
+def test_gpipe_has_no_such_neighbours() -> None:
+    """All forwards come first, then the backward of the first microbatch."""
+    _, actions, _ = compiled(True, "GPipe")
+    assert [str(s) for s in actions.of_mesh["m1"]] == ["1F0", "1F1", "1F2", "1F3", "1B0", "1B1", "1B2", "1B3"]
+
+
+def test_the_cpp_engine_has_no_such_option() -> None:
+    with pytest.raises(MpmdError) as caught:
+        partition_with_cpp(
+            "", "f", [], {}, [], [], partitioning_options={"mpmd_merge_forward_with_backward": True}
+        )
+    assert str(caught.value) == (
+        "error: the C++ partitioner has no option mpmd_merge_forward_with_backward; use engine='python', or leave "
+        "it out"
+    )
