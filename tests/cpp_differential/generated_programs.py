@@ -46,7 +46,7 @@ HONOURED = (
     "mpmd_split_bwd_fragments",
     "mpmd_assume_homogeneous_devices",
 )
-#: Those that it ignores.
+#: Those that it ignores, or does not have.
 IGNORED = (
     "mpmd_merge_remat_fragments",
     "mpmd_absorb_inferred_fragments_on_entry_point_function",
@@ -54,6 +54,7 @@ IGNORED = (
     "mpmd_apply_merge_transfers_pass",
     "mpmd_merge_inferred_after_scheduling",
     "mpmd_fail_on_backward_deps",
+    "mpmd_merge_forward_with_backward",
 )
 
 
