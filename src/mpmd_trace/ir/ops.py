@@ -22,7 +22,7 @@ from .attributes import (
     TypeAttr,
     UserOriginAttr,
 )
-from .core import Block, Op, Region, Value, make_op, make_unary, op_class
+from .core import Block, Op, Region, Use, Value, make_op, make_unary, op_class
 from .location import UNKNOWN, Location
 from .types import FunctionType, MeshTensorType, TensorType, Type, function_type
 
@@ -461,11 +461,16 @@ def make_transfer(value: Value, target: Type, *, loc: Location | None = None) ->
 
 
 def make_assign(
-    value: Value, mesh_type: MeshTensorType, label: str | None = None, *, loc: Location | None = None
+    value: Value,
+    mesh_type: MeshTensorType,
+    label: str | None = None,
+    *,
+    loc: Location | None = None,
+    use: Use | None = None,
 ) -> AssignOp:
-    """A detached assign of the local tensor `value`."""
+    """A detached assign of the local tensor `value`, with that use of it if one is given."""
     props: dict[str, Attribute] = {} if label is None else {"origin": StringAttr.get(label)}
-    return make_unary(AssignOp, value, mesh_type, props, loc or value.location)
+    return make_unary(AssignOp, value, mesh_type, props, loc or value.location, use)
 
 
 def make_unassign(value: Value, label: str | None = None, *, loc: Location | None = None) -> UnassignOp:

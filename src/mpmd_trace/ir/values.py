@@ -114,6 +114,17 @@ class Value:
             other._first = use
             use = following
 
+    def reverse_uses(self) -> None:
+        """Turn the use list round, as replacing the value by another one would."""
+        use, self._first = self._first, None
+        last = None
+        while use is not None:
+            following = use.next
+            use.prev, use.next = following, last
+            last = use
+            use = following
+        self._first = last
+
     def replace_uses_if(self, other: Value, accept: Callable[[Use], bool]) -> None:
         """Redirect the uses that `accept`, visited newest first."""
         for use in self.uses:

@@ -12,7 +12,7 @@ import heapq
 from collections.abc import Iterable, Sequence
 
 from ..ir.bodies import free_values
-from ..ir.core import Block, Op
+from ..ir.core import Block, Op, OpResult
 
 __all__ = ["Join", "apply_order", "block_dependencies", "ranked_order", "scan_order", "sort_block"]
 
@@ -31,19 +31,18 @@ def block_dependencies(ops: Sequence[Op]) -> list[list[int]]:
     """For each op the indices of the ops (of the same list) that it uses, also from inside its regions."""
     index = {op: i for i, op in enumerate(ops)}
     found: list[list[int]] = []
-    for i, op in enumerate(ops):
-        preds: dict[int, None] = {}
-        values = op.operands
-        if op.regions:
-            values += free_values(op)
-        for value in values:
-            producer = value.defining_op
-            if producer is None:
-                continue
-            j = index.get(producer)
-            if j is not None and j != i:
-                preds[j] = None
-        found.append(list(preds))
+    for op in ops:
+        # Producers first, then their numbers: a fragment has many operands, but they come from few ops.
+        producers = {
+            use.value.op: None for use in op._operands if use.value.__class__ is OpResult
+        }
+        for region in op.regions:
+            if not region.frozen:
+                for value in free_values(op):
+                    if isinstance(value, OpResult):
+                        producers[value.op] = None
+                break
+        found.append([index[one] for one in producers if one in index and one is not op])
     return found
 
 
@@ -96,7 +95,7 @@ def scan_order(
                 ready.append(s)
     if taken < total:
         return None
-    return sorted(range(n), key=lambda i: (scan[i], i))
+    return sorted(range(n), key=scan.__getitem__)  # stable: within a scan they keep their order
 
 
 def ranked_order(preds: Sequence[Sequence[int]], rank: Sequence[int]) -> list[int]:
@@ -156,9 +155,12 @@ def sort_block(block: Block) -> bool:
 
 def apply_order(block: Block, ops: Sequence[Op]) -> bool:
     """Put the ops (all but the terminator) into this order.  Says whether something moved."""
-    if all(a is b for a, b in zip(block, ops, strict=False)):
+    op = block.first
+    for wanted in ops:
+        if op is not wanted:
+            break
+        op = op.next_op
+    else:
         return False
-    terminator = block.terminator
-    for op in ops:
-        op.move_before(terminator)
+    block.reorder([*ops, block.terminator])
     return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...ir.attributes import ArrayAttr, DictAttr
-from ...ir.bodies import region_dce, remembered
+from ...ir.bodies import dce, region_dce, remembered
 from ...ir.core import Region, Value, make_op
 from ...ir.ops import FragmentOp, TransferOp
 from ...ir.types import Type
@@ -36,14 +36,14 @@ def prune(body: Region, keep_results: Sequence[bool]) -> tuple[Region, tuple[boo
     keep = tuple(keep_results)
 
     def make() -> tuple[Region, tuple[bool, ...]]:
+        gone = [i for i, kept in enumerate(keep) if not kept]
+        if not gone and dce(body) is body and all(a.has_uses for a in body.block.args):
+            return body, (True,) * len(body.block.args)
         copy = body.clone()
         block = copy.block
-        gone = [i for i, kept in enumerate(keep) if not kept]
         block.terminator.erase_operands(gone)
-        changed = region_dce(copy)
+        region_dce(copy)
         used = tuple(a.has_uses for a in block.args)
-        if not gone and not changed and all(used):
-            return body, used
         block.erase_args([i for i, u in enumerate(used) if not u])
         return copy.freeze(), used
 

@@ -6,7 +6,7 @@ import dataclasses
 from typing import ClassVar
 
 from ...ir.attributes import Attribute
-from ...ir.core import Op, Value
+from ...ir.core import Op, Value, copied
 from ...ir.diagnostics import Diagnostics, Note
 from ...ir.ops import CallOp, ForOp, FragmentCallOp, FragmentOp, FuncOp, Module
 from ..base import Pass
@@ -39,14 +39,19 @@ class CallInline(Pass):
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
         functions = {f.sym_name: f for f in module.functions}
         calls = [
-            op for f in module.functions for op in function_ops(f) if isinstance(op, CallOp)
+            (f, op) for f in module.functions for op in function_ops(f) if isinstance(op, CallOp)
         ]
-        for call in calls:
+        for _, call in calls:
             self._check(call, functions.get(call.callee), diagnostics)
         if diagnostics.failed:
             return False
-        for call in calls:
-            _inline(call, functions[call.callee])
+        copiers: dict[str, _Copier] = {}
+        for caller, call in calls:
+            copier = copiers.get(call.callee)
+            if copier is None:
+                copier = copiers[call.callee] = _Copier(functions[call.callee])
+            copier.inline(call)
+            copiers.pop(caller.sym_name, None)  # it has changed
         return bool(calls)
 
     def _check(self, call: CallOp, callee: FuncOp | None, diagnostics: Diagnostics) -> None:
@@ -78,23 +83,53 @@ class CallInline(Pass):
         diagnostics.fail()
 
 
-def _inline(call: CallOp, callee: FuncOp) -> None:
-    block = call.block
-    assert block is not None
-    mapping: dict[Value, Value] = dict(zip(callee.body.args, call.operands, strict=True))
-    attrs = {k: v for k, v in {**call.props, **call.attrs}.items() if k != "callee"}
-    terminator = callee.body.terminator
-    anchor: Op = call
-    for op in callee.body:
-        if op is terminator:
-            break
-        copy = op.clone(mapping)
-        if attrs:
-            _annotate(copy, attrs)
-        block.insert_after(anchor, copy)
-        anchor = copy
-    call.replace_all_uses_with([mapping.get(v, v) for v in terminator.operands])
-    call.erase()
+class _Copier:
+    """Copies the body of a callee; which operand is which value is looked up once, not for each call."""
+
+    def __init__(self, callee: FuncOp) -> None:
+        self.callee = callee
+        number: dict[Value, int] = {arg: i for i, arg in enumerate(callee.body.args)}
+        #: Each op with the numbers of its operands: arguments come first, then the results of each op.
+        self.steps: list[tuple[Op, list[int]]] = []
+        #: Whether there are only leaf ops, and ops that share their bodies.
+        self.flat = True
+        for op in callee.body:
+            operands = [number.get(use.value, -1) for use in op._operands]
+            self.steps.append((op, operands))
+            for result in op.results:
+                number[result] = len(number)
+            if op.successors or -1 in operands or not all(region.frozen for region in op.regions):
+                self.flat = False
+
+    def inline(self, call: CallOp) -> None:
+        """Replace the call."""
+        attrs = {k: v for k, v in {**call.props, **call.attrs}.items() if k != "callee"}
+        copies, returned = self._copies(call, attrs) if self.flat else self._clones(call, attrs)
+        assert call.block is not None
+        call.block.insert_all_before(call, copies)
+        call.replace_all_uses_with(returned)
+        call.erase()
+
+    def _copies(self, call: CallOp, attrs: dict[str, Attribute]) -> tuple[list[Op], list[Value]]:
+        values = call.operands
+        copies: list[Op] = []
+        for op, operands in self.steps[:-1]:
+            copy = copied(op, [values[number] for number in operands])
+            values += copy.results
+            if attrs:
+                _annotate(copy, attrs)
+            copies.append(copy)
+        return copies, [values[number] for number in self.steps[-1][1]]
+
+    def _clones(self, call: CallOp, attrs: dict[str, Attribute]) -> tuple[list[Op], list[Value]]:
+        """As `_copies`, also for ops with regions of their own."""
+        mapping: dict[Value, Value] = dict(zip(self.callee.args, call.operands, strict=True))
+        copies: list[Op] = []
+        for op, _ in self.steps[:-1]:
+            copies.append(op.clone(mapping))
+            if attrs:
+                _annotate(copies[-1], attrs)
+        return copies, [mapping.get(v, v) for v in self.callee.returned]
 
 
 def _annotate(op: Op, attrs: dict[str, Attribute]) -> None:

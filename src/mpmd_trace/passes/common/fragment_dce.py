@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
+from ...ir.core import Region
 from ...ir.diagnostics import Diagnostics
 from ...ir.ops import FragmentOp, FuncOp, Module, TransferOp
 from ..base import FunctionPass
@@ -36,17 +37,24 @@ class FragmentDce(FunctionPass):
         self, function: FuncOp, module: Module, diagnostics: Diagnostics
     ) -> bool:
         changed = False
+        clean: set[Region] = set()  # bodies of which nothing goes while all results are used
         for op in function_ops(function, reverse=True):  # users before producers
             if isinstance(op, FragmentOp):
-                changed = _clean(op) or changed
+                keep = [result._first is not None for result in op.results]
+                body = op.body
+                if body in clean and False not in keep:
+                    continue
+                if _clean(op, keep):
+                    changed = True
+                elif keep:
+                    clean.add(body)
             elif isinstance(op, TransferOp) and not op.results[0].has_uses:
                 op.erase()
                 changed = True
         return changed
 
 
-def _clean(fragment: FragmentOp) -> bool:
-    keep = [r.has_uses for r in fragment.results]
+def _clean(fragment: FragmentOp, keep: list[bool]) -> bool:
     body, used = prune(fragment.body, keep)
     changed = body is not fragment.body
     if not all(keep):

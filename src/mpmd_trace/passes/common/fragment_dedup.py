@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from ...ir.core import Value
+from ...ir.bodies import remembered
+from ...ir.core import Region, Value
 from ...ir.diagnostics import Diagnostics
 from ...ir.ops import FragmentOp, FuncOp, Module
 from ...ir.types import Type
@@ -39,8 +40,16 @@ class FragmentDedup(FunctionPass):
     ) -> bool:
         changed = False
         for fragment in function_fragments(function):
-            changed = _dedup(fragment) or changed
+            values = [use.value for use in fragment._operands]
+            repeats = len(set(values)) < len(values) or _returns_twice(fragment.body)
+            if repeats and _dedup(fragment):
+                changed = True
         return changed
+
+
+def _returns_twice(body: Region) -> bool:
+    """Whether the body returns one value several times."""
+    return remembered(body, "returns_twice", lambda: len(set(body.returned)) < len(body.returned))
 
 
 def _dedup(fragment: FragmentOp) -> bool:

@@ -75,7 +75,7 @@ class Group:
     def own(self) -> list[Slot]:
         """The operands of the fragment that it began with."""
         if self._own is None:
-            self._own = [Slot(value, i) for i, value in enumerate(self.first.operands)]
+            self._own = [Slot(use.value, use.index) for use in self.first._operands]
         return self._own
 
     @property
@@ -104,19 +104,19 @@ class Group:
         return self.stamps[-1] if self.stamps else 0
 
     @property
-    def slots(self) -> Iterator[Slot]:
-        """The operands of the merged fragment, control operands last."""
-        yield from self.data
-        yield from self.controls
+    def slots(self) -> list[Slot]:
+        """The operands of the merged fragment, control operands last (a fresh list)."""
+        return [*self.data, *self.controls]
 
     @property
-    def operands(self) -> Iterator[Value]:
-        """What the merged fragment needs, control operands last."""
-        for slot in self.slots:
-            yield slot.value
+    def operands(self) -> list[Value]:
+        """What the merged fragment needs, control operands last (a fresh list)."""
+        if self._data is None:
+            return self.first.operands
+        return [slot.value for slot in self.slots]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(slots=True)  # not frozen: that would make it several times slower to create
 class GroupUse:
     """A use of a value by the fragment of a group, or by another op (then `slot` is None)."""
 
@@ -154,9 +154,13 @@ class Groups:
     def users(self, group: Group) -> dict[Op | Group, None]:
         """The groups and other ops that use a result of the group, in no order."""
         found: dict[Op | Group, None] = {}
+        group_of = self._group
         for value in group.results:
-            for use in self.outside_uses(group, value):
-                found[self._group.get(use.owner, use.owner)] = None
+            use = value._first
+            while use is not None:
+                found[group_of.get(use.owner, use.owner)] = None
+                use = use.next
+        found.pop(group, None)
         return found
 
     def slot_of(self, use: Use) -> Slot:
@@ -301,53 +305,69 @@ class Groups:
         """Replace the members of every group by one fragment.  Says whether there was anything to do."""
         groups = [group for group in dict.fromkeys(self._group.values()) if group.stamps]
         merged = [group for group in groups if enclosing_function(group.anchor)]  # not in an erased loop
-        values = dict.fromkeys(v for g in merged for vs in (g.operands, g.results) for v in vs)
-        orders = [(v, uses) for v in values if len(uses := self.uses_of(v)) > 1]
+        if not merged:
+            return False
+        # Only the use lists of results are turned around.  Those of other operands get the new uses in front, in
+        # the order in which fragments and operands are made here, which is their order in `uses_of`.
+        results = (value for group in merged for value in group.results if not _used_once(value))
+        orders = [(value, self.uses_of(value)) for value in results]
+        wanted = {use.slot for _, uses in orders for use in uses if use.slot is not None}
         for group in sorted(merged, key=lambda group: group.stamp):
-            self._build(group)
+            self._build(group, wanted)
         for value, uses in orders:
             value = self._built.get(value, value)
             order = [use.use if use.slot is None else self._new_uses.get(use.slot, use.use) for use in uses]
             if order != value.uses:
                 for one in reversed(order):
                     one.set(value)
-        return bool(merged)
+        return True
 
-    def _build(self, group: Group) -> None:
-        data = list(group.data)
-        position = {slot: i for i, slot in enumerate(data)}
+    def _build(self, group: Group, wanted: set[Slot]) -> None:
+        slots = group.slots
+        position = {slot: i for i, slot in enumerate(slots)}
         inside: dict[Value, int] = {}
         sources: list[tuple[int, ...]] = []
         for member in group.members:
             row: list[int] = []
             args = self._first[member].own[: len(member.body.block.args)]
-            for value, slot in zip(member.operands, args, strict=False):
-                made = inside.get(value)
-                row.append(-1 - made if made is not None else position[slot.final()])
+            for use, slot in zip(member._operands, args, strict=False):
+                made = inside.get(use.value)
+                if made is not None:
+                    row.append(-1 - made)
+                else:
+                    row.append(position[slot if slot.same is None else slot.final()])
             sources.append(tuple(row))
             for result in member.results:
                 inside[result] = len(inside)
-        returned = tuple(inside[value] for value in group.results)
-        label = group.label
+        returned = tuple([inside[value] for value in group.results])
+        label, built = group.label, self._built
         fragment = make_op(
             "mpmd.fragment",
-            [self._built.get(v, v) for v in group.operands],
+            [built.get(slot.value, slot.value) for slot in slots] if built else [s.value for s in slots],
             [value.type for value in group.results],
             props=label.props,
             attrs=label.attrs,
             regions=[merged_body([member.body for member in group.members], sources, returned)],
             loc=label.loc,
         )
-        self._new_uses.update(zip(group.slots, fragment.operand_uses, strict=True))
+        if wanted:
+            for slot, use in zip(slots, fragment._operands, strict=True):
+                if slot in wanted:
+                    self._new_uses[slot] = use
         assert group.anchor.block is not None
         group.anchor.block.insert_before(group.anchor, fragment)
         for new, value in zip(fragment.results, group.results, strict=True):
-            self._built[value] = new
+            built[value] = new
             value.replace_all_uses_with(new)
         for member in reversed(group.members):
             member.erase()
         assert isinstance(fragment, FragmentOp)
         cover_transferred_results(fragment)
+
+
+def _used_once(value: Value) -> bool:
+    first = value._first
+    return first is None or first.next is None
 
 
 def _merged_label(producer: FragmentOp, consumer: FragmentOp) -> FragmentOp:

@@ -24,10 +24,6 @@ class Slot:
         self.same: Slot | None = None
         self.inside = False
 
-    @property
-    def gone(self) -> bool:
-        return self.inside or self.same is not None
-
     def final(self) -> Slot:
         """The slot that stands for this one now."""
         slot = self
@@ -49,16 +45,15 @@ class GroupOperands:
         self._first = 0
         #: How many slots there are.
         self.live = len(slots)
-        self._by_value: dict[Value, Slot] = {}
-        for slot in slots:
-            self._by_value.setdefault(slot.value, slot)
+        #: The first slot of each value.
+        self._by_value: dict[Value, Slot] = {slot.value: slot for slot in slots}
         #: Whether a value has several slots.
         self._repeated = len(self._by_value) < len(slots)
+        if self._repeated:
+            self._by_value = {slot.value: slot for slot in reversed(slots)}
 
     def __iter__(self) -> Iterator[Slot]:
-        for slot in self._slots:
-            if not slot.gone:
-                yield slot
+        return iter([slot for slot in self._slots if not slot.inside and slot.same is None])
 
     @property
     def end(self) -> int:

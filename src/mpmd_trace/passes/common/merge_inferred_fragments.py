@@ -44,7 +44,23 @@ class MergeInferredFragments(FunctionPass):
                 f"{self.name}: merge-any-consumer and merge-sideways cannot be used together; run the pass "
                 f"once with each",
             )
-        return merge_neighbours(function, _allowed, mode)
+        return merge_neighbours(function, _allowed, mode, _Inferred())
+
+
+class _Inferred:
+    """Every allowed pair has an inferred fragment: a user fragment needs one on its mesh."""
+
+    def __init__(self) -> None:
+        self.on_mesh: dict[str, int] = {}
+
+    def note(self, fragment: FragmentOp, change: int) -> None:
+        if not fragment.is_user:
+            self.on_mesh[fragment.mesh] = self.on_mesh.get(fragment.mesh, 0) + change
+
+    def possible(self, producer: FragmentOp) -> bool:
+        if not self.on_mesh:
+            return False
+        return not producer.is_user or self.on_mesh.get(producer.mesh, 0) > 0
 
 
 def _allowed(producer: FragmentOp, consumer: FragmentOp, is_next: bool) -> bool:

@@ -6,8 +6,9 @@ moved; unused pure fragments are erased on the way.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Literal
+import functools
+from collections.abc import Callable, Iterable
+from typing import Literal, Protocol
 
 from ...ir.core import Op
 from ...ir.diagnostics import Diagnostic, MpmdError, describe
@@ -17,7 +18,7 @@ from ..fragment_info import describe_fragment
 from ..greedy import walk_mutable
 from .fragment_groups import Group, Groups
 
-__all__ = ["Mode", "merge_neighbours"]
+__all__ = ["Mode", "Prospects", "merge_neighbours"]
 
 #: closest: the first fragment that uses the producer, if allowed; any: the first allowed one; sideways: the
 #: next fragment on the mesh, whether it uses the producer or not.
@@ -26,9 +27,23 @@ Mode = Literal["closest", "any", "sideways"]
 Allowed = Callable[[FragmentOp, FragmentOp, bool], bool]
 
 
-def merge_neighbours(function: FuncOp, allowed: Allowed, mode: Mode = "closest") -> bool:
+class Prospects(Protocol):
+    """What a pass can say about a fragment alone, so that most are passed over without a look at their users."""
+
+    def note(self, fragment: FragmentOp, change: int) -> None:
+        """A fragment like this one is there (`change` is 1), or no longer (-1)."""
+        raise NotImplementedError
+
+    def possible(self, producer: FragmentOp) -> bool:
+        """False when no pair of the producer and a fragment that was noted is allowed, nor will be after merges."""
+        raise NotImplementedError
+
+
+def merge_neighbours(
+    function: FuncOp, allowed: Allowed, mode: Mode = "closest", prospects: Prospects | None = None
+) -> bool:
     """Merge the fragments of `function` with their neighbours.  Says whether anything changed."""
-    return _Merger(function, allowed, mode).run()
+    return _Merger(function, allowed, mode, prospects).run()
 
 
 class _Line:
@@ -56,29 +71,62 @@ class _Line:
 
 
 class _Merger:
-    def __init__(self, function: FuncOp, allowed: Allowed, mode: Mode) -> None:
+    def __init__(
+        self, function: FuncOp, allowed: Allowed, mode: Mode, prospects: Prospects | None
+    ) -> None:
         self.function = function
         self.allowed = allowed
         self.mode: Mode = mode
-        self.order: dict[Op, int] = {op: i for i, op in enumerate(function.body)}
+        self.prospects = prospects
         self.groups = Groups()
         self.at_place: dict[int, Group] = {}
         self.lines: dict[str, _Line] = {}
+        #: Fragments that were passed over and have no group yet, by mesh, in the order of visits.
+        self.passed: dict[str, list[FragmentOp]] = {}
+
+    @functools.cached_property
+    def order(self) -> dict[Op, int]:
+        """The places of the ops; ops inside of others have none."""
+        return {op: i for i, op in enumerate(self.function.body)}
 
     def run(self) -> bool:
-        fragments = [
-            op for op in walk_mutable(self.function.regions[0]) if isinstance(op, FragmentOp)
-        ]
+        fragments = self.fragments()
+        prospects = self.prospects
+        if prospects is not None:
+            for fragment in fragments:
+                prospects.note(fragment, 1)
         changed = False
         for fragment in reversed(fragments):
             if not fragment.has_uses and is_pure(fragment):
+                if prospects is not None:
+                    prospects.note(fragment, -1)
                 fragment.erase()
                 changed = True
-                continue
-            current: Group | None = self.add(fragment)
-            while current is not None:
-                current = self.merge(current)
+            elif prospects is not None and not prospects.possible(fragment):
+                self.passed.setdefault(fragment.mesh, []).append(fragment)
+            else:
+                self.add_passed(fragment.mesh)
+                current: Group | None = self.add(fragment)
+                while current is not None:
+                    current = self.merge(current)
         return self.groups.build() or changed
+
+    def fragments(self) -> list[FragmentOp]:
+        """The fragments, in order.  When some may be in loops, all are visited: those in loops are refused."""
+        region = self.function.regions[0]
+        found: list[FragmentOp] = []
+        op = region.blocks[0].first if len(region.blocks) == 1 else None
+        while op is not None:
+            if isinstance(op, FragmentOp):
+                found.append(op)
+            elif op.regions:
+                break
+            op = op._next
+        else:
+            if len(region.blocks) == 1:
+                return found
+        self.prospects = None
+        return [op for op in walk_mutable(region) if isinstance(op, FragmentOp)]
 
     def add(self, fragment: FragmentOp) -> Group:
         place = self.order.get(fragment)
@@ -88,31 +136,42 @@ class _Merger:
             self.lines.setdefault(fragment.mesh, _Line()).add(place)
         return group
 
+    def add_passed(self, mesh: str) -> None:
+        """Make groups of the fragments of the mesh that were passed over: users of a fragment are among them."""
+        for fragment in self.passed.pop(mesh, ()):
+            self.add(fragment)
+
     def merge(self, producer: Group) -> Group | None:
         """Merge the group with its candidate, if there is one and the order of the ops allows it."""
-        consumer = self.candidate(producer)
+        users = self.groups.users(producer)
+        consumer = self.candidate(producer, users)
         if consumer is None:
             return None
         first, second = self.number(producer), self.number(consumer)
-        if self.fits_at_consumer(producer, second):
+        if all(self.number(user) >= second for user in users):
             at_consumer, vacated = True, first
         elif self.fits_at_producer(producer, consumer, first):
             at_consumer, vacated = False, second
         else:
             return None
+        if self.prospects is not None:
+            self.prospects.note(producer.label, -1)
+            self.prospects.note(consumer.label, -1)
         merged = self.groups.merge(producer, consumer, at_consumer=at_consumer)
+        if self.prospects is not None:
+            self.prospects.note(merged.label, 1)
         self.lines[merged.label.mesh].remove(vacated)
         self.at_place[second if at_consumer else first] = merged
         return merged
 
-    def candidate(self, producer: Group) -> Group | None:
+    def candidate(self, producer: Group, users: Iterable[Op | Group]) -> Group | None:
         following = self.next_on_mesh(producer)
         if self.mode == "sideways":
             if following is None or not self.allowed(producer.label, following.label, True):
                 return None
             return following
         consumers: list[Group] = []
-        for user in self.groups.users(producer):
+        for user in users:
             op = user.anchor if isinstance(user, Group) else user
             if op.block is not producer.anchor.block:
                 raise _refused(
@@ -120,8 +179,11 @@ class _Merger:
                     f"{describe_fragment(producer.label)} is used inside of another op ({op.name}); "
                     f"unroll loops before fragments are merged",
                 )
-            if isinstance(user, Group):
-                consumers.append(user)
+            if isinstance(user, FragmentOp):  # on another mesh, where it was passed over: a mistake
+                self.add_passed(user.mesh)
+            group = user if isinstance(user, Group) else self.groups.of(user)
+            if group is not None:
+                consumers.append(group)
         if producer.number is not None or len(consumers) > 1 or self.is_repeated(producer):
             consumers.sort(key=self.number)
         for consumer in consumers:
@@ -149,9 +211,7 @@ class _Merger:
     def number(self, op: Op | Group) -> int:
         """The place of an op or group.  Raises `MpmdError` for ops in loops, which have none."""
         group = op if isinstance(op, Group) else self.groups.of(op)
-        found = self.order.get(op) if group is None and isinstance(op, Op) else None
-        if group is not None:
-            found = group.number
+        found = group.number if group is not None else self.order.get(op) if isinstance(op, Op) else None
         if found is None:
             where = op.anchor if isinstance(op, Group) else op
             raise _refused(
@@ -159,10 +219,6 @@ class _Merger:
                 f"'{where.name}' lies inside of a loop; unroll loops before fragments are merged",
             )
         return found
-
-    def fits_at_consumer(self, producer: Group, place: int) -> bool:
-        """Whether no user of the producer comes before the consumer's place."""
-        return all(self.number(user) >= place for user in self.groups.users(producer))
 
     def fits_at_producer(self, producer: Group, consumer: Group, place: int) -> bool:
         """Whether everything the consumer needs is there when the producer runs."""

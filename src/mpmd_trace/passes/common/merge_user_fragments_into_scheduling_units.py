@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Hashable
 from typing import ClassVar
 
+from ...ir.attributes import Attribute
 from ...ir.diagnostics import Diagnostic, Diagnostics, MpmdError, describe
 from ...ir.ops import FragmentOp, FuncOp, Module
 from ..base import FunctionPass
@@ -33,7 +35,43 @@ class MergeUserFragmentsIntoSchedulingUnits(FunctionPass):
     summary: ClassVar[str] = "merge user fragments of one phase and microbatch"
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
-        return merge_neighbours(function, _allowed)
+        return merge_neighbours(function, _allowed, prospects=_Alike())
+
+
+class _Alike:
+    """User fragments of one mesh, phase and microbatch; fragments that are not clear about these may go with any."""
+
+    def __init__(self) -> None:
+        self.counts: dict[Hashable, int] = {}
+        self.unclear = 0
+        #: How many fragments there are beyond the first one of each kind.
+        self.more = 0
+        self._phases: dict[Attribute | None, int | None] = {}
+
+    def note(self, fragment: FragmentOp, change: int) -> None:
+        kind = self.kind(fragment)
+        if kind is None:
+            self.unclear += change
+        else:
+            count = self.counts[kind] = self.counts.get(kind, 0) + change
+            if max(count, count - change) > 1:
+                self.more += change
+
+    def possible(self, producer: FragmentOp) -> bool:
+        if not self.more and not self.unclear:
+            return False
+        return self.unclear > 0 or self.counts.get(self.kind(producer), 0) > 1
+
+    def kind(self, fragment: FragmentOp) -> Hashable | None:
+        """Mesh, phase and microbatch; the fragment itself when it is inferred."""
+        props = fragment.props
+        origin = props.get("origin")
+        if origin not in self._phases:
+            self._phases[origin] = single_transpose_count(fragment)
+        phase, counter = self._phases[origin], fragment.attrs.get("call_counter")
+        if phase is not None and counter is not None:
+            return props["mesh_name"], phase, counter
+        return None if fragment.is_user else fragment
 
 
 def _allowed(producer: FragmentOp, consumer: FragmentOp, is_next: bool) -> bool:

@@ -8,13 +8,14 @@ import logging
 from collections.abc import Sequence
 from typing import ClassVar
 
+from ...ir.attributes import Attribute
 from ...ir.core import Op
 from ...ir.diagnostics import Diagnostics
 from ...ir.ops import FragmentOp, FuncOp, Module
 from ..base import FunctionPass, option
 from ..block_order import Join, apply_order, block_dependencies, ranked_order, scan_order, sort_block
 from ..control_dependencies import add_control_dependency, remove_control_dependencies
-from ..fragment_info import call_counter, is_scheduling_unit, single_transpose_count, split_type
+from ..fragment_info import call_counter, single_transpose_count, split_type
 from ..mesh_order import schedulable_meshes
 from ..options import nearest
 from .paths import find_path
@@ -38,20 +39,25 @@ def scheduling_units(function: FuncOp, ops: Sequence[Op]) -> dict[FragmentOp, Un
     assert function.topology is not None
     meshes = {name: i for i, name in enumerate(schedulable_meshes(function.topology))}
     units: dict[FragmentOp, Unit] = {}
+    phases: dict[Attribute | None, int | None] = {}  # many fragments have the same origins
     for index, op in enumerate(ops):
-        if not isinstance(op, FragmentOp) or not is_scheduling_unit(op):
+        if not isinstance(op, FragmentOp) or not op.is_user:
             continue
-        transpose, counter = single_transpose_count(op), call_counter(op)
-        assert transpose is not None and counter is not None
+        origin, counter = op.props.get("origin"), call_counter(op)
+        if origin not in phases:
+            phases[origin] = single_transpose_count(op)
+        transpose, mesh = phases[origin], op.mesh
+        if counter is None or transpose not in (0, 1):
+            continue
         units[op] = Unit(
-            index=index,
-            mesh=op.mesh,
-            mesh_index=meshes.get(op.mesh),
+            index,
+            mesh,
+            mesh_index=meshes.get(mesh),
             num_meshes=len(meshes),
             transpose=transpose,
             counter=counter,
             stage=op.stage,
-            drops_transferred=split_type(op) == "kDropTransferred",
+            drops_transferred="split_drop_transferred" in op.attrs and split_type(op) == "kDropTransferred",
         )
     return units
 
