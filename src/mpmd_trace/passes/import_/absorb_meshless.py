@@ -1,18 +1,22 @@
 """Moves meshless ops into fragments, many at a time.
 
 The body of a fragment is frozen and perhaps shared, so that taking in one op would cost a copy of the whole
-body.  Here the operands of the fragment change at once (what is decided next depends on them), while the
-bodies are built when everything is decided: each once, and the same one for fragments that started with one
-body and took in the same ops.
+body; and most of what an op reads is taken in next, so that an assign of it would be made to be erased.  Hence
+everything is decided first.  Until `finish`, a fragment that took something in reads values without a mesh
+directly, with uses that are in no operand list: the place of such a use in the list of its value is the place of
+the assign that is to come, and its index is the number of a slot, not of an operand.  What is not needed in the
+end costs no op; bodies are built once, and the same one for fragments that started with one body and took in
+the same ops.
 
 Source: section 17.2 of the import specification.
 """
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 from ...ir.bodies import BodyBuilder, free_values, remembered
-from ...ir.core import Op, Region, Value
-from ...ir.location import Location
+from ...ir.core import Op, Region, Use, Value
 from ...ir.ops import AssignOp, FragmentOp, local_type, make_assign
 from ...ir.types import MeshTensorType, Type
 from .building_blocks import on_mesh, op_as_body
@@ -20,66 +24,152 @@ from .building_blocks import on_mesh, op_as_body
 __all__ = ["Absorber"]
 
 
-class _Slot:
-    """A value that the new body needs: a block argument, until an op that produces it is taken in."""
+class _Step:
+    """A body plus the ops taken in up to here; the same object for the same ops in the same body.
 
-    __slots__ = ("loc", "producer", "type")
+    A slot is a value that the body needs; slots are numbered in the order in which they come up, first the
+    arguments of the body, then what each op reads.
+    """
 
-    def __init__(self, type: Type, loc: Location) -> None:
-        self.type = type
-        self.loc = loc
-        #: (number of the absorbed op, number of its result).
-        self.producer: tuple[int, int] | None = None
+    __slots__ = ("after", "body", "fed", "first", "part", "previous")
+
+    def __init__(self, previous: _Step | None, part: Region, fed: tuple[tuple[int, int], ...], first: int) -> None:
+        self.previous = previous
+        #: The op as a body, the slots that it fills with which result, and the first of those that it reads.
+        self.part = part
+        self.fed = fed
+        self.first = first
+        self.after: dict[Hashable, _Step] = {}
+        self.body: Region | None = None
 
 
 class _Plan:
-    """What the body of one fragment will be."""
+    """What one fragment will be."""
 
-    def __init__(self, fragment: FragmentOp) -> None:
-        self.base = fragment.body
-        self.base_slots = [_Slot(a.type, a.loc) for a in self.base.block.args]
-        #: The slots of the operands that the fragment has now.
-        self.slots = list(self.base_slots)
-        #: The ops taken in, the last one comes first in the body; each as a body with the slots it reads.
-        self.absorbed: list[tuple[Region, list[_Slot]]] = []
+    __slots__ = ("base", "capacity", "direct", "fragment", "made", "next", "slots", "step", "types")
+
+    def __init__(self, fragment: FragmentOp, types: dict[Type, MeshTensorType | None]) -> None:
+        self.fragment = fragment
+        self.base = base = fragment.body
+        #: The uses behind the slots that no op taken in has filled: by number, which is the order of the operands.
+        self.slots: dict[int, Use] = {use.index: use for use in fragment.operand_uses}
+        #: The number of the next slot.
+        self.next = len(self.slots)
+        #: The slots that are operands already: those that the fragment began with, and tokens.
+        self.direct = list(self.slots)
+        #: Assigns made before the end, by slot.
+        self.made: dict[int, AssignOp] = {}
+        #: As for an operand list (`Op.append_operands`): where it would grow, all operands become newer uses.
+        self.capacity = fragment.operand_capacity
+        self.types = types
+        self.step: _Step = remembered(base, "absorb meshless", lambda: _Step(None, base, (), 0))
+
+    def fill(self, fed: dict[int, int]) -> None:
+        """Drop the slots that are now filled; as in MLIR, operands behind the first become newer uses."""
+        first = min(fed)
+        for number in fed:
+            self.slots.pop(number)._unlink()
+        self.direct = [number for number in self.direct if number not in fed]
+        for number in self.direct:
+            if number > first:
+                use = self.slots[number]
+                use.set(use.value)
+
+    def grow(self, size: int) -> None:
+        """Make room for this many operands, which there is not."""
+        self.capacity = max(1 << self.capacity.bit_length(), size)
+        for number in self.direct:
+            use = self.slots[number]
+            use.set(use.value)
+
+    def type_on_mesh(self, type: Type) -> MeshTensorType | None:
+        """The type on the fragment's mesh of values of that type; None for tokens."""
+        if type not in self.types:
+            target = on_mesh(type, self.fragment.mesh)
+            self.types[type] = target if isinstance(target, MeshTensorType) else None
+        return self.types[type]
+
+    def make_assign(self, number: int) -> AssignOp:
+        """The assign, in no block yet, for a slot that is not direct; it takes over the use."""
+        use = self.slots[number]
+        value = use.value
+        target = self.type_on_mesh(value.type)
+        assert target is not None
+        return make_assign(value, target, use=use)
 
     def body(self) -> Region:
         """The new body; the same object for the same changes of the same body."""
-        number = {slot: i for i, slot in enumerate(self.slots)}
-
-        def state(slot: _Slot) -> int | tuple[int, int]:
-            return number[slot] if slot.producer is None else slot.producer
-
-        absorbed = tuple((part, tuple(map(state, read))) for part, read in self.absorbed)
-        key = ("absorb meshless", absorbed, tuple(map(state, self.base_slots)))
-        return remembered(self.base, key, self._build)
+        if self.step.body is None:
+            self.step.body = self._build()
+        return self.step.body
 
     def _build(self) -> Region:
         builder = BodyBuilder()
-        args = {slot: builder.arg(slot.type, slot.loc) for slot in self.slots}
-        results: dict[int, list[Value]] = {}
+        args = self.base.block.args
+        values: dict[int, Value] = {}
+        for number, use in self.slots.items():
+            if number < len(args):
+                values[number] = builder.arg(args[number].type, args[number].loc)
+            else:
+                values[number] = builder.arg(local_type(use.value.type), use.value.location)
+        step = self.step
+        while step.previous is not None:  # the last op that was taken in comes first
+            count = len(step.part.block.args)
+            read = [values[number] for number in range(step.first, step.first + count)]
+            results = builder.inline(step.part, read)
+            for number, index in step.fed:
+                values[number] = results[index]
+            step = step.previous
+        return builder.finish(builder.inline(self.base, [values[i] for i in range(len(args))]))
 
-        def value(slot: _Slot) -> Value:
-            if slot.producer is None:
-                return args[slot]
-            op, index = slot.producer
-            return results[op][index]
-
-        for i in range(len(self.absorbed) - 1, -1, -1):
-            part, read = self.absorbed[i]
-            results[i] = builder.inline(part, [value(slot) for slot in read])
-        return builder.finish(builder.inline(self.base, [value(slot) for slot in self.base_slots]))
+    def finish(self) -> None:
+        """Give the fragment its body and its operands."""
+        fragment, made = self.fragment, self.made
+        assert fragment.block is not None
+        fragment.body = self.body()
+        direct = set(self.direct)
+        assigns: list[Op] = []
+        operands: list[Use] = []
+        for number, use in self.slots.items():
+            if number in direct:
+                use.index = len(operands)
+            elif number in made:
+                assigns.append(made[number])
+                use.index = len(operands)
+            else:
+                assign = self.make_assign(number)
+                assigns.append(assign)
+                use = Use(fragment, len(operands), assign.results[0])
+            operands.append(use)
+        fragment.block.insert_all_before(fragment, assigns)
+        fragment.take_operand_uses(operands, self.capacity)
 
 
 class Absorber:
-    """Takes ops into fragments; `finish` builds the bodies.
-
-    Until then the body of a fragment that took something in does not fit its operands.
-    """
+    """Takes ops into fragments; `finish` makes the assigns and builds the bodies."""
 
     def __init__(self) -> None:
-        self._plans: dict[FragmentOp, _Plan] = {}
-        self._types: dict[tuple[Type, str], MeshTensorType | None] = {}
+        self._plans: dict[Op, _Plan] = {}
+        self._types: dict[str, dict[Type, MeshTensorType | None]] = {}
+
+    def assigned_type(self, use: Use) -> MeshTensorType | None:
+        """The mesh tensor type that this use, by an assign made or to come, gives its value; None if by neither."""
+        user = use.owner
+        if isinstance(user, AssignOp):
+            return user.mesh_type
+        plan = self._plans.get(user)
+        if plan is None or plan.slots.get(use.index) is not use:
+            return None
+        return plan.type_on_mesh(use.value.type)
+
+    def settle(self, value: Value) -> None:
+        """Make the assigns of the value that are to come; `finish` puts them where they belong."""
+        for use in value.uses:
+            user = use.owner
+            if not isinstance(user, AssignOp) and self.assigned_type(use) is not None:
+                plan, number = self._plans[user], use.index
+                assign = plan.made[number] = plan.make_assign(number)
+                plan.slots[number] = Use(user, number, assign.results[0])
 
     def absorb(self, op: Op, fragment: FragmentOp) -> None:
         """Put a copy of `op` at the start of the fragment and feed it what it reads.
@@ -89,65 +179,95 @@ class Absorber:
         """
         plan = self._plans.get(fragment)
         if plan is None:
-            plan = self._plans[fragment] = _Plan(fragment)
-        number = len(plan.absorbed)
-        slots = plan.slots
-        fed: list[int] = []
-        for result in op.results:
-            for index in _read_at(result, fragment):
-                slots[index].producer = (number, result.index)
-                fed.append(index)
-        fed.sort()
-        for index in reversed(fed):
-            del slots[index]
-        fragment.erase_operands(fed)
-        read: list[_Slot] = []
-        operands: list[Value] = []
+            types = self._types.setdefault(fragment.mesh, {})
+            plan = self._plans[fragment] = _Plan(fragment, types)
+        fed = _read_at(op, fragment)
         values = list(dict.fromkeys([*free_values(op), *op.operands]))
-        block = fragment.block
-        assert block is not None
+        self._advance(plan, op, values, fed)
+        plan.fill(fed)
+        size = len(plan.slots) + len(values)
+        if size > plan.capacity:
+            plan.grow(size)
         for value in values:
-            type = value.type
-            read.append(_Slot(local_type(type), value.location))
-            target = self._type_on(type, fragment.mesh)
-            if target is not None:
-                assign = make_assign(value, target)
-                block.insert_before(fragment, assign)
-                operands.append(assign.results[0])
-            else:
-                operands.append(value)
-        plan.absorbed.append((op_as_body(op, values), read))
-        slots += read
-        fragment.append_operands(operands)
+            if plan.type_on_mesh(value.type) is None:
+                plan.direct.append(plan.next)
+            plan.slots[plan.next] = Use(fragment, plan.next, value)
+            plan.next += 1
 
-    def _type_on(self, type: Type, mesh: str) -> MeshTensorType | None:
-        """The mesh tensor type of values of that type; None for tokens."""
-        key = (type, mesh)
-        if key not in self._types:
-            target = on_mesh(type, mesh)
-            self._types[key] = target if isinstance(target, MeshTensorType) else None
-        return self._types[key]
+    def _advance(self, plan: _Plan, op: Op, values: list[Value], fed: dict[int, int]) -> None:
+        before, part = plan.step, op_as_body(op, values)
+        key = (part, tuple(sorted(fed.items())))
+        step = before.after.get(key)
+        if step is None:
+            step = before.after[key] = _Step(before, part, key[1], plan.next)
+        plan.step = step
+        if len(fed) == 1 and len(op.results) == 1 and not (op.regions or op.props or op.attrs):
+            ((number, _),) = fed.items()
+            if len(values) == op.num_operands and all(plan.type_on_mesh(v.type) for v in values):
+                before.after[_short_key(op, number)] = step
+
+    def absorb_again(self, op: Op) -> bool:
+        """Take an op into the one fragment that reads it, if that fragment, or one like it, did so before.
+
+        Nearly all ops of a training step are such: they add up gradients of the same shape, and an update reads
+        the sum.  Equal to `absorb` and erasing the op, with the uses by `op` becoming those by the fragment.
+        """
+        (result,) = op.results
+        use = result._first
+        if use is None or use.next is not None or op.regions or op.props or op.attrs:
+            return False
+        plan = self._plans.get(use.owner)
+        if plan is None:
+            return False
+        number = use.index
+        if plan.direct and plan.direct[-1] >= number:
+            return False
+        uses = op._operands
+        if len(uses) > 2 or (len(uses) == 2 and uses[0].value is uses[1].value):
+            return False
+        step = plan.step.after.get(_short_key(op, number))
+        if step is None:
+            return False
+        plan.step = step
+        slots, fragment = plan.slots, plan.fragment
+        del slots[number]
+        size = len(slots) + len(uses)
+        if size > plan.capacity:
+            plan.grow(size)
+        number = plan.next
+        plan.next += len(uses)
+        use._unlink()
+        for use in op.release_operands():
+            if use.prev is not None:
+                use.set(use.value)
+            use.owner, use.index = fragment, number
+            slots[number] = use
+            number += 1
+        op.erase()
+        return True
 
     def finish(self) -> None:
-        """Give every fragment its body."""
-        for fragment, plan in self._plans.items():
-            fragment.body = plan.body()
+        """Give every fragment its body and its operands."""
+        for plan in self._plans.values():
+            plan.finish()
         self._plans.clear()
 
 
-def _read_at(result: Value, fragment: FragmentOp) -> list[int]:
-    """The numbers of the operands through which `fragment` reads `result`, itself or assigned, newest use first."""
-    found = []
-    use = result._first
-    while use is not None:
-        user = use.owner
-        if user is fragment:
-            found.append(use.index)
-        elif isinstance(user, AssignOp):
-            inner = user.results[0]._first
-            while inner is not None:
-                if inner.owner is fragment:
-                    found.append(inner.index)
-                inner = inner.next
-        use = use.next
+def _short_key(op: Op, number: int) -> Hashable:
+    """What `op`, without attributes and with distinct operands, is to a fragment that reads it at that slot."""
+    return (op.name, number, op.results[0].type, *[use.value.type for use in op._operands])
+
+
+def _read_at(op: Op, fragment: FragmentOp) -> dict[int, int]:
+    """The slots in which `fragment` reads `op`, itself or assigned, with the numbers of the results."""
+    found = {}
+    for result in op.results:
+        for use in result.uses:
+            user = use.owner
+            if user is fragment:
+                found[use.index] = result.index
+            elif isinstance(user, AssignOp):
+                for inner in user.results[0].uses:
+                    if inner.owner is fragment:
+                        found[inner.index] = result.index
     return found

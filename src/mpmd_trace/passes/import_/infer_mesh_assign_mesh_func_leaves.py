@@ -175,17 +175,17 @@ class _Leaves:
 
     def block(self, block: Block) -> None:
         for op in block:
-            if isinstance(op, ForOp):
-                self.block(op.body.block)
-            elif is_terminal(op):
-                self.terminal(op)
-            elif is_meshless(op):
-                if not any(isinstance(r.type, TensorType) for r in op.results):
+            if is_meshless(op):
+                if not _has_tensor_result(op):
                     self.resultless(op)
                 elif not op.has_uses:
                     self.unused(op)
                 else:
                     op.attrs.pop(USE_SET, None)
+            elif isinstance(op, ForOp):
+                self.block(op.body.block)
+            elif is_terminal(op):
+                self.terminal(op)
 
     def terminal(self, op: Op) -> None:
         """Each operand of a broadcast or reduce comes from a mesh."""
@@ -267,3 +267,10 @@ class _Leaves:
             f"    - {_ALLOW}",
         ]
         return "\n".join(text)
+
+
+def _has_tensor_result(op: Op) -> bool:
+    for result in op.results:  # noqa: SIM110 (asked of all ops; a generator costs more than the question)
+        if isinstance(result.type, TensorType):
+            return True
+    return False

@@ -45,12 +45,17 @@ class InferMeshConvertReduceOps(FunctionPass):
     )
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
+        unlocked = False
         for op in _walk(function.body):
             if isinstance(op, ReduceOp) and op.kind == "none":
                 _unlock(op)
+                unlocked = True
+            elif _UNLOCKED in op.attrs:
+                unlocked = True
         changed = self._convert(function.body)
-        for op in _walk(function.body):
-            op.attrs.pop(_UNLOCKED, None)
+        if unlocked:
+            for op in _walk(function.body):
+                op.attrs.pop(_UNLOCKED, None)
         return changed
 
     def _convert(self, block: Block) -> bool:
@@ -77,10 +82,11 @@ class InferMeshConvertReduceOps(FunctionPass):
 
 def _walk(block: Block) -> Iterator[Op]:
     for op in block:
-        for region in op.regions:
-            if not region.frozen:
-                for nested in region.blocks:
-                    yield from _walk(nested)
+        if op.regions:
+            for region in op.regions:
+                if not region.frozen:
+                    for nested in region.blocks:
+                        yield from _walk(nested)
         yield op
 
 

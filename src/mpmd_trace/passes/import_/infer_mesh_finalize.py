@@ -12,6 +12,7 @@ from ...ir.bodies import map_ops, remembered
 from ...ir.core import Op, Region
 from ...ir.diagnostics import Diagnostics
 from ...ir.ops import AssignOp, FragmentOp, FuncOp, Module, UnassignOp, make_unassign
+from ...ir.semantics import trivially_dead
 from ...ir.types import MeshTensorType
 from ..base import Pass, option
 from ..greedy import Pattern, apply_greedily
@@ -42,6 +43,7 @@ class InferMeshFinalize(Pass):
             if function.is_entry_point and not _type_arguments(function, diagnostics):
                 diagnostics.fail()
                 return True
+        _drop_pairs(module)
         patterns: list[Pattern] = [
             AssignOfUnassign(self.infer_transfers),
             LowerBroadcast(diagnostics),
@@ -96,8 +98,49 @@ def _type_arguments(function: FuncOp, diagnostics: Diagnostics) -> bool:
         else:
             function.body.insert_after(last, unassign)
         last = unassign
-        for user in users:
-            user.set_operand(0, unassign.result)
+        arg.replace_all_uses_with(unassign.result)  # its own use goes along, to the end of the list
+        unassign.set_operand(0, arg)
+    return True
+
+
+# Assigns to the mesh of the value: nearly all there are.
+
+
+def _drop_pairs(module: Module) -> None:
+    """Do what the greedy driver does first, as far as it is only dead code and assigns on the same mesh.
+
+    The driver goes from the last op to the first.  As long as it meets nothing else, what it schedules to visit
+    again stays as it is, so that one walk has the same result, in the same order of uses.
+    """
+    for function in reversed(module.functions):
+        for region in function.regions:
+            for block in reversed(region.blocks):
+                for op in reversed(block):
+                    if not _drop(op):
+                        return
+
+
+def _drop(op: Op) -> bool:
+    """Remove the op if it is dead or an assign on the same mesh; False when it may be for another pattern."""
+    if isinstance(op, AssignOp):
+        result = op.results[0]
+        if result._first is not None:
+            unassign = op._operands[0].value.defining_op
+            if not isinstance(unassign, UnassignOp):
+                return True
+            if unassign.mesh_type.mesh != op.mesh_type.mesh:
+                return False
+            result.replace_all_uses_with(unassign._operands[0].value)
+        op.erase()
+        return True
+    if isinstance(op, UnassignOp):
+        if op.results[0]._first is None:
+            op.erase()
+        return True
+    if op.name in ("mpmd.broadcast", "mpmd.reduce") or any(not region.frozen for region in op.regions):
+        return False
+    if trivially_dead(op):
+        op.erase()
     return True
 
 

@@ -59,7 +59,7 @@ class InferMeshPopulateUseSet(Pass):
 def _users_first(block: Block) -> Iterator[Op]:
     """The ops from the last to the first, nested ones before the op around them."""
     for op in reversed(block):
-        for region in reversed(op.regions):
+        for region in reversed(op.regions) if op.regions else ():
             if not region.frozen:
                 for nested in reversed(region.blocks):
                     yield from _users_first(nested)
@@ -96,7 +96,11 @@ class _UseSets:
             set_use(op, found)
 
     def op(self, op: Op) -> None:
-        if isinstance(op, AssignOp):
+        if type(op) is Op and is_meshless(op):  # nearly all ops
+            needed = self.sets.needed_by_results(op)
+            if op.attrs.get(USE_SET) is not needed:
+                self.extend(op, needed)
+        elif isinstance(op, AssignOp):
             self.store(op, insert(EMPTY, op.mesh_type.mesh, op.label))
         elif isinstance(op, CallOp):
             self.call(op)
@@ -146,8 +150,10 @@ class _UseSets:
         boundary = self.sets.boundary(callee)
         grown = False
         for result in call.results:
-            old = boundary.result_use[result.index]
-            found = union(old, self.sets.needed(result))
+            old, needed = boundary.result_use[result.index], self.sets.needed(result)
+            if needed is old:
+                continue
+            found = union(old, needed)
             if len(found.meshes) != len(old.meshes):  # new labels alone are not stored
                 self.sets.set_result_use(callee, result.index, found)
                 grown = True

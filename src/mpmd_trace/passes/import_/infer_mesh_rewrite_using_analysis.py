@@ -6,10 +6,11 @@ Source: section 17 of the import specification.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import ClassVar, cast
 
-from ...ir.attributes import DenseArrayAttr
-from ...ir.core import Block, Op, OpResult, Value, make_op
+from ...ir.attributes import DenseArrayAttr, DictAttr
+from ...ir.core import Block, Op, OpResult, Use, Value, make_op
 from ...ir.diagnostics import Diagnostics
 from ...ir.ops import (
     AssignOp,
@@ -83,6 +84,7 @@ class _Rewrite:
         self.max_clones = max_clones
         self.diagnostics = diagnostics
         self.absorber = Absorber()
+        self.signatures: dict[FuncOp, _Signature] = {}
 
     def sorted_meshes(self, meshes: list[str]) -> list[str]:
         """Distinct meshes in pipeline order."""
@@ -120,11 +122,12 @@ class _Rewrite:
             type = arg.type
             if not isinstance(type, TensorType):
                 continue
-            groups: dict[str, list[AssignOp]] = {}
-            for user in arg.users:
-                if not isinstance(user, AssignOp):
-                    raise self._still_used(user, f"argument {arg.index} of @{function.sym_name}")
-                groups.setdefault(user.mesh_type.mesh, []).append(user)
+            groups: dict[str, list[Use]] = {}
+            for use in arg.uses:
+                target = self.absorber.assigned_type(use)
+                if target is None:
+                    raise self._still_used(use.owner, f"argument {arg.index} of @{function.sym_name}")
+                groups.setdefault(target.mesh, []).append(use)
             if not groups:
                 raise self.diagnostics.fatal(
                     function,
@@ -137,7 +140,7 @@ class _Rewrite:
                 copies = DenseArrayAttr.get(range(count, count + len(meshes) - 1))
                 function.set_arg_attr(arg.index, COPIES, copies)
             for number, mesh in enumerate(meshes):
-                target = on_mesh(type, mesh)
+                target = cast(MeshTensorType, on_mesh(type, mesh))
                 if number == 0:
                     arg.type = target
                     copy = arg
@@ -149,8 +152,8 @@ class _Rewrite:
                 else:
                     block.insert_after(last, unassign)
                 last = unassign
-                for assign in groups[mesh]:
-                    assign.set_operand(0, unassign.result)
+                for use in groups[mesh]:
+                    use.set(unassign.result)
 
     # Bodies.
 
@@ -165,11 +168,14 @@ class _Rewrite:
 
     def meshless(self, op: Op) -> None:
         clear_sets(op)
+        if len(op.results) == 1 and self.absorber.absorb_again(op):
+            return
         assigns: list[AssignOp] = []
         fragments: dict[FragmentOp, None] = {}
         elsewhere = False
         for result in op.results:
-            for user in result.users:
+            for use in result.uses:
+                user = use.owner
                 if isinstance(user, AssignOp):
                     assigns.append(user)
                     for reader in user.result.users:
@@ -177,29 +183,30 @@ class _Rewrite:
                             fragments[reader] = None
                         else:
                             elsewhere = True
+                elif self.absorber.assigned_type(use) is not None:
+                    fragments[cast(FragmentOp, user)] = None
                 elif isinstance(result.type, TensorType):
                     raise self._still_used(user, f"the result of {op_line(op)}")
-        if len(fragments) == 1 and not elsewhere:
-            self.absorb(op, list(fragments), assigns)
-        elif (
+        most = max(self.max_clones, 1)  # into its only reader an op goes whatever it is
+        if (
             not fragments
             or elsewhere
-            or (len(fragments) > self.max_clones and op.num_operands and not _is_trivial(op))
+            or (len(fragments) > most and op.num_operands and not _is_trivial(op))
         ):
-            self.wrap(op, assigns)
+            self.wrap(op)
         else:
-            self.absorb(op, list(fragments), assigns)
+            for fragment in fragments:
+                self.absorber.absorb(op, fragment)
+            for assign in assigns:
+                assign.erase()
+            op.erase()
 
-    def absorb(self, op: Op, fragments: list[FragmentOp], assigns: list[AssignOp]) -> None:
-        for fragment in fragments:
-            self.absorber.absorb(op, fragment)
-        for assign in assigns:
-            assign.erase()
-        op.erase()
-
-    def wrap(self, op: Op, assigns: list[AssignOp]) -> None:
+    def wrap(self, op: Op) -> None:
         last: FragmentOp | None = None
-        for mesh in self.sorted_meshes([a.mesh_type.mesh for a in assigns]):
+        for result in op.results:
+            self.absorber.settle(result)
+        meshes = [user.mesh_type.mesh for user in op.users if isinstance(user, AssignOp)]
+        for mesh in self.sorted_meshes(meshes):
 
             def on_this_mesh(user: Op, mesh: str = mesh) -> bool:
                 return isinstance(user, AssignOp) and user.mesh_type.mesh == mesh
@@ -225,52 +232,52 @@ class _Rewrite:
     def call(self, call: CallOp) -> None:
         callee = self.sets.callee(call)
         assert callee is not None and call.block is not None
-        block, last = call.block, cast(Op, call)
-
-        def add(op: Op) -> Op:
-            nonlocal last
-            last = block.insert_after(last, op)
-            return op
-
-        args = callee.body.args
-        operands: list[Value | None] = [None] * len(args)
-        dicts = callee.arg_attrs
-        for i, value in enumerate(call.operands):
+        signature = self.signatures.get(callee)
+        if signature is None:
+            signature = self.signatures[callee] = _Signature(callee)
+        around: list[Op] = []
+        operands: list[Value | None] = [None] * len(signature.args)
+        for use, positions in zip(call._operands, signature.operands, strict=False):
+            value = use.value
             if not isinstance(value.type, TensorType):
-                operands[i] = value
+                operands[use.index] = value
                 continue
-            for position in (i, *_copies(dicts[i].entries.get(COPIES))):
-                target = args[position].type
-                if isinstance(target, MeshTensorType):
-                    operands[position] = add(make_assign(value, target)).results[0]
+            for position in positions:
+                type = signature.args[position]
+                if isinstance(type, MeshTensorType):
+                    assign = make_assign(value, type)
+                    around.append(assign)
+                    operands[position] = assign.results[0]
                 else:
                     operands[position] = value
         assert None not in operands, "every argument of the callee is fed"
         new = make_op(
             "mpmd.call",
             cast("list[Value]", operands),
-            [v.type for v in callee.returned],
+            signature.results,
             props=call.props,
             attrs=call.attrs,
             loc=call.loc,
         )
-        add(new)
-        results = callee.res_attrs
+        around.append(new)
         for result in call.results:
             if isinstance(result.type, MeshTensorType):
                 result.replace_all_uses_with(new.results[result.index])
                 continue
-            copies = _copies(results[result.index].entries.get(COPIES))
-            for user in result.users:
-                if not isinstance(user, AssignOp):
-                    raise self._still_used(user, f"result {result.index} of the {op_line(call)}")
-                for position in (result.index, *copies):
-                    if new.results[position].type is user.mesh_type:
-                        unassign = add(make_unassign(new.results[position]))
-                        user.set_operand(0, unassign.results[0])
+            for use in result.uses:
+                target = self.absorber.assigned_type(use)
+                if target is None:
+                    raise self._still_used(use.owner, f"result {result.index} of the {op_line(call)}")
+                for position in signature.returned[result.index]:
+                    if signature.results[position] is target:
+                        unassign = make_unassign(new.results[position])
+                        around.append(unassign)
+                        use.set(unassign.results[0])
                         break
                 else:
-                    raise self._not_returned(user, result.index, callee)
+                    self.absorber.settle(result)
+                    raise self._not_returned(cast(AssignOp, use.owner), result.index, callee)
+        call.block.insert_all_before(call, around)
         call.erase()
 
     def _not_returned(self, assign: AssignOp, index: int, callee: FuncOp) -> Exception:
@@ -295,7 +302,24 @@ class _Rewrite:
                     op, f"the loop {op_line(op)} is inside another loop; unroll the loops first"
                 )
         self.body(loop.body.block)
+        for value in (*loop.body.block.args, *loop.results):
+            self.absorber.settle(value)
         finish_loop(loop, self.diagnostics)
+
+
+class _Signature:
+    """What calls of a callee take and give, once it has been rewritten."""
+
+    def __init__(self, callee: FuncOp) -> None:
+        self.args = [arg.type for arg in callee.body.args]
+        self.results = [value.type for value in callee.returned]
+        #: Where each operand and result of a call that has not been rewritten belongs: there, and as copies.
+        self.operands = _positions(callee.arg_attrs)
+        self.returned = _positions(callee.res_attrs)
+
+
+def _positions(dicts: Sequence[DictAttr]) -> list[tuple[int, ...]]:
+    return [(i, *_copies(found.entries.get(COPIES))) for i, found in enumerate(dicts)]
 
 
 def _copies(found: object) -> tuple[int, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from ...ir.bodies import map_ops
+from ...ir.bodies import map_ops, remembered
 from ...ir.core import Region
 from ...ir.diagnostics import Diagnostics
 from ...ir.ops import FuncOp, Module, NamedComputationOp
@@ -40,15 +40,25 @@ def _insert_clones(region: Region) -> bool:
     changed = False
     for block in region.blocks:
         for op in block:
-            for i, nested in enumerate(op.regions):
+            for i, nested in enumerate(op.regions) if op.regions else ():
                 if nested.frozen:
-                    op.regions[i] = map_ops(nested, "insert-nameless-clone", _insert_clones)
-                    changed = changed or op.regions[i] is not nested
+                    if _holds_computations(nested):
+                        op.regions[i] = map_ops(nested, "insert-nameless-clone", _insert_clones)
+                        changed = changed or op.regions[i] is not nested
                 else:
                     changed = _insert_clones(nested) or changed
             if isinstance(op, NamedComputationOp):
                 changed = _clone_results(op) or changed
     return changed
+
+
+def _holds_computations(body: Region) -> bool:
+    """Whether there is a named computation in a frozen body; few hold any, and the others need no copy."""
+
+    def look() -> bool:
+        return any(isinstance(op, NamedComputationOp) for op in body.walk())
+
+    return remembered(body, "holds computations", look)
 
 
 def _clone_results(computation: NamedComputationOp) -> bool:

@@ -19,6 +19,7 @@ from ...ir.ops import (
     make_transfer,
     make_unassign,
 )
+from ...ir.semantics import trivially_dead
 from ..base import Pass
 from ..greedy import Pattern, Rewriter, apply_greedily
 from .building_blocks import (
@@ -28,6 +29,7 @@ from .building_blocks import (
     redirect_other_uses,
     wrap_in_fragment,
 )
+from .quiet import is_quiet
 
 __all__ = ["IntroduceTransfers", "existing_transfer"]
 
@@ -53,7 +55,22 @@ class IntroduceTransfers(Pass):
             if not callee.is_entry_point and not callee.is_declaration:
                 changed = _push_unassigns(callee, module, functions) or changed
         patterns: list[Pattern] = [_AssignOfUnassign(), _AssignOfSum(diagnostics)]
-        return apply_greedily(module, patterns).changed or changed
+        noisy = [op for op in module.body if not _is_quiet(op)]
+        if len(noisy) == 1 and isinstance(noisy[0], FuncOp):
+            return apply_greedily(noisy[0], patterns).changed or changed
+        return (bool(noisy) and apply_greedily(module, patterns).changed) or changed
+
+
+def _is_quiet(op: Op) -> bool:
+    """Whether step 2 changes nothing in this op of the module."""
+    if not isinstance(op, FuncOp):
+        return not op.regions and not trivially_dead(op)
+    return all(is_quiet(region, {"mpmd.assign": _is_of_unassigns}) for region in op.regions)
+
+
+def _is_of_unassigns(assign: Op) -> bool:
+    producer = assign.operand(0).defining_op
+    return producer is not None and (isinstance(producer, UnassignOp) or _is_sum_of_unassigns(producer))
 
 
 # Step 1: callees learn the meshes that all callers agree on.

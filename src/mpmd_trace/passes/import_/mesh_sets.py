@@ -50,6 +50,8 @@ USE_SET = "mpmd.use_set"
 SRC_SET = "mpmd.src_set"
 #: Stands for all meshes; no pass creates it.
 WILDCARD = "*"
+#: Ops of which the set alone does not say what a use by them needs.
+_ASKED_SPECIALLY = frozenset({"mpmd.broadcast", "mpmd.reduce", "mpmd.unassign", "mpmd.call", "mpmd.for", "func.return"})
 #: Values from inputs that JAX broadcasts are the last choice.
 _BROADCAST_IN = "broadcast_in"
 
@@ -184,16 +186,23 @@ def clear_sets(op: Op) -> None:
     op.attrs.pop(SRC_SET, None)
 
 
+#: By name: all ops of a program are asked, several times.
+_meshless: dict[str, bool] = {}
+
+
 def is_meshless(op: Op) -> bool:
     """Whether the op still has to be given a mesh.
 
     Callers do not look into fragments, so that the condition "not inside a fragment" is theirs.
     """
-    return not (
-        op.name.startswith("mpmd.")
-        or op.is_terminator
-        or op.name in ("func.func", "builtin.module")
-    )
+    if op.successors:
+        return False
+    found = _meshless.get(op.name)
+    if found is None:
+        found = _meshless[op.name] = not (
+            op.name.startswith("mpmd.") or op.is_terminator or op.name in ("func.func", "builtin.module")
+        )
+    return found
 
 
 def is_terminal(op: Op) -> bool:
@@ -251,6 +260,7 @@ class MeshSets:
         self.module = module
         self._boundaries: dict[FuncOp, _Boundary] = {}
         self._calls: dict[str, list[CallOp]] | None = None
+        self._called: dict[CallOp, _Boundary | None] = {}
 
     def used_calls(self, callee: FuncOp) -> list[CallOp]:
         """The calls of `callee` that have a used result, in module order (calls made later are not seen)."""
@@ -270,6 +280,15 @@ class MeshSets:
         """The function that is called, if it has a body."""
         found = self.functions.get(call.callee)
         return None if found is None or found.is_declaration else found
+
+    def boundary_of(self, call: CallOp) -> _Boundary | None:
+        """The sets of the function that is called, if it has a body."""
+        try:
+            return self._called[call]
+        except KeyError:
+            callee = self.callee(call)
+            found = self._called[call] = None if callee is None else self.boundary(callee)
+            return found
 
     def flush(self) -> bool:
         """Write the sets of function arguments and results; says whether any changed."""
@@ -346,16 +365,26 @@ class MeshSets:
     def needed(self, value: Value) -> MeshSet:
         """The meshes needed by the uses of `value`, from the sets of its users, newest use first."""
         found = EMPTY
+        use = value._first
+        if use is None:
+            return found
         block = value.block
         broadcast = isinstance(value, OpResult) and value.op.name == "mpmd.broadcast"
-        use = value._first
         while use is not None:
             user = use.owner
-            found = union(found, self._needed_by(user, use.index, block, broadcast))
+            if user.block is block and user.name not in _ASKED_SPECIALLY:
+                needed = user.attrs.get(USE_SET)
+            else:
+                needed = self._needed_by(user, use.index, block, broadcast)
+            if needed is not found and isinstance(needed, MeshSet):
+                found = union(found, needed) if found.meshes else needed
             use = use.next
         return found
 
     def _needed_by(self, user: Op, index: int, block: object, of_broadcast: bool) -> MeshSet:
+        if isinstance(user, CallOp) and user.block is block:
+            boundary = self.boundary_of(user)
+            return EMPTY if boundary is None else boundary.arg_use[index]
         if is_terminal(user) and not of_broadcast:
             return EMPTY
         if isinstance(user, UnassignOp):
@@ -365,9 +394,6 @@ class MeshSets:
             while around is not None and around.block is not block:
                 around = around.parent_op
             return EMPTY if around is None else use_of_op(around)
-        if isinstance(user, CallOp):
-            callee = self.callee(user)
-            return EMPTY if callee is None else self.boundary(callee).arg_use[index]
         if user.name == "func.return":
             function = user.parent_op
             if isinstance(function, FuncOp) and function.is_mpmd:
@@ -379,6 +405,8 @@ class MeshSets:
         return use_of_op(user)
 
     def needed_by_results(self, op: Op) -> MeshSet:
+        if len(op.results) == 1:
+            return self.needed(op.results[0])
         found = EMPTY
         for result in op.results:
             found = union(found, self.needed(result))

@@ -1,0 +1,174 @@
+"""Shortcuts of the import passes: without them the result is the same, use lists included."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+import import_programs
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from infer_mesh_programs import program, run, sequence
+
+from mpmd_trace.ir import core
+from mpmd_trace.ir.diagnostics import MpmdError
+from mpmd_trace.ir.ops import FragmentOp, Module
+from mpmd_trace.passes import greedy
+from mpmd_trace.passes.import_ import absorb_meshless, infer_mesh_finalize, introduce_transfers
+from mpmd_trace.passes.import_ import insert_nameless_clone_of_negligible_ops as clones
+from mpmd_trace.passes.import_ import simplify_named_computations as simplify
+from mpmd_trace.passes.manager import run_passes
+from mpmd_trace.text import parse
+
+#: What to put in the place of each shortcut, so that the long way is taken.
+SHORTCUTS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
+    "finalize": (infer_mesh_finalize, "_drop_pairs", lambda module: None),
+    "absorb": (absorb_meshless.Absorber, "absorb_again", lambda absorber, op: False),
+    "introduce": (introduce_transfers, "_is_quiet", lambda op: False),
+    "clones": (clones, "_holds_computations", lambda body: True),
+    "simplify": (simplify, "is_quiet", lambda region, matches: False),
+}
+
+
+def state(module: Module) -> list[object]:
+    """The text, and for every value outside of frozen bodies who uses it, newest first, and room for operands."""
+    numbers: dict[object, int] = {}
+    ops: list[core.Op] = []
+
+    def visit(region: core.Region) -> None:
+        for block in region.blocks:
+            for op in block:
+                numbers[op] = len(numbers)
+                ops.append(op)
+                for nested in op.regions:
+                    if not nested.frozen:
+                        visit(nested)
+
+    visit(module.op.regions[0])
+    found: list[object] = [module.to_generic()]
+    for op in ops:
+        values: list[core.Value] = [*op.results]
+        for region in op.regions:
+            if not region.frozen:
+                values += [arg for block in region.blocks for arg in block.args]
+        found.append((op.operand_capacity, [[(numbers[u.owner], u.index) for u in v.uses] for v in values]))
+    return found
+
+
+def outcome(text: str, passes: list[str]) -> list[object]:
+    module = parse(text)
+    try:
+        return state(run_passes(module, passes))
+    except MpmdError as error:
+        return [str(error)]
+
+
+@pytest.mark.parametrize("shortcut", ["finalize", "absorb", "introduce"])
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    seed=st.integers(0, 10**6),
+    steps=st.sampled_from([5, 15, 40]),
+    transfers=st.booleans(),
+    max_clones=st.integers(1, 3),
+)
+def test_mesh_inference(shortcut: str, seed: int, steps: int, transfers: bool, max_clones: int) -> None:
+    text = program(seed, steps)
+    passes = ["mpmd-introduce-transfers", *sequence(infer_transfers=transfers, max_clones=max_clones)]
+    expected = outcome(text, passes)
+    with mock.patch.object(*SHORTCUTS[shortcut]):
+        assert outcome(text, passes) == expected
+
+
+@pytest.mark.parametrize("shortcut", ["simplify", "clones"])
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(seed=st.integers(0, 10**6), depth=st.integers(0, 2))
+def test_named_computations(shortcut: str, seed: int, depth: int) -> None:
+    text = import_programs.Named(seed, depth=depth).module()
+    passes = ["mpmd-insert-nameless-clone-of-negligible-ops", "mpmd-simplify-named-computations"]
+    for times in (1, 2):  # the second time there is little to do
+        expected = outcome(text, passes * times)
+        with mock.patch.object(*SHORTCUTS[shortcut]):
+            assert outcome(text, passes * times) == expected
+
+
+def sums(count: int) -> str:
+    """One update that adds up `count` values, as the gradients of microbatches."""
+    adds = "".join(f"%s{i + 1} = stablehlo.add %s{i}, %a : !T\n" for i in range(count))
+    return f"""
+        func.func @main(%a: !T, %s0: !T) -> !P0 attributes {{topology = #topo}} {{
+          {adds}
+          %0 = mpmd.assign %s{count} : (!T) -> !P0
+          return %0 : !P0
+        }}
+        """
+
+
+def test_assigns_are_made_once() -> None:
+    """An op that is taken in costs no assign of what it reads when that is taken in, too."""
+    with mock.patch.object(absorb_meshless, "make_assign", side_effect=absorb_meshless.make_assign) as made:
+        module = run(sums(50), "mpmd-infer-mesh-rewrite-using-analysis")
+    (fragment,) = [op for op in module.main.body if isinstance(op, FragmentOp)]
+    assert fragment.num_operands == 51
+    assert made.call_count == 50  # the other one is of the last add, which is wrapped in the fragment
+
+
+def test_equal_sums_take_the_short_way() -> None:
+    long_way = mock.Mock(side_effect=absorb_meshless.Absorber.absorb)
+    with mock.patch.object(absorb_meshless.Absorber, "absorb", lambda *args: long_way(*args)):
+        run(sums(60), "mpmd-infer-mesh-rewrite-using-analysis")
+        first = long_way.call_count
+        run(sums(60), "mpmd-infer-mesh-rewrite-using-analysis")
+    assert long_way.call_count <= first + 1
+
+
+def test_pairs_on_one_mesh_do_not_go_through_the_driver() -> None:
+    pairs = "".join(
+        f"""
+          %u{i} = mpmd.unassign %v{i} : (!P0) -> !T
+          %v{i + 1} = mpmd.assign %u{i} : (!T) -> !P0"""
+        for i in range(40)
+    )
+    text = f"""
+        func.func @main(%v0: !P0) -> !P0 attributes {{topology = #topo}} {{
+          {pairs}
+          return %v40 : !P0
+        }}
+        """
+    with mock.patch.object(greedy.Rewriter, "erase") as erase:
+        module = run(text, "mpmd-infer-mesh-finalize")
+    assert not erase.called
+    assert len(module.main.body.ops) == 1
+
+
+@pytest.mark.parametrize("name", ["mpmd-simplify-named-computations", "mpmd-introduce-transfers"])
+def test_nothing_to_do_is_found_out_by_looking(name: str) -> None:
+    text = """
+        func.func @main(%a: !T, %b: !T) -> !T attributes {topology = #topo} {
+          %0 = mpmd.named_computation<"f"> (%a, %b) (%x: !T, %y: !T) {
+            %9 = stablehlo.add %x, %y : !T
+            mpmd.return %9 : !T
+          } : (!T, !T) -> !T
+          %1 = stablehlo.add %0, %a : !T
+          return %1 : !T
+        }
+        """
+    with mock.patch.object(greedy.Rewriter, "push") as push:
+        run(text, name)
+    assert not push.called
+
+
+def test_bodies_without_computations_are_not_copied() -> None:
+    text = """
+        func.func @main(%a: !T) -> !T attributes {topology = #topo} {
+          %0 = mpmd.named_computation<"f"> (%a) (%x: !T) {
+            %9 = stablehlo.abs %x : !T
+            mpmd.return %9 : !T
+          } : (!T) -> !T
+          return %0 : !T
+        }
+        """
+    with mock.patch.object(core.Region, "clone") as clone:
+        run(text, "mpmd-insert-nameless-clone-of-negligible-ops")
+    assert not clone.called
