@@ -1,4 +1,4 @@
-"""Values, ops, blocks and regions.
+"""Ops; with `ir/values.py` and `ir/blocks.py` the whole model of a program.
 
 The model is MLIR's, because the results of passes depend on it: every value keeps the list of its uses,
 newest first (an op's last operand is newer than its first), blocks are ordered op lists, ops may hold regions.
@@ -14,6 +14,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
 from .attributes import Attribute
+from .blocks import Block as Block
+from .blocks import Region as Region
+from .blocks import has_order as has_order
 from .location import UNKNOWN, Location
 from .types import Type
 from .values import BlockArg as BlockArg
@@ -21,11 +24,20 @@ from .values import OpResult as OpResult
 from .values import Use as Use
 from .values import Value as Value
 
-__all__ = ["Block", "BlockArg", "Op", "OpResult", "Region", "Use", "Value", "has_order", "op_class", "take_over"]
+__all__ = [
+    "Block",
+    "BlockArg",
+    "Op",
+    "OpResult",
+    "Region",
+    "Use",
+    "Value",
+    "has_order",
+    "make_op",
+    "make_unary",
+    "op_class",
+]
 
-#: Order numbers: those of neighbours differ by a stride, and the first is so large that many ops fit in front.
-_STRIDE = 1 << 20
-_FIRST = 1 << 50
 
 class Op:
     """An operation.
@@ -354,290 +366,6 @@ class Op:
         return print_op(self)
 
 
-class Block:
-    """An ordered list of ops with arguments.  Iteration fixes the next op before it hands out one."""
-
-    __slots__ = ("_first", "_last", "_ordered", "args", "frozen", "parent")
-
-    def __init__(self, arg_types: Iterable[Type] = ()) -> None:
-        self.args: list[BlockArg] = [BlockArg(t, i, self) for i, t in enumerate(arg_types)]
-        self.parent: Region | None = None
-        self.frozen = False
-        self._first: Op | None = None
-        self._last: Op | None = None
-        self._ordered = True
-
-    def __iter__(self) -> Iterator[Op]:
-        op = self._first
-        while op is not None:
-            following = op._next
-            yield op
-            op = following
-
-    def __reversed__(self) -> Iterator[Op]:
-        op = self._last
-        while op is not None:
-            previous = op._prev
-            yield op
-            op = previous
-
-    @property
-    def ops(self) -> list[Op]:
-        """The ops, in order (a fresh list)."""
-        return list(self)
-
-    @property
-    def first(self) -> Op | None:
-        return self._first
-
-    @property
-    def last(self) -> Op | None:
-        return self._last
-
-    @property
-    def terminator(self) -> Op:
-        """The last op.  Raises `ValueError` for an empty block."""
-        if self._last is None:
-            raise ValueError("the block has no terminator")
-        return self._last
-
-    @property
-    def parent_op(self) -> Op | None:
-        return None if self.parent is None else self.parent.parent
-
-    def add_arg(self, type: Type, index: int | None = None, loc: Location = UNKNOWN) -> BlockArg:
-        """Insert an argument (at the end by default)."""
-        if index is None or index == len(self.args):
-            arg = BlockArg(type, len(self.args), self, loc)
-            self.args.append(arg)
-            return arg
-        arg = BlockArg(type, index, self, loc)
-        self.args.insert(index, arg)
-        for i, other in enumerate(self.args):
-            other.index = i
-        return arg
-
-    def erase_args(self, indices: Iterable[int]) -> None:
-        """Remove arguments.  Raises if one still has uses."""
-        gone = set(indices)
-        for i in gone:
-            if self.args[i].has_uses:
-                raise RuntimeError(f"block argument {i} still has uses")
-        self.args = [a for i, a in enumerate(self.args) if i not in gone]
-        for i, arg in enumerate(self.args):
-            arg.index = i
-
-    def append(self, op: Op) -> Op:
-        """Put `op` at the end."""
-        if op.block is not None:
-            op.block._remove(op)
-        self._insert(op, self._last, None)
-        return op
-
-    def insert_front(self, op: Op) -> Op:
-        if op.block is not None:
-            op.block._remove(op)
-        self._insert(op, None, self._first)
-        return op
-
-    def insert_before(self, anchor: Op, op: Op) -> Op:
-        if op.block is not None:
-            op.block._remove(op)
-        self._insert(op, anchor._prev, anchor)
-        return op
-
-    def insert_after(self, anchor: Op, op: Op) -> Op:
-        if op.block is not None:
-            op.block._remove(op)
-        self._insert(op, anchor, anchor._next)
-        return op
-
-    def insert_all_before(self, anchor: Op, ops: Iterable[Op]) -> None:
-        """Insert new ops, in order, directly before `anchor`."""
-        if self.frozen:
-            raise RuntimeError("the body is frozen; build a new one instead")
-        before = anchor._prev
-        for op in ops:
-            op.block, op._prev = self, before
-            if before is None:
-                self._first = op
-            else:
-                before._next = op
-            before = op
-        if before is not None:
-            before._next = anchor
-        anchor._prev = before
-        self._ordered = False
-
-    def reorder(self, ops: Iterable[Op]) -> None:
-        """Put the ops, which are all of the block, into this order."""
-        if self.frozen:
-            raise RuntimeError("the body is frozen; build a new one instead")
-        before: Op | None = None
-        for op in ops:
-            op._prev = before
-            if before is None:
-                self._first = op
-            else:
-                before._next = op
-            before = op
-        if before is not None:
-            before._next = None
-        self._last = before
-        self._renumber()
-
-    def _insert(self, op: Op, before: Op | None, after: Op | None) -> None:
-        if self.frozen:
-            raise RuntimeError("the body is frozen; build a new one instead")
-        op.block = self
-        op._prev, op._next = before, after
-        if before is None:
-            self._first = op
-        else:
-            before._next = op
-        if after is None:
-            self._last = op
-        else:
-            after._prev = op
-        if not self._ordered:
-            op._order = -1
-        elif after is None:
-            op._order = _FIRST if before is None else before._order + _STRIDE
-        else:
-            low = before._order if before is not None else after._order - 2 * _STRIDE
-            op._order = (low + after._order) // 2
-            if op._order <= low or op._order < 0:
-                self._ordered = False
-
-    def _remove(self, op: Op) -> None:
-        if self.frozen:
-            raise RuntimeError("the body is frozen; build a new one instead")
-        if op._prev is None:
-            self._first = op._next
-        else:
-            op._prev._next = op._next
-        if op._next is None:
-            self._last = op._prev
-        else:
-            op._next._prev = op._prev
-        op.block = op._prev = op._next = None
-        op._order = -1
-
-    def _renumber(self) -> None:
-        order = _FIRST
-        op = self._first
-        while op is not None:
-            op._order = order
-            order += _STRIDE
-            op = op._next
-        self._ordered = True
-
-
-class Region:
-    """The blocks that an op holds.
-
-    `frozen`: the region is immutable and may be shared by many ops; then `parent` is None.  `memo` lets
-    functions from bodies to bodies remember their results (`ir/bodies.py`).
-    """
-
-    __slots__ = ("__weakref__", "blocks", "frozen", "memo", "parent")
-
-    def __init__(self, blocks: Iterable[Block] = ()) -> None:
-        self.blocks: list[Block] = list(blocks)
-        self.parent: Op | None = None
-        self.frozen = False
-        self.memo: dict[Any, Any] = {}
-        for block in self.blocks:
-            block.parent = self
-
-    @property
-    def block(self) -> Block:
-        """The only block.  Raises `ValueError` when there are none or several."""
-        if len(self.blocks) != 1:
-            raise ValueError(f"the region has {len(self.blocks)} blocks, not one")
-        return self.blocks[0]
-
-    @property
-    def returned(self) -> list[Value]:
-        """The operands of the terminator of the only block."""
-        return self.block.terminator.operands
-
-    def add_block(self, block: Block) -> Block:
-        if self.frozen:
-            raise RuntimeError("the body is frozen; build a new one instead")
-        block.parent = self
-        self.blocks.append(block)
-        return block
-
-    def freeze(self) -> Region:
-        """Make the region immutable and shareable.  Returns it."""
-        self.frozen = True
-        self.parent = None
-        self._freeze_blocks()
-        return self
-
-    def _freeze_blocks(self) -> None:
-        # Regions of leaf ops in the body may capture its values, so they are not shareable by themselves.
-        for block in self.blocks:
-            block.frozen = True
-            for op in block:
-                for region in op.regions:
-                    if not region.frozen:
-                        region._freeze_blocks()
-
-    def walk(self, *, post_order: bool = True, reverse: bool = False) -> Iterator[Op]:
-        """Every op in the region."""
-        for block in reversed(self.blocks) if reverse else self.blocks:
-            for op in reversed(block) if reverse else block:
-                yield from op.walk(post_order=post_order, reverse=reverse)
-
-    def clone(self, mapping: dict[Value, Value] | None = None) -> Region:
-        """An unfrozen copy; values defined outside are mapped by `mapping` or kept."""
-        mapping = {} if mapping is None else mapping
-        blocks: dict[Block, Block] = {}
-        for old in self.blocks:
-            new = Block()
-            for arg in old.args:
-                mapping[arg] = new.add_arg(arg.type, loc=arg.loc)
-            blocks[old] = new
-        copy = Region(blocks.values())
-        for old, new in blocks.items():
-            for op in old:
-                cloned = op.clone(mapping)
-                if cloned.successors:
-                    cloned.successors = [blocks.get(b, b) for b in cloned.successors]
-                new.append(cloned)
-        if self._may_refer_ahead:
-            copy._refer_to_copies(mapping)
-        return copy
-
-    @property
-    def _may_refer_ahead(self) -> bool:
-        """Whether values may be used above their definition: between blocks, or where order means nothing."""
-        if len(self.blocks) > 1:
-            return True
-        parent = self.parent
-        return parent is not None and not has_order(parent)
-
-    def _refer_to_copies(self, mapping: Mapping[Value, Value]) -> None:
-        for block in self.blocks:
-            for op in block:
-                for use in op._operands:
-                    ahead = mapping.get(use.value)
-                    if ahead is not None:
-                        use.set(ahead)
-                if op.name != "func.func":  # sees nothing of what is around it
-                    for region in op.regions:
-                        if not region.frozen:
-                            region._refer_to_copies(mapping)
-
-
-def has_order(op: Op) -> bool:
-    """Whether values in the regions of the op are defined before they are used (not so in graph regions)."""
-    return op.name.partition(".")[0] in _ORDERED_DIALECTS
-
-
-_ORDERED_DIALECTS = frozenset({"func", "mpmd", "stablehlo", "chlo", "sdy", "scf", "affine"})
 _PLACEHOLDER = Value(Type("none"), 0)
 _TERMINATORS = frozenset(
     {"func.return", "mpmd.return", "stablehlo.return", "sdy.return", "cf.br", "cf.cond_br"}
@@ -680,78 +408,6 @@ def make_unary(
     op._operands = [use]
     op._capacity = 1
     return op
-
-
-def take_over(
-    op: Op, cls: type[_SomeOp], props: dict[str, Attribute], attrs: dict[str, Attribute]
-) -> _SomeOp:
-    """A new op in the place of `op`, which is gone: with its operands, results and location, without its regions.
-
-    All is as if the new op had been made before `op` with the same operands, had replaced it and let it be
-    erased, use lists included, but without a new use for each operand and a new value for each result.
-    """
-    new = cls.__new__(cls)
-    assert cls.op_name is not None
-    new.name, new.loc = cls.op_name, op.loc
-    new.props, new.attrs, new.regions, new.successors = props, attrs, [], []
-    new._operands, new.results = op._operands, op.results
-    new._capacity = len(new._operands)
-    op._operands, op.results = [], []
-    for use in new._operands:
-        use.owner = new
-        value = use.value
-        if value._first is not use:
-            use.set(value)
-    for result in new.results:
-        result.op = new
-        first = result._first
-        if first is not None and first.next is not None:
-            result.reverse_uses()
-    block = op.block
-    assert block is not None and not block.frozen
-    new.block, new._order, new._prev, new._next = block, op._order, op._prev, op._next
-    if new._prev is None:
-        block._first = new
-    else:
-        new._prev._next = new
-    if new._next is None:
-        block._last = new
-    else:
-        new._next._prev = new
-    op.block = op._prev = op._next = None
-    return new
-
-
-def copied(op: Op, operands: Sequence[Value]) -> Op:
-    """As `op.clone(operands=operands)` for an op whose regions are frozen, in half the time.
-
-    Uses and results are filled in here: calling their classes costs more than all of the rest.
-    """
-    copy = op.__class__.__new__(op.__class__)
-    copy.name, copy.loc = op.name, op.loc
-    copy.props, copy.attrs = op.props.copy(), op.attrs.copy()
-    copy.regions, copy.successors = op.regions.copy(), op.successors.copy()
-    copy.block = copy._prev = copy._next = None
-    copy._order = -1
-    new = object.__new__
-    copy.results = results = []
-    for old in op.results:
-        result = new(OpResult)
-        result.type, result.index, result._first, result.op = old.type, old.index, None, copy
-        results.append(result)
-    copy._operands = uses = []
-    index = 0
-    for value in operands:
-        use = new(Use)
-        use.owner, use.index, use.value, use.prev = copy, index, value, None
-        use.next = first = value._first
-        if first is not None:
-            first.prev = use
-        value._first = use
-        uses.append(use)
-        index += 1
-    copy._capacity = index
-    return copy
 
 
 def make_op(name: str, *args: Any, **kwargs: Any) -> Op:

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
-from mpmd_trace.ir.ops import Module
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import Module, NamedComputationOp
 from mpmd_trace.jax_compat import mlir
 from mpmd_trace.partition import partition
-from mpmd_trace.passes.import_.clean_up import read_clean
+from mpmd_trace.passes.import_.clean_up import CleanUp, read_clean
 from mpmd_trace.passes.manager import PassRun
+from mpmd_trace.text import parse
 
 PLAIN = """
 func.func @main(%a: tensor<4xf32>) -> tensor<4xf32> {
@@ -86,6 +88,45 @@ def test_text_without_calls_goes_through_mlir_once(monkeypatch: pytest.MonkeyPat
 def test_calls_and_mistakes_take_the_steps() -> None:
     assert read_clean(WITH_CALL) is None
     assert read_clean("func.func @main() { nonsense }") is None
+
+
+LAYERS = """
+func.func @main(%a: tensor<4xf32>) -> tensor<4xf32> {
+  %0 = mpmd.named_computation<"f"> (%a) (%x: tensor<4xf32>) {
+    %1 = chlo.square %x : tensor<4xf32> -> tensor<4xf32>
+    mpmd.return %1 : tensor<4xf32>
+  } : (tensor<4xf32>) -> tensor<4xf32>
+  %2 = mpmd.named_computation<"g"> (%0) (%x: tensor<4xf32>) {
+    %1 = SQUARE
+    mpmd.return %1 : tensor<4xf32>
+  } : (tensor<4xf32>) -> tensor<4xf32>
+  %3 = mpmd.named_computation<"h"> (%2) (%x: tensor<4xf32>) {
+    %1 = stablehlo.add %x, %x : tensor<4xf32>
+    mpmd.return %1 : tensor<4xf32>
+  } : (tensor<4xf32>) -> tensor<4xf32>
+  return %3 : tensor<4xf32>
+}
+func.func private @g(%x: tensor<4xf32>) -> tensor<4xf32> {
+  %0 = stablehlo.multiply %x, %x : tensor<4xf32>
+  return %0 : tensor<4xf32>
+}
+"""
+
+
+@pytest.mark.parametrize(
+    "square",
+    ["stablehlo.multiply %x, %x : tensor<4xf32>", "func.call @g(%x) : (tensor<4xf32>) -> tensor<4xf32>"],
+)
+def test_equal_layers_are_one_body(square: str) -> None:
+    """Equal when clean-up is done, that is; another layer stays another body."""
+    text = LAYERS.replace("SQUARE", square)
+    module = parse(text)
+    CleanUp().run(module, Diagnostics())
+    read = read_clean(text)
+    assert (read is None) == ("call" in square)
+    for found in [module, *([] if read is None else [read[0]])]:
+        f, g, h = (op.regions[0] for op in found.main.body if isinstance(op, NamedComputationOp))
+        assert f is g and f is not h
 
 
 def test_the_collector_is_paused_once_and_not_for_each_phase(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,8 @@ import dataclasses
 from typing import ClassVar
 
 from ...ir.attributes import Attribute
-from ...ir.core import Op, Value, copied
+from ...ir.cloning import copied
+from ...ir.core import Op, Value
 from ...ir.diagnostics import Diagnostics, Note
 from ...ir.ops import CallOp, ForOp, FragmentCallOp, FragmentOp, FuncOp, Module
 from ..base import Pass
