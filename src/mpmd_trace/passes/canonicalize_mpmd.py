@@ -18,9 +18,10 @@ from ..ir.ops import BroadcastOp, FragmentOp, FuncOp, Module, ReduceOp, Transfer
 from ..ir.semantics import is_constant_like, trivially_dead
 from ..ir.types import MeshTensorType, Type
 from .base import Pass
-from .greedy import Pattern, Rewriter, apply_greedily, walk_mutable
+from .greedy import Choices, Pattern, Rewriter, apply_greedily, walk_mutable
 from .mlir_parts import frozen_bodies, result_of, run_on_bodies, run_on_functions
 from .plain_bodies import as_read
+from .settled import Settled
 
 __all__ = ["CanonicalizeMpmd", "canonical_body", "canonicalization_patterns"]
 
@@ -55,23 +56,27 @@ class CanonicalizeMpmd(Pass):
         for function in native:
             has_constants = False
             for op in walk_mutable(function.regions[0]):
-                has_constants = has_constants or is_constant_like(op)
-                for i, body in enumerate(op.regions):
-                    if body.frozen:
-                        op.regions[i] = result_of(body, _PIPELINE)
+                if op.regions:
+                    for i, body in enumerate(op.regions):
+                        if body.frozen:
+                            op.regions[i] = result_of(body, _PIPELINE)
+                elif is_constant_like(op):
+                    has_constants = True
+            patterns = Choices(canonicalization_patterns())
+            settled = Settled(patterns, unique_constants=has_constants)
             result = apply_greedily(
-                function, canonicalization_patterns(), unique_constants=has_constants
+                function, patterns, unique_constants=has_constants, settled=settled
             )
             changed = changed or result.changed or has_constants
         return run_on_functions(foreign, _PIPELINE, module) or changed
 
 
 def _is_native(function: FuncOp) -> bool:
-    return all(
-        op.name.startswith("mpmd.") or op.name == "func.return" or is_constant_like(op)
-        for region in function.regions
-        for op in walk_mutable(region)
-    )
+    for region in function.regions:
+        for op in walk_mutable(region):
+            if not (op.name.startswith("mpmd.") or op.name == "func.return" or is_constant_like(op)):
+                return False
+    return True
 
 
 def canonical_body(body: Region) -> Region:

@@ -6,7 +6,7 @@ that region's entry block moves to the very front, so that such constants end up
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 from ..ir.attributes import Attribute
 from ..ir.bodies import remembered
@@ -15,7 +15,7 @@ from ..ir.ops import FuncOp
 from ..ir.semantics import is_constant_like
 from ..ir.types import Type
 
-__all__ = ["ConstantUniquer", "home_of", "with_unique_constants"]
+__all__ = ["ConstantUniquer", "constants_stay", "home_of", "with_unique_constants"]
 
 #: Ops that are not functions or frozen bodies and whose regions see nothing from outside either.
 _ISOLATED = frozenset({"sdy.manual_computation"})
@@ -44,6 +44,8 @@ class ConstantUniquer:
         self._replace = replace
         self._known: dict[tuple[int, str, Attribute | None, Type], Op] = {}
         self._owned: set[Op] = set()
+        #: Whether a constant was moved or replaced.
+        self.changed = False
 
     def visit(self, op: Op, home: Region) -> bool:
         """Handle `op`, which lies in `home` or in a region nested in it; False when it was replaced."""
@@ -53,12 +55,14 @@ class ConstantUniquer:
         key = (id(home), dialect, op.props.get("value"), op.results[0].type)
         known = self._known.get(key)
         if known is not None:
+            self.changed = True
             self._replace(op, known)
             return False
         entry = home.blocks[0]
         first = entry.first
         assert first is not None
         if op.block is not entry or (op is not first and op.prev_op not in self._owned):
+            self.changed = True
             op.move_before(first)
         self._known[key] = op
         self._owned.add(op)
@@ -70,22 +74,38 @@ def _replace(op: Op, known: Op) -> None:
     op.erase()
 
 
-def _unique(region: Region) -> bool:
-    uniquer = ConstantUniquer(_replace)
-    before = [(op, op.block) for op in region.walk()]
-    for op, block in before:
-        assert block is not None and block.parent is not None
-        uniquer.visit(op, home_of(block.parent, region))
-    return before != [(op, op.block) for op in region.walk()]
+def constants_stay(region: Region, *, anywhere: bool = False) -> bool:
+    """Whether the constants of a region of one block stay: all different, in front of everything else.
+
+    `anywhere`: between other ops of the block is as good as in front.
+    """
+    known: set[Hashable] = set()
+    leading = True
+    for op in region.blocks[0]:
+        if is_constant_like(op):
+            key = (op.name.partition(".")[0], op.props.get("value"), op.results[0].type)
+            if key in known or not (leading or anywhere):
+                return False
+            known.add(key)
+        else:
+            leading = False
+            for nested in op.regions:
+                if not nested.frozen and any(is_constant_like(inner) for inner in nested.walk()):
+                    return False
+    return len(region.blocks) == 1
 
 
 def with_unique_constants(body: Region) -> Region:
     """The frozen body with its constants uniqued; the same object when they are already."""
 
     def make() -> Region:
-        if not any(is_constant_like(op) for op in body.walk()):
+        if constants_stay(body):
             return body
         copy = body.clone()
-        return copy.freeze() if _unique(copy) else body
+        uniquer = ConstantUniquer(_replace)
+        for op in [op for op in copy.walk() if is_constant_like(op)]:
+            assert op.block is not None and op.block.parent is not None
+            uniquer.visit(op, home_of(op.block.parent, copy))
+        return copy.freeze() if uniquer.changed else body
 
     return remembered(body, "unique constants", make)

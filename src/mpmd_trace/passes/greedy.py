@@ -14,19 +14,21 @@ from typing import Protocol
 
 from ..ir.bodies import region_dce as remove_dead_code
 from ..ir.bodies import without_dead_ops
-from ..ir.core import Block, Op, Region, Value
+from ..ir.core import Block, Op, OpResult, Region, Value
 from ..ir.ops import FuncOp, Module
 from ..ir.semantics import is_constant_like, trivially_dead
+from ..ir.types import Type
 from .constants import ConstantUniquer, home_of, with_unique_constants
 
-__all__ = ["GreedyResult", "Pattern", "Rewriter", "apply_greedily", "walk_mutable"]
+__all__ = ["Choices", "GreedyResult", "Pattern", "Rewriter", "apply_greedily", "walk_mutable"]
 
 
 class Pattern(Protocol):
     """A rewrite of ops called `op_name` (any op when it is None).
 
     A pattern with a true attribute `needs_constant` is tried only on ops that read a constant: nearly all ops of
-    a program do not, and folding has many patterns.
+    a program do not, and folding has many patterns.  One with a predicate `suits` is tried only on ops for the
+    type of whose first result (None if there is none) it is true.
     """
 
     op_name: str | None
@@ -91,6 +93,9 @@ class Rewriter:
     def is_waiting(self, op: Op) -> bool:
         """Whether a visit of `op` is scheduled."""
         return op in self._stack
+
+    def about_to_change(self, op: Op) -> None:
+        """A pattern is going to change `op` before it calls another method; for those who only ask (`settled.py`)."""
 
     # Notifications.
 
@@ -213,6 +218,7 @@ class Rewriter:
         self._stack = {}
         uniquer = ConstantUniquer(lambda op, known: self.replace_op(op, known.results))
         homes: dict[Region, Region] = {}
+        stack = self._stack
         for op in list(walk_mutable(scope, post_order=not top_down)):
             if op.regions:
                 if unique_constants:
@@ -228,7 +234,10 @@ class Rewriter:
                     home = homes[region] = home_of(region, scope)
                 if not uniquer.visit(op, home):
                     continue
-            self.push(op)
+            if op.block is not None and op.block.parent is scope:  # as `push` has it
+                stack.setdefault(op)
+            else:
+                self.push(op)
         if top_down:
             self._stack = dict.fromkeys(reversed(self._stack))
 
@@ -240,25 +249,19 @@ class Rewriter:
                     op.regions[i] = cleaned
                     self.changed = True
 
-    def _drain(self, patterns: Sequence[Pattern], settle: Callable[[], None] | None) -> None:
-        by_name: dict[str, list[tuple[Pattern, bool]]] = {}
-        while self._stack:
-            op, _ = self._stack.popitem()
-            if trivially_dead(op):
-                self.erase(op)
-                self.changed = True
-                continue
-            chosen = by_name.get(op.name)
-            if chosen is None:
-                here = [p for p in patterns if p.op_name in (None, op.name)]
-                chosen = by_name[op.name] = [(p, getattr(p, "needs_constant", False)) for p in here]
-            constant: bool | None = None
-            for pattern, needs_constant in chosen:
-                if needs_constant:
-                    if constant is None:
-                        constant = _reads_constant(op)
-                    if not constant:
-                        continue
+    def _drain(self, choices: Choices, settle: Callable[[], None] | None) -> None:
+        stack = self._stack
+        while stack:
+            op, _ = stack.popitem()
+            for result in op.results:
+                if result._first is not None:
+                    break
+            else:
+                if trivially_dead(op):
+                    self.erase(op)
+                    self.changed = True
+                    continue
+            for pattern in choices.of(op):
                 if pattern.match_and_rewrite(op, self):
                     self.changed = True
                     break
@@ -272,41 +275,84 @@ class Rewriter:
                     self._clean(op)
 
 
-def _reads_constant(op: Op) -> bool:
-    for use in op._operands:
-        producer = use.value.defining_op
-        if producer is not None and is_constant_like(producer):
-            return True
-    return False
+_Pair = tuple[list[Pattern], list[Pattern]]
+
+
+class Choices:
+    """Which of some patterns are worth trying on an op."""
+
+    def __init__(self, patterns: Sequence[Pattern]) -> None:
+        self._patterns = patterns
+        #: Per op name all patterns, and those for ops that read no constant; None where the type counts, too.
+        self._by_name: dict[str, _Pair | None] = {}
+        self._by_type: dict[tuple[str, Type | None], _Pair] = {}
+
+    def of(self, op: Op) -> list[Pattern]:
+        """The patterns, in order."""
+        name = op.name
+        found = self._by_name[name] if name in self._by_name else self._named(name)
+        if found is None:
+            type = op.results[0].type if op.results else None
+            found = self._by_type.get((name, type)) or self._typed(name, type)
+        every, plain = found
+        if every is plain:
+            return every
+        for use in op._operands:
+            value = use.value
+            if isinstance(value, OpResult) and is_constant_like(value.op):
+                return every
+        return plain
+
+    def _named(self, name: str) -> _Pair | None:
+        here = [p for p in self._patterns if p.op_name in (None, name)]
+        found = None if any(hasattr(p, "suits") for p in here) else _pair(here)
+        self._by_name[name] = found
+        return found
+
+    def _typed(self, name: str, type: Type | None) -> _Pair:
+        here = [p for p in self._patterns if p.op_name in (None, name)]
+        found = _pair([p for p in here if (suits := getattr(p, "suits", None)) is None or suits(type)])
+        self._by_type[name, type] = found
+        return found
+
+
+def _pair(patterns: list[Pattern]) -> _Pair:
+    plain = [p for p in patterns if not getattr(p, "needs_constant", False)]
+    return patterns, patterns if len(plain) == len(patterns) else plain
 
 
 def apply_greedily(
     root: FuncOp | Module | Region,
-    patterns: Sequence[Pattern],
+    patterns: Sequence[Pattern] | Choices,
     *,
     unique_constants: bool = False,
     region_dce: bool = False,
     max_rounds: int = 10,
     top_down: bool = False,
     settle: Callable[[], None] | None = None,
+    settled: Callable[[Region], bool] | None = None,
 ) -> GreedyResult:
     """Apply `patterns` to everything below `root` until a round changes nothing, at most `max_rounds` times.
 
     For an op the patterns are tried in order; the first that succeeds ends the visit.  `unique_constants`
     unifies and hoists constants when a round starts; `region_dce` removes unused code after each round.
     `top_down` visits producers before users, and an op before those nested in it.  `settle` is called when a
-    round has nothing more to visit, for changes that patterns have put off.
+    round has nothing more to visit, for changes that patterns have put off.  `settled` may know before a round
+    that it would change nothing (`settled.py`).
     """
     if isinstance(root, Region):
         scope = root
     else:
         scope = (root.op if isinstance(root, Module) else root).regions[0]
     rewriter = Rewriter(scope)
+    choices = patterns if isinstance(patterns, Choices) else Choices(patterns)
     changed = False
     for _ in range(max_rounds):
+        if settled is not None and settled(scope):
+            return GreedyResult(changed, True)
         rewriter.changed = False
         rewriter._fill(unique_constants, top_down)
-        rewriter._drain(patterns, settle)
+        rewriter._drain(choices, settle)
         if region_dce and remove_dead_code(scope):
             rewriter.changed = True
         if not rewriter.changed:

@@ -31,9 +31,10 @@ def frozen_bodies(functions: Iterable[FuncOp]) -> list[Region]:
     for function in functions:
         for region in function.regions:
             for op in walk_mutable(region):
-                for body in op.regions:
-                    if body.frozen:
-                        found[body] = None
+                if op.regions:
+                    for body in op.regions:
+                        if body.frozen:
+                            found[body] = None
     return list(found)
 
 

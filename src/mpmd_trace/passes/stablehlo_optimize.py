@@ -9,12 +9,12 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from ..ir.bodies import map_ops
 from ..ir.core import Region
 from ..ir.diagnostics import Diagnostics
 from ..ir.ops import FuncOp, Module
 from .base import FunctionPass, option
-from .greedy import Pattern, apply_greedily, walk_mutable
+from .greedy import Choices, Pattern, apply_greedily, walk_mutable
+from .settled import Settled
 
 __all__ = ["StablehloOptimize"]
 
@@ -49,33 +49,45 @@ class StablehloOptimize(FunctionPass):
     )
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
-        patterns = _patterns(self.fold_op_element_limit, self.optimize_float)
-        changed = self._bodies(function.regions[0], patterns)
-        found = apply_greedily(
-            function, patterns, unique_constants=True, top_down=True, max_rounds=_MAX_ROUNDS
-        ).changed
-        return found or changed
+        patterns = Choices(_patterns(self.fold_op_element_limit, self.optimize_float))
+        settled = Settled(patterns, unique_constants=True)
+        changed = self._bodies(function.regions[0], patterns, settled)
+        return _simplify(function.regions[0], patterns, settled) or changed
 
-    def _bodies(self, region: Region, patterns: list[Pattern]) -> bool:
+    def _bodies(self, region: Region, patterns: Choices, settled: Settled) -> bool:
         """Simplify the frozen bodies in the region, each distinct one once."""
         key = ("stablehlo-optimize", self.fold_op_element_limit, self.optimize_float)
 
-        def rewrite(copy: Region) -> bool:
-            changed = self._bodies(copy, patterns)
-            return (
-                apply_greedily(
-                    copy, patterns, unique_constants=True, top_down=True, max_rounds=_MAX_ROUNDS
-                ).changed
-                or changed
-            )
+        def simplified(body: Region) -> Region:
+            if settled(body):
+                return body
+            copy = body.clone()
+            changed = self._bodies(copy, patterns, settled)
+            changed = _simplify(copy, patterns, settled) or changed
+            return copy.freeze() if changed else body
 
         changed = False
         for op in walk_mutable(region):
             for i, body in enumerate(op.regions):
                 if body.frozen:
-                    op.regions[i] = map_ops(body, key, rewrite)
-                    changed = changed or op.regions[i] is not body
+                    found = body.memo.get(key)
+                    if found is None:
+                        found = body.memo[key] = simplified(body)
+                    if found is not body:
+                        op.regions[i] = found
+                        changed = True
         return changed
+
+
+def _simplify(region: Region, patterns: Choices, settled: Settled) -> bool:
+    return apply_greedily(
+        region,
+        patterns,
+        unique_constants=True,
+        top_down=True,
+        max_rounds=_MAX_ROUNDS,
+        settled=settled,
+    ).changed
 
 
 def _patterns(limit: int, floats: bool) -> list[Pattern]:

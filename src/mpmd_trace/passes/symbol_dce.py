@@ -6,6 +6,7 @@ MLIR has a pass of this name; this one works on our IR, which keeps the bodies o
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator
 from typing import ClassVar
 
@@ -41,6 +42,7 @@ class SymbolDce(Pass):
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
         functions = {f.sym_name: f for f in module.functions}
         live: set[Op] = set()
+        references = _References()
         pending: list[Op] = [
             op
             for op in module.body
@@ -51,7 +53,7 @@ class SymbolDce(Pass):
             if op in live:
                 continue
             live.add(op)
-            for name in _references(op):
+            for name in references.of(op):
                 callee = functions.get(name)
                 if callee is not None:
                     pending.append(callee)
@@ -61,26 +63,41 @@ class SymbolDce(Pass):
         return bool(dead)
 
 
-def _references(op: Op) -> Iterator[str]:
-    """The symbols that the op and everything inside mention."""
-    for attributes in (op.props, op.attrs):
-        for value in attributes.values():
-            yield from _in_attribute(value)
-    for region in op.regions:
-        yield from _in_region(region)
+class _References:
+    """The symbols that ops mention.  Attributes are few, so each is looked into once."""
 
+    def __init__(self) -> None:
+        self._known: dict[Attribute, tuple[str, ...]] = {}
 
-def _in_region(region: Region) -> Iterator[str]:
-    if region.frozen:
-        yield from remembered(region, "symbol-references", lambda: tuple(_in_blocks(region)))
-    else:
-        yield from _in_blocks(region)
+    def of(self, op: Op) -> set[str]:
+        """Those of the op and everything inside."""
+        found: set[str] = set()
+        self._op(op, found)
+        return found
 
+    def _op(self, op: Op, found: set[str]) -> None:
+        known = self._known
+        for held in (op.props, op.attrs):
+            for attribute in held.values():
+                names = known.get(attribute)
+                if names is None:
+                    names = known[attribute] = tuple(_in_attribute(attribute))
+                if names:
+                    found.update(names)
+        for region in op.regions:
+            if region.frozen:
+                found.update(remembered(region, "symbol-references", functools.partial(self._inside, region)))
+            else:
+                for block in region.blocks:
+                    for nested in block:
+                        self._op(nested, found)
 
-def _in_blocks(region: Region) -> Iterator[str]:
-    for block in region.blocks:
-        for op in block:
-            yield from _references(op)
+    def _inside(self, region: Region) -> frozenset[str]:
+        found: set[str] = set()
+        for block in region.blocks:
+            for op in block:
+                self._op(op, found)
+        return frozenset(found)
 
 
 def _in_attribute(attribute: Attribute) -> Iterator[str]:

@@ -21,9 +21,10 @@ from ...ir.attributes import (
     SymbolRefAttr,
     TypeAttr,
 )
+from ...ir.cloning import take_over
 from ...ir.core import Region, Value, make_op
 from ...ir.diagnostics import Diagnostics
-from ...ir.ops import FragmentOp, FuncOp, Module, make_return
+from ...ir.ops import FragmentCallOp, FragmentOp, FuncOp, Module, make_return
 from ...ir.shardings import sharding_class
 from ...ir.types import MeshTensorType, Type, function_type
 from ..base import Pass, option
@@ -37,7 +38,7 @@ __all__ = ["LowerToFragmentCalls"]
 _log = logging.getLogger(__name__)
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False)
 class _Group:
     """Fragments that call one function."""
 
@@ -101,8 +102,9 @@ class LowerToFragmentCalls(Pass):
                 renamed_meshes(module, group.function, first.mesh, mesh)
         if self.verbose_logging:
             _report(module, fragments, group_of)
+        callees = {group: SymbolRefAttr.get(cast(FuncOp, group.function).sym_name) for group in groups}
         for op in fragments:
-            _replace_by_call(op, group_of[op])
+            _replace_by_call(op, callees[group_of[op]])
         for group in groups:
             module.body.append(cast(FuncOp, group.function))
         return True
@@ -134,15 +136,21 @@ def _grouped(
     representative = first_equal(op.body for op in fragments)
     classes: dict[object, int] = {}  # of shardings in effect
     class_of: dict[Type, int] = {}
+    classes_of: dict[tuple[Type, ...], tuple[int, ...]] = {}  # of the operands or the results of an op
     groups: dict[Hashable, _Group] = {}
     group_of: dict[FragmentOp, _Group] = {}
 
-    def sharding_of(value: Value) -> int:
-        type = value.type
+    def sharding_of(type: Type) -> int:
         found = class_of.get(type)
         if found is None:
             key = sharding_class(type.sharding) if isinstance(type, MeshTensorType) else None
             found = class_of[type] = classes.setdefault(key, len(classes))
+        return found
+
+    def shardings_of(types: tuple[Type, ...]) -> tuple[int, ...]:
+        found = classes_of.get(types)
+        if found is None:
+            found = classes_of[types] = tuple([sharding_of(type) for type in types])
         return found
 
     for op in fragments:
@@ -151,8 +159,8 @@ def _grouped(
             representative[op.body],
             op.attrs.get("arg_attrs"),
             op.attrs.get("res_attrs"),
-            tuple([sharding_of(v) for v in op.operands]) if by_sharding else (),
-            tuple([sharding_of(r) for r in op.results]) if by_sharding else (),
+            shardings_of(tuple([use.value.type for use in op._operands])) if by_sharding else (),
+            shardings_of(tuple([result.type for result in op.results])) if by_sharding else (),
         )
         group = groups.get(key)
         if group is None:
@@ -203,25 +211,13 @@ def _signature(op: FragmentOp, which: str, values: list[Value]) -> list[DictAttr
     return dicts
 
 
-def _replace_by_call(op: FragmentOp, group: _Group) -> None:
-    assert group.function is not None and op.block is not None
+def _replace_by_call(op: FragmentOp, callee: SymbolRefAttr) -> None:
     props: dict[str, Attribute] = {
-        "callee": SymbolRefAttr.get(group.function.sym_name),
+        "callee": callee,
         "mesh_name": op.props["mesh_name"],
-        "origin": op.props.get("origin", ArrayAttr.get(())),
+        "origin": op.props.get("origin") or ArrayAttr.get(()),
     }
-    attrs: dict[str, Attribute] = {"remat": UNIT} if "remat" in op.attrs else {}
-    call = make_op(
-        "mpmd.fragment_call",
-        op.operands,
-        [r.type for r in op.results],
-        props=props,
-        attrs=attrs,
-        loc=op.loc,
-    )
-    op.block.insert_before(op, call)
-    op.replace_all_uses_with(call.results)
-    op.erase()
+    take_over(op, FragmentCallOp, props, {"remat": UNIT} if "remat" in op.attrs else {})
 
 
 def _report(

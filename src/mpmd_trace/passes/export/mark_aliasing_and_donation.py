@@ -6,11 +6,11 @@ Source: section 4.6 of the specification of the export passes.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import ClassVar
 
-from ...ir.attributes import Attribute, BoolAttr, DictAttr, IntegerAttr
-from ...ir.core import BlockArg, Op, OpResult, Value
+from ...ir.attributes import ArrayAttr, Attribute, BoolAttr, DictAttr, IntegerAttr
+from ...ir.core import BlockArg, Op, OpResult, Use, Value
 from ...ir.diagnostics import Diagnostics
 from ...ir.ops import FragmentOp, FuncOp, Module, TransferOp
 from ..base import FunctionPass
@@ -39,39 +39,61 @@ class MarkAliasingAndDonation(FunctionPass):
     mpmd_only: ClassVar[bool] = True
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
-        arg_attrs = function.arg_attrs
-        given: dict[Value, DictAttr] = dict(zip(function.args, arg_attrs, strict=True))
-        last_uses, transferred = _last_uses(function)
+        given: dict[Value, DictAttr] = dict(zip(function.args, function.arg_attrs, strict=True))
+        last_uses, kept = _last_uses(function)
+        kept.update([arg for arg, attributes in given.items() if not _given_away(attributes)])
+        known: dict[Hashable, ArrayAttr | None] = {}
         changed = False
-        for op, indices in reversed(last_uses):
-            candidates = [
-                i
-                for i in reversed(indices)
-                if (v := op.operand(i)) not in transferred and (v not in given or _given_away(given[v]))
-            ]
+        for op, uses in reversed(last_uses):
+            candidates = [use for use in reversed(uses) if use.value not in kept]
             if candidates:
-                _Marker(op, function, diagnostics).mark(candidates, given)
                 changed = True
+                arg_attrs = self._marked(op, candidates, given, function, known, diagnostics)
+                if arg_attrs is not None:
+                    op.attrs["arg_attrs"] = arg_attrs
         return changed
 
+    @staticmethod
+    def _marked(
+        op: FragmentOp,
+        candidates: Sequence[Use],
+        given: dict[Value, DictAttr],
+        function: FuncOp,
+        known: dict[Hashable, ArrayAttr | None],
+        diagnostics: Diagnostics,
+    ) -> ArrayAttr | None:
+        """The new `arg_attrs`, None if nothing is marked.  Those of most microbatches are `known`."""
+        if not given.keys().isdisjoint([use.value for use in candidates]):
+            return _Marker(op, function, diagnostics).mark(candidates, given)
+        key = (
+            op.num_operands,
+            tuple([use.index for use in candidates]),
+            tuple([use.value.type for use in candidates]),
+            op.attrs.get("arg_attrs"),
+            tuple([result.type for result in op.results]),
+            op.attrs.get("res_attrs"),
+        )
+        if key not in known:
+            known[key] = _Marker(op, function, diagnostics).mark(candidates, given)
+        return known[key]
 
-def _last_uses(function: FuncOp) -> tuple[list[tuple[FragmentOp, list[int]]], set[Value]]:
-    """Per fragment, last one first: operands that nobody reads later, highest first.  Transferred values."""
-    found: list[tuple[FragmentOp, list[int]]] = []
+
+def _last_uses(function: FuncOp) -> tuple[list[tuple[FragmentOp, list[Use]]], set[Value]]:
+    """Per fragment, last one first: its operands that nobody reads later, last one first.  Transferred values."""
+    found: list[tuple[FragmentOp, list[Use]]] = []
     seen: set[Value] = set()
     transferred: set[Value] = set()
     for op in reversed(function.body):
         if isinstance(op, TransferOp):
             transferred.add(op.operand(0))
-        indices = []
-        operands = op.operands
-        for i in range(len(operands) - 1, -1, -1):
-            value = operands[i]
+        uses = []
+        for use in reversed(op._operands):
+            value = use.value
             if value not in seen:
                 seen.add(value)
-                indices.append(i)
-        if indices and isinstance(op, FragmentOp):
-            found.append((op, indices))
+                uses.append(use)
+        if uses and isinstance(op, FragmentOp):
+            found.append((op, uses))
     return found, transferred
 
 
@@ -98,12 +120,13 @@ class _Marker:
                 key = (op.results[k].type, self.outputs[k].entries.get(LAYOUT_MODE))
                 self.free.setdefault(key, []).append(k)  # lowest index last, to be popped
 
-    def mark(self, candidates: Sequence[int], given: dict[Value, DictAttr]) -> None:
+    def mark(self, candidates: Sequence[Use], given: dict[Value, DictAttr]) -> ArrayAttr | None:
+        """The `arg_attrs` of the fragment with these operands marked; None if none is."""
         marked = False
-        for i in candidates:
+        for use in candidates:
+            i, value = use.index, use.value
             if is_pinned_host(self.inputs[i]):
                 continue
-            value = self.op.operand(i)
             output: int | None = None
             attributes = given.get(value)
             if attributes is None or not _donated(attributes):
@@ -113,8 +136,7 @@ class _Marker:
             else:
                 self._insert(i, ALIASING_OUTPUT, IntegerAttr.get(output, "i32"))
             marked = True
-        if marked:
-            self.op.attrs["arg_attrs"] = array_of(self.inputs)
+        return array_of(self.inputs) if marked else None
 
     def _insert(self, index: int, key: str, value: Attribute) -> None:
         self.inputs[index] = inserted(self.op, self.inputs[index], key, value, self.diagnostics)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import ClassVar
 
-from ...ir.attributes import IntegerAttr, MeshAttr
+from ...ir.attributes import ArrayAttr, IntegerAttr, MeshAttr
 from ...ir.core import Op, Value
 from ...ir.diagnostics import Diagnostics
 from ...ir.ops import FragmentOp, FuncOp, Module, TransferOp
@@ -17,7 +18,7 @@ from ...ir.shardings import byte_size, mesh_symbols
 from ...ir.types import MeshTensorType, Type
 from ..base import FunctionPass
 from .mark_aliasing_and_donation import DONOR
-from .value_attrs import is_pinned_host, value_dicts
+from .value_attrs import MEMORY_KIND, PINNED_HOST, is_pinned_host, mentions, value_dicts
 
 __all__ = ["MarkFragmentReservedMemory"]
 
@@ -62,19 +63,21 @@ class _Count:
         self.symbols = symbols
         #: Per type the mesh and the bytes on each of its devices; no mesh for tokens.
         self.places: dict[Type, tuple[str | None, float]] = {}
+        #: For values of these types together, the bytes on each mesh; sums of bytes are exact in any order.
+        self.sums: dict[tuple[Type, ...], dict[str, float]] = {}
         self.diagnostics = diagnostics
         self.function = function
         topology = function.topology
         self.live: dict[str, float] = dict.fromkeys(topology.meshes if topology else (), 0.0)
-        self.last_user = _last_users(function)
-        self.kept: set[Value] = set()  # arguments that the caller did not give away
+        kept: set[Value] = set()
         for arg, attributes in zip(function.args, function.arg_attrs, strict=True):
             donor = attributes.entries.get(DONOR)
             donated = donor is not None and donor.text == "true"
-            if not donated:
-                self.kept.add(arg)
+            if not donated:  # the caller keeps it
+                kept.add(arg)
             if not is_pinned_host(attributes) and (arg.has_uses or not donated):
-                self.add(arg, 1)
+                self.add([arg], 1)
+        self.last_read = _last_read(function, kept)
 
     def place(self, value: Value) -> tuple[str | None, float]:
         """Where a value of this type is, and how big it is there; remembered, for it is asked for every value."""
@@ -89,33 +92,56 @@ class _Count:
         found = self.places[type] = (type.mesh if isinstance(type, MeshTensorType) else None, size)
         return found
 
-    def add(self, value: Value, sign: int) -> None:
-        mesh, size = self.places.get(value.type) or self.place(value)
-        if mesh is not None:
+    def bytes(self, values: Sequence[Value]) -> dict[str, float]:
+        """The bytes of the values together, per mesh."""
+        types = tuple([value.type for value in values])
+        found = self.sums.get(types)
+        if found is None:
+            found = self.sums[types] = {}
+            for value in values:
+                mesh, size = self.places.get(value.type) or self.place(value)
+                if mesh is not None:
+                    found[mesh] = found.get(mesh, 0.0) + size
+        return found
+
+    def add(self, values: Sequence[Value], sign: int) -> None:
+        for mesh, size in self.bytes(values).items():
             self.live[mesh] = self.live.get(mesh, 0.0) + sign * size
 
     def run(self, op: FragmentOp | TransferOp) -> None:
-        operands = op.operands
-        inputs = value_dicts(op, "arg_attrs")
-        if inputs is not None and any(is_pinned_host(d) for d in inputs):
-            operands = [v for v, d in zip(operands, inputs, strict=False) if not is_pinned_host(d)]
-        operands = list(dict.fromkeys(operands))
+        dying: Sequence[Value] = self.last_read.get(op, ())
+        inputs, outputs = op.attrs.get("arg_attrs"), op.attrs.get("res_attrs")
         if isinstance(op, FragmentOp):
-            own = sum([(self.places.get(v.type) or self.place(v))[1] for v in operands])
+            operands = [use.value for use in op._operands]
+            if isinstance(inputs, ArrayAttr) and mentions(inputs, MEMORY_KIND, PINNED_HOST):
+                pairs = zip(operands, value_dicts(op, "arg_attrs") or (), strict=False)
+                operands = [v for v, d in pairs if not is_pinned_host(d)]
+                dying = [value for value in dying if value in operands]
+            if len(set(operands)) < len(operands):
+                operands = list(dict.fromkeys(operands))
+            own = sum(self.bytes(operands).values())
             reserved = math.ceil(self.live.get(op.mesh, 0.0) - own)
             op.attrs["reserved_hbm_bytes"] = IntegerAttr.get(reserved, "i64")
-        for value in operands:
-            if self.last_user[value] is op and value not in self.kept:
-                self.add(value, -1)
-        outputs = value_dicts(op, "res_attrs")
-        for i, result in enumerate(op.results):
-            if result._first is not None and (outputs is None or not is_pinned_host(outputs[i])):
-                self.add(result, 1)
+        if dying:
+            self.add(dying, -1)
+        born = [result for result in op.results if result._first is not None]
+        if isinstance(outputs, ArrayAttr) and mentions(outputs, MEMORY_KIND, PINNED_HOST):
+            dicts = value_dicts(op, "res_attrs") or ()
+            born = [result for result in born if not is_pinned_host(dicts[result.index])]
+        self.add(born, 1)
 
 
-def _last_users(function: FuncOp) -> dict[Value, Op]:
-    found: dict[Value, Op] = {}
-    for op in function.body:
-        for value in op.operands:
-            found[value] = op
+def _last_read(function: FuncOp, kept: set[Value]) -> dict[Op, list[Value]]:
+    """Per op the values that nobody reads later, without those that are `kept`."""
+    found: dict[Op, list[Value]] = {}
+    seen = kept
+    for op in reversed(function.body):
+        dying = []
+        for use in op._operands:
+            value = use.value
+            if value not in seen:
+                seen.add(value)
+                dying.append(value)
+        if dying:
+            found[op] = dying
     return found

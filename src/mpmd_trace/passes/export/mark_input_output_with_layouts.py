@@ -6,15 +6,17 @@ Source: section 4.2 of the specification of the export passes.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Hashable
 from typing import ClassVar
 
-from ...ir.attributes import Attribute, DictAttr, StringAttr
-from ...ir.core import Value
+from ...ir.attributes import ArrayAttr, Attribute, DictAttr, StringAttr
+from ...ir.core import OpResult, Value
 from ...ir.diagnostics import Diagnostics
 from ...ir.ops import FragmentOp, FuncOp, Module, TransferOp
+from ...ir.types import Type
 from ..base import FunctionPass
 from ..mesh_order import is_cpu_mesh
-from .value_attrs import EMPTY, LAYOUT_MODE, array_of, value_dicts
+from .value_attrs import EMPTY, LAYOUT_MODE, array_of, mentions, value_dicts
 
 __all__ = ["MarkInputOutputWithLayouts"]
 
@@ -86,6 +88,39 @@ class _Marker:
         self.arg_attrs = function.arg_attrs
         self.res_attrs = function.res_attrs
         self.inputs: dict[FragmentOp, list[DictAttr]] = {}  # of the fragments that were reached
+        #: The values that are returned, behind transfers too, or that go to a host mesh.
+        self.watched: set[Value] = set()
+        #: Whether the users of other values need not be told of the default layout, because they have no other.
+        self.bare = True
+        self._look()
+        self.watched_ops = {value.op for value in self.watched if isinstance(value, OpResult)}
+        self._outputs: dict[Hashable, ArrayAttr] = {}
+
+    def _look(self) -> None:
+        cpu: dict[Type, bool] = {}
+        for op in self.function.body:
+            if isinstance(op, FragmentOp):
+                dicts = op.attrs.get("arg_attrs")
+                self.bare = (
+                    self.bare
+                    and isinstance(dicts, ArrayAttr)
+                    and len(dicts.elements) == op.num_operands
+                    and not mentions(dicts, LAYOUT_MODE)
+                )
+            elif isinstance(op, TransferOp):
+                type = op.results[0].type
+                to_cpu = cpu.get(type)
+                if to_cpu is None:
+                    to_cpu = cpu[type] = _goes_to_cpu(op)
+                if to_cpu:
+                    self.watched.add(op.operand(0))
+            elif op is not self.terminator:
+                self.bare = False
+        for value in self.terminator.operands:
+            source = value
+            while isinstance(source, OpResult) and isinstance(source.op, TransferOp):
+                source = source.op.operand(0)
+            self.watched.add(source)
 
     def users(self, value: Value) -> _Users:
         found = _Users()
@@ -136,11 +171,20 @@ class _Marker:
                 elif isinstance(op, TransferOp):
                     todo.append((op.results[0], _DEFAULT if _goes_to_cpu(op) else chosen))
 
+    def tell(self, value: Value, layout: Attribute) -> None:
+        """`push` where it changes something."""
+        if layout is not _DEFAULT or not self.bare or value in self.watched:
+            self.push(value, layout)
+
     def arguments(self) -> None:
         for i, arg in enumerate(self.function.args):
             if not arg.has_uses:
                 continue
             chosen = _layout(self.arg_attrs[i])
+            if chosen is _DEFAULT and arg not in self.watched:
+                _write(self.arg_attrs, i, chosen)
+                self.tell(arg, chosen)
+                continue
             users = self.users(arg)
             if not _compatible(chosen, users.common):
                 raise self.diagnostics.fatal(
@@ -159,11 +203,14 @@ class _Marker:
             elif chosen is _AUTO and users.others + users.transfers > 1:
                 chosen = _DEFAULT
             _write(self.arg_attrs, i, chosen)
-            self.push(arg, chosen)
+            self.tell(arg, chosen)
 
     def fragments(self) -> None:
         for op in self.function.body:
             if not isinstance(op, FragmentOp):
+                continue
+            if self.bare and op not in self.watched_ops:
+                op.attrs["res_attrs"] = self.unwatched_outputs(op)
                 continue
             outputs = list(value_dicts(op, "res_attrs") or [EMPTY] * len(op.results))
             for k, result in enumerate(op.results):
@@ -171,10 +218,22 @@ class _Marker:
                     chosen = self.result_layout(result, op)
                     if chosen is not _DEFAULT or outputs[k] is not EMPTY:
                         _write(outputs, k, chosen)
-                    self.push(result, chosen)
+                    self.tell(result, chosen)
                 else:
                     _write(outputs, k, _AUTO)
             op.attrs["res_attrs"] = array_of(outputs)
+
+    def unwatched_outputs(self, op: FragmentOp) -> ArrayAttr:
+        """The `res_attrs` of a fragment none of whose results is watched: what is used has the default layout."""
+        unused = tuple([k for k, result in enumerate(op.results) if result._first is None])
+        key = (op.attrs.get("res_attrs"), len(op.results), unused)
+        found = self._outputs.get(key)
+        if found is None:
+            outputs = list(value_dicts(op, "res_attrs") or [EMPTY] * len(op.results))
+            for k in range(len(outputs)):
+                _write(outputs, k, _AUTO if k in unused else _DEFAULT)
+            found = self._outputs[key] = array_of(outputs)
+        return found
 
     def result_layout(self, result: Value, op: FragmentOp) -> Attribute:
         users = self.users(result)

@@ -6,10 +6,10 @@ Source: section 4.1 of the specification of the export passes.
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
+from typing import ClassVar, cast
 
-from ...ir.attributes import Attribute
-from ...ir.core import BlockArg, Op, OpResult, Value
+from ...ir.attributes import ArrayAttr, Attribute
+from ...ir.core import BlockArg, Op, OpResult, Use, Value
 from ...ir.diagnostics import Diagnostics
 from ...ir.ops import FragmentOp, FuncOp, Module
 from ..base import FunctionPass
@@ -22,6 +22,8 @@ from .value_attrs import (
     inserted,
     is_pinned_host,
     memory_kind,
+    mentions,
+    none_of,
     value_dicts,
 )
 
@@ -59,21 +61,28 @@ def _mark(function: FuncOp, memory: HostMemory, diagnostics: Diagnostics) -> Non
         if is_pinned_host(attributes)
     }
     for op in function.body:
-        if not isinstance(op, FragmentOp):
-            continue
-        inputs = value_dicts(op, "arg_attrs") or (EMPTY,) * op.num_operands
-        if on_host:
-            changed = list(inputs)
-            for i, value in enumerate(op.operands):
-                if value in on_host:
-                    changed[i] = inserted(op, changed[i], MEMORY_KIND, PINNED_HOST, diagnostics)
-            inputs = changed
-        op.attrs["arg_attrs"] = array_of(inputs)
-        outputs = list(value_dicts(op, "res_attrs") or (EMPTY,) * len(op.results))
-        for k in memory.host_results(op.body):
-            outputs[k] = inserted(op, outputs[k], MEMORY_KIND, PINNED_HOST, diagnostics)
-        on_host.update(r for r, d in zip(op.results, outputs, strict=True) if is_pinned_host(d))
-        op.attrs["res_attrs"] = array_of(outputs)
+        if isinstance(op, FragmentOp):
+            if not on_host or on_host.isdisjoint([use.value for use in op._operands]):
+                _set_default(op, "arg_attrs", op.num_operands)
+            else:
+                inputs = list(value_dicts(op, "arg_attrs") or (EMPTY,) * op.num_operands)
+                for i, value in enumerate(op.operands):
+                    if value in on_host:
+                        inputs[i] = inserted(op, inputs[i], MEMORY_KIND, PINNED_HOST, diagnostics)
+                op.attrs["arg_attrs"] = array_of(inputs)
+            found = memory.host_results(op.body)
+            _set_default(op, "res_attrs", len(op.results))
+            if found or mentions(cast(ArrayAttr, op.attrs["res_attrs"]), MEMORY_KIND, PINNED_HOST):
+                outputs = list(value_dicts(op, "res_attrs") or ())
+                for k in found:
+                    outputs[k] = inserted(op, outputs[k], MEMORY_KIND, PINNED_HOST, diagnostics)
+                on_host.update(r for r, d in zip(op.results, outputs, strict=True) if is_pinned_host(d))
+                op.attrs["res_attrs"] = array_of(outputs)
+
+
+def _set_default(op: FragmentOp, which: str, count: int) -> None:
+    if not value_dicts(op, which):
+        op.attrs[which] = none_of(count)
 
 
 def _on_device(kind: Attribute | None) -> bool:
@@ -98,6 +107,11 @@ class _Check:
         self.terminator = function.body.terminator
         self.arg_attrs = function.arg_attrs
         self.res_attrs = function.res_attrs
+        #: Whether the users of arguments may want one in a certain memory at all.
+        self.users_care = any(MEMORY_KIND in d.entries for d in self.res_attrs) or any(
+            isinstance(op, FragmentOp) and mentions(cast(ArrayAttr, op.attrs["arg_attrs"]), MEMORY_KIND)
+            for op in function.body
+        )
 
     def kind_at(self, op: object, index: int) -> Attribute | None:
         """The memory kind that `op` expects of its operand `index`."""
@@ -110,7 +124,7 @@ class _Check:
         for i, arg in enumerate(self.function.args):
             if not arg.has_uses:
                 continue
-            first, *others = arg.uses
+            first, *others = arg.uses if self.users_care else [cast(Use, arg._first)]
             common = self.kind_at(first.owner, first.index)
             for use in others:
                 kind = self.kind_at(use.owner, use.index)

@@ -36,10 +36,19 @@ class SinkCreateTokenIntoFragments(FunctionPass):
     mpmd_only: ClassVar[bool] = True
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
-        fragments = [op for op in function.body if isinstance(op, FragmentOp)]
+        fragments = [op for op in function.body if isinstance(op, FragmentOp) and _has_tokens(op)]
         changed = [_drop_token_operands(op) for op in fragments]
         changed += [_drop_token_results(op, diagnostics) for op in fragments]
         return any(changed)
+
+
+def _has_tokens(op: FragmentOp) -> bool:
+    """Whether a token may be among the operands and results of the fragment: asked once per body."""
+    found = op.body.memo.get("has tokens")
+    if found is None:
+        values = [*op.body.block.args, *op.body.returned]
+        found = op.body.memo["has tokens"] = any(value.type.is_token for value in values)
+    return bool(found) or op.num_operands != len(op.body.block.args)
 
 
 def _filtered(attribute: Attribute | None, gone: set[int]) -> Attribute | None:

@@ -9,6 +9,7 @@ import dataclasses
 from typing import ClassVar
 
 from ...ir.diagnostics import Diagnostics
+from ...ir.location import Location
 from ...ir.ops import FuncOp, Module, TransferOp
 from ..base import FunctionPass, option
 
@@ -30,15 +31,20 @@ class ValidateNoParamTransfers(FunctionPass):
     param_pattern: str = option("params['transformer", "text that the names of parameters contain")
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
-        for op in function.body.ops:
-            if not isinstance(op, TransferOp) or op.is_intra_mesh:
+        known: dict[Location, str | None] = {}  # many microbatches have one location, and reading it is slow
+
+        def matching(location: Location) -> str | None:
+            if location not in known:
+                name = location.name
+                known[location] = name if name is not None and self.param_pattern in name else None
+            return known[location]
+
+        for op in function.body:
+            if not isinstance(op, TransferOp):
                 continue
-            names = dict.fromkeys(
-                name
-                for loc in (op.operand(0).location, op.loc)
-                if (name := loc.name) is not None and self.param_pattern in name
-            )
-            if not names:
+            found = (matching(op.operand(0).location), matching(op.loc))
+            names = dict.fromkeys([name for name in found if name is not None])
+            if not names or op.is_intra_mesh:
                 continue
             diagnostics.emit(
                 "error" if self.fail_on_param_transfers else "warning",

@@ -11,7 +11,16 @@ from ...ir.core import Op
 from ...ir.diagnostics import Diagnostics
 from ...ir.ops import FragmentOp
 
-__all__ = ["EMPTY", "array_of", "inserted", "is_pinned_host", "memory_kind", "value_dicts"]
+__all__ = [
+    "EMPTY",
+    "array_of",
+    "inserted",
+    "is_pinned_host",
+    "memory_kind",
+    "mentions",
+    "none_of",
+    "value_dicts",
+]
 
 EMPTY = DictAttr.get({})
 MEMORY_KIND = "mhlo.memory_kind"
@@ -51,6 +60,22 @@ def inserted(
             f"res_attrs already, but this pass is the one that decides it; remove the attribute",
         )
     return _with(old, key, value)
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def none_of(count: int) -> ArrayAttr:
+    """The array of `count` empty dictionaries."""
+    return ArrayAttr.get([EMPTY] * count)
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def mentions(dicts: ArrayAttr, key: str, value: Attribute | None = None) -> bool:
+    """Whether a dictionary of the array has an entry `key` (if given, with this value).
+
+    Remembered, for few arrays serve many fragments.
+    """
+    found = [cast(DictAttr, d).entries.get(key) for d in dicts.elements]
+    return value in found if value is not None else found.count(None) < len(found)
 
 
 def memory_kind(attributes: DictAttr) -> Attribute | None:

@@ -15,7 +15,7 @@ from ...ir.core import Block, Region, Value
 from ...ir.diagnostics import Diagnostics
 from ...ir.ops import ForOp, FragmentOp, FuncOp, Module, TransferOp
 from ...ir.shardings import equivalent_shardings
-from ...ir.types import MeshTensorType
+from ...ir.types import MeshTensorType, Type
 from ..base import FunctionPass
 from .edges import SHARDING, UnsetSharding, ValueShardings, per_value, user_sharding
 
@@ -56,21 +56,21 @@ def _type(value: Value, sharding: TensorShardingAttr | None) -> None:
         value.type = type.with_sharding(sharding)
 
 
-def _type_all(values: Sequence[Value], shardings: TensorShardingPerValueAttr | None) -> None:
-    if shardings is not None:
-        for value, sharding in zip(values, shardings.shardings, strict=False):
-            if not isinstance(sharding, UnsetSharding):
-                _type(value, sharding)
+def _type_all(values: Sequence[Value], shardings: TensorShardingPerValueAttr) -> None:
+    for value, sharding in zip(values, shardings.shardings, strict=False):
+        if not isinstance(sharding, UnsetSharding):
+            _type(value, sharding)
 
 
 def _convert_block(block: Block, shardings: ValueShardings) -> None:
     for op in block:
         if isinstance(op, FragmentOp):
             op.body = _without_shardings(op.body)
-            _type_all(op.operands, op.in_shardings)
-            _type_all(op.results, op.out_shardings)
-            op.props.pop("in_shardings", None)
-            op.props.pop("out_shardings", None)
+            inside, outside = op.props.pop("in_shardings", None), op.props.pop("out_shardings", None)
+            if isinstance(inside, TensorShardingPerValueAttr):
+                _type_all(op.operands, inside)
+            if isinstance(outside, TensorShardingPerValueAttr):
+                _type_all(op.results, outside)
         else:
             for i, region in enumerate(op.regions):
                 if region.frozen:
@@ -97,7 +97,10 @@ def _convert_loop(op: ForOp, shardings: ValueShardings) -> None:
 
 
 def _without_shardings(body: Region) -> Region:
-    return map_ops(body, "drop sdy.sharding", _drop)
+    found = body.memo.get("has sdy.sharding")
+    if found is None:
+        found = body.memo["has sdy.sharding"] = any(SHARDING in op.attrs for op in body.walk())
+    return map_ops(body, "drop sdy.sharding", _drop) if found else body
 
 
 def _drop(region: Region) -> bool:
@@ -110,10 +113,14 @@ def _drop(region: Region) -> bool:
 
 
 def _check_transfers(function: FuncOp, diagnostics: Diagnostics) -> None:
+    good: set[tuple[Type, Type]] = set()
     for op in function.body:
         if not isinstance(op, TransferOp):
             continue
         source, target = op.source_type, op.target_type
+        if (source, target) in good:
+            continue
+        good.add((source, target))
         if not isinstance(source, MeshTensorType) or not isinstance(target, MeshTensorType):
             continue
         a, b = source.sharding, target.sharding

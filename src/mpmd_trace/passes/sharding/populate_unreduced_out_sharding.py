@@ -6,7 +6,7 @@ Source: section 3.3 of the specification of sharding propagation.
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
+from typing import ClassVar, cast
 
 from ...ir.attributes import TensorShardingAttr, TensorShardingPerValueAttr, parse_sharding_body
 from ...ir.core import Region
@@ -39,7 +39,15 @@ class PopulateUnreducedOutSharding(FunctionPass):
 
 
 def _requested(body: Region) -> list[TensorShardingAttr | None]:
-    """Per returned value the sharding of the constraint that makes it, if that has unreduced axes."""
+    """Per returned value the sharding of the constraint that makes it, if that has unreduced axes; [] if none."""
+    known = body.memo.get("unreduced results")
+    if known is None:
+        found = _look_for_requests(body)
+        known = body.memo["unreduced results"] = found if any(found) else []
+    return cast("list[TensorShardingAttr | None]", known)
+
+
+def _look_for_requests(body: Region) -> list[TensorShardingAttr | None]:
     found: list[TensorShardingAttr | None] = []
     for value in body.returned:
         op = value.defining_op
@@ -51,7 +59,7 @@ def _requested(body: Region) -> list[TensorShardingAttr | None]:
 
 def _populate(op: FragmentOp) -> bool:
     requested = _requested(op.body)
-    if not any(requested):
+    if not requested:
         return False
     shardings = _current(op)
     last: str | None = None

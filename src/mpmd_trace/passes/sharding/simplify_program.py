@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, cast
 
-from ...ir.bodies import map_ops, region_dce, remembered
+from ...ir.bodies import map_ops, region_dce
 from ...ir.core import BlockArg, Op, Region, Value
 from ...ir.diagnostics import Diagnostics
 from ...ir.ops import FragmentOp, FuncOp, Module
 from ...ir.semantics import is_pure
 from ...ir.types import Type
 from ..base import FunctionPass
-from ..greedy import Rewriter, apply_greedily
+from ..greedy import Choices, Rewriter, apply_greedily
+from ..settled import Settled
 
 __all__ = ["SimplifyProgram"]
 
@@ -38,7 +39,9 @@ class SimplifyProgram(FunctionPass):
     distributed_only: ClassVar[bool] = False
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
-        result = apply_greedily(function, [_Simplify()], unique_constants=True, region_dce=True)
+        patterns = Choices([_Simplify()])
+        settled = Settled(patterns, unique_constants=True)
+        result = apply_greedily(function, patterns, unique_constants=True, region_dce=True, settled=settled)
         if not result.converged:
             diagnostics.error(
                 function,
@@ -69,8 +72,14 @@ class _Facts(NamedTuple):
     forwarded: tuple[int, ...]
 
 
+_FACTS = "facts for mpmd-simplify-program"
+
+
 def _facts(body: Region) -> _Facts:
-    return remembered(body, "facts for mpmd-simplify-program", lambda: _compute_facts(body))
+    found = body.memo.get(_FACTS)
+    if found is None:
+        found = body.memo[_FACTS] = _compute_facts(body)
+    return cast(_Facts, found)
 
 
 def _compute_facts(body: Region) -> _Facts:
@@ -108,6 +117,7 @@ class _Simplify:
                 rewriter.erase(op)
                 return True
             if merged:
+                rewriter.about_to_change(op)
                 op.body = _body(op.body, merged, set(), set())
             return False
         if not erased_results and not erased_operands:
@@ -121,9 +131,9 @@ class _Simplify:
             if not op.results[0].has_uses and is_pure(op):
                 erased.add(0)
             return
-        for k, result in enumerate(op.results):
-            if not result.has_uses and facts.droppable[k]:
-                erased.add(k)
+        for result in op.results:
+            if result._first is None and facts.droppable[result.index]:
+                erased.add(result.index)
 
     @staticmethod
     def _rebuild(

@@ -66,10 +66,10 @@ def replace_by_value(op: Op, value: Value, rewriter: Rewriter) -> bool:
 
     That is what the rules do that StableHLO declares in tables; those written out leave the producer alone.
     """
+    rewriter.replace_op(op, [value])
     producer = value.defining_op
     if producer is not None:
         producer.attrs.update(op.attrs)
-    rewriter.replace_op(op, [value])
     return True
 
 

@@ -5,6 +5,7 @@ Source: section 3.8 of the specification of sharding propagation; the rules were
 
 from __future__ import annotations
 
+import math
 import re
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy as np
 from ...ir.attributes import Attribute, IntegerAttr
 from ...ir.core import Op, Value, make_op
 from ...ir.semantics import is_pure
-from ...ir.types import TensorType
+from ...ir.types import TensorType, Type
 from ..greedy import Pattern, Rewriter
 from .build import (
     integer,
@@ -102,7 +103,7 @@ class _Broadcast:
             props: dict[str, Attribute] = {"broadcast_dimensions": through}
             return replace_by_new(op, op.name, inner.operands, props, rewriter)
         before, after = _shape(value), _shape(op.result)
-        if is_sorted and np.prod(before) == np.prod(after):
+        if is_sorted and math.prod(before) == math.prod(after):
             return replace_by_new(op, "stablehlo.reshape", [value], {}, rewriter)
         if len(before) == len(after) and all(after[d] == n for n, d in zip(before, dims, strict=True)):
             permutation = ints([dims.index(i) for i in range(len(dims))])
@@ -380,11 +381,15 @@ class _Empty:
 
     op_name: str | None = None
 
+    @staticmethod
+    def suits(type: Type | None) -> bool:
+        """Whether a tensor of this type has no element."""
+        return isinstance(type, TensorType) and 0 in (type.shape or ()) and -1 not in (type.shape or ())
+
     def match_and_rewrite(self, op: Op, rewriter: Rewriter) -> bool:
-        type = op.results[0].type if len(op.results) == 1 else None
-        if not isinstance(type, TensorType) or not type.shape or 0 not in type.shape or -1 in type.shape:
-            return False  # first, since this is nearly always so
-        if not op.name.startswith("stablehlo.") or op.name == "stablehlo.constant" or not is_pure(op):
+        if len(op.results) != 1 or not op.name.startswith("stablehlo."):
+            return False
+        if op.name == "stablehlo.constant" or not is_pure(op):
             return False
         return replace_by_constant(op, "", rewriter)
 

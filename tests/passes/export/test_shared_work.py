@@ -1,0 +1,114 @@
+"""The last passes work once for what many microbatches share, and make nothing anew that only moves."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from mpmd_trace.ir.attributes import StringAttr, SymbolRefAttr
+from mpmd_trace.ir.cloning import take_over
+from mpmd_trace.ir.core import Op, make_op
+from mpmd_trace.ir.ops import FragmentCallOp, FragmentOp, Module
+from mpmd_trace.passes.export import mark_aliasing_and_donation, mark_input_output_with_layouts
+from mpmd_trace.passes.manager import run_passes
+from mpmd_trace.text import parse
+
+COUNT = 6
+
+
+def microbatches() -> Module:
+    """A chain of equal fragments, each with an operand of its own that nobody else reads."""
+    args = ", ".join(f"%p{i}: !s" for i in range(COUNT + 1))
+    lines = [
+        f'%f{i} = mpmd.fragment<mesh="m", origin=["f"]> ({"%p0" if i == 0 else f"%f{i - 1}"}, %p{i + 1}) '
+        f"{{call_counter = {i} : ui32}} (%x: tensor<4xf32>, %y: tensor<4xf32>) {{\n"
+        "%0 = stablehlo.add %x, %y : tensor<4xf32> mpmd.return %0 : tensor<4xf32> } : (!s, !s) -> !s"
+        for i in range(COUNT)
+    ]
+    body = "\n".join(lines)
+    return parse(
+        f'!s = !mpmd.mesh_tensor<"m", tensor<4xf32>>\nfunc.func public @main({args}) -> !s '
+        f'attributes {{topology = #mpmd.topology<<"m" : <["x"=2]>>>}} {{\n{body}\nreturn %f{COUNT - 1} : !s\n}}'
+    )
+
+
+def count(monkeypatch: pytest.MonkeyPatch, where: type, name: str) -> list[None]:
+    """A list that grows with each call of the method."""
+    calls: list[None] = []
+    original: Callable[..., Any] = getattr(where, name)
+
+    def counted(*args: Any) -> Any:
+        calls.append(None)
+        return original(*args)
+
+    monkeypatch.setattr(where, name, counted)
+    return calls
+
+
+def test_equal_fragments_are_marked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = run_passes(microbatches(), "mpmd-mark-offloaded-input-output")
+    calls = count(monkeypatch, mark_aliasing_and_donation._Marker, "mark")
+    run_passes(module, "mpmd-mark-aliasing-and-donation")
+    marked = [op.attrs["arg_attrs"].text for op in module.main.body if isinstance(op, FragmentOp)]
+    assert marked == ["[{}, {}]", *["[{tf.aliasing_output = 0 : i32}, {}]"] * (COUNT - 1)]
+    assert len(calls) == 1
+
+
+def test_only_users_of_what_is_returned_are_asked_for_layouts(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = run_passes(microbatches(), "mpmd-mark-offloaded-input-output")
+    asked = count(monkeypatch, mark_input_output_with_layouts._Marker, "users")
+    told = count(monkeypatch, mark_input_output_with_layouts._Marker, "push")
+    run_passes(module, "mpmd-mark-input-output-with-layouts")
+    assert (len(asked), len(told)) == (1, 1)
+
+
+def test_a_call_has_the_operands_and_results_of_its_fragment() -> None:
+    module = microbatches()
+    fragments = [op for op in module.main.body if isinstance(op, FragmentOp)]
+    uses = [op.operand_uses for op in fragments]
+    results = [op.results for op in fragments]
+    run_passes(module, "mpmd-lower-to-fragment-calls")
+    calls = [op for op in module.main.body if isinstance(op, FragmentCallOp)]
+    assert [op.operand_uses for op in calls] == uses
+    assert [op.results for op in calls] == results
+    assert all(result.op is op for op in calls for result in op.results)
+    assert all(use.owner is op for op in calls for use in op.operand_uses)
+
+
+def _random_fragments(seed: int) -> list[Op]:
+    """The ops of a function in which values are used at random, in a random order of uses."""
+    rng = random.Random(seed)
+    ops = [op for op in microbatches().main.body if op.name != "func.return"]
+    values = [*ops[0].block.args] if ops[0].block is not None else []
+    for op in ops:
+        op.set_operands([rng.choice(values) for _ in range(2)])
+        values += op.results
+    for _ in range(20):
+        rng.choice(rng.choice(ops).operand_uses).set(values[0])
+    return ops
+
+
+def _use_lists(ops: list[Op]) -> list[list[tuple[int, int]]]:
+    block = ops[0].block
+    assert block is not None
+    numbers = {op: number for number, op in enumerate(block)}
+    values = [*block.args, *(result for op in block for result in op.results)]
+    return [[(numbers[use.owner], use.index) for use in value.uses] for value in values]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_use_lists_are_those_after_a_replacement(seed: int) -> None:
+    moved, replaced = _random_fragments(seed), _random_fragments(seed)
+    props = {"callee": SymbolRefAttr.get("f"), "mesh_name": StringAttr.get("m")}
+    calls: list[Op] = [take_over(op, FragmentCallOp, dict(props), {}) for op in moved]
+    others: list[Op] = []
+    for op in replaced:
+        call = make_op("mpmd.fragment_call", op.operands, [r.type for r in op.results], props=props)
+        assert op.block is not None
+        others.append(op.block.insert_before(op, call))
+        op.replace_all_uses_with(call.results)
+        op.erase()
+    assert _use_lists(calls) == _use_lists(others)
