@@ -206,7 +206,7 @@ class Region:
     functions from bodies to bodies remember their results (`ir/bodies.py`).
     """
 
-    __slots__ = ("__weakref__", "blocks", "frozen", "memo", "parent")
+    __slots__ = ("blocks", "frozen", "memo", "parent")
 
     def __init__(self, blocks: Iterable[Block] = ()) -> None:
         self.blocks: list[Block] = list(blocks)

@@ -11,6 +11,7 @@ from ..ir.diagnostics import Diagnostics, MpmdError, PassFailed
 from ..ir.ops import Module
 from .base import Pass
 from .registry import build
+from .run_caches import caches_of_a_run
 
 __all__ = ["PassManager", "PassRun", "run_passes", "verify_after"]
 
@@ -56,7 +57,7 @@ class PassManager:
 
     def run(self, module: Module) -> list[PassRun]:
         """Run all passes; returns their records."""
-        with paused_collector():
+        with paused_collector(), caches_of_a_run():
             return self._run(module)
 
     def _run(self, module: Module) -> list[PassRun]:

@@ -6,7 +6,6 @@ Source: section 0.9 of the import specification, section 7 of the dialect one.
 from __future__ import annotations
 
 import dataclasses
-import weakref
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Protocol
 
@@ -31,6 +30,7 @@ from ...ir.ops import (
 )
 from ...ir.types import MeshTensorType, TensorType, Type, mesh_tensor
 from ..mesh_order import sort_by_mesh_order
+from ..run_caches import run_cache
 
 __all__ = [
     "INFERRED_BY",
@@ -149,7 +149,7 @@ def result_location(function: FuncOp, index: int) -> Location:
 
 # Fragments.
 
-_bodies: weakref.WeakValueDictionary[str, Region] = weakref.WeakValueDictionary()
+_bodies: dict[str, Region] = run_cache()
 
 
 def interned_body(body: Region) -> Region:
@@ -161,7 +161,7 @@ def interned_body(body: Region) -> Region:
     return _bodies.setdefault(fingerprint(body), body)
 
 
-_op_bodies: weakref.WeakValueDictionary[Hashable, Region] = weakref.WeakValueDictionary()
+_op_bodies: dict[Hashable, Region] = run_cache()
 
 
 def op_as_body(op: Op, values: Sequence[Value]) -> Region:
