@@ -100,6 +100,23 @@ class Block:
         self._insert(op, self._last, None)
         return op
 
+    def append_all(self, ops: Iterable[Op]) -> None:
+        """Put new ops, in order, at the end."""
+        if self.frozen:
+            raise RuntimeError("the body is frozen; build a new one instead")
+        before = self._last
+        order = _FIRST - _STRIDE if before is None else before._order
+        for op in ops:
+            op.block, op._prev = self, before
+            if before is None:
+                self._first = op
+            else:
+                before._next = op
+            before = op
+            order += _STRIDE
+            op._order = order if self._ordered else -1
+        self._last = before
+
     def insert_front(self, op: Op) -> Op:
         if op.block is not None:
             op.block._remove(op)
@@ -268,11 +285,11 @@ class Region:
             blocks[old] = new
         copy = Region(blocks.values())
         for old, new in blocks.items():
-            for op in old:
-                cloned = op.clone(mapping)
-                if cloned.successors:
-                    cloned.successors = [blocks.get(b, b) for b in cloned.successors]
-                new.append(cloned)
+            clones = [op.clone(mapping) for op in old]
+            for clone in clones:
+                if clone.successors:
+                    clone.successors = [blocks.get(b, b) for b in clone.successors]
+            new.append_all(clones)
         if self._may_refer_ahead:
             copy._refer_to_copies(mapping)
         return copy

@@ -72,9 +72,7 @@ class BodyBuilder:
         block = body.block
         mapping.update(zip(block.args, args, strict=True))
         terminator = block.terminator
-        for op in block:
-            if op is not terminator:
-                self.block.append(op.clone(mapping))
+        self.block.append_all([op.clone(mapping) for op in block if op is not terminator])
         return [mapping.get(v, v) for v in terminator.operands]
 
     def finish(self, returned: Sequence[Value], terminator: str = "mpmd.return") -> Region:

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from mpmd_trace.ir.core import Op
-from mpmd_trace.passes.common import fragment_dce, fragment_dedup
+from mpmd_trace.passes.common import call_inline, fragment_dce, fragment_dedup
 from mpmd_trace.passes.common.fragment_groups import Groups
 from mpmd_trace.passes.manager import run_passes
 from util import run
@@ -48,10 +47,11 @@ def chain(microbatches: int, tail: str = "") -> str:
     """
 
 
-def test_calls_are_inlined_without_a_mapping_of_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = counted(monkeypatch, Op, "clone")
+def test_operands_of_a_callee_are_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    lookups = counted(monkeypatch, call_inline._Copier, "__init__")
+    mappings = counted(monkeypatch, call_inline._Copier, "_clones")
     module = run(chain(8), "mpmd-call-inline")
-    assert calls == []
+    assert len(lookups) == 1 and mappings == []
     assert len(module.main.body.ops) == 9
 
 

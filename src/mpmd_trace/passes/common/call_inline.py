@@ -6,7 +6,6 @@ import dataclasses
 from typing import ClassVar
 
 from ...ir.attributes import Attribute
-from ...ir.cloning import copied
 from ...ir.core import Op, Value
 from ...ir.diagnostics import Diagnostics, Note
 from ...ir.ops import CallOp, ForOp, FragmentCallOp, FragmentOp, FuncOp, Module
@@ -115,7 +114,7 @@ class _Copier:
         values = call.operands
         copies: list[Op] = []
         for op, operands in self.steps[:-1]:
-            copy = copied(op, [values[number] for number in operands])
+            copy = op.clone(operands=[values[number] for number in operands])
             values += copy.results
             if attrs:
                 _annotate(copy, attrs)

@@ -21,11 +21,11 @@ from ...ir.attributes import (
     SymbolRefAttr,
     TypeAttr,
 )
-from ...ir.cloning import take_over
 from ...ir.core import Region, Value, make_op
 from ...ir.diagnostics import Diagnostics
 from ...ir.ops import FragmentCallOp, FragmentOp, FuncOp, Module, make_return
 from ...ir.shardings import sharding_class
+from ...ir.succession import take_over
 from ...ir.types import MeshTensorType, Type, function_type
 from ..base import Pass, option
 from ..equal_bodies import first_equal
