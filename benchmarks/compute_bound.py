@@ -12,7 +12,7 @@ import sys
 
 from mlp import Case, main
 
-CASE = Case(width=512, layers=8, stages=2, microbatches=8, batch=1024)
+CASE = Case(width=512, layers=8, stages=2, microbatches=8, batch=1024, carried=False)
 
 if __name__ == "__main__":
     sys.exit(main(__doc__, "compute-bound", CASE, target=1.10, steps=5, rounds=7))

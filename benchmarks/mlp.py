@@ -28,6 +28,8 @@ class Case:
     microbatches: int
     batch: int
     schedule: str = "1F1B"
+    #: Whether loss and gradients go from one microbatch to the next; else they are added up outside.
+    carried: bool = True
 
     def parameters(self) -> list[list[tuple[np.ndarray, np.ndarray]]]:
         rng = np.random.default_rng(0)
@@ -60,16 +62,20 @@ class Case:
         return mpmd_trace.named_computation(last, name=name)(parameters[-1], x, y)
 
     def step(self, parameters: Any, x: jax.Array, y: jax.Array) -> tuple[Any, jax.Array]:
-        """Forward, backward and update; loss and gradients go from one microbatch to the next."""
+        """Forward, backward and update."""
         size = self.batch // self.microbatches
+        total: Any = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, parameters))
 
         def add(total: Any, parameters: Any, x: jax.Array, y: jax.Array) -> Any:
             return jax.tree.map(jnp.add, total, jax.value_and_grad(self.loss)(parameters, x, y))
 
-        total: Any = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, parameters))
         for i in range(self.microbatches):
             part = slice(i * size, (i + 1) * size)
-            total = mpmd_trace.call(add, call_counter=i)(total, parameters, x[part], y[part])
+            if self.carried:
+                total = mpmd_trace.call(add, call_counter=i)(total, parameters, x[part], y[part])
+            else:
+                found = mpmd_trace.call(jax.value_and_grad(self.loss), call_counter=i)(parameters, x[part], y[part])
+                total = jax.tree.map(jnp.add, total, found)
         loss, gradients = total
         rate = 0.01 / self.microbatches
         return jax.tree.map(lambda p, g: p - rate * g, parameters, gradients), loss / self.microbatches
@@ -148,9 +154,13 @@ def main(description: str | None, title: str, case: Case, *, target: float, step
     parser.add_argument("--rounds", type=int, default=rounds)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--check", action="store_true", help="exit 1 when the target is missed")
+    parser.add_argument(
+        "--synchronous", action="store_true", help="both run their programs in the thread that calls them"
+    )
     options = parser.parse_args()
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", case.stages)
+    jax.config.update("jax_cpu_enable_async_dispatch", not options.synchronous)
     found = compare(case, steps=options.steps, rounds=options.rounds)
     reached = report(title, found, target, as_json=options.json)
     return 0 if reached or not options.check else 1

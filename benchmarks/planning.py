@@ -25,7 +25,7 @@ from mpmd_trace.report.plan_options import options_of
 from mpmd_trace.report.planning import study
 from mpmd_trace.report.timeline import FragmentActions
 
-CASE = Case(width=512, layers=8, stages=2, microbatches=8, batch=1024)
+CASE = Case(width=512, layers=8, stages=2, microbatches=8, batch=1024, carried=False)
 FACTOR = 2.0
 
 
