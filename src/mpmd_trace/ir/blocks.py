@@ -102,20 +102,8 @@ class Block:
 
     def append_all(self, ops: Iterable[Op]) -> None:
         """Put new ops, in order, at the end."""
-        if self.frozen:
-            raise RuntimeError("the body is frozen; build a new one instead")
-        before = self._last
-        order = _FIRST - _STRIDE if before is None else before._order
-        for op in ops:
-            op.block, op._prev = self, before
-            if before is None:
-                self._first = op
-            else:
-                before._next = op
-            before = op
-            order += _STRIDE
-            op._order = order if self._ordered else -1
-        self._last = before
+        self._last = self._chain(self._last, ops)
+        self._ordered = False
 
     def insert_front(self, op: Op) -> Op:
         if op.block is not None:
@@ -137,16 +125,7 @@ class Block:
 
     def insert_all_before(self, anchor: Op, ops: Iterable[Op]) -> None:
         """Insert new ops, in order, directly before `anchor`."""
-        if self.frozen:
-            raise RuntimeError("the body is frozen; build a new one instead")
-        before = anchor._prev
-        for op in ops:
-            op.block, op._prev = self, before
-            if before is None:
-                self._first = op
-            else:
-                before._next = op
-            before = op
+        before = self._chain(anchor._prev, ops)
         if before is not None:
             before._next = anchor
         anchor._prev = before
@@ -154,20 +133,23 @@ class Block:
 
     def reorder(self, ops: Iterable[Op]) -> None:
         """Put the ops, which are all of the block, into this order."""
+        self._last = self._chain(None, ops)
+        if self._last is not None:
+            self._last._next = None
+        self._renumber()
+
+    def _chain(self, before: Op | None, ops: Iterable[Op]) -> Op | None:
+        """Link the ops behind `before`, or from the front on when it is None; gives the last one."""
         if self.frozen:
             raise RuntimeError("the body is frozen; build a new one instead")
-        before: Op | None = None
         for op in ops:
-            op._prev = before
+            op.block, op._prev = self, before
             if before is None:
                 self._first = op
             else:
                 before._next = op
             before = op
-        if before is not None:
-            before._next = None
-        self._last = before
-        self._renumber()
+        return before
 
     def _insert(self, op: Op, before: Op | None, after: Op | None) -> None:
         if self.frozen:
