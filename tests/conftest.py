@@ -4,11 +4,18 @@ JAX fixes the number of devices when it first looks at them, not when it is impo
 when a plugin imported it already.  Processes that tests start inherit the settings.
 """
 
+from __future__ import annotations
+
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from mpmd_trace.cpp_engine import CppPartitioner
 
 DEVICES = 8
 
@@ -35,3 +42,12 @@ def pytest_configure(config: pytest.Config) -> None:
                 f"these tests need {DEVICES} CPU devices, but JAX was started with {len(jax.devices())} "
                 f"before the tests could say so ({error}); run pytest without plugins that use JAX"
             ) from None
+
+
+@pytest.fixture(scope="module")
+def cpp() -> Iterator[CppPartitioner]:
+    """The C++ partitioner, in a process for all tests of a module."""
+    from mpmd_trace.cpp_engine import CppPartitioner
+
+    with CppPartitioner() as found:
+        yield found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import functools
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -57,22 +56,23 @@ def step_text(layers: int, forward_only: bool = False, tied: bool = False) -> tu
     return traced.mlir_text(debug_info=False), len(traced.inputs), len(traced.outputs)
 
 
-@pytest.fixture(scope="module")
-def cpp() -> Iterator[CppPartitioner]:
-    with CppPartitioner() as found:
-        yield found
-
-
-def compare(
-    cpp: CppPartitioner, text: str, inputs: int, outputs: int, layers: int, meshes: int, options: dict[str, Any]
-) -> None:
+def step_arguments(inputs: int, outputs: int, layers: int, meshes: int) -> dict[str, Any]:
+    """Arguments of `partition` for `step_text`: equal numbers of layers on each mesh, in order."""
     # These mesh names come in the same order in the reference's hash tables as in the topology.
-    arguments: dict[str, Any] = {
+    return {
         "func_name": "step",
         "named_meshes": [(f"s{m}", [("x", 2)]) for m in range(meshes)],
         "assignment": {f"l{i}": f"s{i * meshes // layers}" for i in range(layers)},
         "input_meshes": [None] * inputs,
         "output_meshes": [None] * outputs,
+    }
+
+
+def compare(
+    cpp: CppPartitioner, text: str, inputs: int, outputs: int, layers: int, meshes: int, options: dict[str, Any]
+) -> None:
+    arguments: dict[str, Any] = {
+        **step_arguments(inputs, outputs, layers, meshes),
         "donate_argnums": [0, 1],
         "partitioning_options": {"mpmd_infer_transfers": True, **options},
     }

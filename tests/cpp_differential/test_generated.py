@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -25,7 +24,7 @@ from mpmd_trace.partition import OPTIONS, partition
 from mpmd_trace.passes.fragment_rules import FragmentInfo, MergeRule, ScheduleRule
 from mpmd_trace.text import parse
 from oracle import assert_same_meaning
-from test_against_cpp import step_text
+from test_against_cpp import step_arguments, step_text
 
 needs_cpp = pytest.mark.skipif(
     not available() or jax.__version_info__ < (0, 12),
@@ -50,12 +49,6 @@ def examples(count: int) -> settings:
 @st.composite
 def programs(draw: st.DrawFn) -> Program:
     return random_program(lambda least, most: draw(st.integers(least, most)))
-
-
-@pytest.fixture(scope="module")
-def cpp() -> Iterator[CppPartitioner]:
-    with CppPartitioner() as found:
-        yield found
 
 
 @needs_cpp
@@ -106,11 +99,7 @@ def test_generated_traces(
     text, inputs, outputs = step_text(layers, forward_only=kind == "forward", tied=kind == "tied")
     chosen = {"mpmd_infer_transfers": True, "mpmd_pipeline_schedule": schedule, **options}
     arguments: dict[str, Any] = {
-        "func_name": "step",
-        "named_meshes": [(f"s{m}", [("x", 2)]) for m in range(meshes)],
-        "assignment": {f"l{i}": f"s{i * meshes // layers}" for i in range(layers)},
-        "input_meshes": [None] * inputs,
-        "output_meshes": [None] * outputs,
+        **step_arguments(inputs, outputs, layers, meshes),
         "donate_argnums": sorted(donated),
         "partitioning_options": chosen,
     }
@@ -151,13 +140,7 @@ def test_every_option_is_generated() -> None:
 @needs_cpp
 def test_an_abort_loses_one_program_only(cpp: CppPartitioner) -> None:
     text, inputs, outputs = step_text(1)
-    arguments: dict[str, Any] = {
-        "func_name": "step",
-        "named_meshes": [("s0", [("x", 2)])],
-        "assignment": {"l0": "s0"},
-        "input_meshes": [None] * inputs,
-        "output_meshes": [None] * outputs,
-    }
+    arguments = step_arguments(inputs, outputs, layers=1, meshes=1)
     bad = cpp.partition(text, **arguments, partitioning_options={"mpmd_pipeline_schedule": "nonsense"})
     assert bad.stopped and bad.error is not None and re.search("status -6.*nonsense", bad.error)
     refused = cpp.partition(text.replace("stablehlo.tanh", "stablehlo.nothing"), **arguments)
