@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Hashable, Sequence
-from typing import ClassVar, cast
+from typing import ClassVar
 
 from ..ir.attributes import Attribute
+from ..ir.bodies import remembered
 from ..ir.core import Op, Region, make_op
 from ..ir.diagnostics import Diagnostics
 from ..ir.location import UNKNOWN
@@ -146,16 +147,17 @@ class _Bypass:
 
 def _forwarded(body: Region) -> list[tuple[int, int]]:
     """The arguments that the body returns, each with the position that counts."""
-    found = body.memo.get("forwarded")
-    if found is None:
+
+    def look() -> list[tuple[int, int]]:
         terminator = body.block.terminator
         found = []
         for arg in body.block.args:
             use = next((use for use in arg.uses if use.owner is terminator), None)
             if use is not None:
                 found.append((arg.index, use.index))
-        body.memo["forwarded"] = found
-    return cast("list[tuple[int, int]]", found)
+        return found
+
+    return remembered(body, "forwarded", look)
 
 
 class _NoTransfer:

@@ -7,8 +7,10 @@ Source: section 3.8 of the specification of sharding propagation, step 9 of the 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import ClassVar
 
+from ..ir.bodies import remembered
 from ..ir.core import Region
 from ..ir.diagnostics import Diagnostics
 from ..ir.ops import FuncOp, Module
@@ -70,9 +72,7 @@ class StablehloOptimize(FunctionPass):
         for op in walk_mutable(region):
             for i, body in enumerate(op.regions):
                 if body.frozen:
-                    found = body.memo.get(key)
-                    if found is None:
-                        found = body.memo[key] = simplified(body)
+                    found = remembered(body, key, functools.partial(simplified, body))
                     if found is not body:
                         op.regions[i] = found
                         changed = True

@@ -10,7 +10,7 @@ import logging
 from typing import ClassVar
 
 from ...ir.attributes import ArrayAttr, Attribute, TensorShardingPerValueAttr
-from ...ir.bodies import map_ops, restrict
+from ...ir.bodies import map_ops, remembered, restrict
 from ...ir.core import Region, make_op
 from ...ir.diagnostics import Diagnostics
 from ...ir.ops import FragmentOp, FuncOp, Module
@@ -44,11 +44,12 @@ class SinkCreateTokenIntoFragments(FunctionPass):
 
 def _has_tokens(op: FragmentOp) -> bool:
     """Whether a token may be among the operands and results of the fragment: asked once per body."""
-    found = op.body.memo.get("has tokens")
-    if found is None:
-        values = [*op.body.block.args, *op.body.returned]
-        found = op.body.memo["has tokens"] = any(value.type.is_token for value in values)
-    return bool(found) or op.num_operands != len(op.body.block.args)
+    body = op.body
+
+    def look() -> bool:
+        return any(value.type.is_token for value in [*body.block.args, *body.returned])
+
+    return remembered(body, "has tokens", look) or op.num_operands != len(body.block.args)
 
 
 def _filtered(attribute: Attribute | None, gone: set[int]) -> Attribute | None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from ...ir.attributes import TensorShardingAttr, TensorShardingPerValueAttr
-from ...ir.bodies import map_ops
+from ...ir.bodies import map_ops, remembered
 from ...ir.core import Block, Region, Value
 from ...ir.diagnostics import Diagnostics
 from ...ir.ops import ForOp, FragmentOp, FuncOp, Module, TransferOp
@@ -97,10 +97,9 @@ def _convert_loop(op: ForOp, shardings: ValueShardings) -> None:
 
 
 def _without_shardings(body: Region) -> Region:
-    found = body.memo.get("has sdy.sharding")
-    if found is None:
-        found = body.memo["has sdy.sharding"] = any(SHARDING in op.attrs for op in body.walk())
-    return map_ops(body, "drop sdy.sharding", _drop) if found else body
+    if not remembered(body, "has sdy.sharding", lambda: any(SHARDING in op.attrs for op in body.walk())):
+        return body
+    return map_ops(body, "drop sdy.sharding", _drop)
 
 
 def _drop(region: Region) -> bool:

@@ -6,9 +6,10 @@ Source: section 3.3 of the specification of sharding propagation.
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar, cast
+from typing import ClassVar
 
 from ...ir.attributes import TensorShardingAttr, TensorShardingPerValueAttr, parse_sharding_body
+from ...ir.bodies import remembered
 from ...ir.core import Region
 from ...ir.diagnostics import Diagnostics
 from ...ir.ops import FragmentOp, FuncOp, Module, tensor_of
@@ -40,11 +41,7 @@ class PopulateUnreducedOutSharding(FunctionPass):
 
 def _requested(body: Region) -> list[TensorShardingAttr | None]:
     """Per returned value the sharding of the constraint that makes it, if that has unreduced axes; [] if none."""
-    known = body.memo.get("unreduced results")
-    if known is None:
-        found = _look_for_requests(body)
-        known = body.memo["unreduced results"] = found if any(found) else []
-    return cast("list[TensorShardingAttr | None]", known)
+    return remembered(body, "unreduced results", lambda: _look_for_requests(body))
 
 
 def _look_for_requests(body: Region) -> list[TensorShardingAttr | None]:
@@ -54,7 +51,7 @@ def _look_for_requests(body: Region) -> list[TensorShardingAttr | None]:
         sharding = op.attr("sharding") if op is not None and op.name == "sdy.sharding_constraint" else None
         wanted = isinstance(sharding, TensorShardingAttr) and bool(sharding.unreduced)
         found.append(sharding if wanted and isinstance(sharding, TensorShardingAttr) else None)
-    return found
+    return found if any(found) else []
 
 
 def _populate(op: FragmentOp) -> bool:

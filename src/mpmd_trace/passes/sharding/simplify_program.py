@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import ClassVar, NamedTuple, cast
+from typing import ClassVar, NamedTuple
 
-from ...ir.bodies import map_ops, region_dce
+from ...ir.bodies import map_ops, region_dce, remembered
 from ...ir.core import BlockArg, Op, Region, Value
 from ...ir.diagnostics import Diagnostics
 from ...ir.ops import FragmentOp, FuncOp, Module
@@ -72,14 +72,8 @@ class _Facts(NamedTuple):
     forwarded: tuple[int, ...]
 
 
-_FACTS = "facts for mpmd-simplify-program"
-
-
 def _facts(body: Region) -> _Facts:
-    found = body.memo.get(_FACTS)
-    if found is None:
-        found = body.memo[_FACTS] = _compute_facts(body)
-    return cast(_Facts, found)
+    return remembered(body, "facts for mpmd-simplify-program", lambda: _compute_facts(body))
 
 
 def _compute_facts(body: Region) -> _Facts:
