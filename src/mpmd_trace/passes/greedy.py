@@ -218,7 +218,6 @@ class Rewriter:
         self._stack = {}
         uniquer = ConstantUniquer(lambda op, known: self.replace_op(op, known.results))
         homes: dict[Region, Region] = {}
-        stack = self._stack
         for op in list(walk_mutable(scope, post_order=not top_down)):
             if op.regions:
                 if unique_constants:
@@ -234,10 +233,7 @@ class Rewriter:
                     home = homes[region] = home_of(region, scope)
                 if not uniquer.visit(op, home):
                     continue
-            if op.block is not None and op.block.parent is scope:  # as `push` has it
-                stack.setdefault(op)
-            else:
-                self.push(op)
+            self.push(op)
         if top_down:
             self._stack = dict.fromkeys(reversed(self._stack))
 
@@ -253,14 +249,10 @@ class Rewriter:
         stack = self._stack
         while stack:
             op, _ = stack.popitem()
-            for result in op.results:
-                if result._first is not None:
-                    break
-            else:
-                if trivially_dead(op):
-                    self.erase(op)
-                    self.changed = True
-                    continue
+            if trivially_dead(op):
+                self.erase(op)
+                self.changed = True
+                continue
             for pattern in choices.of(op):
                 if pattern.match_and_rewrite(op, self):
                     self.changed = True
