@@ -83,12 +83,8 @@ class Settled:
         for op in reversed(block):  # programs end with what there is to change: updates of parameters
             if op.regions and not self._regions_stay(scope, op):
                 return False
-            for result in op.results:
-                if result._first is not None:
-                    break
-            else:
-                if trivially_dead(op):
-                    return False
+            if trivially_dead(op):
+                return False
             for pattern in choices.of(op):
                 if pattern.match_and_rewrite(op, self._probe):
                     return False

@@ -27,9 +27,9 @@ from mpmd_trace.text import parse
 SHORTCUTS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "finalize": (infer_mesh_finalize, "_drop_pairs", lambda module: None),
     "absorb": (absorb_meshless.Absorber, "absorb_again", lambda absorber, op: False),
-    "introduce": (introduce_transfers, "_is_quiet", lambda op: False),
-    "clones": (clones, "_holds_computations", lambda body: True),
-    "simplify": (simplify, "is_quiet", lambda region, matches: False),
+    "introduce": (introduce_transfers, "_stays", lambda op, settled: False),
+    "clones": (clones, "holds_computations", lambda body: True),
+    "simplify": (simplify, "Settled", lambda patterns: lambda region: False),
 }
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Protocol
 
 from ...ir.attributes import ArrayAttr, StringAttr, quote
-from ...ir.bodies import BodyBuilder, fingerprint, free_values
+from ...ir.bodies import BodyBuilder, fingerprint, free_values, remembered
 from ...ir.core import Block, Op, Region, Value
 from ...ir.diagnostics import Diagnostics
 from ...ir.location import Location
@@ -21,6 +21,7 @@ from ...ir.ops import (
     FragmentOp,
     FuncOp,
     Module,
+    NamedComputationOp,
     UnassignOp,
     local_type,
     make_assign,
@@ -44,6 +45,7 @@ __all__ = [
     "check_mesh",
     "cross_mesh_assigns",
     "enclosing_function",
+    "holds_computations",
     "interned_body",
     "on_mesh",
     "op_as_body",
@@ -147,7 +149,15 @@ def result_location(function: FuncOp, index: int) -> Location:
     return function.body.terminator.operand(index).location
 
 
-# Fragments.
+# Bodies.
+
+
+def holds_computations(body: Region) -> bool:
+    """Whether there is a named computation in a frozen body."""
+    return remembered(
+        body, "holds computations", lambda: any(isinstance(op, NamedComputationOp) for op in body.walk())
+    )
+
 
 _bodies: dict[str, Region] = run_cache()
 
@@ -194,6 +204,9 @@ def op_as_body(op: Op, values: Sequence[Value]) -> Region:
     if found is None:
         found = _op_bodies[key] = interned_body(make())
     return found
+
+
+# Fragments.
 
 
 def wrap_in_fragment(

@@ -9,7 +9,7 @@ import dataclasses
 from typing import ClassVar
 
 from ...ir.attributes import ReductionAttr
-from ...ir.core import Block, BlockArg, Op, OpResult, Value
+from ...ir.core import Block, BlockArg, Op
 from ...ir.diagnostics import Diagnostics
 from ...ir.ops import AssignOp, CallOp, ForOp, FuncOp, Module, TransferOp, UnassignOp
 from ...ir.semantics import reduction_kind
@@ -61,8 +61,6 @@ class _SrcSets:
     def __init__(self, sets: MeshSets) -> None:
         self.sets = sets
         self.changed = False
-        #: What each callee returns.
-        self.returned: dict[str, list[Value]] = {}
         #: The sets of a callee's arguments when the last walk over it changed nothing.
         self.settled: dict[FuncOp, list[MeshSet | None]] = {}
 
@@ -108,28 +106,13 @@ class _SrcSets:
         elif isinstance(op, AssignOp) or is_meshless(op):
             found = src_of_op(op)
             for use in op._operands:
-                other = self.src_of(use.value)
+                other = self.sets.src_of(use.value)
                 if other is not found:
                     found = intersect(found, other)
             if found is not None:
                 self.store(op, found)
                 if not found.meshes or _reads_reduction(op):
                     self.tag_reduction(op)
-
-    def src_of(self, value: Value) -> MeshSet | None:
-        if isinstance(value, OpResult):
-            op = value.op
-            if type(op) is Op:  # nearly all ops
-                return src_of_op(op)
-            if isinstance(op, CallOp):
-                returned = self.returned.get(op.callee)
-                if returned is None:
-                    callee = self.sets.callee(op)
-                    returned = [] if callee is None else callee.returned
-                    self.returned[op.callee] = returned
-                if returned:
-                    return self.src_of(returned[value.index])
-        return self.sets.src_of(value)
 
     def of_unassign(self, op: UnassignOp) -> MeshSet:
         value = op.operand(0)
@@ -156,7 +139,7 @@ class _SrcSets:
             return
         everything: MeshSet | None = None
         for operand in op.operands:
-            found = self.src_of(operand)
+            found = self.sets.src_of(operand)
             if found is not None and not found.meshes:
                 return
             if found is not None:
@@ -181,7 +164,7 @@ class _SrcSets:
             return
         boundary = self.sets.boundary(callee)
         for use, old in zip(call._operands, list(boundary.arg_src), strict=False):
-            found = self.src_of(use.value)
+            found = self.sets.src_of(use.value)
             if found is not old:
                 found = intersect(found, old)
                 if found is not None:

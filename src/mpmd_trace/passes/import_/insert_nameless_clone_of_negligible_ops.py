@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from ...ir.bodies import map_ops, remembered
+from ...ir.bodies import map_ops
 from ...ir.core import Region
 from ...ir.diagnostics import Diagnostics
 from ...ir.ops import FuncOp, Module, NamedComputationOp
 from ...ir.semantics import is_negligible
 from ..base import FunctionPass
+from .building_blocks import holds_computations
 
 __all__ = ["InsertNamelessCloneOfNegligibleOps"]
 
@@ -42,7 +43,7 @@ def _insert_clones(region: Region) -> bool:
         for op in block:
             for i, nested in enumerate(op.regions) if op.regions else ():
                 if nested.frozen:
-                    if _holds_computations(nested):
+                    if holds_computations(nested):  # few do, and the others need no copy
                         op.regions[i] = map_ops(nested, "insert-nameless-clone", _insert_clones)
                         changed = changed or op.regions[i] is not nested
                 else:
@@ -50,15 +51,6 @@ def _insert_clones(region: Region) -> bool:
             if isinstance(op, NamedComputationOp):
                 changed = _clone_results(op) or changed
     return changed
-
-
-def _holds_computations(body: Region) -> bool:
-    """Whether there is a named computation in a frozen body; few hold any, and the others need no copy."""
-
-    def look() -> bool:
-        return any(isinstance(op, NamedComputationOp) for op in body.walk())
-
-    return remembered(body, "holds computations", look)
 
 
 def _clone_results(computation: NamedComputationOp) -> bool:

@@ -22,6 +22,7 @@ from ...ir.ops import (
 from ...ir.semantics import trivially_dead
 from ..base import Pass
 from ..greedy import Pattern, Rewriter, apply_greedily
+from ..settled import Settled
 from .building_blocks import (
     argument_edges,
     chain_of_transfers,
@@ -29,7 +30,6 @@ from .building_blocks import (
     redirect_other_uses,
     wrap_in_fragment,
 )
-from .quiet import is_quiet
 
 __all__ = ["IntroduceTransfers", "existing_transfer"]
 
@@ -55,22 +55,18 @@ class IntroduceTransfers(Pass):
             if not callee.is_entry_point and not callee.is_declaration:
                 changed = _push_unassigns(callee, module, functions) or changed
         patterns: list[Pattern] = [_AssignOfUnassign(), _AssignOfSum(diagnostics)]
-        noisy = [op for op in module.body if not _is_quiet(op)]
-        if len(noisy) == 1 and isinstance(noisy[0], FuncOp):
-            return apply_greedily(noisy[0], patterns).changed or changed
-        return (bool(noisy) and apply_greedily(module, patterns).changed) or changed
+        settled = Settled(patterns)
+        left = [op for op in module.body if not _stays(op, settled)]
+        if len(left) == 1 and isinstance(left[0], FuncOp):
+            return apply_greedily(left[0], patterns).changed or changed
+        return (bool(left) and apply_greedily(module, patterns).changed) or changed
 
 
-def _is_quiet(op: Op) -> bool:
+def _stays(op: Op, settled: Settled) -> bool:
     """Whether step 2 changes nothing in this op of the module."""
     if not isinstance(op, FuncOp):
         return not op.regions and not trivially_dead(op)
-    return all(is_quiet(region, {"mpmd.assign": _is_of_unassigns}) for region in op.regions)
-
-
-def _is_of_unassigns(assign: Op) -> bool:
-    producer = assign.operand(0).defining_op
-    return producer is not None and (isinstance(producer, UnassignOp) or _is_sum_of_unassigns(producer))
+    return op.is_declaration or settled(op.regions[0])
 
 
 # Step 1: callees learn the meshes that all callers agree on.
@@ -137,6 +133,7 @@ class _AssignOfUnassign:
             return True
         transfer = existing_transfer(value, op)
         if transfer is not None and transfer.block is op.block:
+            rewriter.about_to_change(op)
             if op.is_before(transfer):
                 transfer.move_before(op)
             rewriter.replace_op(op, transfer.results)

@@ -322,6 +322,8 @@ class MeshSets:
 
     def src_of(self, value: Value) -> MeshSet | None:
         """The meshes on which `value` can be without a new transfer; None: anywhere."""
+        if isinstance(value, OpResult) and type(value.op) is Op:  # nearly all ops
+            return src_of_op(value.op)
         value = self.origin_of(value)
         if isinstance(value, OpResult):
             return None if isinstance(value.op, AssignOp) else src_of_op(value.op)

@@ -6,15 +6,15 @@ import dataclasses
 from collections.abc import Sequence
 from typing import ClassVar
 
-from ...ir.bodies import map_ops, remembered
-from ...ir.core import BlockArg, Op, Region, Value, make_op
+from ...ir.bodies import map_ops
+from ...ir.core import Op, Region, Value, make_op
 from ...ir.diagnostics import Diagnostics
 from ...ir.ops import FuncOp, Module, NamedComputationOp
 from ...ir.semantics import is_pure, trivially_dead
 from ..base import FunctionPass
 from ..greedy import Pattern, Rewriter, apply_greedily, walk_mutable
-from .building_blocks import interned_body
-from .quiet import is_quiet
+from ..settled import Settled
+from .building_blocks import holds_computations, interned_body
 
 __all__ = ["SimplifyNamedComputations"]
 
@@ -36,12 +36,16 @@ class SimplifyNamedComputations(FunctionPass):
     summary: ClassVar[str] = "drop repeated, unused and passed-through values of named computations"
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
-        if is_quiet(function.regions[0], {"mpmd.named_computation": _may_simplify}):
+        barriers: list[Pattern] = [_BypassBarriersInBody(), _BypassBarrier()]
+        thawed = [
+            op
+            for op in walk_mutable(function.regions[0])
+            if isinstance(op, NamedComputationOp) and holds_computations(op.body)
+        ]
+        if not thawed and Settled([*barriers, _Simplify()])(function.regions[0]):
             return False
-        thawed = [op for op in walk_mutable(function.regions[0]) if _holds_computations(op)]
         for op in thawed:
             _thaw(op)
-        barriers: list[Pattern] = [_BypassBarriersInBody(), _BypassBarrier()]
         changed = apply_greedily(function, barriers).changed
         changed = apply_greedily(function, [_Simplify()], region_dce=True).changed or changed
         if thawed:
@@ -49,33 +53,7 @@ class SimplifyNamedComputations(FunctionPass):
         return changed
 
 
-def _may_simplify(op: Op) -> bool:
-    """Whether some pattern may change the computation, or one inside it."""
-    assert isinstance(op, NamedComputationOp)
-    if not remembered(op.body, "nothing to simplify", lambda: _is_simple(op.body)):
-        return True
-    operands = op.operands
-    return len(set(operands)) < len(operands) or any(r._first is None for r in op.results)
-
-
-def _is_simple(body: Region) -> bool:
-    """Whether arguments are used, returned values distinct and no arguments, and no barrier or computation inside."""
-    returned = body.returned
-    return (
-        all(arg.has_uses for arg in body.block.args)
-        and len(set(returned)) == len(returned)
-        and not any(isinstance(value, BlockArg) for value in returned)
-        and not any(op.name in (_BARRIER, "mpmd.named_computation") for op in body.walk())
-    )
-
-
 # A computation that holds others is simplified, inside and outside in turns, as a mutable op.
-
-
-def _holds_computations(op: Op) -> bool:
-    return isinstance(op, NamedComputationOp) and any(
-        isinstance(nested, NamedComputationOp) for nested in op.body.walk()
-    )
 
 
 def _thaw(op: Op) -> None:
@@ -109,6 +87,7 @@ class _BypassBarriersInBody:
             return apply_greedily(region, [_BypassBarrier(region)]).changed
 
         if any(nested.name == _BARRIER for nested in body.block):
+            rewriter.about_to_change(op)
             op.body = map_ops(body, "bypass-barriers", rewrite)
         return op.body is not body
 
@@ -232,6 +211,7 @@ class _Plan:
         self.gone_results.clear()
         self.gone_operands.clear()
         if self.same_arg != list(range(len(self.args))):
+            self.rewriter.about_to_change(self.op)
             self.op.regions[0] = self.body()
 
     def body(self) -> Region:
