@@ -92,6 +92,7 @@ class Case:
                 "mpmd_infer_transfers": True,
                 "mpmd_infer_cross_mesh_reductions": True,
                 "mpmd_merge_forward_with_backward": True,
+                "mpmd_merge_backward_with_forward": True,
             },
             pipeline_schedule=self.schedule,
         )

@@ -70,9 +70,14 @@ OPTIONS: dict[str, tuple[bool | str, str]] = {
         "one program for a forward and the backward that follows it on its mesh, as on the last one of 1F1B "
         "(the C++ partitioner has the pass, but no such option)",
     ),
+    "mpmd_merge_backward_with_forward": (
+        False,
+        "one program for a backward and the next microbatch's forward that follows it on its mesh, as between the "
+        "warm-up and the end of 1F1B (the C++ partitioner has no such pass)",
+    ),
 }
 #: Those that change the program and that the reference's driver does not know.
-OUR_OPTIONS = ("mpmd_merge_forward_with_backward",)
+OUR_OPTIONS = ("mpmd_merge_forward_with_backward", "mpmd_merge_backward_with_forward")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -273,6 +278,7 @@ def phase_passes(
             apply_fragment_remat=options["mpmd_fragment_remat"],
             merge_remat_fragments=options["mpmd_merge_remat_fragments"],
             merge_forward_with_backward=options["mpmd_merge_forward_with_backward"],
+            merge_backward_with_forward=options["mpmd_merge_backward_with_forward"],
         ).passes()
     )
     if phases == "optimize":

@@ -204,9 +204,13 @@ def fragment_action(op: FragmentOp, mesh: int) -> Action:
 
 
 def fragment_step(op: FragmentOp, mesh: int) -> Step:
-    """As `fragment_action`, but a forward merged with its backward is a block of both."""
-    from .passes.fragment_info import call_counter, has_remat, transpose_counts
+    """As `fragment_action`, but a forward merged with a backward is a block of both."""
+    from .passes.fragment_info import call_counter, has_remat, merged_call_counters, transpose_counts
 
+    merged = merged_call_counters(op)
+    if merged is not None:
+        stage = op.stage if op.stage is not None else mesh
+        return fused(backward(stage, merged[0]), forward(stage, merged[1]))
     counter = call_counter(op)
     if counter is None or set(transpose_counts(op)) != {0, 1} or has_remat(op):
         return fragment_action(op, mesh)

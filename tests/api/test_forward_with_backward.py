@@ -1,4 +1,4 @@
-"""`mpmd_merge_forward_with_backward`: on the last mesh of 1F1B, one program for each microbatch."""
+"""One program for a forward and a backward: the same microbatch's on the last mesh of 1F1B, others on the others."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from mpmd_trace.report.timeline import FragmentActions, measured_timeline, plann
 
 MICROBATCHES = 4
 NAMES = {"f0": "m0", "f1": "m1"}
+FORWARD_FIRST, BACKWARD_FIRST = "mpmd_merge_forward_with_backward", "mpmd_merge_backward_with_forward"
 
 
-def compiled(merge: bool, schedule: str = "1F1B") -> tuple[mpmd_trace.Compiled, FragmentActions, Any]:
+def compiled(*merge: str, schedule: str = "1F1B") -> tuple[mpmd_trace.Compiled, FragmentActions, Any]:
     ws, xs = weights(), batch(MICROBATCHES)
-    options = {"mpmd_merge_forward_with_backward": merge}
+    options = dict.fromkeys(merge, True)
     settings = config(NAMES, pipeline_schedule=schedule, partitioning_options=options)
     actions = FragmentActions()
     found = mpmd_trace.jit(accumulate, settings).lower(ws, xs, hooks=[actions]).compile()
@@ -28,8 +29,8 @@ def compiled(merge: bool, schedule: str = "1F1B") -> tuple[mpmd_trace.Compiled, 
 
 
 def test_the_last_mesh_runs_both_as_one() -> None:
-    apart, _, _ = compiled(False)
-    merged, actions, measured = compiled(True)
+    apart, _, _ = compiled()
+    merged, actions, measured = compiled(FORWARD_FIRST)
     rows = {mesh: [str(s) for s in steps] for mesh, steps in actions.of_mesh.items()}
     assert rows["m1"] == [f"(1F{i};1B{i})OVERLAP_F_B" for i in range(MICROBATCHES)]
     assert rows["m0"] == ["0F0", "0F1", "0B0", "0F2", "0B1", "0F3", "0B2", "0B3"]
@@ -42,18 +43,45 @@ def test_the_last_mesh_runs_both_as_one() -> None:
         assert [str(e.step) for e in timeline.rows[1]] == rows["m1"]
 
 
+def test_the_steady_state_runs_a_backward_and_the_next_forward_as_one() -> None:
+    apart, _, _ = compiled()
+    merged, actions, measured = compiled(FORWARD_FIRST, BACKWARD_FIRST)
+    rows = {mesh: [str(s) for s in steps] for mesh, steps in actions.of_mesh.items()}
+    assert rows["m0"] == ["0F0", "0F1", "(0B0;0F2)OVERLAP_B_F", "(0B1;0F3)OVERLAP_B_F", "0B2", "0B3"]
+    assert rows["m1"] == [f"(1F{i};1B{i})OVERLAP_F_B" for i in range(MICROBATCHES)]
+    before, after = apart.program.plan, merged.program.plan
+    assert len(after.runs) == len(before.runs) - MICROBATCHES - 2
+    assert len(after.transfers) == len(before.transfers)
+    assert "f0(1), f0" in str(after)
+    for timeline in (planned_timeline(after, actions), measured_timeline(after, actions, measured)):
+        assert [str(e.step) for e in timeline.rows[0]] == rows["m0"]
+
+
+def test_programs_do_not_multiply_with_microbatches() -> None:
+    """The first block begins the sums of gradients; the others are one program."""
+
+    def programs(microbatches: int) -> tuple[int, int]:
+        ws, xs = weights(), batch(microbatches)
+        options = dict.fromkeys((FORWARD_FIRST, BACKWARD_FIRST), True)
+        settings = config(NAMES, pipeline_schedule="1F1B", partitioning_options=options)
+        plan = mpmd_trace.jit(accumulate, settings).lower(ws, xs).compile().program.plan
+        return len(plan.programs), len(plan.runs)
+
+    (few, runs), (many, more_runs) = programs(6), programs(12)
+    assert more_runs > runs and many == few
+
+
 def test_gpipe_has_no_such_neighbours() -> None:
     """All forwards come first, then the backward of the first microbatch."""
-    _, actions, _ = compiled(True, "GPipe")
+    _, actions, _ = compiled(FORWARD_FIRST, BACKWARD_FIRST, schedule="GPipe")
     assert [str(s) for s in actions.of_mesh["m1"]] == ["1F0", "1F1", "1F2", "1F3", "1B0", "1B1", "1B2", "1B3"]
 
 
-def test_the_cpp_engine_has_no_such_option() -> None:
+def test_the_cpp_engine_has_no_such_options() -> None:
+    options = dict.fromkeys((FORWARD_FIRST, BACKWARD_FIRST), True)
     with pytest.raises(MpmdError) as caught:
-        partition_with_cpp(
-            "", "f", [], {}, [], [], partitioning_options={"mpmd_merge_forward_with_backward": True}
-        )
+        partition_with_cpp("", "f", [], {}, [], [], partitioning_options=options)
     assert str(caught.value) == (
-        "error: the C++ partitioner has no option mpmd_merge_forward_with_backward; use engine='python', or leave "
+        f"error: the C++ partitioner has no option {FORWARD_FIRST}, {BACKWARD_FIRST}; use engine='python', or leave "
         "it out"
     )

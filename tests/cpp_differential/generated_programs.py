@@ -55,6 +55,7 @@ IGNORED = (
     "mpmd_merge_inferred_after_scheduling",
     "mpmd_fail_on_backward_deps",
     "mpmd_merge_forward_with_backward",
+    "mpmd_merge_backward_with_forward",
 )
 
 

@@ -68,7 +68,7 @@ def unknown_name() -> mpmd_trace.Program:
 
 
 def merged() -> mpmd_trace.Program:
-    return program(mpmd_merge_forward_with_backward=True)
+    return program(mpmd_merge_forward_with_backward=True, mpmd_merge_backward_with_forward=True)
 
 
 def no_transfers() -> mpmd_trace.Program:

@@ -159,8 +159,10 @@ def plan_program(
 
 
 def _phases_apart(program: Program) -> Program:
-    """The program without the option that merges forwards with backwards, since each has its own cost."""
-    options = {**program.config.partitioning_options, "mpmd_merge_forward_with_backward": False}
+    """The program without the options that merge forwards with backwards, since each has its own cost."""
+    from ..partition import OUR_OPTIONS
+
+    options = {**program.config.partitioning_options, **dict.fromkeys(OUR_OPTIONS, False)}
     config = dataclasses.replace(program.config, partitioning_options=options)
     return dataclasses.replace(program, config=config)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from ..ir.attributes import UNIT, IntegerAttr, MeshAttr, TopologyAttr, UserOriginAttr
+from ..ir.attributes import UNIT, ArrayAttr, IntegerAttr, MeshAttr, TopologyAttr, UserOriginAttr
 from ..ir.diagnostics import Diagnostic, MpmdError, describe
 from ..ir.ops import FragmentOp
 
@@ -20,8 +20,10 @@ __all__ = [
     "is_homogeneous",
     "is_scheduling_unit",
     "max_transpose_count",
+    "merged_call_counters",
     "origin_union",
     "set_call_counter",
+    "set_merged_call_counters",
     "set_split_type",
     "single_transpose_count",
     "split_type",
@@ -34,6 +36,7 @@ _SPLIT_ATTRIBUTES: dict[SplitType, str] = {
     "kKeepTransferred": "split_keep_transferred",
     "kDropTransferred": "split_drop_transferred",
 }
+_MERGED = "mpmd.merged_call_counters"
 
 
 def transpose_counts(fragment: FragmentOp) -> list[int]:
@@ -93,6 +96,18 @@ def set_call_counter(fragment: FragmentOp, value: int | None) -> None:
         fragment.attrs.pop("call_counter", None)
     else:
         fragment.attrs["call_counter"] = IntegerAttr.get(value, "ui32")
+
+
+def merged_call_counters(fragment: FragmentOp) -> tuple[int, int] | None:
+    """The microbatches of the backward and of the forward that were merged into the fragment."""
+    found = fragment.attrs.get(_MERGED)
+    values = [e.value for e in found.elements if isinstance(e, IntegerAttr)] if isinstance(found, ArrayAttr) else []
+    return (values[0], values[1]) if len(values) == 2 else None
+
+
+def set_merged_call_counters(fragment: FragmentOp, counters: tuple[int, int]) -> None:
+    """Say of which microbatches the backward and the forward are that the fragment was merged from."""
+    fragment.attrs[_MERGED] = ArrayAttr.get([IntegerAttr.get(value, "ui32") for value in counters])
 
 
 def split_type(fragment: FragmentOp) -> SplitType | None:

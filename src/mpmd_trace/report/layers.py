@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from ..backend.planner import make_plan
 from ..ir.diagnostics import MpmdError
 from ..ir.ops import Module
-from ..partition import partition
+from ..partition import OUR_OPTIONS, partition
 from ..stages import Lowered
 from ..transfers import Value
 from .plan_values import Profile, activation_slots, cut_bytes, other_bytes, values_of_plan
@@ -61,7 +61,7 @@ def values_of_layers(lowered: Lowered, traced: Module, names: Sequence[str]) -> 
         "mpmd_infer_transfers": True,
         "mpmd_pipeline_schedule": "GPipe",
         "mpmd_split_bwd_fragments": False,
-        "mpmd_merge_forward_with_backward": False,
+        **dict.fromkeys(OUR_OPTIONS, False),
     }
     actions = FragmentActions()
     plan = make_plan(partition(traced, **arguments, hooks=[actions]).module)

@@ -32,6 +32,7 @@ PIPELINES = (
     "mpmd-copy-constants,mpmd-merge-transfers,mpmd-fragment-dce",
     "mpmd-merge-inferred-fragments,mpmd-merge-inferred-fragments{merge-sideways=true}",
     "mpmd-merge-user-fragments-into-scheduling-units,mpmd-merge-forward-with-backward,mpmd-fragment-dce",
+    "mpmd-merge-backward-with-forward,mpmd-fragment-dce",
 )
 
 

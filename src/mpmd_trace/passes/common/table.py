@@ -33,6 +33,9 @@ PASSES: dict[str, str] = {
     "mpmd-merge-forward-with-backward": (
         "common.merge_forward_with_backward:MergeForwardWithBackward"
     ),
+    "mpmd-merge-backward-with-forward": (
+        "common.merge_backward_with_forward:MergeBackwardWithForward"
+    ),
     "mpmd-merge-user-fragments-into-scheduling-units": (
         "common.merge_user_fragments_into_scheduling_units:MergeUserFragmentsIntoSchedulingUnits"
     ),

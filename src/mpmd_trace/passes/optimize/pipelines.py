@@ -39,6 +39,7 @@ class OptimizePipeline(Pipeline):
     apply_fragment_remat: bool = False
     merge_remat_fragments: bool = False
     merge_forward_with_backward: bool = False
+    merge_backward_with_forward: bool = False
     absorb_on_entry_point: bool = False
     #: Any schedule is allowed when the driver builds the pipeline; the text form knows three.
     any_schedule: bool = False
@@ -83,4 +84,6 @@ class OptimizePipeline(Pipeline):
             )
         if self.merge_forward_with_backward:
             found += build("mpmd-merge-forward-with-backward")
+        if self.merge_backward_with_forward:
+            found += build("mpmd-merge-backward-with-forward")
         return found

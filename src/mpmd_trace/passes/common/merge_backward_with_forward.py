@@ -1,0 +1,91 @@
+"""`mpmd-merge-backward-with-forward` (ours)."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+from ...ir.core import Op
+from ...ir.diagnostics import Diagnostics
+from ...ir.ops import FragmentOp, FuncOp, Module
+from ..base import FunctionPass
+from ..fragment_info import (
+    call_counter,
+    has_remat,
+    is_backward,
+    is_forward,
+    set_merged_call_counters,
+    split_type,
+    stages_consistent,
+)
+from .merge import merge_fragments
+
+__all__ = ["MergeBackwardWithForward"]
+
+
+@dataclasses.dataclass(frozen=True)
+class MergeBackwardWithForward(FunctionPass):
+    """A backward fragment directly followed, on its mesh, by the forward of another microbatch is one with it.
+
+        %1 = mpmd.fragment<mesh="m", origin=["f"(1)], stage=0> (%g) {call_counter = 0 : ui32} (%x) { ... }
+        %2 = mpmd.fragment<mesh="m", origin=["f"], stage=0> (%a) {call_counter = 3 : ui32} (%x) { ... }
+    becomes
+        %1:2 = mpmd.fragment<mesh="m", origin=["f"(1), "f"], stage=0> (%g, %a)
+          {mpmd.merged_call_counters = [0 : ui32, 3 : ui32]} (%x, %y) { ... }
+
+    As 1F1B has it on every mesh but the last between its warm-up and its end.  A step starts fewer programs, and XLA
+    may hide what one half sends inside its mesh behind the work of the other (the "combined 1F1B" of Megatron-LM);
+    what either half gives to another mesh leaves when both are done.  Halves of a split backward are left alone, so
+    are stages that differ, and pairs that other ops have to run between.
+    """
+
+    name: ClassVar[str] = "mpmd-merge-backward-with-forward"
+    summary: ClassVar[str] = "merge a backward fragment with the next microbatch's forward that follows it"
+
+    def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
+        order: dict[Op, int] = {op: i for i, op in enumerate(function.body)}
+        changed = False
+        last: dict[str, FragmentOp] = {}
+        for op in list(order):
+            if isinstance(op, FragmentOp):
+                before = last.get(op.mesh)
+                if before is not None and _allowed(before, op):
+                    changed = _merge(before, op, order) or changed
+                last[op.mesh] = op  # a forward, once merged, begins no other pair
+        return changed
+
+
+def _allowed(first: FragmentOp, second: FragmentOp) -> bool:
+    """Whether they are a backward and a forward of different microbatches, both whole."""
+    return (
+        is_backward(first)
+        and is_forward(second)
+        and not any(split_type(op) or has_remat(op) for op in (first, second))
+        and None not in (counters := (call_counter(first), call_counter(second)))
+        and counters[0] != counters[1]
+        and stages_consistent(first, second)
+    )
+
+
+def _merge(first: FragmentOp, second: FragmentOp, order: dict[Op, int]) -> bool:
+    """Merge the two where the second is, or else where the first is.  Says whether one of these is possible."""
+    start, end = order[first], order[second]
+    counters = call_counter(first), call_counter(second)
+    assert counters[0] is not None and counters[1] is not None
+    if all(order.get(user, -1) >= end for result in first.results for user in result.users):
+        merged = merge_fragments(first, second)
+        order[merged] = end
+    elif all(
+        definer is None or definer is first or order[definer] < start
+        for definer in (value.defining_op for value in second.operands)
+    ):
+        place = first.next_op
+        merged = merge_fragments(first, second)
+        assert place is not None
+        if place is not second:
+            merged.move_before(place)
+        order[merged] = start
+    else:
+        return False
+    set_merged_call_counters(merged, (counters[0], counters[1]))
+    return True

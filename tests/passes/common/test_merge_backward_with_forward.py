@@ -1,0 +1,163 @@
+"""`mpmd-merge-backward-with-forward`."""
+
+from __future__ import annotations
+
+import pytest
+from fragment_texts import frag, function
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mpmd_trace.ir.ops import FragmentOp
+from mpmd_trace.passes.fragment_info import merged_call_counters
+from mpmd_trace.text import parse
+from oracle import assert_same_meaning
+from util import PRELUDE, check, run
+
+PASS = "mpmd-merge-backward-with-forward"
+
+
+def counted(i: int) -> str:
+    return f"{{call_counter = {i} : ui32}}"
+
+
+def transfer(value: str, back: bool = False) -> str:
+    types = "(!B) -> !A" if back else "(!A) -> !B"
+    return f"mpmd.transfer {value} : {types}"
+
+
+def lines(*ops: str) -> str:
+    return "\n".join(f"  %{i} = {op}" for i, op in enumerate(ops))
+
+
+def merged(text: str) -> list[tuple[str, tuple[int, int] | None]]:
+    """The mesh and the merged microbatches of each fragment; the program must mean what it meant before."""
+    before = parse(PRELUDE + text)
+    after = run(text, PASS)
+    assert_same_meaning(before, after)
+    return [(op.mesh, merged_call_counters(op)) for op in after.main.body if isinstance(op, FragmentOp)]
+
+
+def test_steady_state() -> None:
+    """What follows on the mesh is the forward of a later microbatch; the values of both leave together."""
+    check(
+        """
+func.func @main(%p: !A, %q: !A) -> (!B, !A) attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="alpha", origin=["f"(1)], stage=0> (%p) {call_counter = 0 : ui32} (%x: tensor<4xf32>) {
+    %n = stablehlo.negate %x : tensor<4xf32>
+    mpmd.return %n : tensor<4xf32>
+  } : (!A) -> !A
+  %1 = mpmd.fragment<mesh="alpha", origin=["f"], stage=0> (%q) {call_counter = 3 : ui32} (%x: tensor<4xf32>) {
+    %n = stablehlo.abs %x : tensor<4xf32>
+    mpmd.return %n : tensor<4xf32>
+  } : (!A) -> !A
+  %2 = mpmd.transfer %0 : (!A) -> !B
+  return %2, %1 : !B, !A
+}
+""",
+        PASS,
+        """
+func.func @main(%arg0: !A, %arg1: !A) -> (!B, !A) attributes {topology = #topo} {
+  %0:2 = mpmd.fragment<mesh="alpha", origin=["f"(1), "f"], stage=0> (%arg0, %arg1) \
+{mpmd.merged_call_counters = [0 : ui32, 3 : ui32]} (%arg2: tensor<4xf32>, %arg3: tensor<4xf32>) {
+    %2 = stablehlo.negate %arg2 : tensor<4xf32>
+    %3 = stablehlo.abs %arg3 : tensor<4xf32>
+    mpmd.return %2, %3 : tensor<4xf32>, tensor<4xf32>
+  } : (!A, !A) -> (!A, !A)
+  %1 = mpmd.transfer %0#0 : (!A) -> !B
+  return %1, %0#1 : !B, !A
+}
+""",
+    )
+
+
+def test_where_the_backward_is() -> None:
+    """What the backward sends is used before the forward runs: the forward moves up, its input is there."""
+    body = lines(
+        frag("alpha", '"f"(1)', "%p", attrs=counted(0)),
+        transfer("%0"),
+        frag("beta", '"g"(1)', "%1", "abs", counted(0)),
+        frag("alpha", '"f"', "%p", "sine", counted(1)),
+    )
+    assert merged(function(body, "%2, %3", "!B, !A")) == [("alpha", (0, 1)), ("beta", None)]
+
+
+def test_what_has_to_run_between_prevents_it() -> None:
+    """The forward needs what another mesh makes of the result of the backward."""
+    body = lines(
+        frag("alpha", '"f"(1)', "%p", attrs=counted(0)),
+        transfer("%0"),
+        frag("beta", '"g"', "%1", "abs", counted(1)),
+        transfer("%2", back=True),
+        frag("alpha", '"f"', "%3", "sine", counted(1)),
+    )
+    text = function(body, "%4", "!A")
+    check(text, PASS, text)
+
+
+def test_blocks_take_in_no_third_fragment() -> None:
+    kinds = [('"f"(1)', 0), ('"f"', 2), ('"f"(1)', 1), ('"f"', 3), ('"f"', 4)]
+    body = lines(*(frag("alpha", origin, "%p", "sine", counted(i)) for origin, i in kinds))
+    text = function(body, "%0, %1, %2, %3, %4", ", ".join(["!A"] * 5))
+    assert merged(text) == [("alpha", (0, 2)), ("alpha", (1, 3)), ("alpha", None)]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (('"f"(1)', counted(0), ", stage=0"), ('"g"', counted(1), ", stage=1")),
+        (('"f"(1)', counted(0), ""), ('"f"', counted(0), "")),
+        (('"f"(1)', "", ""), ('"f"', counted(1), "")),
+        (('"f"(1)', counted(0), ""), ('"f"', "", "")),
+        (('"f"', counted(0), ""), ('"f"', counted(1), "")),
+        (('"f"', counted(0), ""), ('"f"(1)', counted(1), "")),
+        (('"f"(1)', "{call_counter = 0 : ui32, split_keep_transferred}", ""), ('"f"', counted(1), "")),
+        (('"f"(1)', counted(0), ""), ('"f"', "{call_counter = 1 : ui32, remat}", "")),
+        (('"f"(1)', counted(0), ""), ("", "", "")),
+    ],
+    ids=["stages", "same", "no first", "no second", "forwards", "order", "split", "remat", "inferred"],
+)
+def test_others_stay_apart(first: tuple[str, str, str], second: tuple[str, str, str]) -> None:
+    body = lines(*(frag("alpha", o, "%p", attrs=a, stage=s) for o, a, s in (first, second)))
+    text = function(body, "%0, %1", "!A, !A")
+    check(text, PASS, text)
+
+
+STEP = st.tuples(st.sampled_from(["alpha", "beta"]), st.booleans(), st.integers(0, 9))
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.lists(STEP, min_size=4, max_size=14))
+def test_any_program_means_the_same(steps: list[tuple[str, bool, int]]) -> None:
+    """Fragments that read any value there is, from either mesh; each mesh keeps its order."""
+    ops: list[str] = []
+    known = [("alpha", "%p"), ("beta", "%q")]
+    labels: dict[str, list[str]] = {"alpha": [], "beta": []}
+    for i, (mesh, backward, pick) in enumerate(steps):
+        where, value = known[pick % len(known)]
+        if where != mesh:
+            ops.append(transfer(value, back=where == "beta"))
+            value = f"%{len(ops) - 1}"
+        labels[mesh].append(f'"f{i}"(1)' if backward else f'"f{i}"')
+        known.append((mesh, f"%{len(ops)}"))
+        ops.append(frag(mesh, labels[mesh][-1], value, "sine", counted(i)))
+    results = [value for _, value in known[2:]]
+    types = ", ".join("!A" if mesh == "alpha" else "!B" for mesh, _ in known[2:])
+    text = function(lines(*ops), ", ".join(results), types)
+    merged(text)
+    after = run(text, PASS)
+    parse(after.to_generic())  # the dialect's verifier agrees
+    for mesh, wanted in labels.items():
+        fragments = [op for op in after.main.body if isinstance(op, FragmentOp) and op.mesh == mesh]
+        assert [o.short for op in fragments for o in op.origin] == wanted
+
+
+def test_results_that_a_loop_reads() -> None:
+    """A loop between the two reads the backward's result: it cannot wait for the forward, which can come first."""
+    loop = (
+        "mpmd.for (%0) {iterations = 2 : ui32, unroll_factor = 1 : ui32} (%a: !A, %i: tensor<ui32>) {\n"
+        + "    %b = " + frag("alpha", "", "%0") + "\n    mpmd.return %b : !A\n  } : !A"
+    )
+    body = lines(
+        frag("alpha", '"f"(1)', "%p", attrs=counted(0)), loop, frag("alpha", '"f"', "%p", "sine", counted(1))
+    )
+    assert merged(function(body, "%1, %2", "!A, !A"))[0] == ("alpha", (0, 1))
