@@ -1,6 +1,6 @@
 """The cost of issuing: a tiny model, so that nearly all time goes into starting programs and copies.
 
-    python benchmarks/dispatch.py [--steps 50] [--rounds 9] [--synchronous] [--json] [--check]
+    python benchmarks/dispatch.py [--steps 50] [--rounds 9] [--batch 64] [--synchronous] [--json] [--check]
 
 An MLP of 8 layers 16x16, batch 64, 4 stages on 4 CPU devices, 8 microbatches, 1F1B; forward, backward and
 update against plain `jax.jit` of the same step on one device.  `--check`: exit 1 above 8 times.

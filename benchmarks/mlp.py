@@ -28,8 +28,8 @@ class Case:
     microbatches: int
     batch: int
     schedule: str = "1F1B"
-    #: Whether loss and gradients go from one microbatch to the next; else they are added up outside.
-    carried: bool = True
+    #: Whether a forward and a backward that follow each other on a mesh are one program.
+    merge: bool = True
 
     def parameters(self) -> list[list[tuple[np.ndarray, np.ndarray]]]:
         rng = np.random.default_rng(0)
@@ -62,7 +62,7 @@ class Case:
         return mpmd_trace.named_computation(last, name=name)(parameters[-1], x, y)
 
     def step(self, parameters: Any, x: jax.Array, y: jax.Array) -> tuple[Any, jax.Array]:
-        """Forward, backward and update."""
+        """Forward, backward and update; loss and gradients are summed from one microbatch to the next."""
         size = self.batch // self.microbatches
         total: Any = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, parameters))
 
@@ -71,11 +71,7 @@ class Case:
 
         for i in range(self.microbatches):
             part = slice(i * size, (i + 1) * size)
-            if self.carried:
-                total = mpmd_trace.call(add, call_counter=i)(total, parameters, x[part], y[part])
-            else:
-                found = mpmd_trace.call(jax.value_and_grad(self.loss), call_counter=i)(parameters, x[part], y[part])
-                total = jax.tree.map(jnp.add, total, found)
+            total = mpmd_trace.call(add, call_counter=i)(total, parameters, x[part], y[part])
         loss, gradients = total
         rate = 0.01 / self.microbatches
         return jax.tree.map(lambda p, g: p - rate * g, parameters, gradients), loss / self.microbatches
@@ -91,8 +87,8 @@ class Case:
             partitioning_options={
                 "mpmd_infer_transfers": True,
                 "mpmd_infer_cross_mesh_reductions": True,
-                "mpmd_merge_forward_with_backward": True,
-                "mpmd_merge_backward_with_forward": True,
+                "mpmd_merge_forward_with_backward": self.merge,
+                "mpmd_merge_backward_with_forward": self.merge,
             },
             pipeline_schedule=self.schedule,
         )
@@ -153,12 +149,14 @@ def main(description: str | None, title: str, case: Case, *, target: float, step
     )
     parser.add_argument("--steps", type=int, default=steps, help="steps per round")
     parser.add_argument("--rounds", type=int, default=rounds)
+    parser.add_argument("--batch", type=int, default=case.batch, help="rows per step")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--check", action="store_true", help="exit 1 when the target is missed")
     parser.add_argument(
         "--synchronous", action="store_true", help="both run their programs in the thread that calls them"
     )
     options = parser.parse_args()
+    case = dataclasses.replace(case, batch=options.batch)
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", case.stages)
     jax.config.update("jax_cpu_enable_async_dispatch", not options.synchronous)

@@ -1,6 +1,6 @@
 """How far a predicted step is from the measured one.
 
-    python benchmarks/planning.py [--rounds 3] [--json] [--check]
+    python benchmarks/planning.py [--rounds 3] [--batch 1024] [--json] [--check]
 
 The MLP of `compute_bound.py`, with two stages on two CPU devices, under GPipe and 1F1B: its executables and links are
 measured as `mpmd-trace plan --measure` does it, and the simulated step is compared with the step as it runs.
@@ -25,7 +25,7 @@ from mpmd_trace.report.plan_options import options_of
 from mpmd_trace.report.planning import study
 from mpmd_trace.report.timeline import FragmentActions
 
-CASE = Case(width=512, layers=8, stages=2, microbatches=8, batch=1024, carried=False)
+CASE = Case(width=512, layers=8, stages=2, microbatches=8, batch=1024, merge=False)
 FACTOR = 2.0
 
 
@@ -56,6 +56,7 @@ def predicted_and_measured(case: Case, rounds: int) -> tuple[float, float]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--batch", type=int, default=CASE.batch, help="rows per step")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--check", action="store_true", help=f"exit 1 beyond a factor of {FACTOR:g}")
     options = parser.parse_args()
@@ -63,7 +64,8 @@ def main() -> int:
     jax.config.update("jax_num_cpu_devices", CASE.stages)
     rows = []
     for schedule in ("GPipe", "1F1B"):
-        step, measured = predicted_and_measured(dataclasses.replace(CASE, schedule=schedule), options.rounds)
+        case = dataclasses.replace(CASE, schedule=schedule, batch=options.batch)
+        step, measured = predicted_and_measured(case, options.rounds)
         rows.append({"schedule": schedule, "predicted ms": step, "measured ms": measured, "ratio": step / measured})
     if options.json:
         print(json.dumps({"benchmark": "planning", "factor": FACTOR, "rows": rows}))

@@ -11,7 +11,7 @@ from pipelines import accumulate, assert_same, batch, config, weights
 import mpmd_trace
 from mpmd_trace import MpmdError
 from mpmd_trace.cpp_engine import partition_with_cpp
-from mpmd_trace.report.timeline import FragmentActions, measured_timeline, planned_timeline
+from mpmd_trace.report.timeline import FragmentActions, actions_by_place, measured_timeline, planned_timeline
 
 MICROBATCHES = 4
 NAMES = {"f0": "m0", "f1": "m1"}
@@ -69,6 +69,16 @@ def test_programs_do_not_multiply_with_microbatches() -> None:
 
     (few, runs), (many, more_runs) = programs(6), programs(12)
     assert more_runs > runs and many == few
+
+
+def test_the_cost_of_the_parts_is_not_known() -> None:
+    merged, actions, _ = compiled(FORWARD_FIRST)
+    with pytest.raises(MpmdError) as caught:
+        actions_by_place(merged.program.plan, actions)
+    assert str(caught.value) == (
+        "error: the step runs (1F0;1B0)OVERLAP_F_B as one program, so what its parts cost cannot be told; compile it "
+        f"without {FORWARD_FIRST} and {BACKWARD_FIRST} to plan it"
+    )
 
 
 def test_gpipe_has_no_such_neighbours() -> None:

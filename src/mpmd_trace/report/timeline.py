@@ -8,7 +8,9 @@ from collections.abc import Sequence
 
 from ..backend.plan import Plan, Run, Transfer
 from ..backend.timeline import Timeline as Measured
+from ..ir.diagnostics import MpmdError
 from ..ir.ops import FragmentOp, Module
+from ..partition import OUR_OPTIONS
 from ..passes.manager import PassRun
 from ..schedules import Action, Event, Step, Timeline
 from ..transfers import fragment_step
@@ -52,10 +54,17 @@ def steps_by_place(plan: Plan, actions: FragmentActions) -> dict[int, tuple[int,
 
 
 def actions_by_place(plan: Plan, actions: FragmentActions) -> dict[int, Action]:
-    """The action of each run, by its place among the instructions, in a plan where none is a block of several."""
+    """The action of each run, by its place among the instructions.
+
+    Raises `MpmdError` when one is a block of several: what each of them costs is not known.
+    """
     found = {}
     for at, (_, step) in steps_by_place(plan, actions).items():
-        assert isinstance(step, Action), "planning keeps forwards and backwards apart"
+        if not isinstance(step, Action):
+            raise MpmdError(
+                f"the step runs {step} as one program, so what its parts cost cannot be told; compile it without "
+                f"{' and '.join(OUR_OPTIONS)} to plan it"
+            )
         found[at] = step
     return found
 

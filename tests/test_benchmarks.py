@@ -1,0 +1,37 @@
+"""The benchmarks run; what they measure is not judged here."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parents[1] / "benchmarks"
+#: The smallest sizes, and something that the output has.
+RUNS = {
+    "common_passes": ("--stages 3 --microbatches 2 4 --ops 6", "call-inline "),
+    "compute_bound": ("--steps 1 --rounds 1 --batch 16 --json", '"runs": 18, "transfers": 16'),
+    "dispatch": ("--steps 1 --rounds 1 --json", '"runs": 41, "transfers": 48'),
+    "parse_print": ("--ops 500 --repeat 1 --json", "{"),
+    "partition": ("--sizes 2x2 --cpp-up-to 0 --repeat 1", "   2 x 2 "),
+    "planning": ("--rounds 1 --batch 16 --json", '"schedule": "1F1B"'),
+    "schedules": ("--meshes 2 --microbatches 4 --json", "{"),
+}
+
+
+def test_all_are_here() -> None:
+    scripts = {p.stem for p in FOLDER.glob("*.py") if "__main__" in p.read_text()}
+    assert scripts == RUNS.keys()
+
+
+@pytest.mark.parametrize("script", RUNS)
+def test_a_benchmark_runs(script: str) -> None:
+    arguments, wanted = RUNS[script]
+    command = [sys.executable, str(FOLDER / f"{script}.py"), *arguments.split()]
+    environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
+    found = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
+    assert found.returncode == 0, found.stderr
+    assert wanted in found.stdout
