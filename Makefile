@@ -6,7 +6,13 @@ PYTEST_ARGS ?=
 STAMP = $(VENV)/.installed
 BIN = $(VENV)/bin
 
-.PHONY: demo test test-newest lint bench clean setup
+# Says `--clear` when there is an environment that was made elsewhere (the folder was moved or copied, and what is
+# installed points to the old place), whose interpreter is gone, or that is not of the PYTHON of this call.
+STALE := $(shell test ! -e $(STAMP) || { test "$$(cat $(STAMP))" = "$(CURDIR)" && \
+  now=$$($(BIN)/python --version 2>/dev/null) && \
+  { test "$(origin PYTHON)" != "command line" || test "$$now" = "$$($(PYTHON) --version 2>/dev/null)"; }; } || echo --clear)
+
+.PHONY: demo test test-newest lint bench clean setup $(if $(STALE),$(STAMP))
 .DELETE_ON_ERROR:
 
 demo: $(STAMP)
@@ -32,12 +38,14 @@ bench: $(STAMP)
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-	  { echo "mpmd_trace needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version). Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
+	  { version=$$($(PYTHON) --version 2>/dev/null || echo "not there"); \
+	    echo "mpmd_trace needs Python 3.11 or newer; $(PYTHON) is $$version. Try: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; \
+	    exit 1; }
 	@echo "== setting up $(VENV) with $$($(PYTHON) --version) (once; some minutes on a slow line)"
-	$(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m venv $(STALE) $(VENV)
 	$(BIN)/python -m pip install --disable-pip-version-check --progress-bar off -c constraints.txt -e '.[test]'
-	@touch $@
+	@echo "$(CURDIR)" > $@
 
 clean:
 	rm -rf .venv .venv-newest out .pytest_cache .mypy_cache .ruff_cache build src/*.egg-info

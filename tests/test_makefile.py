@@ -1,0 +1,81 @@
+"""`make` sets up the environment once, and again when it would not work or not be the one asked for."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+#: Stands for an interpreter: makes environments of itself and installs nothing.
+PYTHON = """#!/bin/sh
+for last; do :; done
+case "$*" in
+  --version) echo "Python {version}" ;;
+  -c*) exit {old} ;;
+  "-m venv"*) mkdir -p "$last/bin" && cp "$0" "$last/bin/python" ;;
+esac
+"""
+
+
+def _interpreter(folder: Path, name: str, version: str, old: int = 0) -> None:
+    (folder / name).write_text(PYTHON.format(version=version, old=old))
+    (folder / name).chmod(0o755)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A checkout as far as `make` is concerned."""
+    here = tmp_path / "a place"
+    here.mkdir()
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, here / name)
+    _interpreter(here, "python3", "3.11.7")
+    _interpreter(here, "newer", "3.12.1")
+    _interpreter(here, "older", "3.9.2", old=1)
+    return here
+
+
+def _make(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {"PATH": f"{folder}:/usr/bin:/bin"}
+    return subprocess.run(
+        ["make", *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def _sets_up(folder: Path, *arguments: str) -> bool:
+    done = _make(folder, "setup", *arguments)
+    assert done.returncode == 0, done.stderr
+    return "== setting up" in done.stdout
+
+
+def test_set_up_once(folder: Path) -> None:
+    assert _sets_up(folder)
+    assert not _sets_up(folder)
+    assert not _sets_up(folder, "PYTHON=./python3")
+
+
+def test_set_up_anew(folder: Path, tmp_path: Path) -> None:
+    assert _sets_up(folder)
+    moved = folder.rename(tmp_path / "another place")
+    assert _sets_up(moved), "what is installed points to the old place"
+    assert not _sets_up(moved)
+    assert _sets_up(moved, "PYTHON=./newer"), "another version is asked for"
+    assert not _sets_up(moved, "PYTHON=./newer") and not _sets_up(moved)
+    (moved / ".venv/bin/python").unlink()
+    assert _sets_up(moved), "the interpreter is gone"
+    (moved / ".venv/.installed").unlink()
+    assert _sets_up(moved), "setting up was interrupted"
+
+
+@pytest.mark.parametrize(("python", "what"), [("./older", "Python 3.9.2"), ("./nowhere", "not there")])
+def test_no_python(folder: Path, python: str, what: str) -> None:
+    assert _sets_up(folder)
+    done = _make(folder, "demo", f"PYTHON={python}")
+    assert done.returncode != 0
+    message = f"mpmd_trace needs Python 3.11 or newer; {python} is {what}. Try: make PYTHON=python3.12 demo"
+    assert message in done.stderr
+    assert not _sets_up(folder), "the environment stays as it is"
