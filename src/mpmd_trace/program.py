@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import inspect
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -15,9 +16,9 @@ from typing import Any
 from .config import Config
 from .frontend.errors import callers_place, is_users, place_of, problem, raise_problems
 from .ir.diagnostics import Diagnostic, MpmdError
-from .ir.location import Location
+from .ir.location import UNKNOWN, Location
 
-__all__ = ["Program", "check_arguments", "load_program", "user_error"]
+__all__ = ["Program", "check_arguments", "failed_while_running", "load_program", "user_error"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -56,19 +57,27 @@ class Program:
         if self.where is None:
             object.__setattr__(self, "where", callers_place())
 
+    def dynamic(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The arguments that a compiled step takes: all but the static ones."""
+        static = {number % len(args) for number in self.static_argnums} if args else set()
+        return tuple(arg for number, arg in enumerate(args) if number not in static)
+
     def jitted(self, engine: str = "python") -> Any:
         """The step under `mpmd_trace.jit`."""
         from .api import jit
 
-        return jit(
-            self.fn,
-            self.config,
-            in_shardings=self.in_shardings,
-            out_shardings=self.out_shardings,
-            donate_argnums=self.donate_argnums,
-            static_argnums=self.static_argnums,
-            engine=engine,
-        )
+        try:
+            return jit(
+                self.fn,
+                self.config,
+                in_shardings=self.in_shardings,
+                out_shardings=self.out_shardings,
+                donate_argnums=self.donate_argnums,
+                static_argnums=self.static_argnums,
+                engine=engine,
+            )
+        except MpmdError as error:  # our caller is not where the options are written
+            raise_problems([dataclasses.replace(d, location=UNKNOWN) for d in error.diagnostics], self.where)
 
 
 def load_program(where: str, settings: Sequence[str] = ()) -> Program:
@@ -95,11 +104,23 @@ def load_program(where: str, settings: Sequence[str] = ()) -> Program:
                 )
             found = getattr(module, programs[0])
     if callable(found) and not isinstance(found, Program):
+        _check_no_arguments(found, attribute or "program")
         found = _guarded(found, path)
     if not isinstance(found, Program):
         raise MpmdError(f"{where} is of type {type(found).__name__}, not an mpmd_trace.Program")
     _check(found)
     return _with_settings(found, settings)
+
+
+def _check_no_arguments(make: Callable[..., Any], name: str) -> None:
+    """Raise `MpmdError` for a function that cannot be called without arguments."""
+    try:
+        inspect.signature(make).bind()
+    except ValueError:
+        pass  # nobody knows what it takes
+    except TypeError as error:
+        text = f"'{name}' makes the program and is called without arguments: {error}; give them defaults"
+        raise_problems([problem(text)], place_of(make))
 
 
 def _check(program: Program) -> None:
@@ -113,6 +134,9 @@ def _check(program: Program) -> None:
         wrong.append(f"config is made by mpmd_trace.make_config; it is not {_kind(program.config)}")
     if not isinstance(program.steps, int) or program.steps < 1:
         wrong.append(f"steps is {program.steps!r}; it is a number of steps, 1 or more")
+    for name in ("gradient_tolerance", "loss_tolerance"):
+        if not isinstance(getattr(program, name), int | float):
+            wrong.append(f"{name} is a number, not {_kind(getattr(program, name))}")
     for name in ("advance", "loss", "gradients"):
         if getattr(program, name) is not None and not callable(getattr(program, name)):
             wrong.append(f"{name} is a function or None, not {_kind(getattr(program, name))}")
@@ -182,16 +206,24 @@ def _import(path: str) -> Any:
         _guarded(lambda: loader.exec_module(module), path)
         return module
     sys.path.insert(0, os.getcwd())
-    try:
-        found = importlib.util.find_spec(path)
-    except (ImportError, ValueError):  # a package above it is missing, or the name is none
-        found = None
-    if found is None:
+    if _guarded(lambda: _spec_of(path), path) is None:
+        if os.path.isfile(path):
+            raise MpmdError(f"{path} is no Python file; its name does not end in .py")
         raise MpmdError(
             f"there is no module '{path}'; a program is FILE.py, FILE.py:name or package.module:name"
             + (f" (there is a file {path}.py)" if os.path.isfile(f"{path}.py") else "")
         )
     return _guarded(lambda: importlib.import_module(path), path)
+
+
+def _spec_of(module: str) -> Any:
+    """How to import a module, None when there is none of that name."""
+    try:
+        return importlib.util.find_spec(module)
+    except (ImportError, ValueError) as error:
+        if user_error(error) is not None:
+            raise  # a package above it is there, and does not work
+        return None  # a package above it is missing, or the name is none
 
 
 def _guarded(action: Callable[[], Any], path: str) -> Any:
@@ -201,21 +233,52 @@ def _guarded(action: Callable[[], Any], path: str) -> Any:
     except MpmdError:
         raise
     except SyntaxError as error:
-        place = Location(f'"{error.filename}":{error.lineno or 1}:{error.offset or 1}')
+        place = Location(f'"{error.filename or path}":{error.lineno or 1}:{error.offset or 1}')
         raise MpmdError([Diagnostic("error", f"cannot read the program: {error.msg}", place)]) from None
+    except SystemExit as error:
+        found = _raised(error, _own_frame(error, path))
+        message = (
+            f"the program ended itself with sys.exit({error.code!r}) before it was loaded; it is imported, not run as "
+            'a script, so put what parses arguments or exits below if __name__ == "__main__"'
+        )
+        raise MpmdError([dataclasses.replace(found, message=message)]) from None
     except Exception as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        own = [f for f in frames if f.filename == os.path.abspath(path) or f.filename == path]
-        last = (own or frames)[-1]
-        raise MpmdError([_raised(error, last)]) from error
+        found = _raised(error, _own_frame(error, path))
+        if isinstance(error, ImportError) and "no known parent package" in str(error):
+            parts = os.path.splitext(os.path.relpath(path))[0].split(os.sep)
+            module = ".".join(parts) if len(parts) > 1 and parts[0] != os.pardir else "package.module"
+            text = f"{found.message}. A file by itself is in no package; name it as {module}:program instead"
+            found = dataclasses.replace(found, message=text)
+        raise MpmdError([found]) from error
 
 
-def user_error(error: Exception) -> Diagnostic | None:
+def _own_frame(error: BaseException, path: str) -> traceback.FrameSummary:
+    """The innermost place in the user's files, which is what to look at first."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if is_users(f.filename) or os.path.abspath(f.filename) == os.path.abspath(path)]
+    return (own or frames)[-1]
+
+
+def user_error(error: BaseException) -> Diagnostic | None:
     """What the user's code raised while we traced or ran it, with its last place there, or None."""
     own = [f for f in traceback.extract_tb(error.__traceback__) if is_users(f.filename)]
     return _raised(error, own[-1]) if own else None
 
 
-def _raised(error: Exception, frame: traceback.FrameSummary) -> Diagnostic:
+_CALLED_BACK = re.compile(r'File "([^"\n]+)", line (\d+)')
+
+
+def failed_while_running(error: Exception, where: str | None) -> MpmdError:
+    """What JAX says when a step does not run, in which the user's code has no frame; a callback may, in the text."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+    own = [found for found in _CALLED_BACK.findall(str(error)) if is_users(found[0])]
+    if "Traceback" in lines[0] and own:
+        message, where = f"a callback of the program raised {lines[-1]}", ":".join(own[-1])
+    else:
+        message = f"the step does not run: {type(error).__name__}: {lines[0]}"
+    return MpmdError([problem(message, where)])
+
+
+def _raised(error: BaseException, frame: traceback.FrameSummary) -> Diagnostic:
     place = Location(f'"{os.path.relpath(frame.filename)}":{frame.lineno}:1')
     return Diagnostic("error", f"the program raised {type(error).__name__}: {error}", place)

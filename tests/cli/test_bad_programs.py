@@ -40,6 +40,11 @@ MISTAKES = {
     "few_next_arguments": ("advance=lambda", "do not fit the step 'step'", "missing a required argument: 'x'"),
     "no_next_tuple": ("advance=lambda", "returns: of type MLP", "but they are a tuple"),
     "no_number": ("loss=lambda", "not a value of type MLP", "returns one number of a result"),
+    "no_tolerance": ("mpmd_trace.Program(", "loss_tolerance is a number, not of type str", ""),
+    "deleted_argument": ("mpmd_trace.Program(", "the step does not run: RuntimeError: Array has been deleted", ""),
+    "abstract_argument": ("mpmd_trace.Program(", "the step does not run: TypeError: Argument", "ShapeDtypeStruct"),
+    "donates_no_number": ("mpmd_trace.Program(", "donate_argnums are positions of arguments", "one int or several"),
+    "raising_callback": ("ValueError(", "a callback of the program raised ValueError: no luck", ""),
     "raising_loss": ("result[7]", "the program raised IndexError: tuple index out of range", ""),
 }
 

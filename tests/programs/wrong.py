@@ -138,5 +138,36 @@ def no_number() -> Any:
     return changed(loss=lambda result: result[0])
 
 
+def no_tolerance() -> Any:
+    return changed(loss_tolerance="low")
+
+
+def deleted_argument() -> Any:
+    found = program()
+    found.args[1].delete()
+    return found
+
+
+def abstract_argument() -> Any:
+    found = program()
+    return dataclasses.replace(found, args=(found.args[0], jax.ShapeDtypeStruct((ROWS, WIDTH), jnp.float32)))
+
+
+def donates_no_number() -> Any:
+    return changed(donate_argnums="parameters")
+
+
+def raising_callback() -> Any:
+    def fails(x: Any) -> Any:
+        raise ValueError("no luck")
+
+    def step(parameters: Any, x: jax.Array) -> Any:
+        return jax.pure_callback(fails, jax.ShapeDtypeStruct(x.shape, x.dtype), x), jnp.sum(x)
+
+    found = program()
+    config = mpmd_trace.make_config(found.config.topology, {})
+    return dataclasses.replace(found, fn=step, config=config, steps=1)
+
+
 def raising_loss() -> Any:
     return changed(loss=lambda result: result[7])

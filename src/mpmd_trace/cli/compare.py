@@ -56,14 +56,18 @@ def _execute(program: Any, lowered: Any, modules: dict[str, Any]) -> float:
 
     from ..backend.load import load
 
-    flat = [*lowered.traced.constants, *jax.tree_util.tree_leaves(program.args)]
+    flat = [*lowered.traced.constants, *jax.tree_util.tree_leaves(program.dynamic(program.args))]
     results = []
     for module in modules.values():
-        loaded = load(module, dict(lowered.config.topology))
-        values = loaded(*[jax.random.key_data(x) if _is_key(x) else x for x in flat])
+        loaded = load(
+            module, dict(lowered.config.topology), host_callbacks=lowered.traced.host_callbacks
+        )
+        given = [jax.random.key_data(x) if _is_key(x) else x for x in flat]
+        # Copies, because the program may give its arguments away.
+        values = loaded(*[x.copy() if isinstance(x, jax.Array) else x for x in given])
         results.append([np.asarray(v, dtype=np.float64) for v in values])
     differences = [float(np.max(np.abs(a - b), initial=0.0)) for a, b in zip(*results, strict=True)]
-    return max(differences, default=0.0)
+    return float(np.max(differences, initial=0.0))  # NaN, if one is
 
 
 def _is_key(value: Any) -> bool:

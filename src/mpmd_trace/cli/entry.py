@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from typing import NoReturn
 
 __all__ = ["main"]
 
 
+#: The exit status after Ctrl-C, as shells have it.
+INTERRUPTED = 130
+
+
 def main(arguments: list[str] | None = None) -> None:
-    """The entry point.  Exits with 0, 1 (the program is wrong) or 2 (the call is wrong)."""
-    arguments = sys.argv[1:] if arguments is None else arguments
+    """The entry point.  Exits with 0, 1 (the program is wrong), 2 (the call is wrong) or 130 (Ctrl-C)."""
+    try:
+        _main(sys.argv[1:] if arguments is None else arguments)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+    except SystemExit as stop:
+        if stop.code != INTERRUPTED:
+            raise
+    # Python would wait for what XLA still compiles in other threads, and jaxlib may crash when it is taken down
+    # in the middle of something.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(INTERRUPTED)
+
+
+def _main(arguments: list[str]) -> NoReturn:
     if arguments[:1] == ["opt"]:
         from .opt import main as opt
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 from ..ir.diagnostics import MpmdError
-from .talk import data, guard, say
+from .talk import data, guard, programs_talk, say
 
 __all__ = ["app", "main"]
 
@@ -29,6 +29,7 @@ Settings = Annotated[
 
 
 @app.command()
+@programs_talk
 def run(file: File, out: Out = "out", settings: Settings = None, json: Json = False) -> None:
     """Compile and run a program, compare it with plain jax.jit, and write a report."""
     from .run import run_program
@@ -39,6 +40,7 @@ def run(file: File, out: Out = "out", settings: Settings = None, json: Json = Fa
 
 
 @app.command()
+@programs_talk
 def dump(
     file: File,
     out: Out = "dump",
@@ -54,6 +56,7 @@ def dump(
 
 
 @app.command()
+@programs_talk
 def show(
     file: File,
     stage: Annotated[str, typer.Option(help="jaxpr, ir, mpmd or plan")] = "mpmd",
@@ -65,6 +68,7 @@ def show(
 
 
 @app.command()
+@programs_talk
 def compare(
     file: File,
     lines: Annotated[int, typer.Option(help="How many lines of a difference to print.")] = 60,
@@ -80,6 +84,7 @@ def compare(
 
 
 @app.command()
+@programs_talk
 def plan(
     file: File,
     measure: Annotated[
@@ -139,6 +144,16 @@ def diff(
     data(diff_snapshots(folder, a, b))
 
 
+@app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False
+)
+def opt(context: typer.Context) -> None:
+    """Run passes on MLIR text: an MLIR opt driver.  mpmd-trace opt --help tells its flags."""
+    from .opt import main as run_opt
+
+    raise typer.Exit(run_opt(context.args))
+
+
 @app.command()
 def reduce(
     file: Annotated[str, typer.Argument(help="A file of MLIR text; - is stdin.")],
@@ -156,6 +171,7 @@ def reduce(
 
 
 @app.command()
+@programs_talk
 def explain(
     file: Annotated[str, typer.Argument(help="A program (as for run), or a file of MLIR text.")],
     value: Annotated[
@@ -190,8 +206,8 @@ def _mount() -> None:
     app.add_typer(schedule_app, name="schedule")
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """The entry point.  Exits with 0, 1 (the program is wrong) or 2 (the call is wrong)."""
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Runs a command.  Exits with 0, 1 (the program is wrong), 2 (the call is wrong) or 130 (Ctrl-C)."""
     arguments = sys.argv[1:] if arguments is None else arguments
     if arguments[:1] == ["opt"]:
         from .opt import main as opt
@@ -208,6 +224,8 @@ def main(arguments: list[str] | None = None) -> None:
             status.append(stop.code)
 
     failed = guard(call)
+    if status == [130]:  # the library under the commands keeps it to itself
+        say("interrupted")
     sys.exit(failed or (status[0] if status and status[0] is not None else 0))
 
 

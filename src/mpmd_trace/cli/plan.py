@@ -266,8 +266,7 @@ def _arguments(program: Any, compiled: Any) -> Any:
     import jax
 
     args = jax.tree.map(lambda x: x.copy() if isinstance(x, jax.Array) else x, program.args)
-    dynamic = [a for i, a in enumerate(args) if i not in program.static_argnums]
-    return jax.block_until_ready(compiled.place(*dynamic)[0])
+    return jax.block_until_ready(compiled.place(*program.dynamic(args))[0])
 
 
 def _measured(program: Any, compiled: Any) -> Any:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-import json
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..ir.diagnostics import MpmdError
-from .talk import console, progress, say
+from .talk import as_json, console, progress, say
 
 __all__ = ["run_program"]
 
@@ -57,13 +57,20 @@ def run_program(file: str, out: str, settings: Sequence[str], *, quiet: bool = F
         xla_seconds = time.perf_counter() - started
         task = shown.add_task("plain jax.jit", total=program.steps, info="compiling")
         plain = jax.jit(program.fn, static_argnums=program.static_argnums)
-        reference = _steps(program, plain, lambda i, loss: shown.update(task, completed=i, info=loss))
+        on_one = _on_one_device
+        reference = _steps(program, plain, lambda i, loss: shown.update(task, completed=i, info=loss), on_one)
         task = shown.add_task("pipeline", total=program.steps, info="")
-        result = _steps(program, compiled, lambda i, loss: shown.update(task, completed=i, info=loss))
+        copy = _copied if program.donate_argnums else _as_they_are
+        result = _steps(
+            program,
+            lambda *args: compiled(*program.dynamic(args)),
+            lambda i, loss: shown.update(task, completed=i, info=loss),
+            first=copy,
+        )
         task = shown.add_task("measure", total=3, info="")
         timelines = []
         for i in range(3):
-            timelines.append(_measure(program, compiled))
+            timelines.append(_measure(compiled, program.dynamic(copy(program.args))))
             shown.update(task, completed=i + 1)
 
     problems, errors = _compare(program, result, reference)
@@ -97,7 +104,7 @@ def run_program(file: str, out: str, settings: Sequence[str], *, quiet: bool = F
         **errors,
     }
     files: dict[str, str | bytes] = {
-        "report.json": json.dumps(report, indent=1) + "\n",
+        "report.json": as_json(report) + "\n",
         "plan.txt": str(plan),
         "timeline.svg": to_svg(picture),
     }
@@ -109,48 +116,119 @@ def run_program(file: str, out: str, settings: Sequence[str], *, quiet: bool = F
             {"plain jax.jit, one device": reference["losses"], "pipeline": result["losses"]},
             title=f"{program.name}: loss",
         )
-    for name, text in snapshots.files(diffs=True):
+    # Without diffs, which would take as long as the passes: `mpmd-trace diff OUT A B` makes those that are wanted.
+    for name, text in snapshots.files():
         files[f"passes/{name}"] = text
     write_folder(out, files.items())
     if not quiet:
         _print(report)
         console().print(_tables(report))
-    say(f"wrote {out}/: report.json, timeline.svg, plan.txt, losses.svg, passes/ ({len(snapshots.texts)})")
+    names = ", ".join(name for name in files if "/" not in name)
+    say(f"wrote {out}/: {names}, passes/ ({len(snapshots.texts)})")
     if problems:
         raise MpmdError("\n".join(problems))
     return report
 
 
-def _steps(program: Any, step: Any, shown: Any) -> dict[str, Any]:
-    """Run all steps; results of the first one, losses, and seconds per step (the first one left out)."""
+def _as_they_are(args: Any) -> Any:
+    return args
+
+
+def _copied(args: Any) -> Any:
+    """The arguments as arrays of their own, since the step may give them away."""
+    import jax
+
+    return jax.tree.map(lambda x: x.copy() if isinstance(x, jax.Array) else x, args)
+
+
+def _on_one_device(args: Any) -> Any:
+    """The arguments for plain `jax.jit`, which takes no arrays that are committed to different devices."""
+    import jax
+    import numpy as np
+
+    def one(x: Any) -> Any:
+        if not isinstance(x, jax.Array) or not x.committed:
+            return x
+        if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
+            data = np.asarray(jax.random.key_data(x))
+            return jax.random.wrap_key_data(data, impl=jax.random.key_impl(x))
+        return x.item() if x.weak_type and x.ndim == 0 else np.asarray(x)
+
+    return jax.tree.map(one, args)
+
+
+def _steps(
+    program: Any,
+    step: Any,
+    shown: Callable[[int, str], Any],
+    each: Callable[[Any], Any] = _as_they_are,
+    first: Callable[[Any], Any] = _as_they_are,
+) -> dict[str, Any]:
+    """Run all steps; gradients of the first one, losses, and seconds per step (the first one left out).
+
+    `each` makes the arguments of every step what the step can take, `first` those of the first step.
+    """
     import jax
 
     from ..frontend.errors import at_users_place, place_of
-    from ..program import check_arguments
+    from ..program import check_arguments, failed_while_running, user_error
 
-    args = program.args
+    args = first(program.args)
     losses: list[float] = []
-    first: Any = None
+    gradients: list[tuple[str, Any]] = []
     seconds: list[float] = []
     for i in range(program.steps):
+        args = each(args)
         started = time.perf_counter()
         try:
             result = jax.block_until_ready(step(*args))
         except MpmdError as error:
             # Arguments: those of the program, or what it makes of a result.
             raise at_users_place(error, place_of(program.advance) if i else program.where) from None
+        except Exception as error:
+            if user_error(error) is not None:
+                raise
+            raise failed_while_running(error, program.where) from error
         seconds.append(time.perf_counter() - started)
         if program.loss is not None:
             losses.append(_number(program, result))
-        if i == 0:
-            first = result
+        if i == 0 and program.gradients is not None:
+            gradients = _gradients(program, result)  # now, since the next step may get and donate them
         if program.advance is not None and i + 1 < program.steps:
             following = program.advance(i, args, result)
             what = "the arguments that advance of the mpmd_trace.Program returns"
             args = check_arguments(program, following, what, place_of(program.advance))
         shown(i + 1, f"loss {losses[-1]:.4f}" if losses else "")
     timed = sorted(seconds[1:] or seconds)
-    return {"first": first, "losses": losses, "seconds": round(timed[len(timed) // 2], 5)}
+    return {"gradients": gradients, "losses": losses, "seconds": round(timed[len(timed) // 2], 5)}
+
+
+def _gradients(program: Any, result: Any) -> list[tuple[str, Any]]:
+    """The gradients in a result, with their names.  Raises `MpmdError` for what cannot be compared."""
+    import jax
+    import numpy as np
+
+    from ..frontend.errors import place_of, problem
+
+    found, wrong = [], []
+    for path, leaf in jax.tree_util.tree_leaves_with_path(program.gradients(result)):
+        if isinstance(leaf, int | float | complex):
+            leaf = np.asarray(leaf)
+        dtype = getattr(leaf, "dtype", None)
+        if dtype == jax.dtypes.float0:
+            continue  # of an integer
+        if dtype is None or not any(jax.numpy.issubdtype(dtype, kind) for kind in (np.number, np.bool_)):
+            kind = type(leaf).__name__ if dtype is None else f"array of {dtype}"
+            wrong.append(f"{jax.tree_util.keystr(path) or 'what it returns'} is of type {kind}, which has no numbers")
+            continue
+        wide = np.complex128 if jax.numpy.issubdtype(dtype, jax.numpy.complexfloating) else np.float64
+        found.append((jax.tree_util.keystr(path), np.asarray(leaf, dtype=wide)))
+    if not found and not wrong:
+        wrong.append("it returns no arrays at all")
+    if wrong:
+        what = "gradients of the mpmd_trace.Program returns the gradients in a result"
+        raise MpmdError([problem(f"{what}, but {text}", place_of(program.gradients)) for text in wrong])
+    return found
 
 
 def _number(program: Any, result: Any) -> float:
@@ -167,33 +245,44 @@ def _number(program: Any, result: Any) -> float:
         raise MpmdError([problem(message, place_of(program.loss))]) from None
 
 
-def _measure(program: Any, compiled: Any) -> Any:
+def _measure(compiled: Any, args: Any) -> Any:
     import jax
 
-    result, timeline = compiled.measure(*program.args)
+    result, timeline = compiled.measure(*args)
     jax.block_until_ready(result)
     return timeline
+
+
+def _difference(ours: Any, theirs: Any) -> float:
+    """The norm of the difference, relative to that of `theirs`.
+
+    Where both are the same infinity, or NaN, they do not differ; where only one is, they differ infinitely.
+    """
+    import numpy as np
+
+    a, b = np.ravel(ours), np.ravel(theirs)
+    differ = ~((a == b) | (np.isnan(a) & np.isnan(b)))
+    if not np.isfinite(a[differ]).all() or not np.isfinite(b[differ]).all():
+        return math.inf
+    norm = float(np.linalg.norm(b[np.isfinite(b)]))
+    error = float(np.linalg.norm(a[differ] - b[differ]))
+    return error / norm if norm else error
 
 
 def _compare(
     program: Any, result: dict[str, Any], reference: dict[str, Any]
 ) -> tuple[list[str], dict[str, Any]]:
-    import jax
-    import numpy as np
+    from ..frontend.errors import place_of, problem
 
     problems: list[str] = []
     errors: dict[str, Any] = {}
     if program.gradients is not None:
-        worst, where = 0.0, ""
-        ours = jax.tree_util.tree_leaves_with_path(program.gradients(result["first"]))
-        theirs = jax.tree_util.tree_leaves(program.gradients(reference["first"]))
-        for (path, a), b in zip(ours, theirs, strict=True):
-            wanted = np.asarray(b, dtype=np.float64)
-            norm = float(np.linalg.norm(wanted))
-            error = float(np.linalg.norm(np.asarray(a, dtype=np.float64) - wanted))
-            relative = error / norm if norm else error
-            if relative >= worst:
-                worst, where = relative, jax.tree_util.keystr(path)
+        if [p for p, _ in result["gradients"]] != [p for p, _ in reference["gradients"]]:
+            message = "gradients of the mpmd_trace.Program gives other arrays for the pipeline than for plain jax.jit"
+            raise MpmdError([problem(message, place_of(program.gradients))])
+        pairs = zip(result["gradients"], reference["gradients"], strict=True)
+        differences = [(_difference(a, b), path) for (path, a), (_, b) in pairs]
+        worst, where = max(differences, key=lambda d: d[0], default=(0.0, ""))
         errors["gradient_error"] = worst
         errors["gradient_error_at"] = where
         if not worst <= program.gradient_tolerance:
@@ -201,13 +290,15 @@ def _compare(
                 f"the gradient of {where} differs from plain jax.jit by {worst:.2e} of its norm "
                 f"(tolerance {program.gradient_tolerance:.0e})"
             )
-    pairs = list(zip(result["losses"], reference["losses"], strict=True))
-    if pairs:
-        worst = max(abs(a - b) / max(abs(b), 1e-30) for a, b in pairs)
+    losses = list(zip(result["losses"], reference["losses"], strict=True))
+    if losses:
+        worst, at = max(((_difference(a, b), i) for i, (a, b) in enumerate(losses)), key=lambda d: d[0])
         errors["loss_error"] = worst
         if not worst <= program.loss_tolerance:
+            a, b = losses[at]
             problems.append(
-                f"a loss differs from plain jax.jit by {worst:.2e} (tolerance {program.loss_tolerance:.0e})"
+                f"a loss differs from plain jax.jit by {worst:.2e} (tolerance {program.loss_tolerance:.0e}): in step "
+                f"{at + 1} it is {a:.7g} and should be {b:.7g}"
             )
     return problems, errors
 
@@ -228,11 +319,12 @@ def _print(report: dict[str, Any]) -> None:
     rows = list(zip(report["losses"], report["losses_plain"], strict=True))
     if not rows:
         return
-    top, low = max(max(r) for r in rows), min(min(r) for r in rows)
+    finite = [x for row in rows for x in row if math.isfinite(x)]
+    top, low = max(finite, default=0.0), min(finite, default=0.0)
     lines = ["step  pipeline   plain jit"]
     for i, (a, b) in enumerate(rows, 1):
-        bar = round(46 * (a - low) / (top - low)) if top > low else 0
-        lines.append(f"{i:4}  {a:8.5f}   {b:8.5f}   {'.' * bar}o")
+        bar = round(46 * (a - low) / (top - low)) if top > low and math.isfinite(a) else 0
+        lines.append(f"{i:4}  {a:8.5f}   {b:8.5f}   {'.' * bar}{'o' if math.isfinite(a) else '?'}")
     data("\n".join(lines))
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
+import math
 import os
 import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TextIO, TypeVar
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -17,7 +19,29 @@ if TYPE_CHECKING:
 
     from ..ir.diagnostics import MpmdError
 
-__all__ = ["console", "data", "guard", "progress", "say", "told"]
+__all__ = ["as_json", "console", "data", "guard", "programs_talk", "progress", "say", "told"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+#: Where data goes while a program of the user may print; None stands for stdout.
+_data_stream: TextIO | None = None
+
+
+def programs_talk(command: Callable[P, T]) -> Callable[P, T]:
+    """A command that runs a program of the user.  What that prints is talk, so that stdout is data alone."""
+
+    @functools.wraps(command)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
+        global _data_stream
+        before = sys.stdout, _data_stream
+        _data_stream, sys.stdout = sys.stdout, sys.stderr
+        try:
+            return command(*args, **kwargs)
+        finally:
+            sys.stdout, _data_stream = before
+
+    return wrapped
 
 
 def console() -> Console:
@@ -34,11 +58,23 @@ def say(text: str) -> None:
 
 def data(value: Any) -> None:
     """Data on stdout: text as it is, anything else as JSON."""
-    if isinstance(value, str):
-        sys.stdout.write(value if value.endswith("\n") or not value else value + "\n")
-    else:
-        json.dump(value, sys.stdout, indent=1)
-        sys.stdout.write("\n")
+    stream = _data_stream or sys.stdout
+    text = value if isinstance(value, str) else as_json(value)
+    stream.write(text if text.endswith("\n") or not text else text + "\n")
+    stream.flush()  # a full disk or a closed pipe is told now, and not when Python ends
+
+
+def as_json(value: Any) -> str:
+    """JSON text.  JSON has no NaN and no infinity: they become null."""
+    return json.dumps(_finite(value), indent=1, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(one) for key, one in value.items()}
+    return [_finite(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 @contextmanager
@@ -101,11 +137,6 @@ def guard(command: Callable[[], Any]) -> int:
         for line in told(error):
             say(line)
         return 1
-    except (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError) as error:
-        from .files import explain_os_error
-
-        say(f"error: {explain_os_error(error)}")
-        return 1
     except KeyboardInterrupt:
         say("interrupted")
         return 130
@@ -116,8 +147,13 @@ def guard(command: Callable[[], Any]) -> int:
         from ..program import user_error
 
         found = user_error(error)
-        if found is None:
+        if found is not None:
+            say(str(found))
+        elif isinstance(error, OSError):  # a folder that cannot be written, a full disk
+            from .files import explain_os_error
+
+            say(f"error: {explain_os_error(error)}")
+        else:
             raise  # a fault of ours, which the traceback helps to find
-        say(str(found))
         return 1
     return 0

@@ -14,35 +14,42 @@ MARKER = ".mpmd_trace"
 
 
 def check_folder(folder: str) -> None:
-    """Raise `FileExistsError` when `folder` must not be replaced: a file, or a folder that we did not write.
+    """Raise `OSError` when `folder` cannot or must not be replaced: a file, a folder that we did not write.
 
     Called before the work, so that it is not lost, and again before the folder is replaced.
     """
-    folder = os.path.abspath(folder)
+    folder = os.path.realpath(folder)
     if os.path.lexists(folder) and not os.path.isdir(folder):
         raise FileExistsError(f"{folder} is a file; choose a folder to write to")
     if os.path.isdir(folder) and os.listdir(folder) and not os.path.exists(os.path.join(folder, MARKER)):
         raise FileExistsError(
             f"{folder} is not empty and was not written by mpmd-trace; choose another folder or empty it"
         )
+    # The folder is replaced by a new one, which a shell or a mount that sits in the old one would not see.
+    if os.path.isdir(folder) and (os.path.ismount(folder) or f"{os.getcwd()}{os.sep}".startswith(f"{folder}{os.sep}")):
+        what = "a mount point" if os.path.ismount(folder) else "where you are"
+        raise FileExistsError(f"{folder} is {what} and cannot be replaced; choose a folder inside of it")
     above = os.path.dirname(folder)
     while not os.path.lexists(above):
         above = os.path.dirname(above)
     if not os.path.isdir(above):
         raise FileExistsError(f"{above} is a file, so there can be no folder {folder}")
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise PermissionError(f"cannot write {folder}: no permission to write in {above}; choose another folder")
 
 
 def write_folder(folder: str, files: Iterable[tuple[str, str | bytes]]) -> None:
     """Write `files` (relative names and contents) to `folder`, replacing what an earlier run left there.
 
-    Everything goes to a new folder beside it first, which is then renamed.  Raises `FileExistsError` as
-    `check_folder` does.
+    Everything goes to a new folder beside it first, which is then renamed; a link stays, and what it points to
+    is replaced.  Raises `OSError` as `check_folder` does; the folder then is what it was.
     """
     check_folder(folder)
-    folder = os.path.abspath(folder)
+    folder = os.path.realpath(folder)
     parent = os.path.dirname(folder)
     os.makedirs(parent, exist_ok=True)
     fresh = tempfile.mkdtemp(prefix=os.path.basename(folder) + ".", dir=parent)
+    old = None
     try:
         for name, content in files:
             path = os.path.join(fresh, name)
@@ -53,13 +60,15 @@ def write_folder(folder: str, files: Iterable[tuple[str, str | bytes]]) -> None:
         with open(os.path.join(fresh, MARKER), "w", encoding="utf-8") as file:
             file.write("written by mpmd-trace; replaced by the next run\n")
         os.chmod(fresh, 0o755)
-        old = None
         if os.path.exists(folder):
             old = tempfile.mkdtemp(prefix=".old.", dir=parent)
             os.rename(folder, os.path.join(old, "out"))
         os.rename(fresh, folder)
-        if old is not None:
-            shutil.rmtree(old, ignore_errors=True)
     except BaseException:
         shutil.rmtree(fresh, ignore_errors=True)
+        if old is not None and not os.path.exists(folder) and os.path.exists(os.path.join(old, "out")):
+            os.rename(os.path.join(old, "out"), folder)
         raise
+    finally:
+        if old is not None:
+            shutil.rmtree(old, ignore_errors=True)

@@ -1,0 +1,239 @@
+"""stdout is data, whatever the program prints; folders are written whole or stay as they were."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from commands import Command, runner
+
+from mpmd_trace.cli import run as run_module
+from mpmd_trace.cli.talk import as_json, guard
+from mpmd_trace.report import files as report_files
+from mpmd_trace.report.files import check_folder, write_folder
+
+PROGRAMS = Path(__file__).parent.parent / "programs"
+SPECIAL = str(PROGRAMS / "special.py")
+TINY = str(PROGRAMS / "tiny.py")
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Command:
+    """Runs a command of `mpmd-trace`."""
+    return runner(capsys)
+
+
+def test_what_a_program_prints_is_talk(command: Command) -> None:
+    result = command("show", f"{SPECIAL}:printing", "--stage", "plan")
+    assert result.status == 0 and result.out.startswith("plan jit_step:")
+    assert "making the program" in result.err and "tracing" in result.err
+
+
+@pytest.mark.parametrize("name", ["donating", "placed", "static", "infinite"])
+def test_programs_with_everything(command: Command, name: str, tmp_path: Path) -> None:
+    """Donated, placed and static arguments, keys, and losses that are no numbers."""
+    out = tmp_path / "out"
+    result = command("run", f"{SPECIAL}:{name}", "--out", str(out), "--json")
+    assert result.status == 0, result.err
+
+    def refuse(text: str) -> None:
+        raise ValueError(f"{text} is not JSON")
+
+    report = json.loads(result.out, parse_constant=refuse)
+    assert json.loads((out / "report.json").read_text(), parse_constant=refuse) == report
+    assert report["gradient_error"] < 1e-6 and report["loss_error"] < 1e-6
+    assert (report["losses"] == [None, None]) == (name == "infinite")
+    told = result.err.rpartition("wrote ")[2]
+    assert all(path.name in told for path in out.iterdir() if path.suffix)
+
+
+def test_compare_and_plan_know_static_arguments(command: Command) -> None:
+    for verb in ("compare", "plan"):
+        result = command(verb, f"{SPECIAL}:static", "--json")
+        assert result.status == 0, result.err
+        assert json.loads(result.out)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("no_gradients", "gradients of the mpmd_trace.Program returns the gradients in a result, but it returns no"),
+        ("key_gradients", "but [0] is of type array of key<fry>, which has no numbers"),
+        ("missing_data", "special.py:{line}:1: error: the program raised FileNotFoundError"),
+    ],
+)
+def test_what_a_program_gives_to_the_report(command: Command, name: str, message: str, tmp_path: Path) -> None:
+    result = command("run", f"{SPECIAL}:{name}", "--out", str(tmp_path / "out"))
+    line = 1 + next(i for i, t in enumerate(Path(SPECIAL).read_text().splitlines()) if "no such data" in t)
+    assert result.status == 1 and "Traceback" not in result.err
+    assert message.format(line=line) in result.err and not (tmp_path / "out").exists()
+
+
+def test_differences() -> None:
+    difference = run_module._difference
+    nan, inf = math.nan, math.inf
+    assert difference(np.array([1.0, nan, inf]), np.array([1.0, nan, inf])) == 0
+    assert difference(np.array([1.0, nan]), np.array([1.0, 2.0])) == inf
+    assert difference(np.array([1.0, 2.0]), np.array([1.0, inf])) == inf
+    assert difference(np.array([inf]), np.array([-inf])) == inf
+    assert difference(np.array([3.0, 4.4]), np.array([3.0, 4.0])) == pytest.approx(0.08)
+    assert difference(np.array([1j]), np.array([2j])) == 0.5
+    assert difference(np.zeros(0), np.zeros(0)) == 0 and difference(1e-3, 0.0) == 1e-3
+
+
+def test_a_nan_is_never_equal_to_a_number() -> None:
+    """Neither in a gradient that is not the first nor in a loss that is not the first."""
+
+    class Tolerant:
+        gradients = True
+        gradient_tolerance = loss_tolerance = 1e9
+
+    def steps(gradient: float, loss: float) -> dict[str, Any]:
+        return {"gradients": [("a", np.ones(2)), ("b", np.array([gradient]))], "losses": [1.0, loss]}
+
+    assert not run_module._compare(Tolerant(), steps(1.0, math.nan), steps(1.0, math.nan))[0]
+    problems, errors = run_module._compare(Tolerant(), steps(math.nan, math.nan), steps(1.0, 2.0))
+    assert len(problems) == 2 and errors["gradient_error_at"] == "b"
+    assert "in step 2 it is nan and should be 2" in problems[1]
+
+
+def test_json_has_no_nan() -> None:
+    assert json.loads(as_json({"a": [1.5, math.nan], "b": (-math.inf, "NaN"), "c": True})) == {
+        "a": [1.5, None],
+        "b": [None, "NaN"],
+        "c": True,
+    }
+
+
+def test_curves_without_a_number(capsys: pytest.CaptureFixture[str]) -> None:
+    run_module._print({"losses": [3.0, math.nan, math.inf, 1.0], "losses_plain": [3.0, math.nan, math.inf, 1.0]})
+    lines = capsys.readouterr().out.splitlines()
+    assert "nan" in lines[2] and "inf" in lines[3] and lines[4].endswith(" o")
+
+
+# Folders.
+
+
+def test_links_stay(tmp_path: Path) -> None:
+    link = tmp_path / "out"
+    link.symlink_to("far")
+    for text in ("a", "b"):
+        write_folder(str(link), [("file", text)])
+        assert link.is_symlink() and (tmp_path / "far" / "file").read_text() == text
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["far", "out"]
+
+
+def test_the_folder_where_we_are_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    inside = tmp_path / "out" / "inside"
+    inside.mkdir(parents=True)
+    (tmp_path / "out" / report_files.MARKER).touch()
+    monkeypatch.chdir(inside)
+    for folder in (".", ".."):
+        with pytest.raises(FileExistsError, match="is where you are and cannot be replaced; choose a folder inside"):
+            check_folder(folder)
+    check_folder("new")
+
+
+def test_folders_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "out").mkdir()
+    with monkeypatch.context() as patch:
+        patch.setattr(os.path, "ismount", lambda path: Path(path).name == "out")
+        with pytest.raises(FileExistsError, match="is a mount point and cannot be replaced"):
+            check_folder(str(tmp_path / "out"))
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(PermissionError, match=r"no permission to write in .*; choose another folder"):
+        check_folder(str(tmp_path / "far" / "out"))
+
+
+def test_what_was_there_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "out"
+    write_folder(str(out), [("file", "old")])
+    rename = os.rename
+
+    def failing(a: str, b: str) -> None:
+        if Path(b) == out and ".old." not in a:
+            raise OSError(16, "Device or resource busy", a)
+        rename(a, b)
+
+    monkeypatch.setattr(os, "rename", failing)
+    with pytest.raises(OSError, match="busy"):
+        write_folder(str(out), [("file", "new")])
+    assert (out / "file").read_text() == "old" and [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+def test_any_trouble_with_files_is_a_message(capsys: pytest.CaptureFixture[str]) -> None:
+    assert guard(Path("/dev/null/x").stat) == 1
+    assert capsys.readouterr().err == "error: /dev/null/x: not a directory\n"
+    assert guard(Path("a" * 999).stat) == 1
+    assert capsys.readouterr().err.endswith("a: file name too long\n")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
+def test_a_full_disk() -> None:
+    for arguments in (["passes"], ["passes", "--json"]):
+        call = [sys.executable, "-m", "mpmd_trace.cli.entry", *arguments]
+        with open("/dev/full", "w") as full:
+            done = subprocess.run(call, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        assert done.returncode == 1 and done.stderr == "error: [Errno 28] No space left on device\n"
+
+
+def test_help_tells_every_command(command: Command) -> None:
+    told = command("--help").out
+    for name in ("run", "dump", "show", "plan", "diff", "passes", "opt", "reduce", "explain", "compare", "schedule"):
+        assert f"│ {name} " in told or f"\n  {name} " in told, name
+
+
+# Programs that are not what they seem.
+
+
+def test_programs_that_cannot_be_imported(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pack").mkdir()
+    (tmp_path / "broken").mkdir()
+    texts = {
+        "quits.py": ("import sys\nsys.exit(0)\n", "quits.py:2:1: error: the program ended itself with sys.exit(0)"),
+        "needs.py": ("\ndef program(width, *, depth): ...\n", "needs.py:2: error: 'program' makes the program and is"),
+        "zero.py": ("x\0 = 1\n", "zero.py:1:1: error: cannot read the program: source code"),
+        "pack/rel.py": ("from . import x\n", "name it as pack.rel:program"),
+        "broken/__init__.py": ("x = 1\nimport no_such_library\n", ""),
+        "notes.txt": ("x", "notes.txt is no Python file"),
+    }
+    for name, (text, message) in texts.items():
+        (tmp_path / name).write_text(text)
+        if message:
+            result = command("show", name)
+            assert result.status == 1 and message in result.err and "Traceback" not in result.err, result.err
+            assert result.out == ""
+    result = command("show", "broken.steps:program")
+    assert "broken/__init__.py:2:1: error: the program raised ModuleNotFoundError" in result.err
+    result = command("show", "needs.py")
+    assert "missing a required argument: 'width'; give them defaults" in result.err
+
+
+def test_the_innermost_place_of_the_user(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "helper_of_ours.py").write_text("def f():\n    return 1 / 0\n")
+    (tmp_path / "main.py").write_text("import helper_of_ours\nhelper_of_ours.f()\n")
+    result = command("show", str(tmp_path / "main.py"))
+    assert result.status == 1 and "helper_of_ours.py:2:1: error: the program raised ZeroDivisionError" in result.err
+
+
+def test_control_c(tmp_path: Path) -> None:
+    """It ends at once, whatever runs in other threads, and writes nothing."""
+    (tmp_path / "program.py").write_text(
+        "import os, signal, threading, time\n"
+        "threading.Thread(target=time.sleep, args=(60,)).start()\n"
+        "os.kill(os.getpid(), signal.SIGINT)\n"
+        "time.sleep(60)\n"
+    )
+    call = [sys.executable, "-m", "mpmd_trace.cli.entry", "run", str(tmp_path / "program.py")]
+    call += ["--out", str(tmp_path / "out")]
+    done = subprocess.run(call, capture_output=True, text=True, check=False, timeout=50)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+    assert not (tmp_path / "out").exists()
