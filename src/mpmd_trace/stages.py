@@ -62,15 +62,15 @@ def _per_argument(found: Mapping[int, Assignment], count: int, offset: int = 0) 
     return meshes
 
 
-def _keep_memory_kinds(main: FuncOp, outputs: Mapping[int, Assignment]) -> None:
+def _keep_memory_kinds(main: FuncOp, kinds: Mapping[int, str | None]) -> None:
     """Send results to the memory that was asked for, which mesh inference forgets for inferred fragments."""
-    for index, assignment in outputs.items():
+    for index, kind in kinds.items():
         value = main.returned[index]
         type = value.type
         assert isinstance(type, MeshTensorType)
-        if assignment.memory_kind in (None, "device", type.memory_kind) or type.mesh != assignment.mesh:
+        if kind in (None, "device", type.memory_kind):
             continue
-        wanted = mesh_tensor(type.mesh, type.tensor, type.sharding, assignment.memory_kind)
+        wanted = mesh_tensor(type.mesh, type.tensor, type.sharding, kind)
         transfer = make_transfer(value, wanted)
         main.body.insert_before(main.body.terminator, transfer)
         main.body.terminator.set_operand(index, transfer.results[0])
@@ -115,6 +115,14 @@ class Lowered:
     @functools.cached_property
     def partitioned(self) -> Partitioned:
         """The exported module and what each pass did.  Raises `MpmdError`."""
+        found = self._partition()
+        kinds = dict(enumerate(self.traced.out_memories))
+        assigned = self.config.output_meshes(self.traced.out_tree)
+        kinds.update((i, a.memory_kind) for i, a in assigned.items() if a.memory_kind is not None)
+        _keep_memory_kinds(found.module.main, kinds)
+        return found
+
+    def _partition(self) -> Partitioned:
         if self.engine == "cpp":
             from .cpp_engine import partition_with_cpp
 
@@ -125,7 +133,7 @@ class Lowered:
                 )
             return partition_with_cpp(self.traced.mlir_text(), **self.partition_arguments)
         try:
-            found = partition(
+            return partition(
                 self.traced.mlir_text(),
                 **self.partition_arguments,
                 predicate=self.schedule.predicate,
@@ -135,8 +143,6 @@ class Lowered:
             )
         except MpmdError as error:
             raise at_users_place(error, self.config.where) from None
-        _keep_memory_kinds(found.module.main, self.config.output_meshes(self.traced.out_tree))
-        return found
 
     def imported(self) -> Module:
         """The program after the import phase, its backwards split: what schedules are chosen by."""
@@ -168,15 +174,17 @@ class Lowered:
         when a mesh of the topology has no devices.
         """
         if self.config.is_abstract:
-            raise MpmdError(
+            message = (
                 "the topology has abstract meshes, which have no devices to run on; make it of "
                 "jax.sharding.Mesh to compile, or use lower(...).as_text() to look at the program"
             )
+            raise MpmdError([problem(message, self.config.where)])
         _check_devices(self.config)
         program = load(
             self.partitioned.module,
             dict(self.config.topology),
             progress=progress,
+            host_callbacks=self.traced.host_callbacks,
         )
         return Compiled(self, program)
 
@@ -274,6 +282,13 @@ class Compiled:
                 raise MpmdError(
                     f"argument {name} must be a typed PRNG key ({impl}), as it was when the program was "
                     "compiled; wrap it with jax.random.wrap_key_data"
+                )
+            found_impl = str(jax.random.key_impl(found[i]))
+            if found_impl != impl:
+                name = self.lowered.traced.inputs[i].name
+                raise MpmdError(
+                    f"argument {name} must be a typed PRNG key of {impl}, as it was when the program was "
+                    f"compiled, not of {found_impl}; make it with jax.random.key(seed, impl={impl!r})"
                 )
             found[i] = jax.random.key_data(found[i])
         return found

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.sharding import NamedSharding, PartitionSpec
 from pipelines import accumulate, assert_same, batch, check, config, layer, topology, weights
 
 import mpmd_trace
@@ -138,3 +139,50 @@ class TestOffload:
         assert done.function_named_shardings.inputs[0][0][0].memory_kind == "pinned_host"
         # Once more with what it gave, as a training loop does.
         assert_same(done(found[1], args[1]), jax.jit(step)(jax.device_get(found[1]), args[1]))
+
+    def test_arguments_of_a_loop(self) -> None:
+        """The calls get them from the device, moved there once."""
+        kinds = ["m0#pinned_host", "m1#pinned_host"]
+        where = config(
+            topology=ONE,
+            input_mesh_assignment=(kinds, None),
+            output_mesh_assignment=(kinds, None),
+            pipeline_schedule="1F1B",
+        )
+        done = mpmd_trace.jit(update, where).lower(weights(), batch(4)).compile()
+        found = done(weights(), batch(4))
+        assert_same(found, jax.jit(update)(weights(), batch(4)))
+        assert [w.sharding.memory_kind for w in found[0]] == ["pinned_host"] * 2
+        assert_same(done(found[0], batch(4)), jax.jit(update)(jax.device_get(found[0]), batch(4)))
+        plan = done.program.plan
+        up = [s for t in plan.transfers for s in t.inputs if plan.slots[s].memory_kind == "pinned_host"]
+        assert sorted(up) == [0, 1]
+
+    @pytest.mark.parametrize("moved", [False, True], ids=["", "moved"])
+    def test_shardings_with_a_memory(self, moved: bool) -> None:
+        """With and without the `device_put`s that a program for accelerators needs."""
+        host, device = (
+            [NamedSharding(ONE[m], PartitionSpec(), memory_kind=kind) for m in ONE]
+            for kind in ("pinned_host", "device")
+        )
+
+        def step(ws: Any, x: jax.Array) -> Any:
+            ws = jax.device_put(ws, device) if moved else ws
+            new, value = update(ws, x)
+            return (jax.device_put(new, host) if moved else new), value
+
+        jitted = mpmd_trace.jit(
+            step, config(topology=ONE), in_shardings=(host, None), out_shardings=(host, None)
+        )
+        found = jitted(weights(), batch(2))
+        assert_same(found, jax.jit(update)(weights(), batch(2)))
+        assert [w.sharding.memory_kind for w in found[0]] == ["pinned_host"] * 2
+        assert_same(jitted(found[0], batch(2)), jax.jit(update)(jax.device_get(found[0]), batch(2)))
+
+    def test_a_result_that_the_program_puts_there(self) -> None:
+        def step(ws: Any, x: jax.Array) -> Any:
+            return jax.device_put(x * 2, jax.memory.Space.Host), self.two(ws, x)
+
+        found = mpmd_trace.jit(step, config(topology=ONE))(weights(), batch())
+        assert_same(found, (2 * batch(), self.two(weights(), batch())))
+        assert found[0].sharding.memory_kind == "pinned_host"

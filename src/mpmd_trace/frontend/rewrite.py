@@ -15,11 +15,11 @@ from typing import Any
 import jax
 from jax import lax
 
-from mpmd_trace.frontend import folding, markers, tags
+from mpmd_trace.frontend import folding, markers, memories, tags
 from mpmd_trace.frontend.calls import Place, Plan, live_equations, plan
 from mpmd_trace.frontend.errors import problem
 from mpmd_trace.frontend.fingerprint import Fingerprints
-from mpmd_trace.frontend.shardings import Meshes
+from mpmd_trace.frontend.shardings import Meshes, without_devices
 from mpmd_trace.ir.diagnostics import Diagnostic
 from mpmd_trace.jax_compat import lowering, tracing
 from mpmd_trace.jax_compat.tracing import Closed, Equation, opened
@@ -157,7 +157,8 @@ class Rewriter:
         """Whether control flow that stays contains something that cannot stay."""
         return self.has_names(closed) or any(
             eqn.primitive.name == "sharding_constraint"
-            or _params(eqn) is not eqn.params
+            or memories.names_devices(eqn)
+            or without_devices(eqn) is not eqn.params
             or any(self._must_change(inner) for inner in tracing.subjaxprs(eqn))
             for eqn in opened(closed).eqns
         )
@@ -225,10 +226,14 @@ class Rewriter:
             if name in _INLINED:
                 return self.evaluate(eqn.params[_INLINED[name]], args, scope)
             if name == "sharding_constraint":
-                return self._sharding(eqn, folding.whole(args[0]))
+                return [self._sharded(eqn, 0, folding.whole(args[0]), eqn.params["sharding"])]
+            if memories.names_devices(eqn):
+                return self._put(eqn, [folding.whole(a) for a in args])
+            if name == "shard_map" and (mistake := self.meshes.unknown(eqn.params["mesh"].shape)):
+                self.problems.append(problem(mistake, tracing.location(eqn)))
             if any(self._must_change(inner) for inner in tracing.subjaxprs(eqn)):
                 return self._open(eqn, args, scope)
-            return tracing.rebind(eqn, [folding.whole(a) for a in args], _params(eqn))
+            return tracing.rebind(eqn, [folding.whole(a) for a in args], without_devices(eqn))
 
     def _open(self, eqn: Equation, args: list[Any], scope: Scope) -> list[Any]:
         """Interpret an equation with jaxprs inside, some of which must change."""
@@ -241,7 +246,7 @@ class Rewriter:
                 return self._unroll(eqn, args, scope)
             self.problems.append(self._cannot_open(eqn))
         inside = dataclasses.replace(scope, level="kept")
-        params = dict(_params(eqn))
+        params = dict(without_devices(eqn))
         if name != "shard_map":
             for key, value in params.items():
                 params[key] = self._changed(value, inside)
@@ -329,13 +334,22 @@ class Rewriter:
             return list(lowering.broadcast_p.bind(x))
         return list(lowering.reduce_p.bind(x, reduction="none"))
 
-    def _sharding(self, eqn: Equation, x: Any) -> list[Any]:
-        text, mistake = self.meshes.text(eqn.params["sharding"], eqn.outvars[0].aval)
+    def _sharded(self, eqn: Equation, index: int, x: Any, sharding: Any) -> Any:
+        """`x`, the result number `index` of `eqn`, with this sharding."""
+        text, mistake = self.meshes.text(sharding, eqn.outvars[index].aval)
         if mistake is not None:
             self.problems.append(problem(mistake, tracing.location(eqn)))
         if text is None:
-            return [x]
-        return list(lowering.sharding_p.bind(x, sharding=text, mesh=self.meshes.op(eqn.params["sharding"])))
+            return x
+        return lowering.sharding_p.bind(x, sharding=text, mesh=self.meshes.op(sharding))[0]
+
+    def _put(self, eqn: Equation, values: list[Any]) -> list[Any]:
+        """A `device_put`: of its targets, only the axes and the memory count."""
+        found = []
+        for i, (x, target) in enumerate(zip(values, eqn.params["devices"], strict=True)):
+            is_sharding = isinstance(target, jax.sharding.Sharding)
+            found.append(memories.put(self._sharded(eqn, i, x, target) if is_sharding else x, target))
+        return found
 
     def _body(
         self,
@@ -465,13 +479,6 @@ def _distinct(results: Sequence[Any], arguments: Sequence[Any]) -> tuple[list[An
             distinct.append(result)
         sources.append(place[id(result)])
     return distinct, sources
-
-
-def _params(eqn: Equation) -> dict[str, Any]:
-    """The parameters; a `shard_map` loses its devices, because the assignment says which ones it runs on."""
-    mesh = eqn.params.get("mesh") if eqn.primitive.name == "shard_map" else None
-    params: dict[str, Any] = eqn.params
-    return {**params, "mesh": mesh.abstract_mesh} if isinstance(mesh, jax.sharding.Mesh) else params
 
 
 def _plain(value: Any) -> bool:

@@ -79,6 +79,7 @@ class VerifyStageMerging(FunctionPass):
             f"remat={'yes' if remat else 'no'}, beside the {describe_fragment(other)}. They could not "
             "be merged into one: most often the stages form a cycle, where something on another mesh needs the "
             "first and feeds the second. Give them different stages, or move the computation in between into one "
-            "of them",
+            "of them. If the second one belongs to another loop over microbatches, give its calls counters of their "
+            "own (mpmd_trace.call with call_counter), or its computations other names, or leave the stages out",
         )
         diagnostics.fail()

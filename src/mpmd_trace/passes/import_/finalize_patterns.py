@@ -13,6 +13,7 @@ from ...ir.core import BlockArg, Op, Region, Value
 from ...ir.diagnostics import Diagnostics
 from ...ir.ops import (
     AssignOp,
+    CallOp,
     FragmentOp,
     FuncOp,
     ReduceOp,
@@ -36,7 +37,7 @@ from .building_blocks import (
 from .mesh_flow import op_line
 from .mesh_sets import names, use_of_op
 
-__all__ = ["AssignOfUnassign", "LowerBroadcast", "LowerReduce"]
+__all__ = ["AssignOfUnassign", "LowerBroadcast", "LowerReduce", "changes_memory_for_call"]
 
 
 class AssignOfUnassign:
@@ -53,7 +54,7 @@ class AssignOfUnassign:
         if not isinstance(unassign, UnassignOp):
             return False
         value = unassign.operand(0)
-        if unassign.mesh_type.mesh == op.mesh_type.mesh:
+        if unassign.mesh_type.mesh == op.mesh_type.mesh and not changes_memory_for_call(unassign, op):
             rewriter.replace_op(op, [value])
             return True
         transfer = _transfer_to(value, op)
@@ -65,10 +66,22 @@ class AssignOfUnassign:
                 rewriter.move_before(transfer, here)
             rewriter.replace_op(op, transfer.results)
             return True
+        if unassign.mesh_type.mesh == op.mesh_type.mesh:
+            transfer = make_transfer(value, op.mesh_type)
+            rewriter.insert_before(op, transfer)
+            rewriter.replace_op(op, transfer.results)
+            return True
         if self.infer_transfers or _is_input(value):
             chain_of_transfers(cross_mesh_assigns(unassign), value, rewriter)
             return True
         return False
+
+
+def changes_memory_for_call(unassign: UnassignOp, assign: AssignOp) -> bool:
+    """Whether a call wants the value in another memory of its mesh: its callee says in which one, by type."""
+    return unassign.mesh_type.memory_kind != assign.mesh_type.memory_kind and any(
+        isinstance(user, CallOp) for user in assign.results[0].users
+    )
 
 
 def _transfer_to(value: Value, assign: AssignOp) -> TransferOp | None:

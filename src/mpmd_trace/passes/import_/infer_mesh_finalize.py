@@ -17,7 +17,7 @@ from ...ir.types import MeshTensorType
 from ..base import Pass, option
 from ..greedy import Pattern, apply_greedily
 from .building_blocks import on_mesh
-from .finalize_patterns import AssignOfUnassign, LowerBroadcast, LowerReduce
+from .finalize_patterns import AssignOfUnassign, LowerBroadcast, LowerReduce, changes_memory_for_call
 from .mesh_flow import function_name, op_line, place
 from .mesh_sets import SRC_SET, USE_SET, clear_sets, is_meshless
 
@@ -128,7 +128,7 @@ def _drop(op: Op) -> bool:
             unassign = op._operands[0].value.defining_op
             if not isinstance(unassign, UnassignOp):
                 return True
-            if unassign.mesh_type.mesh != op.mesh_type.mesh:
+            if unassign.mesh_type.mesh != op.mesh_type.mesh or changes_memory_for_call(unassign, op):
                 return False
             result.replace_all_uses_with(unassign._operands[0].value)
         op.erase()
