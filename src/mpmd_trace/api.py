@@ -13,8 +13,12 @@ import numpy as np
 
 from .backend.arguments import TracedArgument, WrongSharding
 from .config import Config
+from .frontend.arguments import listed_positions
+from .frontend.errors import mistake
+from .frontend.tags import static_names
 from .frontend.trace import Traced, check_names, trace
 from .ir.diagnostics import MpmdError
+from .jax_compat.tracing import trace_settings
 from .passes.manager import Hook
 from .schedule_bridge import choose_schedule, settle
 from .stages import Adapter, Compiled, Lowered
@@ -30,16 +34,16 @@ def _type_key(leaf: Any) -> Any:
     if isinstance(leaf, np.ndarray | np.generic | bool | int | float | complex):
         try:
             aval = jax.typeof(leaf)
-        except TypeError:  # not a type of JAX; tracing says so
+        except (TypeError, ValueError, OverflowError):  # not a type of JAX; tracing says so
             return type(leaf)
         return aval.shape, aval.dtype, aval.weak_type
     return getattr(leaf, "shape", None), getattr(leaf, "dtype", None), type(leaf)
 
 
 class _Kind(NamedTuple):
-    """A kind of call: structure, static values and types of its arguments, and the programs for it."""
+    """A kind of call: structure, static values and types of its arguments, JAX's settings, and its programs."""
 
-    key: tuple[Any, tuple[Any, ...], tuple[Any, ...]]
+    key: tuple[Any, tuple[Any, ...], Any, tuple[Any, ...]]
     types: list[Any]
     programs: list[Compiled]
 
@@ -63,19 +67,23 @@ class Jitted:
         if engine not in ("python", "cpp"):
             raise ValueError(f"engine is 'python' or 'cpp', not {engine!r}")
         if not isinstance(config, Config):
-            raise MpmdError(f"jit takes a config of mpmd_trace.make_config, not a {type(config).__name__}")
+            raise mistake(f"jit takes a config of mpmd_trace.make_config, not a {type(config).__name__}")
+        if not callable(fn):
+            raise mistake(f"jit takes a function, not {fn!r} of type {type(fn).__name__}")
         functools.update_wrapper(self, fn)
         self.fn = fn
         self.config = config
         self.in_shardings = in_shardings
         self.out_shardings = out_shardings
-        self.donate_argnums = donate_argnums
+        self.donate_argnums = listed_positions(donate_argnums, "donate_argnums")
         self.static_argnums, self.static_argnames = _statics(fn, static_argnums, static_argnames)
         self.engine = engine
         self.adapter = adapter
         #: For each kind of call the programs compiled for it, which differ in the shardings they want.
         self._compiled: dict[Any, list[Compiled]] = {}
         self._last: _Kind | None = None
+        #: What marks an array as a result of one of them, which may be passed back from whichever mesh it is on.
+        self._ours: dict[int, Any] = {}
 
     def trace(self, *args: Any, **kwargs: Any) -> Traced:
         """Trace the function on arrays or `jax.ShapeDtypeStruct`s and check its names.
@@ -143,13 +151,14 @@ class Jitted:
             if number:  # likely to be wanted again
                 found.insert(0, found.pop(number))
             return result
-        if any(isinstance(leaf, jax.core.Tracer) for leaf in flat):
+        if any(isinstance(leaf, jax.core.Tracer) for leaf in flat) or jax.config.jax_disable_jit:
             return self._inline(args, kwargs)
         lowered = self._lower(args, kwargs)
         if any(lowered.traced.in_shardings == c.lowered.traced.in_shardings for c in found):
             return found[0].call_flat(flat)  # raises: the wanted shardings are not for us to choose
         # Nothing is kept when compiling fails.
         compiled = lowered.compile()
+        compiled.program.take_back_results(self._ours)
         self._compiled[kind.key] = found
         found.insert(0, compiled)
         return compiled.call_flat(flat)
@@ -161,10 +170,11 @@ class Jitted:
         those of the last call is cheaper than looking them up.
         """
         types = [getattr(leaf, "aval", None) for leaf in flat]
+        settings = trace_settings()
         last = self._last
-        if last is not None and types == last.types and tree == last.key[0] and statics == last.key[1]:
+        if last is not None and types == last.types and (tree, statics, settings) == last.key[:3]:
             return last
-        key = (tree, statics, tuple([_type_key(leaf) for leaf in flat]))
+        key = (tree, statics, settings, tuple([_type_key(leaf) for leaf in flat]))
         kind = _Kind(key, types, self._compiled.get(key, []))
         if all(t is not None for t in types):
             self._last = kind
@@ -212,27 +222,27 @@ def _statics(
     fn: Callable[..., Any], argnums: int | Sequence[int], argnames: str | Sequence[str]
 ) -> tuple[tuple[int, ...], tuple[str, ...]]:
     """The static positions and names: a parameter given either way is static however it is passed."""
-    numbers = [argnums] if isinstance(argnums, int) else list(argnums)
-    names = [argnames] if isinstance(argnames, str) else list(argnames)
+    numbers = listed_positions(argnums, "static_argnums")
+    names = static_names(argnames, "jit")
     if not numbers and not names:
         return (), ()
     try:
         parameters = list(inspect.signature(fn).parameters.values())
     except (TypeError, ValueError):
-        return tuple(numbers), tuple(names)
+        return numbers, names
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     positional = [p.name for p in parameters if p.kind in kinds]
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
     takes_many = any(p.kind is p.VAR_POSITIONAL for p in parameters)
     unknown = [n for n in names if n not in {p.name for p in parameters} and not takes_any]
     if unknown:
-        raise MpmdError(
+        raise mistake(
             f"static_argnames {unknown} are not arguments of {getattr(fn, '__name__', fn)}, which takes "
             f"{[p.name for p in parameters]}"
         )
     beyond = [n for n in numbers if not -len(positional) <= n < len(positional) and not takes_many]
     if beyond:
-        raise MpmdError(
+        raise mistake(
             f"static_argnums {beyond} are out of range: {getattr(fn, '__name__', fn)} takes "
             f"{len(positional)} positional arguments, {positional}"
         )

@@ -46,7 +46,7 @@ def test_a_name_that_occurs_nowhere() -> None:
     cfg = mpmd_trace.make_config(topology(), {"f0": "m0", "f1": "m1", "f2": "m1"})
     error = error_of(lambda: mpmd_trace.jit(loss, cfg)(weights(), batch()))
     assert "'f2' is assigned to mesh 'm1' but occurs nowhere in the program. Did you mean 'f" in str(error)
-    assert "Remove the assignment, or name a computation or tensor so." in str(error)
+    assert "Remove the assignment, or name a computation or tensor so. (What nothing uses" in str(error)
     assert here(error, "mpmd_trace.make_config(topology()")
 
 
@@ -83,6 +83,24 @@ def test_a_cycle_between_stages() -> None:
         mpmd_trace.jit(lambda ws, x: call(model, 0)(ws, x), config(names))(weights(), batch())
     text = str(found.value)
     assert "stage 0" in text and "f0" in text and "f2" in text, text
+
+
+def test_two_loops_through_the_same_stages() -> None:
+    """Both count from 0, so that a stage has two fragments for one microbatch; other counters tell them apart."""
+
+    def step(ws: Weights, x: jax.Array, start: int = 0) -> Any:
+        first = enumerated_for(lambda i, c, x: c + loss(ws, x), jnp.zeros(()), x)
+        ws = [w * first for w in ws]
+        return sum(call(loss, start + i)(ws, x[i]) for i in range(2))
+
+    cfg = config({"f0": ("m0", 0), "f1": ("m1", 1)})
+    with pytest.raises(MpmdError) as found:
+        mpmd_trace.jit(step, cfg)(weights(), batch(2))
+    text = str(found.value)
+    assert "stage 0 runs twice on mesh 'm0'" in text and "test_bad_input.py" in text, text
+    assert "another loop over microbatches, give its calls counters of their own (mpmd_trace.call" in text
+    ours = mpmd_trace.jit(lambda ws, x: step(ws, x, 2), cfg)(weights(), batch(2))
+    assert jnp.allclose(ours, jax.jit(step)(weights(), batch(2)))
 
 
 def test_devices_that_do_not_exist() -> None:
@@ -157,6 +175,116 @@ def test_other_arguments_than_compiled_for() -> None:
         "argument 0 (x) must be float32[4, 4], not float32[2, "
         "4]"
     ) in str(error_of(lambda: compiled(batch(rows=2))))
+
+
+def test_what_has_no_data_or_too_much() -> None:
+    jitted = mpmd_trace.jit(loss, config())
+    compiled = jitted.lower(weights(), batch()).compile()
+    for wrong in (jax.ShapeDtypeStruct((4, 4), jnp.float32), "text"):
+        error = error_of(lambda wrong=wrong: compiled(weights(), wrong))  # type: ignore[misc]
+        assert f"argument 2 (x) must be an array float32[4, 4], not a {type(wrong).__name__}" in str(error)
+    large = error_of(lambda: mpmd_trace.jit(lambda x, n: x * n, config({}))(batch(), 2**40))
+    assert "argument n is 1099511627776, which is too large for an int of JAX" in str(large)
+
+
+def test_a_key_of_another_kind() -> None:
+    def step(x: jax.Array, key: jax.Array) -> jax.Array:
+        return x + jax.random.normal(key, x.shape)
+
+    compiled = mpmd_trace.jit(step, config({})).lower(batch(), jax.random.key(0)).compile()
+    error = error_of(lambda: compiled(batch(), jax.random.key(0, impl="rbg")))
+    assert "argument key must be a typed PRNG key of threefry2x32" in str(error) and "not of rbg" in str(error)
+
+
+def test_constant_arguments_inside_of_another_trace() -> None:
+    """There even arrays that are no tracers become some when they are placed."""
+    jitted = mpmd_trace.jit(loss, config())
+    expected = jitted(weights(), batch())
+    ws, x = weights(), batch()
+    np.testing.assert_allclose(jax.jit(lambda y: jitted(ws, x) + y)(1.0), expected + 1.0, rtol=1e-6)
+    compiled = jitted.lower(ws, x).compile()
+    with pytest.raises(MpmdError, match=r"would become a tracer where it is called.*outside of jax\.jit"):
+        jax.jit(lambda y: compiled(ws, x) + y)(1.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"donate_argnums": "ws"}, "donate_argnums are positions of arguments, one int or several, not 'ws'"),
+        ({"donate_argnums": 1.0}, "donate_argnums are positions of arguments"),
+        ({"static_argnums": (0, "x")}, "static_argnums are positions of arguments"),
+        ({"static_argnames": 3}, "static_argnames of jit are names of arguments, one or several, not 3"),
+        ({"static_argnames": ["nope"]}, "are not arguments of loss"),
+    ],
+)
+def test_wrong_options_of_jit(options: Any, message: str) -> None:
+    error = error_of(lambda: mpmd_trace.jit(loss, config(), **options))
+    assert message in str(error) and here(error, "mpmd_trace.jit(loss, config(), **options)")
+
+
+def test_options_of_jit_that_say_nothing() -> None:
+    for options in ({"donate_argnums": None}, {"static_argnums": None}, {"static_argnames": None}):
+        mpmd_trace.jit(loss, config(), **options)(weights(), batch())  # type: ignore[arg-type]
+    numbered = mpmd_trace.jit(loss, config(), donate_argnums=np.int64(0))  # type: ignore[arg-type]
+    assert numbered.donate_argnums == (0,)
+
+
+@pytest.mark.parametrize("kind", ["in_shardings", "out_shardings"])
+def test_shardings_that_are_none_of_the_topology(kind: str) -> None:
+    other = NamedSharding(Mesh(np.array(jax.devices()[:2]), ("y",)), PartitionSpec("y"))
+    single = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    for sharding, message in (
+        (other, "with axes {y: 2}, which no mesh of the topology has ({x: 2}). Use a mesh of the topology"),
+        (single, "SingleDeviceSharding cannot be used here. Use a jax.sharding.NamedSharding over a mesh"),
+        (PartitionSpec("x"), "cannot be used here. Use a jax.sharding.NamedSharding over a mesh"),
+    ):
+        jitted = mpmd_trace.jit(lambda x: x * 2, config({}), **{kind: sharding})  # type: ignore[arg-type]
+        error = error_of(lambda jitted=jitted: jitted(batch()))  # type: ignore[misc]
+        assert message in str(error) and here(error, "mpmd_trace.jit(lambda x: x * 2")
+
+
+def test_a_constraint_over_a_mesh_that_is_not_of_the_topology() -> None:
+    other = NamedSharding(Mesh(np.array(jax.devices()[:2]), ("y",)), PartitionSpec("y"))
+    jitted = mpmd_trace.jit(lambda x: jax.lax.with_sharding_constraint(x, other), config({}))
+    error = error_of(lambda: jitted(batch()))
+    assert "which no mesh of the topology has" in str(error) and here(error, "with_sharding_constraint")
+
+
+def test_mistakes_in_the_program_have_a_place() -> None:
+    """Also where nobody sees a Python traceback."""
+    x = batch()
+    for step, code, message in (
+        (lambda x: mpmd_trace.call(jnp.sin, -1)(x), "jnp.sin, -1", "call_counter of 'sin' must be"),
+        (lambda x: mpmd_trace.reduce(x, x, kind="sum"), 'kind="sum"', "reduce has no kind 'sum'"),
+        (lambda x: named_computation(jnp.sin, name=" ")(x), 'name=" "', "starts or ends with blanks"),
+        (lambda x: mpmd_trace.fori_loop(2, 3, x), "2, 3, x", "the body of fori_loop is a function, not 3"),
+        (lambda x: enumerated_for(None, x, x), "None, x, x", "the body of enumerated_for is a function, not None"),
+        (
+            lambda x: named_computation(lambda x, n: x, name="f", static_argnames="n")(x, n=[1]),
+            'static_argnames="n"',
+            "the argument leaf [1] of type list is static (static_argnames) and cannot be hashed",
+        ),
+    ):
+        error = error_of(lambda step=step: mpmd_trace.jit(step, config({}))(x))  # type: ignore[misc]
+        assert message in str(error) and here(error, code), str(error)
+
+
+def test_numbers_of_numpy_count() -> None:
+    looped = mpmd_trace.fori_loop(np.int64(3), lambda i, c: c + i, jnp.int32(0))  # type: ignore[arg-type]
+    assert looped == 3
+    assert mpmd_trace.call(jnp.negative, call_counter=np.int32(1))(1) == -1  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("schedule", [lambda: True, lambda one: True])
+def test_a_comparator_of_something_else(schedule: Any) -> None:
+    jitted = mpmd_trace.jit(loss, config(pipeline_schedule=schedule))
+    error = error_of(lambda: jitted.lower(weights(), batch()))
+    assert "pipeline_schedule is a comparator of two fragments" in str(error)
+
+
+def test_no_function() -> None:
+    error = error_of(lambda: mpmd_trace.jit("loss", config()))  # type: ignore[arg-type]
+    assert "jit takes a function, not 'loss' of type str" in str(error)
 
 
 def test_no_config() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import jax
@@ -155,6 +156,60 @@ def test_a_jitted_function_inside_other_transformations_is_the_function() -> Non
         assert_same(jax.grad(jitted)(weights(), batch()), jax.grad(loss)(weights(), batch()))
         assert_same(jax.jit(jitted)(weights(), batch()), jax.jit(loss)(weights(), batch()))
         assert_same(jitted(weights(), batch()), jax.jit(loss)(weights(), batch()))
+
+
+def test_retraces_for_the_settings_of_jax_that_change_a_program() -> None:
+    traces = []
+
+    def step(ws: Weights, x: jax.Array) -> Any:
+        traces.append(1)
+        return loss(ws, x), jnp.arange(3)
+
+    jitted, plain = mpmd_trace.jit(step, config()), jax.jit(step)
+    settings: list[Any] = [contextlib.nullcontext, lambda: jax.enable_x64(True)] * 2
+    settings.append(lambda: jax.default_matmul_precision("float32"))
+    for setting in settings:
+        with setting():
+            found = jitted(weights(), batch())
+            ours = len(traces)
+            assert_same(found, plain(weights(), batch()))
+            traces[ours:] = []
+    assert ours == 3
+
+
+def test_disable_jit() -> None:
+    """The function itself runs, as under jax.jit; what is lowered explicitly keeps its names."""
+    seen = []
+
+    def step(ws: Weights, x: jax.Array) -> Any:
+        seen.append(isinstance(x, jax.core.Tracer))
+        return loss(ws, x)
+
+    jitted = mpmd_trace.jit(step, config())
+    with jax.disable_jit():
+        assert_same(jitted(weights(), batch()), jax.jit(loss)(weights(), batch()))
+        assert seen == [False]
+        lowered = jitted.lower(weights(), batch())
+    assert "mpmd.fragment_call" in lowered.as_text()
+
+
+def test_the_mesh_of_the_context_has_no_say() -> None:
+    jitted, args = mpmd_trace.jit(jax.value_and_grad(loss), config()), (weights(), batch())
+    with jax.set_mesh(topology()["m0"]):
+        found = jitted(*args)
+    assert_same(found, jax.jit(jax.value_and_grad(loss))(*args))
+
+
+def test_debug_nans() -> None:
+    def step(ws: Weights, x: jax.Array) -> Any:
+        return jnp.log(-1 - loss(ws, x))
+
+    jitted = mpmd_trace.jit(step, config())
+    assert np.isnan(jitted(weights(), batch()))
+    with jax.debug_nans(True), pytest.raises(FloatingPointError, match=r"\(nan\) .* on mesh 'm1'.*float32\[\]"):
+        jitted(weights(), batch())
+    with jax.debug_infs(True):
+        jitted(weights(), batch())
 
 
 def test_explicit_shardings_win() -> None:

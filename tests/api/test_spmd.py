@@ -159,6 +159,30 @@ def test_shard_map(meshes: tuple[Any, Any]) -> None:
     assert moved(compiled) == [('f32[16,8]{{"data"}, {}}',) * 2] * 2
 
 
+@pytest.mark.parametrize("inside", [False, True])
+def test_device_put(inside: bool) -> None:
+    """Of a sharding only the axes count; a device says nothing, as the assignment says where it runs."""
+
+    def put(w: Any, x: jax.Array) -> jax.Array:
+        h = jax.device_put(jnp.tanh(x @ w[0]), at(M1, "data", "model"))
+        return jax.device_put(h, jax.devices()[5]) @ w[1]
+
+    def repeated(w: Any, x: jax.Array) -> jax.Array:
+        return jax.lax.scan(lambda h, _: (put(w, h), None), x, None, length=1)[0]
+
+    compiled = run(program(put, repeated if inside else put), config())
+    (ws, x), _ = specs(compiled)
+    assert ws[0] == (P(None, "model"), P("model")) and x == P("data")
+
+
+def test_a_shard_map_over_other_axes() -> None:
+    other = mesh(0, (4,), ("other",))
+    total = jax.shard_map(lambda x: jax.lax.psum(x, "other"), mesh=other, in_specs=P("other"), out_specs=P())
+    fn = program(lambda w, x: mlp(w, jnp.tile(total(x), (4, 1))))
+    with pytest.raises(MpmdError, match=r"test_spmd.py:\d+: .* axes \{other: 4\}, which no mesh .* has"):
+        mpmd_trace.jit(fn, config())(*data())
+
+
 def test_shard_map_inside_scan_and_remat() -> None:
     def repeated(w: Any, x: jax.Array) -> jax.Array:
         body = jax.checkpoint(lambda x, _: (0.5 * x + mapped(M1)(w, x), None))

@@ -44,6 +44,9 @@ OPTIMISERS = {
     "masked": optax.masked(optax.adamw(1e-2), [True, False]),
     "adafactor": optax.adafactor(1e-2, min_dim_size_to_factor=2),
     "muon": optax.contrib.muon(1e-2),
+    # The new state is on another mesh than the one where the old state is wanted (or is not used at all).
+    "novograd": optax.novograd(1e-2),
+    "zero-nans": optax.chain(optax.zero_nans(), optax.sgd(0.1)),
 }
 
 
@@ -278,3 +281,24 @@ def test_large_closed_over_arrays_become_arguments() -> None:
         return named_computation(layer, name="f1")(ws[1], h)
 
     check(step, weights(), batch())
+
+
+def test_results_may_be_passed_back_from_another_mesh() -> None:
+    """Also what was computed from them, to a program for other shapes, and given away."""
+
+    def step(ws: Weights, x: jax.Array) -> Any:
+        grads = jax.grad(loss)(ws, x)
+        return [w - 0.1 * g for w, g in zip(ws, reversed(grads), strict=True)]
+
+    cfg = config(input_mesh_assignment=(["m0", "m1"], None), output_mesh_assignment=["m1", "m0"])
+    jitted, plain = mpmd_trace.jit(step, cfg, donate_argnums=0), jax.jit(step)
+    found, expected = jitted(weights(), batch()), plain(weights(), batch())
+    for rows in (4, 3, 4):
+        given = [w + 1 for w in found]
+        found = jitted(given, batch(rows=rows))
+        expected = plain([w + 1 for w in expected], batch(rows=rows))
+        assert all(w.is_deleted() for w in given)
+        assert meshes_of(found, cfg.topology) == ["m1", "m0"]
+        assert_same(found, expected)
+    with pytest.raises(MpmdError, match=r"argument 0 \(ws\[0\]\) is on devices 2, 3"):
+        jitted([jax.device_put(w, NamedSharding(cfg.topology["m1"], PartitionSpec())) for w in weights()], batch())

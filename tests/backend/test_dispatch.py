@@ -165,3 +165,29 @@ def test_what_only_the_program_holds_goes_with_its_last_use() -> None:
     (shapes,) = alive
     # What was transferred, w and v; not x.
     assert sorted(shapes) == sorted([*before, (4, 8), (8, 8), (8, 8)])
+
+
+def test_python_frames_are_collected_once_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each array remembers its traceback: in a scope, the frames below the runtime are known already."""
+    events: list[str] = []
+
+    class Scope(compat._jax.TracebackScope):  # type: ignore[misc]
+        def __enter__(self) -> Any:
+            events.append("enter")
+            return super().__enter__()
+
+        def __exit__(self, *error: object) -> Any:
+            events.append("exit")
+            return super().__exit__(*error)
+
+    monkeypatch.setattr(compat, "traceback_scope", Scope)
+    program = load(parse(PIPELINE), meshes())
+    for i, (call, *rest) in enumerate(program.runtime.steps):
+
+        def counted(arrays: Sequence[Any], call: Any = call) -> Sequence[Any]:
+            events.append("call")
+            return call(arrays)
+
+        program.runtime.steps[i] = (counted, *rest)
+    program(*random_args(parse(PIPELINE)))
+    assert events == ["enter", *["call"] * len(program.runtime.steps), "exit"]

@@ -12,9 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from exported import PIPELINE, mesh, random_module, topology
+from jaxlib.mlir import ir
 
 from mpmd_trace.backend.load import LoadedProgram, load, run_module
 from mpmd_trace.ir.diagnostics import MpmdError
+from mpmd_trace.jax_compat.mlir import new_context
 from mpmd_trace.text import parse
 from oracle import evaluate, random_args
 
@@ -56,6 +58,30 @@ def test_pipeline() -> None:
     for value, wanted in zip(found, evaluate(module, args), strict=True):
         np.testing.assert_allclose(value, wanted, rtol=1e-5)
     assert {d.id for d in found[0].devices()} == {2, 3}
+
+
+def test_modules_of_jaxlib_and_topologies_in_pairs() -> None:
+    """The partitioner of jaxlib gives a module of jaxlib."""
+    module = parse(PIPELINE)
+    args = random_args(module)
+    meshes = topology(a=mesh(0, ("x", 2)), b=mesh(2, ("x", 2)))
+    with new_context():
+        theirs = ir.Module.parse(module.to_generic())
+        found = run_module(theirs, list(meshes.items()), args)
+    for value, wanted in zip(found, evaluate(module, args), strict=True):
+        np.testing.assert_allclose(value, wanted, rtol=1e-5)
+
+
+def test_what_cannot_be_run() -> None:
+    meshes = topology(a=mesh(0, ("x", 2)), b=mesh(2, ("x", 2)))
+    for wrong in (None, 3, "meshes"):
+        with pytest.raises(MpmdError, match="a topology maps the names of meshes to meshes; got"):
+            run_module(PIPELINE, wrong, [])  # type: ignore[arg-type]
+    for args in (None, 3, {"x": 1}):
+        with pytest.raises(MpmdError, match="args are the arrays for @main, in a list or tuple, not of type"):
+            run_module(PIPELINE, meshes, args)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"a module is MLIR text, .* not bytes"):
+        run_module(b"module {}", meshes, [])
 
 
 @pytest.mark.parametrize("seed", range(12))

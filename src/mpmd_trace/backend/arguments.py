@@ -34,6 +34,9 @@ class ArgumentChecker:
         #: For each argument the type and sharding, as JAX's own objects, of the last array that was fit.
         self._fit: list[tuple[Any, Any]] = [(None, None)] * len(self.specs)
         self.donated = sorted(plan.donated)
+        #: By id, the sharding objects of results that the caller got.  Arrays with one of them are not where the
+        #: caller put them but where a step left them, and may be passed back from any mesh.
+        self.ours: dict[int, Any] = {}
         #: How the caller can move argument `{index}`.
         self.remedy = "move it with jax.device_put(x, program.input_shardings[{index}])"
 
@@ -46,7 +49,7 @@ class ArgumentChecker:
             )
         found = list(args)
         problems: list[str] = []
-        only_sharding = True
+        only_sharding, traced = True, False
         cls = self.array_class
         for i, (x, (aval, sharding)) in enumerate(zip(args, self._fit, strict=True)):
             if x.__class__ is cls and x.aval is aval and x.sharding is sharding and not x.is_deleted():
@@ -58,12 +61,12 @@ class ArgumentChecker:
             except _Misfit as misfit:
                 problems.append(f"{self.name(i)} {misfit}")
                 only_sharding &= isinstance(misfit, _OtherSharding)
+                traced |= isinstance(misfit, _Traced)
         if problems and only_sharding:
             raise WrongSharding([Diagnostic("error", p) for p in problems])
         if not problems and self.donated:
             self._check_donated_twice(found, problems)
         if problems:
-            traced = any(isinstance(x, jax.core.Tracer) for x in args)
             raise (TracedArgument if traced else MpmdError)([Diagnostic("error", p) for p in problems])
         return found
 
@@ -76,10 +79,7 @@ class ArgumentChecker:
         spec = self.specs[index]
         mesh = self.plan.slots[index].mesh
         if isinstance(x, jax.core.Tracer):
-            raise _Misfit(
-                "is a tracer: a program over several meshes cannot be part of another jax transformation; "
-                "call it outside of jax.jit, grad and vmap"
-            )
+            raise _Traced("is a tracer")
         if isinstance(x, jax.Array):
             if x.shape != spec.shape or x.dtype != spec.dtype:
                 if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
@@ -99,9 +99,10 @@ class ArgumentChecker:
                 and x.sharding.memory_kind == spec.sharding.memory_kind
             ):
                 return x
-            if x.committed:
+            elsewhere = x.sharding.device_set != spec.sharding.device_set
+            if x.committed and not (elsewhere and id(x.sharding) in self.ours):
                 here = ", ".join(str(d.id) for d in sorted(x.sharding.device_set, key=lambda d: d.id))
-                if x.sharding.device_set != spec.sharding.device_set:
+                if elsewhere:
                     there = ", ".join(str(d.id) for d in sorted(spec.sharding.device_set, key=lambda d: d.id))
                     raise _Misfit(
                         f"is on devices {here}, and the program wants it on mesh '{mesh}' (devices {there}); "
@@ -112,15 +113,23 @@ class ArgumentChecker:
                     + self.remedy.format(index=index)
                 )
             # What the program may reuse must not share its buffer with an array that lives on.
-            return jax.device_put(x, spec.sharding, may_alias=False if index in self.plan.donated else None)
-        return self._from_host(spec, x)
+            placed = jax.device_put(x, spec.sharding, may_alias=False if index in self.plan.donated else None)
+        else:
+            placed = self._from_host(spec, x)
+        if isinstance(placed, jax.core.Tracer):  # inside of jax.jit even constants are traced
+            raise _Traced("would become a tracer where it is called")
+        return placed
 
     def _from_host(self, spec: jax.ShapeDtypeStruct, x: Any) -> jax.Array:
+        if isinstance(x, jax.ShapeDtypeStruct):
+            raise _Misfit(f"must be an array {_shown(spec)}, not a ShapeDtypeStruct, which only lower and trace take")
         try:
             value = np.asarray(x)
             dtype = jax.dtypes.canonicalize_dtype(value.dtype)
         except (TypeError, ValueError):
             raise _Misfit(f"must be an array {_shown(spec)}, not a {type(x).__name__}") from None
+        if value.dtype.kind in "OSUVMm" and not isinstance(x, np.ndarray):
+            raise _Misfit(f"must be an array {_shown(spec)}, not a {type(x).__name__}")
         if value.shape != spec.shape or spec.dtype not in (value.dtype, dtype):
             raise _Misfit(f"must be {_shown(spec)}, not {_shown(value)}")
         with jax.enable_x64(True):
@@ -149,6 +158,16 @@ def _shown(x: Any) -> str:
 
 class _Misfit(Exception):
     """Why an argument does not fit, without its name."""
+
+
+class _Traced(_Misfit):
+    """It is part of another transformation, or would be."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"{what}: a program over several meshes cannot be part of another jax transformation; "
+            "call it outside of jax.jit, grad and vmap"
+        )
 
 
 class _OtherSharding(_Misfit):

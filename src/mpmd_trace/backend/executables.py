@@ -12,7 +12,7 @@ import jax
 
 from ..ir.attributes import SYMBOL, IntegerAttr, unquote
 from ..ir.core import Op
-from ..ir.diagnostics import MpmdError
+from ..ir.diagnostics import Diagnostic, MpmdError, describe
 from ..ir.ops import FuncOp, Module
 from ..ir.types import MeshTensorType
 from .placement import Placement
@@ -108,15 +108,19 @@ def compile_programs(
     progress: Progress | None = None,
     threads: int | None = None,
     compiler_options: dict[str, Any] | None = None,
+    host_callbacks: Sequence[Any] = (),
 ) -> list[Executable]:
     """The executables of `plan.programs`, in that order.
 
     Lowering is Python and done here one after the other; XLA compiles in threads meanwhile.
 
     Raises:
-        MpmdError: when XLA refuses a program; every refusal of the module is in the message.
+        MpmdError: when XLA refuses a program (every refusal of the module is in the message), or when a program
+            calls back a Python function that is not among `host_callbacks`.
     """
     from ..jax_compat.runtime import compile_lowered, lower_function
+
+    _check_callbacks(module, len(host_callbacks))
 
     texts: dict[str, str] = {}
     total = len(plan.programs)
@@ -134,6 +138,7 @@ def compile_programs(
                 _structs(placement, spec.outputs),
                 name=re.sub(r"[^\w.-]", "_", spec.callee),
                 donate=_donations(module, spec),
+                host_callbacks=host_callbacks if _CALLBACK.search(texts[spec.callee]) else (),
             )
             futures[pool.submit(compile_lowered, lowered, compiler_options)] = spec
         for future in as_completed(futures):
@@ -148,6 +153,35 @@ def compile_programs(
     if problems:
         raise MpmdError("\n".join(sorted(problems)))
     return [done[spec.number] for spec in plan.programs]
+
+
+#: The targets of `stablehlo.custom_call`s that call back the Python function of a number.
+_CALLBACK = re.compile(r"xla_ffi_(?:partitioned_)?python_\w+_callback")
+_NUMBER = re.compile(r"index = (\d+)")
+
+
+def _check_callbacks(module: Module, count: int) -> None:
+    """Raise `MpmdError` for ops that call back a function that we do not have; XLA would crash."""
+    problems = []
+    for function in module.functions:
+        for op in function.walk():
+            target, config = op.attr("call_target_name"), op.attr("mhlo.backend_config")
+            if target is None or not _CALLBACK.search(target.text):
+                continue
+            number = _NUMBER.search(config.text) if config is not None else None
+            if number is None or int(number[1]) >= count:
+                problems.append(
+                    Diagnostic(
+                        "error",
+                        "this op calls back a Python function (jax.pure_callback), which is not part of the text of "
+                        "a module. Run the program with mpmd_trace.jit, or take the callback out of it",
+                        op.loc,
+                        (),
+                        describe(op),
+                    )
+                )
+    if problems:
+        raise MpmdError(problems)
 
 
 def _donations(module: Module, spec: ProgramSpec) -> dict[int, int | None]:

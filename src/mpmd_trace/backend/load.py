@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
 from jax.sharding import Mesh, NamedSharding
 
+from ..ir.diagnostics import MpmdError
 from ..ir.ops import Module
 from .arguments import ArgumentChecker
 from .executables import Progress, compile_programs
@@ -49,6 +50,8 @@ class LoadedProgram:
             placement.spec(plan.slots[s].type, plan.slots[s].memory_kind) for s in plan.results
         )
         self._checker = ArgumentChecker(plan, self.input_specs)
+        self.take_back_results({})
+        self._has_run = False
         # What is returned as it came lives on.
         self._donated = sorted(plan.donated.difference(plan.results))
 
@@ -66,6 +69,22 @@ class LoadedProgram:
         """Say in messages how to move an argument; `{index}` in the text is its number."""
         self._checker.remedy = remedy
 
+    def take_back_results(self, ours: dict[int, Any]) -> None:
+        """Take results as arguments from any mesh: our own, and those of the other programs that share `ours`.
+
+        A state may leave a step on another mesh than the one where the step wants it, and is moved then.
+        """
+        self._checker.ours = ours
+
+    def _remember(self, results: Sequence[jax.Array]) -> None:
+        """Know these results again by their sharding objects, which are the same after every call.
+
+        What is returned as it came has the caller's object, and is where it is wanted.
+        """
+        self._has_run = True
+        made = [x for x, s in zip(results, self.plan.results, strict=True) if s >= len(self.plan.arguments)]
+        self._checker.ours.update((id(x.sharding), x.sharding) for x in made)
+
     @property
     def topology(self) -> dict[str, Mesh]:
         return self.placement.meshes
@@ -73,8 +92,8 @@ class LoadedProgram:
     def __call__(self, *args: Any) -> list[jax.Array]:
         """The flat results.  Returns before the devices are done, as every JAX program does.
 
-        Host arrays and arrays that JAX put somewhere by itself are placed; others must have the sharding of
-        `input_shardings`.  Donated arguments are gone afterwards.
+        Host arrays, arrays that JAX put somewhere by itself and results of earlier calls on another mesh are
+        placed; others must have the sharding of `input_shardings`.  Donated arguments are gone afterwards.
 
         Raises:
             MpmdError: naming every argument that does not fit, and what to do about it.
@@ -84,6 +103,8 @@ class LoadedProgram:
         results = self.runtime.run(placed)
         for array in given:
             array.delete()
+        if not self._has_run:
+            self._remember(results)
         return results
 
     def _given(self, args: Sequence[Any], placed: Sequence[jax.Array]) -> list[jax.Array]:
@@ -101,6 +122,7 @@ class LoadedProgram:
         found = measure(self.runtime, placed)
         for array in self._given(args, placed):
             array.delete()
+        self._remember(found[0])
         return found
 
     def cost_analysis(self) -> dict[str, Any]:
@@ -159,6 +181,7 @@ def load(
     progress: Progress | None = None,
     threads: int | None = None,
     compiler_options: dict[str, Any] | None = None,
+    host_callbacks: Sequence[Any] = (),
 ) -> LoadedProgram:
     """Compile an exported module for these meshes.
 
@@ -169,6 +192,7 @@ def load(
         progress: called after each program with (done, all, name).
         threads: how many programs XLA compiles at a time; by default one per CPU.
         compiler_options: for XLA, as in `jax.stages.Lowered.compile`.
+        host_callbacks: the Python functions that the module calls back, by number; see `Traced.host_callbacks`.
 
     Raises:
         MpmdError: when the module is not exported, meshes are missing or have other axes, or XLA refuses.
@@ -179,24 +203,40 @@ def load(
     check_topology(main.topology, topology)
     placement = Placement({name: topology[name] for name in main.topology.meshes})
     executables = compile_programs(
-        module, plan, placement, progress=progress, threads=threads, compiler_options=compiler_options
+        module,
+        plan,
+        placement,
+        progress=progress,
+        threads=threads,
+        compiler_options=compiler_options,
+        host_callbacks=host_callbacks,
     )
     return LoadedProgram(plan, Runtime(plan, executables, placement), placement)
 
 
-def run_module(module: Module | str, topology: Mapping[str, Mesh], args: Sequence[Any]) -> list[jax.Array]:
+def run_module(
+    module: Any, topology: Mapping[str, Mesh] | Sequence[tuple[str, Mesh]], args: Sequence[Any]
+) -> list[jax.Array]:
     """Compile and run an exported module, whoever made it.
 
     Args:
-        module: the module or its MLIR text, for instance what `jaxlib`'s C++ partitioner gives.
+        module: the module, as IR of this package or of jaxlib, or its MLIR text: for instance what `jaxlib`'s C++
+            partitioner gives.
         topology: the devices of each mesh of the program.
         args: one array per argument of `@main`.
 
     Raises:
-        MpmdError: as `load`, and for arguments that do not fit.
+        MpmdError: as `load`, and for a topology or arguments that do not fit.
+        TypeError: for a `module` that is none.
     """
-    if isinstance(module, str):
-        from ..text import parse
+    from ..partition import read_module
 
-        module = parse(module)
-    return load(module, topology)(*args)
+    if not isinstance(module, Module):
+        module = read_module(module)
+    try:
+        meshes = dict(topology)
+    except (TypeError, ValueError):
+        raise MpmdError(f"a topology maps the names of meshes to meshes; got {topology!r}") from None
+    if isinstance(args, str | Mapping) or not isinstance(args, Iterable):
+        raise MpmdError(f"args are the arrays for @main, in a list or tuple, not of type {type(args).__name__}")
+    return load(module, meshes)(*args)

@@ -12,6 +12,8 @@ from operator import itemgetter
 from typing import Any, cast
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
 from .executables import Executable
@@ -37,6 +39,8 @@ class Runtime:
     """
 
     def __init__(self, plan: Plan, executables: Sequence[Executable], placement: Placement) -> None:
+        from ..jax_compat.runtime import traceback_scope
+
         self.plan = plan
         self.executables = list(executables)
         self.placement = placement
@@ -69,6 +73,7 @@ class Runtime:
         self._leading = leading
         self._results = _chooser(plan.results)
         self._donated = sorted(plan.donated.difference(plan.results))
+        self._traceback_scope = traceback_scope
         self._room = [None] * (len(plan.slots) - len(plan.arguments))
 
     def run(self, args: list[jax.Array]) -> list[jax.Array]:
@@ -83,11 +88,15 @@ class Runtime:
         for slot in self._leading:
             slots[slot] = None
         at = 0
+        check = jax.config.jax_debug_nans or jax.config.jax_debug_infs
         try:
-            for at, (call, pick, first, last, frees) in enumerate(self.steps):  # noqa: B007
-                slots[first:last] = call(pick(slots))
-                for slot in frees:
-                    slots[slot] = None
+            with self._traceback_scope():
+                for at, (call, pick, first, last, frees) in enumerate(self.steps):
+                    slots[first:last] = call(pick(slots))
+                    if check:
+                        self._check_numbers(slots[first:last], self._groups[at][0])
+                    for slot in frees:
+                        slots[slot] = None
         except Exception as error:
             for number in self._groups[at]:
                 error.add_note(f"while issuing instruction {number} of the plan: {self.describe(number)}")
@@ -99,6 +108,23 @@ class Runtime:
     def donated(self, args: Sequence[jax.Array]) -> list[jax.Array]:
         """What the caller gave away: all of it is gone after the step, reused or not."""
         return [args[i] for i in self._donated]
+
+    def _check_numbers(self, found: Sequence[jax.Array], at: int) -> None:
+        """What `jax_debug_nans` and `jax_debug_infs` promise, for the results of instruction `at`."""
+        tests: list[tuple[str, Callable[[Any], Any]]] = []
+        if jax.config.jax_debug_nans:
+            tests.append(("nan", np.isnan))
+        if jax.config.jax_debug_infs:
+            tests.append(("inf", np.isinf))
+        for array in found:
+            if not jnp.issubdtype(array.dtype, jnp.inexact):
+                continue
+            for what, test in tests:
+                if any(test(np.asarray(shard.data)).any() for shard in array.addressable_shards):
+                    raise FloatingPointError(
+                        f"invalid value ({what}) encountered in the {self.describe(at)}, in a result of type "
+                        f"{array.dtype}{list(array.shape)}"
+                    )
 
     def describe(self, at: int) -> str:
         """Instruction `at` (without counting `free`) in words."""

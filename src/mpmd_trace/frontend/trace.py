@@ -13,7 +13,8 @@ import jax
 from mpmd_trace.frontend import arguments
 from mpmd_trace.frontend.arguments import Leaf
 from mpmd_trace.frontend.calls import live_equations
-from mpmd_trace.frontend.errors import FrontendError, problem, raise_problems
+from mpmd_trace.frontend.errors import FrontendError, place_of, problem, raise_problems
+from mpmd_trace.frontend.memories import divide_results
 from mpmd_trace.frontend.names import name_problems
 from mpmd_trace.frontend.rewrite import Rewriter
 from mpmd_trace.frontend.shardings import Meshes
@@ -51,6 +52,8 @@ class Traced:
     #: One per leaf: a NamedSharding or None.
     in_shardings: tuple[Any, ...]
     out_shardings: tuple[Any, ...]
+    #: One per result: the memory to which it is to be moved in the end, or None.
+    out_memories: tuple[str | None, ...]
     #: Each name that occurs, with the places (`file:line`) where.
     names: dict[str, list[str]]
     #: The named computations among them that are not inside another one, with a place.
@@ -87,10 +90,18 @@ class Traced:
         plain: Callable[..., Any] = jax.jit(lambda *a: lowering.run_plainly(self.program, a))
         return plain
 
+    @property
+    def host_callbacks(self) -> tuple[Any, ...]:
+        """The Python functions that the module calls back (`jax.pure_callback`), by their number in it."""
+        callbacks: tuple[Any, ...] = self._lowered[1]
+        return callbacks
+
     @functools.cached_property
-    def _module(self) -> Any:
+    def _lowered(self) -> tuple[Any, tuple[Any, ...]]:
         avals = tracing.in_avals(self.program)
-        module = lowering.lower(tracing.as_function(self.program), avals, self.platform, self.name)
+        module, callbacks = lowering.lower(
+            tracing.as_function(self.program), avals, self.platform, self.name
+        )
         given = [
             self._attributes(leaf, sharding, donated=i in self.donated)
             for i, (leaf, sharding) in enumerate(zip(self.inputs, self.in_shardings, strict=True))
@@ -106,7 +117,7 @@ class Traced:
             results=results,
             meshes=self.mesh_ops,
         )
-        return module
+        return module, callbacks
 
     @staticmethod
     def _attributes(
@@ -131,7 +142,7 @@ class Traced:
 
     def mlir_text(self, debug_info: bool = True) -> str:
         """The module with `mpmd` ops, without topology; with source locations on request."""
-        return lowering.module_text(self._module, debug_info)
+        return lowering.module_text(self._lowered[0], debug_info)
 
 
 def trace(
@@ -168,25 +179,28 @@ def trace(
     def flat(*leaves: Any) -> list[Any]:
         result = given.call(fn, leaves)
         named, tree = jax.tree_util.tree_flatten_with_path(result)
-        arguments.check_results(named)
+        arguments.check_results(named, place_of(fn))
         shape.append(([arguments.path_name("result", path) for path, _ in named], tree))
         return [leaf for _, leaf in named]
 
     flat.__name__ = given.name
     try:
-        closed = jax.make_jaxpr(flat)(*(leaf.struct for leaf in given.leaves))
+        with jax.disable_jit(False):  # names are jits
+            closed = jax.make_jaxpr(flat)(*(leaf.struct for leaf in given.leaves))
     except jax.errors.UnexpectedTracerError as error:
-        raise FrontendError(_leak(given.name, str(error).split("\n", 1)[0])) from error
+        leak = _leak(given.name, str(error).split("\n", 1)[0])
+        raise FrontendError([problem(leak, place_of(fn))]) from error
     leaked = [c for c in tracing.opened(closed).consts if isinstance(c, jax.core.Tracer)]
     if leaked:
-        raise FrontendError(_leak(given.name, f"an array of type {leaked[0].aval}"))
+        leak = _leak(given.name, f"an array of type {leaked[0].aval}")
+        raise FrontendError([problem(leak, place_of(fn))])
     out_names, out_tree = shape[-1]
     outputs = tuple(
         Leaf.of(name, aval) for name, aval in zip(out_names, tracing.out_avals(closed), strict=True)
     )
-    _check_effects(closed, given.name)
+    _check_effects(closed, given.name, place_of(fn))
 
-    rewriter = Rewriter(Meshes(differ=len({tuple(m.shape.items()) for m in meshes}) > 1))
+    rewriter = Rewriter(Meshes(m.shape for m in meshes))
     large = rewriter.large_constants(closed)
     avals = [jax.typeof(c) for c in large.values()] + list(tracing.in_avals(closed))
     program = tracing.make_closed(rewriter.program(closed), avals)
@@ -202,7 +216,9 @@ def trace(
     out_specs, bad_out = arguments.shardings(
         out_shardings, out_tree, outputs, rewriter.meshes, "out_shardings"
     )
-    raise_problems([*problems, *bad_in, *bad_out])
+    raise_problems([*problems, *bad_in, *bad_out], place_of(fn))
+    platform = platform or jax.default_backend().replace("gpu", "cuda")
+    out_specs, out_memories = divide_results(closed, out_specs, in_specs, platform)
     return Traced(
         jaxpr=closed,
         program=program,
@@ -214,11 +230,12 @@ def trace(
         donated=given.donated,
         in_shardings=in_specs,
         out_shardings=out_specs,
+        out_memories=out_memories,
         names=dict(sorted(rewriter.names.items())),
         computations=rewriter.computations,
         nested=rewriter.nested,
         mesh_ops=rewriter.meshes.ops(),
-        platform=platform or jax.default_backend().replace("gpu", "cuda"),
+        platform=platform,
         name=given.name,
     )
 
@@ -230,7 +247,7 @@ def _leak(name: str, what: str) -> str:
     )
 
 
-def _check_effects(closed: Any, name: str) -> None:
+def _check_effects(closed: Any, name: str, where: str | None) -> None:
     problems = []
 
     def visit(jaxpr: Any) -> None:
@@ -252,7 +269,7 @@ def _check_effects(closed: Any, name: str) -> None:
     if tracing.effects(closed):
         visit(closed)
         raise_problems(
-            problems or [problem(f"{name} has side effects ({', '.join(tracing.effects(closed))}).")]
+            problems or [problem(f"{name} has side effects ({', '.join(tracing.effects(closed))}).")], where
         )
 
 

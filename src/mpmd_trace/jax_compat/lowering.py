@@ -214,11 +214,18 @@ def run_plainly(program: Any, args: Sequence[Any]) -> list[Any]:
     return [read(v) for v in parts.outvars]
 
 
-def lower(function: Callable[..., Any], avals: Sequence[Any], platform: str, name: str) -> ir.Module:
-    """The MLIR module of `function` on flat arguments of the types `avals`; all arguments stay."""
+def lower(
+    function: Callable[..., Any], avals: Sequence[Any], platform: str, name: str
+) -> tuple[ir.Module, tuple[Any, ...]]:
+    """The MLIR module of `function` on flat arguments of the types `avals`; all arguments stay.
+
+    And the Python functions that the module calls back (`jax.pure_callback`), by their number in it.
+    """
     function.__name__ = name
     traced = jax.jit(function, keep_unused=True).trace(*map(tracing.struct, avals))
-    return traced.lower(lowering_platforms=(platform,)).compiler_ir("stablehlo")
+    lowered: Any = traced.lower(lowering_platforms=(platform,))
+    callbacks = tuple(lowered._lowering.compile_args["host_callbacks"])
+    return lowered.compiler_ir("stablehlo"), callbacks
 
 
 def annotate_main(
@@ -252,6 +259,7 @@ def annotate_main(
                 entries: dict[str, ir.Attribute] = {}
                 if old is not None:
                     entries = {e.name: e.attr for e in ir.DictAttr(ir.ArrayAttr(old)[i])}
+                    entries.pop("mhlo.memory_kind", None)  # JAX's, from the type: `new` says it where it counts
                 entries.update({k: ir.Attribute.parse(v) for k, v in new.items()})
                 merged.append(ir.DictAttr.get(entries))
             main.attributes[attribute] = ir.ArrayAttr.get(merged)

@@ -5,6 +5,7 @@ Everything of the backend that depends on JAX's internals is here.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import jax
 from jax._src import array as jax_array
 from jax._src import core, op_shardings
+from jax._src import mesh as jax_mesh
 from jax._src.interpreters import mlir as jax_mlir
 from jaxlib import _jax
 from jaxlib.mlir import ir
@@ -23,18 +25,23 @@ __all__ = [
     "direct_call",
     "lower_function",
     "same_tiles",
+    "traceback_scope",
 ]
 
 ArrayImpl = jax_array.ArrayImpl
 
 
 class _Source:
-    """The text of a module, compared by identity so that it can be the parameter of a primitive."""
+    """The text of a module, compared by identity so that it can be the parameter of a primitive.
 
-    __slots__ = ("text",)
+    `callbacks`: the Python functions that it calls back, by their number in the text.
+    """
 
-    def __init__(self, text: str) -> None:
+    __slots__ = ("callbacks", "text")
+
+    def __init__(self, text: str, callbacks: Sequence[Any] = ()) -> None:
         self.text = text
+        self.callbacks = callbacks
 
 
 splice_p = core.Primitive("mpmd_program")
@@ -46,6 +53,8 @@ def _lower_splice(
     ctx: Any, *operands: ir.Value, source: _Source, out_avals: tuple[Any, ...]
 ) -> Sequence[ir.Value]:
     module = ctx.module_context.module
+    for callback in source.callbacks:
+        ctx.module_context.add_host_callback(callback)
     parsed = ir.Module.parse(source.text)
     for op in list(parsed.body.operations):
         if op.operation.name != "func.func":  # sdy.mesh; the functions are merged below
@@ -69,13 +78,15 @@ def lower_function(
     *,
     name: str = "program",
     donate: Mapping[int, int | None] = MappingProxyType({}),
+    host_callbacks: Sequence[Any] = (),
 ) -> Any:
     """`@main` of the module `text` as a `jax.stages.Lowered` on flat arguments.
 
     Shardings are those of `arguments` and `results`; unused arguments stay.  `donate`: the arguments whose
-    buffers may be reused, each with the result that must reuse it, or None.
+    buffers may be reused, each with the result that must reuse it, or None.  `host_callbacks`: the Python
+    functions that the text calls back, by number.
     """
-    source = _Source(text)
+    source = _Source(text, host_callbacks)
     avals = tuple(core.ShapedArray(r.shape, r.dtype) for r in results)
 
     def program(*args: Any) -> list[Any]:
@@ -90,7 +101,7 @@ def lower_function(
         keep_unused=True,
     )
     # 64-bit types stay what they are, whatever `jax_enable_x64` says.
-    with jax.enable_x64(True):
+    with jax.enable_x64(True), _no_mesh_around():
         lowered = jitted.lower(*arguments)
     if donate:
         _mark_donated(lowered.compiler_ir("stablehlo"), donate)
@@ -121,8 +132,16 @@ def _mark_donated(module: ir.Module, donate: Mapping[int, int | None]) -> None:
 
 def compile_lowered(lowered: Any, options: dict[str, Any] | None = None) -> Any:
     """The compiled program (`jax.stages.Compiled`); may run in any thread."""
-    with jax.enable_x64(True):
+    with jax.enable_x64(True), _no_mesh_around():
         return lowered.compile(options)
+
+
+def _no_mesh_around() -> contextlib.AbstractContextManager[Any]:
+    """Hides the mesh of `jax.set_mesh`: a program runs on the devices of its own shardings."""
+    if jax_mesh.get_concrete_mesh().empty:
+        return contextlib.nullcontext()
+    hidden: contextlib.AbstractContextManager[Any] = jax.set_mesh(jax_mesh.empty_concrete_mesh)
+    return hidden
 
 
 def direct_call(compiled: Any) -> Callable[[Sequence[jax.Array]], list[jax.Array]]:
@@ -132,7 +151,7 @@ def direct_call(compiled: Any) -> Callable[[Sequence[jax.Array]], list[jax.Array
     """
     executable = compiled._executable
     unsafe = executable.unsafe_call
-    if unsafe.ordered_effects or unsafe.has_unordered_effects or unsafe.has_host_callbacks:
+    if unsafe.ordered_effects or unsafe.has_unordered_effects:  # callbacks are pure: they need no tokens
         return lambda args: list(unsafe(*args))
     execute = executable.xla_executable.execute_sharded
     handlers = unsafe.out_handler.handlers
@@ -173,6 +192,11 @@ def batched_copy(
         return found
 
     return call
+
+
+#: Every array remembers the Python frames that made it.  Inside of `with traceback_scope():` those below are
+#: collected once, not for each call and array.
+traceback_scope = _jax.TracebackScope
 
 
 def with_weak_type(x: jax.Array) -> jax.Array:

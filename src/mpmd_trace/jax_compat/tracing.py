@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import jax
-from jax._src import core, source_info_util
+from jax._src import config, core, source_info_util
 from jax._src.interpreters import ad, batching
 from jax._src.interpreters import mlir as jax_mlir
 
@@ -171,6 +171,11 @@ def scan_layout(eqn: Equation) -> ScanLayout:
 def make_closed(function: Callable[..., Any], avals: Sequence[Aval]) -> Closed:
     """The jaxpr of `function` on arguments of the types `avals`."""
     return jax.make_jaxpr(function)(*map(struct, avals))
+
+
+def trace_settings() -> Any:
+    """JAX's settings of this thread that change what a function is traced to; `jax.jit` compares them, too."""
+    return config.trace_context()
 
 
 def as_function(closed: Closed) -> Callable[..., Any]:
