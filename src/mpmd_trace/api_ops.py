@@ -13,9 +13,10 @@ from typing import Any, TypeVar, overload
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from mpmd_trace.frontend import loops, markers, tags
-from mpmd_trace.frontend.errors import FrontendError
+from mpmd_trace.frontend.errors import mistake
 
 T = TypeVar("T")
 
@@ -59,8 +60,7 @@ def named_computation(
     tags.check_name(name, "named_computation")
     if fn is None:
         return functools.partial(named_computation, name=name, static_argnames=static_argnames)
-    statics = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
-    return tags.tagged(fn, tags.Tag("named_computation", name), statics)
+    return tags.tagged(fn, tags.Tag("named_computation", name), static_argnames)
 
 
 def call(fn: Callable[..., T], call_counter: int | None = None) -> Callable[..., T]:
@@ -77,13 +77,13 @@ def call(fn: Callable[..., T], call_counter: int | None = None) -> Callable[...,
     wrapped = tags.tagged(fn, tags.Tag("call", str(name)))
     if call_counter is None:
         return wrapped
-    is_number = isinstance(call_counter, int) and not isinstance(call_counter, bool)
+    is_number = isinstance(call_counter, int | np.integer) and not isinstance(call_counter, bool)
     if not is_number or not 0 <= call_counter < 2**32:
-        raise FrontendError(
+        raise mistake(
             f"call_counter of {name!r} must be a Python int from 0 to 2**32 - 1, got "
             f"{call_counter!r}. In a traced loop, use fori_loop, which counts its calls itself."
         )
-    scope = tags.counter_scope(call_counter)
+    scope = tags.counter_scope(int(call_counter))
 
     @functools.wraps(wrapped)
     def counted(*args: Any, **kwargs: Any) -> T:
@@ -129,9 +129,9 @@ def reduce(*operands: T, kind: str = "none") -> T:
         FrontendError: for an unknown `kind`, no operand, or several operands without a `kind`.
     """
     if kind != "none" and kind not in _FOLDS:
-        raise FrontendError(f"reduce has no kind {kind!r}; the kinds are none, {', '.join(_FOLDS)}.")
+        raise mistake(f"reduce has no kind {kind!r}; the kinds are none, {', '.join(_FOLDS)}.")
     if not operands or (kind == "none" and len(operands) > 1):
-        raise FrontendError(
+        raise mistake(
             f"reduce of {len(operands)} operands needs "
             + ("at least one." if not operands else f"kind=, one of {', '.join(_FOLDS)}.")
         )

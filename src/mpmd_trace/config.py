@@ -10,6 +10,7 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh, Mesh
 
+from mpmd_trace.frontend.arguments import one_line
 from mpmd_trace.frontend.errors import FrontendError, callers_place, problem, raise_problems
 from mpmd_trace.frontend.names import nearest
 from mpmd_trace.ir.diagnostics import Diagnostic
@@ -117,11 +118,13 @@ def make_config(
         FrontendError: with every mistake found.
     """
     problems: list[Diagnostic] = []
-    options = dict(partitioning_options or {})
+    options = _mapping(partitioning_options, "partitioning_options", problems)
+    _check_options(options, problems)
     meshes = _topology(topology, options, problems)
     assignments: dict[str, Assignment] = {}
-    stages = dict(name_to_stage_assignment or {})
-    for name, value in dict(name_to_mesh_assignment).items():
+    stages = _mapping(name_to_stage_assignment, "name_to_stage_assignment", problems)
+    names = _mapping(name_to_mesh_assignment, "name_to_mesh_assignment", problems)
+    for name, value in names.items():
         found = _assignment(value, f"the name {name!r}", meshes, problems)
         if found is None:
             continue
@@ -138,15 +141,15 @@ def make_config(
             continue
         assignments[name] = dataclasses.replace(found, stage=stage)
     for name in stages:
-        if name not in name_to_mesh_assignment:
+        if name not in names:
             problems.append(
-                problem(
-                    f"the name {name!r} has a stage but no mesh. " + nearest(name, name_to_mesh_assignment)
-                )
+                problem(f"the name {name!r} has a stage but no mesh. " + nearest(name, names))
             )
     _check_stages(assignments, problems)
     inputs = _prefix(input_mesh_assignment, "input_mesh_assignment", meshes, problems)
     outputs = _prefix(output_mesh_assignment, "output_mesh_assignment", meshes, problems)
+    merge_rules = _rules(fragment_merge_rules, "fragment_merge_rules", problems)
+    schedule_rules = _rules(fragment_schedule_rules, "fragment_schedule_rules", problems)
     where = callers_place()
     raise_problems(problems, where)
     return Config(
@@ -156,18 +159,64 @@ def make_config(
         output_mesh_assignment=outputs,
         partitioning_options=MappingProxyType(options),
         pipeline_schedule=pipeline_schedule,
-        fragment_merge_rules=tuple(fragment_merge_rules),
-        fragment_schedule_rules=tuple(fragment_schedule_rules),
+        fragment_merge_rules=merge_rules,
+        fragment_schedule_rules=schedule_rules,
         where=where,
     )
+
+
+def _mapping(given: Any, what: str, problems: list[Diagnostic]) -> dict[str, Any]:
+    """`given` (a mapping, pairs, or None) as a dictionary, without the keys that cannot be names."""
+    try:
+        found = dict(given if given is not None or what == "name_to_mesh_assignment" else {})
+    except (TypeError, ValueError):
+        found = {}
+        problems.append(problem(f"{what} maps names to values, as {{name: value}}; got {given!r}."))
+    if isinstance(given, Sequence) and any(isinstance(pair, str) for pair in given):  # "ab" is no pair
+        problems.append(problem(f"{what} maps names to values, as {{name: value}}; got {given!r}."))
+        return {}
+    for name in [name for name in found if not _is_name(name)]:
+        del found[name]
+        problems.append(
+            problem(
+                f"{what} has the key {name!r}, which cannot be a name: names are strings that are not "
+                "empty, do not start or end with blanks, and do not contain , @ \" or \\."
+            )
+        )
+    return found
+
+
+def _is_name(name: object) -> bool:
+    """Whether `named_computation` and `named_tensor` take the name."""
+    return isinstance(name, str) and bool(name) and name == name.strip() and not set(name) & set(',@"\\\n')
+
+
+def _check_options(options: Mapping[str, Any], problems: list[Diagnostic]) -> None:
+    """The option that is for us; the partitioner checks its own."""
+    value = options.get("enable_heterogeneous_meshes", False)
+    if not isinstance(value, bool):
+        text = f"partitioning option 'enable_heterogeneous_meshes' is True or False, not {value!r}"
+        problems.append(problem(text))
+
+
+def _rules(rules: Any, what: str, problems: list[Diagnostic]) -> tuple[Any, ...]:
+    if isinstance(rules, str) or not isinstance(rules, Iterable):
+        problems.append(problem(f"{what} is a list of rules, not {rules!r}."))
+        return ()
+    return tuple(rules)
 
 
 def _topology(
     topology: Any, options: Mapping[str, Any], problems: list[Diagnostic]
 ) -> dict[str, Mesh | AbstractMesh]:
-    pairs = list(topology.items()) if isinstance(topology, Mapping) else list(topology)
     meshes: dict[str, Mesh | AbstractMesh] = {}
     owners: dict[Any, str] = {}
+    if isinstance(topology, str) or not isinstance(topology, Iterable):
+        problems.append(
+            problem(f"a topology lists (name, mesh) pairs or maps names to meshes; got {topology!r}.")
+        )
+        return meshes
+    pairs = list(topology.items()) if isinstance(topology, Mapping) else list(topology)
     if not pairs:
         problems.append(problem("the topology has no mesh. Give at least one, by name."))
     for pair in pairs:
@@ -177,8 +226,10 @@ def _topology(
             )
             continue
         name, mesh = pair
-        if not isinstance(name, str) or not name or set(name) & set(',@#"'):
-            problems.append(problem(f"{name!r} cannot name a mesh: use a string without , @ # or quotes."))
+        if not _is_name(name) or set(name.removesuffix("/cpu")) & set("#/"):
+            problems.append(
+                problem(f"{name!r} cannot name a mesh: use a string without , @ # / \\ or quotes.")
+            )
         elif name in meshes:
             problems.append(problem(f"the topology has two meshes called {name!r}."))
         elif not isinstance(mesh, (Mesh, AbstractMesh)):
@@ -190,6 +241,7 @@ def _topology(
             )
         else:
             meshes[name] = mesh
+            _check_axis_names(name, mesh, problems)
             _check_devices(name, mesh, owners, problems)
     if not options.get("enable_heterogeneous_meshes"):
         _check_axes(meshes, problems)
@@ -219,10 +271,15 @@ def _check_devices(
             )
         )
         return
-    for device in mesh.devices.flat:
+    listed = list(mesh.devices.flat)
+    for device in dict.fromkeys(listed):
         owner = owners.setdefault(device, name)
         if owner != name:
             shared.setdefault(owner, []).append(str(device))
+        if listed.count(device) > 1:
+            problems.append(
+                problem(f"the mesh {name!r} has {device} {listed.count(device)} times. Each device belongs once.")
+            )
     for owner, devices in shared.items():
         problems.append(
             problem(
@@ -230,6 +287,18 @@ def _check_devices(
                 "each mesh devices of its own."
             )
         )
+
+
+def _check_axis_names(name: str, mesh: Mesh | AbstractMesh, problems: list[Diagnostic]) -> None:
+    """XLA crashes on some names of axes that JAX takes."""
+    for axis in mesh.axis_names:
+        if not isinstance(axis, str) or not axis.isascii() or set(axis) & set('"\\\n'):
+            problems.append(
+                problem(
+                    f"the mesh {name!r} has an axis named {axis!r}. Name axes by strings of ASCII characters, "
+                    "without \" and \\."
+                )
+            )
 
 
 def _check_axes(meshes: Mapping[str, Mesh | AbstractMesh], problems: list[Diagnostic]) -> None:
@@ -339,6 +408,6 @@ def _per_leaf(prefix: Any, full: Any, what: str) -> dict[int, Assignment]:
         raise FrontendError(
             f"{what} is not a pytree prefix of the "
             f"{'dynamic arguments' if what.startswith('input') else 'result'}: "
-            + str(error).split("\n", 1)[0]
+            + one_line(error)
         ) from error
     return found

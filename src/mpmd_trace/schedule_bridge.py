@@ -7,6 +7,7 @@ microbatch).  Here each action finds its fragments.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -77,6 +78,7 @@ def choose_schedule(config: Config) -> ScheduleChoice:
     if isinstance(wanted, Schedule):
         return _of_library(wanted.name, lambda p, m, v: wanted)
     if callable(wanted):
+        _check_comparator(wanted, config)
         return ScheduleChoice(getattr(wanted, "__name__", "comparator"), predicate=wanted)
     raise MpmdError(
         [
@@ -86,6 +88,18 @@ def choose_schedule(config: Config) -> ScheduleChoice:
             )
         ]
     )
+
+
+def _check_comparator(comparator: Callable[..., Any], config: Config) -> None:
+    """Raise `MpmdError` for a function that cannot be called with two units."""
+    try:
+        inspect.signature(comparator).bind(None, None)
+    except ValueError:
+        return  # nobody knows what it takes
+    except TypeError as error:
+        wanted = "pipeline_schedule is a comparator of two fragments, (unit, unit) -> bool"
+        message = f"{wanted}; this one cannot be called so: {error}"
+        raise MpmdError([problem(message, config.where)]) from None
 
 
 def settle(choice: ScheduleChoice, imported: Module) -> ScheduleChoice:

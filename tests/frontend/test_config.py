@@ -83,6 +83,21 @@ def _one_device() -> Mesh:
         (TOPOLOGY, {"abc": "m0"}, {"name_to_stage_assignment": {"abd": 2}}, "a stage but no mesh"),
         (TOPOLOGY, {}, {"input_mesh_assignment": ("m0", ["m3"])}, r"assignment\[1\]\[0\]"),
         (TOPOLOGY, {}, {"output_mesh_assignment": "m0/1"}, "only computations have stages"),
+        (None, {}, {}, "a topology lists .name, mesh. pairs or maps names to meshes; got None"),
+        (MESH, {}, {}, "a topology lists .name, mesh. pairs"),
+        ({"a/0": MESH}, {}, {}, "'a/0' cannot name a mesh"),
+        ({"a\n": MESH}, {}, {}, "cannot name a mesh"),
+        ({"m0": AbstractMesh((2,), ("é",))}, {}, {}, "the mesh 'm0' has an axis named 'é'"),
+        (TOPOLOGY, None, {}, "name_to_mesh_assignment maps names to values, as {name: value}; got None"),
+        (TOPOLOGY, ["a0"], {}, "name_to_mesh_assignment maps names to values"),
+        (TOPOLOGY, {1: "m0"}, {}, "name_to_mesh_assignment has the key 1, which cannot be a name"),
+        (TOPOLOGY, {"a,b": "m0"}, {}, "has the key 'a,b', which cannot be a name"),
+        (TOPOLOGY, {"a": "m0"}, {"name_to_stage_assignment": {2: 0}}, "has the key 2, which cannot be a name"),
+        (TOPOLOGY, {"a": "m0"}, {"name_to_stage_assignment": "a"}, "name_to_stage_assignment maps names"),
+        (TOPOLOGY, {}, {"partitioning_options": 3}, "partitioning_options maps names to values"),
+        (TOPOLOGY, {}, {"partitioning_options": {"enable_heterogeneous_meshes": "no"}}, "is True or False, not 'no'"),
+        (TOPOLOGY, {}, {"fragment_merge_rules": None}, "fragment_merge_rules is a list of rules, not None"),
+        (TOPOLOGY, {}, {"fragment_schedule_rules": "rule"}, "fragment_schedule_rules is a list of rules, not 'rule'"),
     ],
 )
 def test_mistakes(topology: Any, assignment: Any, options: Any, message: str) -> None:
@@ -93,6 +108,16 @@ def test_mistakes(topology: Any, assignment: Any, options: Any, message: str) ->
 def test_overlapping_meshes() -> None:
     with pytest.raises(FrontendError, match="'m0' and 'm1' overlap: both have"):
         make_config({"m0": _one_device(), "m1": _one_device()}, {})
+
+
+def test_a_device_twice_in_a_mesh() -> None:
+    device = jax.devices()[0]
+    with pytest.raises(FrontendError, match=r"the mesh 'm0' has .* 2 times\. Each device belongs once"):
+        make_config({"m0": Mesh(np.array([device, device]), ("data",))}, {})
+
+
+def test_names_of_host_meshes() -> None:
+    assert list(make_config({"m0": MESH, "m0/cpu": MESH}, {"a": "m0/cpu"}).topology) == ["m0", "m0/cpu"]
 
 
 def test_all_mistakes_are_reported_at_once() -> None:

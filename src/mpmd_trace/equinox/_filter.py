@@ -11,7 +11,7 @@ import jax
 from ..api import Jitted
 from ..config import Config
 from ..frontend import tags
-from ..frontend.errors import FrontendError
+from ..frontend.errors import mistake
 
 __all__ = ["StaticLeaf", "StaticLeaves", "filter_jit"]
 
@@ -68,7 +68,7 @@ class StaticLeaves:
         try:
             hash(leaf)
         except TypeError:
-            raise FrontendError(
+            raise mistake(
                 f"the leaf {jax.tree_util.keystr(tuple(path))} of type {type(leaf).__name__} is neither an "
                 "array nor hashable, so it can be neither an input nor a static part of a program. Make it "
                 "an array or something hashable: a tuple instead of a list or set, for example."

@@ -10,7 +10,7 @@ import equinox as eqx
 import jax
 
 from mpmd_trace.frontend import tags
-from mpmd_trace.frontend.errors import FrontendError
+from mpmd_trace.frontend.errors import mistake
 
 M = TypeVar("M")
 
@@ -66,7 +66,7 @@ def name_layers(
     else:
         names = list(name)
     if len(names) != len(defaults):
-        raise FrontendError(
+        raise mistake(
             f"name_layers got {len(names)} names for {len(defaults)} layers ({', '.join(defaults)})."
         )
     for one in names:
@@ -85,10 +85,10 @@ def _paths(model: Any, where: Callable[[Any], Any]) -> dict[str, Any]:
     """The selected layers by the names that their paths give."""
     layers = _select(model, where)
     if not layers:
-        raise FrontendError("name_layers: `where` selects no layer.")
+        raise mistake("name_layers: `where` selects no layer.")
     for layer in layers:
         if not callable(layer):
-            raise FrontendError(
+            raise mistake(
                 f"name_layers: `where` selects a {type(layer).__name__} ({layer!r}), which is not a "
                 "layer: a layer can be called. Select the module around it."
             )
@@ -99,7 +99,7 @@ def _paths(model: Any, where: Callable[[Any], Any]) -> dict[str, Any]:
             found.setdefault(id(leaf), "_".join(_key(k) for k in path) or "model")
     for layer in layers:
         if id(layer) not in found:
-            raise FrontendError(
+            raise mistake(
                 f"name_layers: the {type(layer).__name__} that `where` returns is not part of the "
                 "model. Return modules as the model holds them."
             )
@@ -154,7 +154,7 @@ def split(tree: Any) -> tuple[list[Any], Statics]:
         try:
             hash(leaf)
         except TypeError as error:
-            raise FrontendError(
+            raise mistake(
                 f"the leaf {jax.tree_util.keystr(path)} of type {type(leaf).__name__} is neither an "
                 "array nor hashable, so it can be neither an input nor a static part of a program."
             ) from error

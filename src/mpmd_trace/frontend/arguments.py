@@ -5,15 +5,15 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, Sharding
 
-from mpmd_trace.frontend.errors import FrontendError, place_of, problem, raise_problems
-from mpmd_trace.frontend.shardings import Meshes
+from mpmd_trace.frontend.errors import FrontendError, mistake, place_of, problem, raise_problems
+from mpmd_trace.frontend.shardings import Meshes, no_named_sharding
 from mpmd_trace.ir.diagnostics import Diagnostic
 from mpmd_trace.jax_compat import tracing
 
@@ -76,13 +76,13 @@ def flatten(
             that are not arrays.
     """
     if not callable(fn):
-        raise FrontendError(f"trace needs a function, got {type(fn).__name__}: {fn!r}.")
+        raise mistake(f"trace needs a function, got {type(fn).__name__}: {fn!r}.")
     name = str(getattr(fn, "__name__", type(fn).__name__))
-    static = _positions(static_argnums, len(args), "static_argnums", name)
-    donate = _positions(donate_argnums, len(args), "donate_argnums", name)
+    static = _positions(static_argnums, len(args), "static_argnums", fn)
+    donate = _positions(donate_argnums, len(args), "donate_argnums", fn)
     both = sorted(static & donate)
     if both:
-        raise FrontendError(f"arguments {both} of {name} are both static and donated.")
+        raise FrontendError([problem(f"arguments {both} of {name} are both static and donated.", place_of(fn))])
     labels = _labels(fn, len(args))
     dynamic = [(labels[i], a, i in donate) for i, a in enumerate(args) if i not in static]
     dynamic += [(k, kwargs[k], False) for k in sorted(kwargs)]
@@ -104,11 +104,25 @@ def flatten(
     return Given(name, tuple(leaves), in_tree, tuple(donated), {i: args[i] for i in sorted(static)})
 
 
-def _positions(positions: int | Sequence[int], count: int, what: str, name: str) -> frozenset[int]:
-    listed = (positions,) if isinstance(positions, int) else tuple(positions)
+def listed_positions(positions: object, what: str) -> tuple[int, ...]:
+    """`positions` of arguments, one or several or None, as a tuple; `what` names them in the error."""
+    several = [] if positions is None else positions if isinstance(positions, Iterable) else [positions]
+    found = tuple(int(p) for p in several if isinstance(p, int | np.integer))
+    if len(found) != len(list(several)):
+        raise mistake(f"{what} are positions of arguments, one int or several, not {positions!r}.")
+    return found
+
+
+def _positions(
+    positions: int | Sequence[int], count: int, what: str, fn: Callable[..., Any]
+) -> frozenset[int]:
+    name = str(getattr(fn, "__name__", type(fn).__name__))
+    listed = listed_positions(positions, what)
     bad = [p for p in listed if not -count <= p < count]
     if bad:
-        raise FrontendError(f"{what} {bad} are out of range: {name} was given {count} arguments.")
+        raise FrontendError(
+            [problem(f"{what} {bad} are out of range: {name} was given {count} arguments.", place_of(fn))]
+        )
     return frozenset(p % count for p in listed)
 
 
@@ -133,17 +147,25 @@ def _type_of(leaf: Any) -> Any:
         return None
     try:
         aval = jax.typeof(leaf)
-    except TypeError:
+    except (TypeError, ValueError, OverflowError):
         return None
     return jax.core.ShapedArray(aval.shape, aval.dtype, weak_type=bool(aval.weak_type))
 
 
 def _not_an_array(where: str, leaf: Any) -> str:
+    if isinstance(leaf, int):
+        return f"argument {where} is {leaf}, which is too large for an int of JAX. Pass an array or a float."
     return (
         f"argument {where} is not an array but a {type(leaf).__name__}: {_short(leaf)}. Make the "
         "argument static (static_argnums), or split arrays from the rest first "
         "(mpmd_trace.equinox.filter_jit does so for Equinox modules)."
     )
+
+
+def one_line(error: Exception) -> str:
+    """What JAX says about pytrees that do not fit, which takes many lines, on one."""
+    text = " ".join(str(error).split())
+    return text if len(text) <= 400 else text[:397] + "..."
 
 
 def _short(value: Any) -> str:
@@ -153,8 +175,8 @@ def _short(value: Any) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def check_results(named: Sequence[tuple[Any, Any]]) -> None:
-    """Raise a `FrontendError` when a result is not an array."""
+def check_results(named: Sequence[tuple[Any, Any]], where: str | None = None) -> None:
+    """Raise a `FrontendError` at `where` when a result is not an array."""
     problems = []
     for path, leaf in named:
         if _type_of(leaf) is None:
@@ -164,7 +186,7 @@ def check_results(named: Sequence[tuple[Any, Any]]) -> None:
                     f"{_short(leaf)}. Return only arrays (eqx.partition splits a module)."
                 )
             )
-    raise_problems(problems)
+    raise_problems(problems, where)
 
 
 def shardings(
@@ -196,7 +218,7 @@ def shardings(
             is_leaf=lambda x: x is None or isinstance(x, Sharding),
         )
     except ValueError as error:
-        message = str(error).split("\n", 1)[0]
+        message = one_line(error)
         return (None,) * len(leaves), [
             problem(
                 f"{what} does not fit the {'arguments' if what == 'in_shardings' else 'result'}: "
@@ -212,10 +234,11 @@ def shardings(
             found.append(None)
             continue
         aval = jax.core.ShapedArray(leaf.struct.shape, leaf.struct.dtype)
-        text, mistake = meshes.text(sharding, aval)
-        mistake = mistake or _misfit(sharding, leaf)
-        if mistake is not None:
-            problems.append(problem(f"{what} of {leaf.name}: {mistake}"))
+        text, wrong = meshes.text(sharding, aval)
+        if wrong is None:
+            wrong = _misfit(sharding, leaf)
+        if wrong is not None:
+            problems.append(problem(f"{what} of {leaf.name}: {wrong}"))
         found.append((text, getattr(sharding, "memory_kind", None)))
     return tuple(found), problems
 
@@ -245,6 +268,8 @@ def _kept(leaf: Any, meshes: Sequence[Any]) -> NamedSharding | None:
 
 
 def _misfit(sharding: Any, leaf: Leaf) -> str | None:
+    if not isinstance(sharding, NamedSharding):
+        return no_named_sharding(sharding)
     spec, shape = sharding.spec, leaf.struct.shape
     if len(spec) > len(shape):
         return f"{spec} has {len(spec)} entries for an array of shape {shape}."

@@ -73,12 +73,17 @@ def users_place(location: Location) -> Location:
 
 
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-_LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib")})
+_LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib", "scripts")})
 
 
 def is_users(file: str) -> bool:
     """Whether a source file is neither part of this package nor of the libraries of this Python."""
     return not file.startswith((_OURS, *_LIBRARIES, "<"))
+
+
+def mistake(message: str) -> FrontendError:
+    """The error for a call of this library that cannot be right, at the line of the user's code that makes it."""
+    return FrontendError([problem(message, callers_place())])
 
 
 def callers_place() -> str | None:

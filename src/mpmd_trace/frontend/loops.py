@@ -10,26 +10,32 @@ from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from mpmd_trace.frontend import tags
-from mpmd_trace.frontend.errors import FrontendError
+from mpmd_trace.frontend.errors import mistake
 
 Carry = TypeVar("Carry")
 
 
 def _check_count(count: object, what: str) -> int:
-    if isinstance(count, bool) or not hasattr(count, "__index__") or tags.is_array(count):
-        raise FrontendError(
+    if isinstance(count, bool) or not isinstance(count, int | np.integer):
+        raise mistake(
             f"{what} needs its number of iterations as a Python int, got {count!r}. The number of "
             "microbatches is part of the compiled program; pass it as a static argument."
         )
-    return int(count.__index__())
+    return int(count)
+
+
+def _check_body(body: object, what: str) -> None:
+    if not callable(body):
+        raise mistake(f"the body of {what} is a function, not {body!r} of type {type(body).__name__}.")
 
 
 def _check_unroll(unroll: object, count: int, what: str) -> None:
-    if unroll is None or unroll is True or unroll == count:
+    if unroll is None or unroll is True or (isinstance(unroll, int) and unroll == count):
         return
-    raise FrontendError(
+    raise mistake(
         f"{what} can only be unrolled fully (unroll=None, True or {count}), got unroll={unroll!r}: "
         "every iteration becomes a call of its own, which the schedule then places."
     )
@@ -53,6 +59,7 @@ def fori_loop(
         FrontendError: for a traced or negative `n`, or an `unroll` other than those.
     """
     count = _check_count(n, "fori_loop")
+    _check_body(body, "fori_loop")
 
     def step(i: Any, carry: Carry, _: None) -> tuple[Carry, None]:
         return body(i, carry), None
@@ -83,11 +90,12 @@ def enumerated_for(
     Raises:
         FrontendError: when the first axes differ or there is no array, or for another `unroll`.
     """
+    _check_body(body, "enumerated_for")
     leaves = jax.tree_util.tree_leaves_with_path(inputs)
     lengths = {jax.tree_util.keystr(p): jnp.shape(x)[:1] for p, x in leaves}
     if not leaves or len(set(lengths.values())) != 1 or () in lengths.values():
         listed = ", ".join(f"inputs{path}: {n[0] if n else 'scalar'}" for path, n in lengths.items())
-        raise FrontendError(
+        raise mistake(
             "enumerated_for needs inputs whose arrays have first axes of one length, got "
             f"{listed or 'no array'}."
         )
@@ -101,7 +109,7 @@ def enumerated_for(
         if jax.tree.structure(result) == structure:
             return result, None
         if not isinstance(result, tuple) or len(result) != 2:
-            raise FrontendError(
+            raise mistake(
                 "the body of enumerated_for must return a carry of the structure it got, or "
                 f"(carry, outputs); the carry has {structure}, the result "
                 f"{jax.tree.structure(result)}."
@@ -122,7 +130,7 @@ def _loop(
     unroll: bool | int | None,
 ) -> tuple[Any, Any]:
     if count < 0:
-        raise FrontendError(f"{what} cannot run {count} iterations.")
+        raise mistake(f"{what} cannot run {count} iterations.")
     _check_unroll(unroll, count, what)
 
     def run(start: Any, items: Any) -> Any:

@@ -22,7 +22,7 @@ class Assigned(Protocol):
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """A sentence that offers the known names most like `name`, or all of them when none is."""
-    listed = sorted(known)
+    listed = sorted(n for n in known if isinstance(n, str))
     close = difflib.get_close_matches(name, listed, n=3, cutoff=0.5)
     if close:
         return f"Did you mean {' or '.join(map(repr, close))}?"
@@ -53,7 +53,7 @@ def name_problems(
                     f"the name {name!r} is assigned to mesh {assignments[name].mesh!r} but occurs "
                     "nowhere in the program. "
                     + nearest(name, names)
-                    + " Remove the assignment, or name a computation or tensor so.",
+                    + " Remove the assignment, or name a computation or tensor so. (What nothing uses does not count.)",
                     where,
                 )
             )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from mpmd_trace.jax_compat import tracing
 
@@ -17,11 +18,11 @@ Axes = tuple[tuple[str, int], ...]
 class Meshes:
     """The axes that the shardings of a program refer to.
 
-    `differ`: whether the meshes of the topology may have different axes.
+    `topology`: the shapes of its meshes by axis, where they are known.
     """
 
-    def __init__(self, differ: bool = False) -> None:
-        self._differ = differ
+    def __init__(self, topology: Iterable[Mapping[Any, int]] = ()) -> None:
+        self._known = dict.fromkeys(_listed(shape) for shape in topology)
         self._symbols: dict[Axes, str] = {}
 
     def ops(self) -> tuple[str, ...]:
@@ -45,13 +46,13 @@ class Meshes:
             kind = type(sharding).__name__
             if kind in ("SingleDeviceSharding", "UnspecifiedValue"):
                 return None, None
-            return None, (
-                f"{kind} cannot be used here. Use a jax.sharding.NamedSharding over a mesh of the topology."
-            )
+            return None, no_named_sharding(sharding)
         axes = _axes(sharding)
         if not axes:
             return None, None
-        if self._symbols and axes not in self._symbols and not self._differ:
+        if mistake := self.unknown(sharding.mesh.shape):
+            return None, mistake
+        if self._symbols and axes not in self._symbols and len(self._known) < 2:
             return None, (
                 f"sharding over a mesh with axes {_shape(axes)}, while another one of this program "
                 f"has {_shape(next(iter(self._symbols)))}. All meshes of a topology must have the same axes."
@@ -60,9 +61,36 @@ class Meshes:
         symbol = self._symbols.setdefault(axes, f"{MESH_SYMBOL}{count or ''}")
         return f"@{symbol}, [{dimensions(sharding.spec, aval)}]", None
 
+    def unknown(self, shape: Mapping[Any, int]) -> str | None:
+        """What is wrong with a mesh of this shape, when none of the topology has it."""
+        axes = _listed(shape)
+        if not self._known or not axes or axes in self._known:
+            return None
+        return (
+            f"sharding over a mesh with axes {_shape(axes)}, which no mesh of the topology has "
+            f"({' or '.join(map(_shape, self._known))}). Use a mesh of the topology."
+        )
+
+
+def without_devices(eqn: tracing.Equation) -> dict[str, Any]:
+    """The parameters; a `shard_map` loses its devices, because the assignment says which ones it runs on."""
+    mesh = eqn.params.get("mesh") if eqn.primitive.name == "shard_map" else None
+    params: dict[str, Any] = eqn.params
+    return {**params, "mesh": mesh.abstract_mesh} if isinstance(mesh, Mesh) else params
+
+
+def no_named_sharding(sharding: object) -> str:
+    """What is wrong with something else than a `NamedSharding`."""
+    kind = type(sharding).__name__
+    return f"{kind} cannot be used here. Use a jax.sharding.NamedSharding over a mesh of the topology."
+
 
 def _axes(sharding: NamedSharding) -> Axes:
-    return tuple((str(n), int(s)) for n, s in sharding.mesh.shape.items())
+    return _listed(sharding.mesh.shape)
+
+
+def _listed(shape: Mapping[Any, int]) -> Axes:
+    return tuple((str(n), int(s)) for n, s in shape.items())
 
 
 def dimensions(spec: PartitionSpec, aval: tracing.Aval) -> str:

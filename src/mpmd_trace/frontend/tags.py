@@ -12,7 +12,7 @@ import functools
 import inspect
 import types
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ import jax
 import numpy as np
 
 from mpmd_trace.frontend import markers
-from mpmd_trace.frontend.errors import FrontendError
+from mpmd_trace.frontend.errors import mistake
 
 _PREFIX = "mpmd_trace."
 _COUNTER = "mpmd_trace.call_counter="
@@ -62,14 +62,25 @@ def counter_in(scopes: Sequence[str]) -> int | None:
 def check_name(name: object, what: str) -> str:
     """`name`, when it can name a computation or tensor; `what` says which in the error."""
     if not isinstance(name, str) or not name:
-        raise FrontendError(f"{what} needs a non-empty string as its name, got {name!r}.")
+        raise mistake(f"{what} needs a non-empty string as its name, got {name!r}.")
+    if name != name.strip():
+        raise mistake(f"{what} name {name!r} starts or ends with blanks. Choose a name without them.")
     bad = sorted(set(name) & set(',@"\\\n'))
     if bad:
-        raise FrontendError(
+        raise mistake(
             f"{what} name {name!r} contains {', '.join(map(repr, bad))}, which separate entries "
             "of a name assignment. Choose a name without them."
         )
     return name
+
+
+def static_names(names: object, what: str) -> tuple[str, ...]:
+    """`names`, one or several, as a tuple; `what` says whose they are in the error."""
+    several = [] if names is None else [names] if isinstance(names, str) or not isinstance(names, Iterable) else names
+    found = tuple(name for name in several if isinstance(name, str))
+    if len(found) != len(list(several)):
+        raise mistake(f"static_argnames of {what} are names of arguments, one or several, not {names!r}.")
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +184,9 @@ def _is_leaf_callable(function: Any) -> bool:
     return len(leaves) == 1 and leaves[0] is function
 
 
-def tagged(function: Callable[..., Any], tag: Tag, static_argnames: Sequence[str] = ()) -> Callable[..., Any]:
+def tagged(
+    function: Callable[..., Any], tag: Tag, static_argnames: str | Sequence[str] = ()
+) -> Callable[..., Any]:
     """`function` as a tagged jit.
 
     Arrays anywhere in the arguments, and in `function` itself when it is a pytree or a method of
@@ -185,8 +198,8 @@ def tagged(function: Callable[..., Any], tag: Tag, static_argnames: Sequence[str
             value cannot be hashed.
     """
     if not callable(function):
-        raise FrontendError(f"{tag.kind} needs a function, got {type(function).__name__}: {function!r}.")
-    names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
+        raise mistake(f"{tag.kind} needs a function, got {type(function).__name__}: {function!r}.")
+    names = static_names(static_argnames, f"{tag.kind} {tag.name!r}")
     signature = _signature(function, names, tag)
     owner: Any = None
     target: Callable[..., Any] | None = function
@@ -216,10 +229,14 @@ def tagged(function: Callable[..., Any], tag: Tag, static_argnames: Sequence[str
             hash(statics)
         except TypeError as error:
             culprit = next((x for x in rest if not _hashable(x)), treedef)
-            raise FrontendError(
+            raise mistake(
                 f"{tag.kind} {tag.name!r}: the argument leaf {culprit!r} of type "
-                f"{type(culprit).__name__} is neither an array nor hashable. Pass arrays, or make "
-                "it hashable."
+                f"{type(_unwrap(culprit)).__name__} "
+                + (
+                    "is static (static_argnames) and cannot be hashed. Make it hashable."
+                    if isinstance(culprit, _Whole)
+                    else "is neither an array nor hashable. Pass arrays, or make it hashable."
+                )
             ) from error
         return jitted(statics, *arrays)
 
@@ -241,7 +258,7 @@ def _signature(function: Callable[..., Any], names: tuple[str, ...], tag: Tag) -
     takes_any = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
     missing = [n for n in names if n not in signature.parameters and not takes_any]
     if missing:
-        raise FrontendError(
+        raise mistake(
             f"{tag.kind} {tag.name!r}: static_argnames {missing} are not arguments of the "
             f"function, which takes {list(signature.parameters)}."
         )
