@@ -66,10 +66,10 @@ class AutoSchedule:
 
     def __post_init__(self) -> None:
         limit = self.memory_limit
-        if limit is not None and (not isinstance(limit, int | float) or limit <= 0):
+        if limit is not None and not (isinstance(limit, int | float) and limit > 0):
             raise MpmdError(f"memory_limit is {limit!r}; it is a number of microbatches above 0")
         speed = self.flops_per_second
-        if speed is not None and (not isinstance(speed, int | float) or speed <= 0):
+        if speed is not None and not (isinstance(speed, int | float) and speed > 0):
             raise MpmdError(f"flops_per_second is {speed!r}; it is the speed of a device, above 0")
         if self.links is not None and not isinstance(self.links, Links):
             raise MpmdError(f"links is {self.links!r}; make it with mpmd_trace.Links")

@@ -213,8 +213,9 @@ def _chain(
                 chain.append(found)
     if waiting:
         (chunk, kind, microbatch), left = next(iter(waiting.items()))
+        count = "a fragment" if len(waiting) == 1 else f"{len(waiting)} fragments"
         raise ScheduleError(
-            f"schedule '{schedule.name}' has no action for {len(waiting)} fragments of mesh "
+            f"schedule '{schedule.name}' has no action for {count} of mesh "
             f"'{left[0].mesh}', for example {kind} of microbatch {microbatch}, chunk {chunk}"
         )
     return chain

@@ -146,8 +146,11 @@ def test_auto_runs_and_says_what_it_chose() -> None:
     check()
     limited, _ = compiled(AutoSchedule(memory_limit=2), names, 2)
     assert limited.schedule.name in known
-    with pytest.raises(MpmdError, match="comes closest with"):
+    with pytest.raises(MpmdError, match=r"\.py:\d+: error: no schedule .* comes closest with"):
         compiled(AutoSchedule(memory_limit=0.5), names, 2)
+    for wrong in ({"memory_limit": float("nan")}, {"flops_per_second": float("nan")}):
+        with pytest.raises(MpmdError, match=f"{next(iter(wrong))} is nan"):
+            AutoSchedule(**wrong)
 
 
 @pytest.mark.parametrize(("meshes", "kind"), [((0, 1, 1, 0), "in a V"), ((0, 1, 0, 1), "in a loop")])

@@ -152,3 +152,21 @@ def test_bad_input_gives_one_message(arguments: tuple[str, ...], message: str) -
     assert result.exit_code in (1, 2)
     assert message in result.stderr and "Traceback" not in result.stderr
     assert result.stdout == ""
+
+
+def test_actions_without_time_are_no_reason_to_stop() -> None:
+    free = ("--forward", "0", "--input-grad", "0", "--weight-grad", "0")
+    assert run("show", "1f1b", *SIZE, *free).stdout == "(no action takes any time)\n"
+    assert "1f1b" in run("compare", "1f1b", "gpipe", *SIZE, *free).stdout
+    assert [r["gain_over_1f1b"] for r in json.loads(run("compare", "1f1b", *SIZE, *free, "--json").stdout)] == [None]
+    assert "best: " in run("search", "--meshes", "2", "--microbatches", "2", *free).stdout
+
+
+def test_limits_and_sizes_that_make_no_sense() -> None:
+    for command in ("simulate", "check", "show"):
+        result = run(command, "v-half", *SIZE, "--memory-limit", "nan")
+        assert (result.exit_code, result.stdout) == (2, "") and "--memory-limit is nan" in result.stderr
+    result = run("compare")
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert "compare needs --meshes and --microbatches" in result.stderr
+    assert run("search", "--meshes", "2", "--microbatches", "2", "--top", "0").exit_code == 2

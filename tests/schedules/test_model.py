@@ -5,7 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,6 +33,7 @@ from mpmd_trace.schedules import (
     parse_action,
     save_csv,
     schedule_names,
+    search,
     simulate,
 )
 
@@ -75,8 +78,78 @@ def test_csv(tmp_path: Path) -> None:
         load_csv(tmp_path / "none.csv")
     with pytest.raises(ScheduleError, match="holds no actions"):
         load_csv("\n\n")
-    with pytest.raises(ScheduleError, match="stages 1 have no action"):
+    with pytest.raises(ScheduleError, match="stage 1 has no action, but stage 2 does"):
         load_csv("0F0\n2F0\n")
+    path = tmp_path / "spreadsheet.csv"
+    path.write_bytes(b"\xef\xbb\xbf0F0,0B0\r\n1F0,1B0\r\n")
+    assert load_csv(path).texts() == [["0F0", "0B0"], ["1F0", "1B0"]]
+
+
+def test_mistyped_numbers_are_one_short_message() -> None:
+    for text, what in (("0F0,0B0,99999999F0\n", "stage"), ("0F0,0B0,0F99999999,0B99999999\n", "microbatch")):
+        with pytest.raises(ScheduleError, match=rf"10, \.\.\. have no action, but {what} 99999999 does") as caught:
+            load_csv(text)
+        assert len(str(caught.value)) < 120
+    with pytest.raises(ScheduleError, match="cannot read action"):
+        load_csv("0F" + "9" * 5000 + ",0B0\n")
+
+
+@pytest.mark.parametrize(
+    ("costs", "message"),
+    [
+        ({"forward": None}, "cost 'forward' is None"),
+        ({"forward": "12"}, "cost 'forward' is '12'"),
+        ({"input_grad": [1.0, "x"]}, "cost 'input_grad' is 'x'"),
+        ({"latency": {(0, 1): float("nan")}}, r"cost 'latency' of \(0, 1\) is nan"),
+        ({"latency": {"a": 1.0}}, "cost 'latency' has the key 'a'; its keys are pairs of meshes"),
+        ({"bandwidth": {(0, 1): 0.0}}, "bandwidth is 0"),
+        ({"sends": [1.0]}, "cost 'sends' maps pairs of stages"),
+        ({"actions": {"0F0": 1.0}}, "cost 'actions' maps actions"),
+        ({"actions": {Action(0, "F", 0): -1.0}}, "cost 'actions' of 0F0 is -1.0"),
+        ({"actions": {Action(0, "F", 0): float("nan")}}, "cost 'actions' of 0F0 is nan"),
+    ],
+)
+def test_costs_that_are_none(costs: dict[str, Any], message: str) -> None:
+    with pytest.raises(ScheduleError, match=message):
+        Costs(**costs)
+
+
+def test_numbers_of_numpy() -> None:
+    schedule = get_schedule("1f1b", np.int64(2), np.int32(4))  # type: ignore[arg-type]
+    costs = Costs(forward=np.float32(1), input_grad=np.array([1.0, 2.0]), weight_grad=np.int64(1))  # type: ignore[arg-type]
+    plain = Costs(forward=1.0, input_grad=(1.0, 2.0), weight_grad=1)
+    assert costs == plain and schedule == get_schedule("1f1b", 2, 4)
+    assert simulate(schedule, costs).makespan == simulate(schedule, plain).makespan
+
+
+def test_what_is_no_schedule_or_number() -> None:
+    schedule = get_schedule("1f1b", 2, 4)
+    for call in (check, simulate):
+        with pytest.raises(ScheduleError, match=r"get_schedule\('1f1b', meshes, microbatches\) makes one"):
+            call("1f1b")
+    with pytest.raises(ScheduleError, match="the number of meshes is '4'; it must be a whole number, 1 or more"):
+        get_schedule("1f1b", "4", 4)  # type: ignore[arg-type]
+    with pytest.raises(ScheduleError, match="got 3"):
+        get_schedule(3, 4, 4)  # type: ignore[arg-type]
+    with pytest.raises(ScheduleError, match="row 0, column 1: 7 is no action"):
+        from_orders([["0F0", 7]])  # type: ignore[list-item]
+    with pytest.raises(ScheduleError, match="unknown measure 'steps'"):
+        search(meshes=2, microbatches=2, measure="steps")  # type: ignore[arg-type]
+    with pytest.raises(ScheduleError, match="the number of microbatches is 0"):
+        search(meshes=2, microbatches=0)
+    assert search(meshes=2, microbatches=2, chunks=2).best.schedule.stages == 4
+    for limit in (float("nan"), "a", (1.0, float("nan"))):
+        with pytest.raises(ScheduleError, match="it must be a number of microbatches"):
+            check(schedule, memory_limit=limit)  # type: ignore[arg-type]
+    with pytest.raises(ScheduleError, match="the weight fraction is nan"):
+        check(schedule, weight_fraction=float("nan"))
+    for what in ("activation", "static"):
+        with pytest.raises(ScheduleError, match=f"{what} is nan"):
+            simulate(schedule, **{what: float("nan")})
+    for limit in (float("nan"), "a", (2, 2, 2, 2)):
+        with pytest.raises(ScheduleError, match="the memory limit of v-half is"):
+            get_schedule("v-half", 4, 8, memory_limit=limit)  # type: ignore[arg-type]
+    assert check(get_schedule("v-half", 4, 8, memory_limit=float("inf"))) == []
 
 
 def test_placements() -> None:
@@ -188,7 +261,7 @@ def test_sends_of_single_stages() -> None:
     assert starts["1F0"] == 1 + 1, "two units on the wire"
     assert starts["2F0"] == 1 + 10, "the value that skips stage 1 arrives last"
     assert starts["1B0"] == 12 + 2 + 3 and starts["0B0"] == 17 + 2 + 4
-    with pytest.raises(ScheduleError, match="cost 'sends' is -1"):
+    with pytest.raises(ScheduleError, match=r"cost 'sends' of \(0, 1\) is -1"):
         Costs(sends={(0, 1): -1.0})
 
 

@@ -172,6 +172,12 @@ class MemoryOptions:
     ] = None
     memory_limit: MemoryLimit = None
 
+    def __post_init__(self) -> None:
+        from mpmd_trace.schedules import ScheduleError
+
+        if self.memory_limit is not None and math.isnan(self.memory_limit):
+            raise ScheduleError("--memory-limit is nan; it must be a number of microbatches")
+
     def fraction_for(self, name: str) -> float | None:
         """The weight fraction of zb-auto when none is given: that of real layers."""
         from mpmd_trace.schedules import AUTO_WEIGHT_FRACTION, find_entry
@@ -337,11 +343,12 @@ def table(
     results: list[tuple[str, Simulation]], base: float | None, memory_limit: float | None
 ) -> str:
     """Results as a table, one line each."""
-    width = max(8, *(len(name) for name, _ in results))
+    width = max([8, *(len(name) for name, _ in results)])
     head = f"{'schedule':<{width}} {'makespan':>10} {'span':>10} {'rate':>7} {'rate(span)':>10}"
     lines = [f"{head} {'peak':>6} {'vs 1f1b':>8}"]
     for name, r in results:
-        gain = "" if base is None else f"{100 * (base / r.makespan - 1):+.1f} %"
+        won = gain_over(base, r)
+        gain = "" if won is None else f"{100 * won:+.1f} %"
         peak = max(r.peak_activations)
         over = "  over the limit" if memory_limit is not None and peak > memory_limit + 1e-9 else ""
         lines.append(
@@ -350,6 +357,11 @@ def table(
             f"{_short(peak):>6} {gain:>8}{over}"
         )
     return "\n".join(lines) + "\n"
+
+
+def gain_over(base: float | None, result: Simulation) -> float | None:
+    """How much faster than a makespan; None without one, and where nothing takes any time."""
+    return None if base is None or not result.makespan else base / result.makespan - 1
 
 
 def _short(value: float) -> str:

@@ -274,6 +274,8 @@ def compare(
     costs = prices.costs()
     memory_limit = play.memory_limit
     asked = bool(names)
+    if not asked and None in (library.meshes, library.microbatches):
+        out.refuse("compare needs --meshes and --microbatches, or the names of CSV tables")
     wanted = names or [
         e.name for e in ENTRIES if e.name not in ("none", "parallel-pipelines-with-wrap-around")
     ]
@@ -299,7 +301,8 @@ def compare(
         rows = []
         for text, r in results:
             row = {"name": text, **r.summary()}
-            row["gain_over_1f1b"] = None if base is None else round(base / r.makespan - 1, 6)
+            gain = opt.gain_over(base, r)
+            row["gain_over_1f1b"] = None if gain is None else round(gain, 6)
             if memory_limit is not None:
                 row["within_memory_limit"] = max(r.peak_activations) <= memory_limit + 1e-9
             rows.append(row)
@@ -331,7 +334,7 @@ def search(
                                   "mixed-integer program; by default for small cases.")
     ] = None,
     time_limit: Annotated[float, typer.Option(help="Seconds for the exact solver.")] = 60.0,
-    top: Annotated[int, typer.Option(help="How many candidates to print.")] = 10,
+    top: Annotated[int, typer.Option(help="How many candidates to print.", min=1)] = 10,
     orders: opt.Orders = False,
     output: opt.Output = None,
     as_json: opt.Json = False,

@@ -91,7 +91,7 @@ class Fused:
 Step: TypeAlias = Action | Fused
 """An entry of a mesh's list."""
 
-_PLAIN = re.compile(r"(\d+)([A-Z_]+)(\d*)")
+_PLAIN = re.compile(r"(\d{1,9})([A-Z_]+)(\d{0,9})", re.ASCII)
 _FUSED = re.compile(r"\(([^()]*)\)OVERLAP_([A-Z_]+)")
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from mpmd_trace.schedules import _memory
 from mpmd_trace.schedules._actions import KIND_NAMES, Action, Kind, Step
-from mpmd_trace.schedules._costs import Costs, PerStage, per_stage
+from mpmd_trace.schedules._costs import Costs, PerStage, amounts, per_stage
 from mpmd_trace.schedules._engine import Blocking
 from mpmd_trace.schedules._errors import Problem, ScheduleError
 from mpmd_trace.schedules._program import Program, build, find_cycle, stuck_heads
@@ -27,6 +29,8 @@ def check(
     of `activation`), the peak of each mesh; with `blocking`, no deadlock when both ends of a
     transfer have to meet.
     """
+    must_be_schedule(schedule)
+    check_fraction(weight_fraction)
     problems = _ranges(schedule)
     if problems:
         # Positions mean nothing for actions that cannot exist, so stop here.
@@ -74,6 +78,21 @@ def validate(
         text = f"schedule '{schedule.name}' has {count}:\n{explain(schedule, problems)}"
         raise ScheduleError(text, problems)
     return schedule
+
+
+def must_be_schedule(schedule: object) -> None:
+    """Refuses the name of a schedule, and anything else that is none."""
+    if not isinstance(schedule, Schedule):
+        hint = f"get_schedule({schedule!r}, meshes, microbatches) makes one" if isinstance(schedule, str) else (
+            "get_schedule, from_orders and load_csv make them"
+        )
+        raise ScheduleError(f"{schedule!r} is not a Schedule; {hint}")
+
+
+def check_fraction(weight_fraction: object) -> None:
+    """Refuses a weight fraction that is none."""
+    if not isinstance(weight_fraction, (int, float)) or not 0.0 <= weight_fraction <= 1.0:
+        raise ScheduleError(f"the weight fraction is {weight_fraction}; it lies between 0 and 1")
 
 
 def explain(schedule: Schedule, problems: list[Problem], around: int = 3, limit: int = 20) -> str:
@@ -309,10 +328,15 @@ def _blocked(program: Program, run: Blocking) -> list[Problem]:
 def _memory_limit(
     schedule: Schedule, limit: PerStage, activation: PerStage, weight_fraction: float
 ) -> list[Problem]:
-    limits = limit if isinstance(limit, tuple) else (limit,) * schedule.meshes
+    limits = tuple(limit) if isinstance(limit, Sequence) and not isinstance(limit, str) else (
+        (limit,) * schedule.meshes
+    )
     if len(limits) != schedule.meshes:
         raise ScheduleError(f"{len(limits)} memory limits for {schedule.meshes} meshes")
-    share = per_stage(activation, schedule, "activation")
+    for one in limits:
+        if not isinstance(one, (int, float)) or one != one:
+            raise ScheduleError(f"the memory limit is {one!r}; it must be a number of microbatches")
+    share = per_stage(amounts("activation", activation), schedule, "activation")
     keep = not schedule.forward_only
     problems: list[Problem] = []
     for mesh, order in enumerate(schedule.orders):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from mpmd_trace.schedules._actions import Action, Step
 from mpmd_trace.schedules._errors import ScheduleError
@@ -53,18 +54,21 @@ class Costs:
         names = ("forward", "input_grad", "weight_grad", "backward", "fused", "optimizer", "size")
         for name in names:
             value = getattr(self, name)
-            if isinstance(value, Sequence):
-                object.__setattr__(self, name, tuple(map(float, value)))
-                value = getattr(self, name)
-            for number in value if isinstance(value, tuple) else (value,):
-                _positive(name, number)
+            if value is not None or name not in ("backward", "fused"):
+                object.__setattr__(self, name, amounts(f"cost '{name}'", value))
         for link in ("latency", "bandwidth"):
             value = getattr(self, link)
-            for number in value.values() if isinstance(value, Mapping) else (value,):
-                _positive(link, number)
-        for sent in self.sends.values():
-            _positive("sends", sent)
-        if isinstance(self.bandwidth, (int, float)) and self.bandwidth == 0:
+            if isinstance(value, Mapping):
+                object.__setattr__(self, link, _by_pair(link, value, "meshes"))
+            elif value is not None or link == "latency":
+                object.__setattr__(self, link, _amount(f"cost '{link}'", value))
+        object.__setattr__(self, "sends", _by_pair("sends", self.sends, "stages"))
+        if not isinstance(self.actions, Mapping) or not all(isinstance(a, Action) for a in self.actions):
+            raise ScheduleError("cost 'actions' maps actions, such as forward(0, 3), to times")
+        times = {a: _amount(f"cost 'actions' of {a}", value) for a, value in self.actions.items()}
+        object.__setattr__(self, "actions", times)
+        widths = self.bandwidth.values() if isinstance(self.bandwidth, Mapping) else (self.bandwidth,)
+        if 0 in widths:
             raise ScheduleError("bandwidth is 0, so no transfer would ever end")
 
     def delay(self, source: int, target: int) -> float:
@@ -85,11 +89,31 @@ class Costs:
         return 1.0 / self.bandwidth
 
 
-def _positive(name: str, number: object) -> None:
-    if number is None:
-        return
-    if not isinstance(number, (int, float)) or not 0 <= number < float("inf"):
-        raise ScheduleError(f"cost '{name}' is {number}; it must be a number, 0 or more")
+def amounts(what: str, value: Any) -> PerStage:
+    """A number, or a tuple of one for each stage; lists and arrays will do."""
+    value = value.tolist() if hasattr(value, "tolist") else value
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return tuple(float(_amount(what, number)) for number in value)
+    return _amount(what, value)
+
+
+def _amount(what: str, value: Any) -> float:
+    """A finite number, 0 or more, of Python or of numpy."""
+    number = value.tolist() if hasattr(value, "tolist") else value
+    if not isinstance(number, (int, float)) or not 0 <= number <= sys.float_info.max:
+        shown = value if isinstance(value, (int, float)) else repr(value)
+        raise ScheduleError(f"{what} is {shown}; it must be a number, 0 or more")
+    return number
+
+
+def _by_pair(name: str, table: Any, ends: str) -> dict[tuple[int, int], float]:
+    """A number for each pair; a key of another form would never be looked up."""
+    if not isinstance(table, Mapping):
+        raise ScheduleError(f"cost '{name}' maps pairs of {ends}, as (0, 1), to numbers; got {table!r}")
+    for pair in table:
+        if not (isinstance(pair, tuple) and len(pair) == 2 and all(isinstance(n, int) for n in pair)):
+            raise ScheduleError(f"cost '{name}' has the key {pair!r}; its keys are pairs of {ends}, as (0, 1)")
+    return {pair: _amount(f"cost '{name}' of {pair}", value) for pair, value in table.items()}
 
 
 def per_stage(value: PerStage, schedule: Schedule, what: str = "cost") -> list[float]:

@@ -89,6 +89,10 @@ def limits_of(
         limits = [default] * meshes
     elif isinstance(memory_limit, (int, float)):
         limits = [float(memory_limit)] * meshes
+    elif isinstance(memory_limit, str) or not all(isinstance(v, (int, float)) for v in memory_limit):
+        raise ScheduleError(
+            f"the memory limit is {memory_limit!r}; it must be a number of microbatches, or one for each mesh"
+        )
     else:
         limits = [float(v) for v in memory_limit]
     if len(limits) != meshes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import operator
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -122,6 +123,9 @@ _BY_NAME: Mapping[str, Entry] = {
 
 def find_entry(name: str) -> Entry:
     """The entry of a name, ours or the reference's, in any case; else the nearest names."""
+    if not isinstance(name, str):
+        message = f"a schedule of the library has a name, such as '1f1b'; got {name!r}"
+        raise ScheduleError(message, [Problem("name", message)])
     entry = _BY_NAME.get(canonical(name))
     if entry is None:
         near = difflib.get_close_matches(canonical(name), _BY_NAME, n=4, cutoff=0.5)
@@ -161,13 +165,9 @@ def get_schedule(
     that degenerates (too few microbatches) gives a `ScheduleWarning` with simulated times.
     """
     entry = find_entry(name)
-    for what, value in (("meshes", meshes), ("microbatches", microbatches), ("chunks", chunks),
-                        ("group size", group_size)):
-        if value is not None and (not isinstance(value, int) or value < 1):
-            message = f"the number of {what} is {value}; it must be 1 or more"
-            if what == "group size":
-                message = f"the group size is {value}; it must be 1 or more"
-            raise ScheduleError(message, [Problem("range", message)])
+    meshes, microbatches = whole("number of meshes", meshes), whole("number of microbatches", microbatches)
+    chunks = None if chunks is None else whole("number of chunks", chunks)
+    group_size = None if group_size is None else whole("group size", group_size)
     if meshes * microbatches * (chunks or 1) > MAX_PAIRS:
         message = (
             f"{meshes} meshes x {microbatches} microbatches x {chunks or 1} chunks is more than "
@@ -202,6 +202,20 @@ def get_schedule(
         for text in degenerate(entry, schedule, costs):
             warnings.warn(text, ScheduleWarning, stacklevel=2)
     return schedule
+
+
+def whole(what: str, value: Any) -> int:
+    """A whole number from 1 on, of Python or of numpy."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = 0
+    if number < 1:
+        shown = value if isinstance(value, (int, float)) else repr(value)
+        whole = "" if isinstance(value, int) else " whole number,"
+        message = f"the {what} is {shown}; it must be{' a' + whole if whole else ''} 1 or more"
+        raise ScheduleError(message, [Problem("range", message)])
+    return number
 
 
 def orders(

@@ -5,13 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from mpmd_trace.schedules._actions import Action, Kind, Step, parse_action
+from mpmd_trace.schedules._actions import Action, Fused, Kind, Step, parse_action
 from mpmd_trace.schedules._errors import Problem, ScheduleError
 from mpmd_trace.schedules._graph import StageGraph
 
@@ -243,6 +244,9 @@ def from_orders(
                     old = error.problems[0]
                     new = Problem("text", old.message, r, c, "", old.hint)
                     raise ScheduleError(str(new), [new]) from None
+            elif not isinstance(step, (Action, Fused)):
+                new = Problem("text", f"{step!r} is no action; write forward(2, 0) or '2F0'", r, c)
+                raise ScheduleError(str(new), [new])
             row.append(step)
         rows.append(tuple(row))
     plain = [(r, a) for r, row_ in enumerate(rows) for step in row_ for a in step.parts]
@@ -252,14 +256,12 @@ def from_orders(
         home: dict[int, int] = {}
         for r, action in plain:
             home.setdefault(action.stage, r)
-        absent = [s for s in range(max(home)) if s not in home]
-        if absent:
-            message = (f"stages {', '.join(map(str, absent))} have no action, "
-                       f"but stage {max(home)} does")
-            raise ScheduleError(message, [Problem("missing", message)])
+        _without_gaps("stage", home)
         placement = Placement.of((home[s] for s in range(len(home))), len(rows))
     if microbatches is None:
         microbatches = max(a.microbatch for _, a in plain) + 1
+        if microbatches > len(plain):  # some have no action at all; `check` reports what others lack
+            _without_gaps("microbatch", {a.microbatch for _, a in plain})
     if forward_only is None:
         forward_only = all(a.kind == "F" for _, a in plain)
     return Schedule(
@@ -270,6 +272,20 @@ def from_orders(
         graph=StageGraph.chain(len(placement.mesh_of)) if graph is None else graph,
         forward_only=forward_only,
     )
+
+
+def _without_gaps(what: str, used: Collection[int]) -> None:
+    """Refuses numbers that leave out others; a mistyped number would leave out millions."""
+    last = max(used)
+    absent = list(islice((n for n in range(last) if n not in used), 11))
+    if absent:
+        more = ", ..." if len(absent) > 10 else ""
+        plural = f"{what}{'es' if what.endswith('h') else 's'}" if len(absent) > 1 else what
+        message = (
+            f"{plural} {', '.join(map(str, absent[:10]))}{more} {'have' if len(absent) > 1 else 'has'} "
+            f"no action, but {what} {last} does"
+        )
+        raise ScheduleError(message, [Problem("missing", message)])
 
 
 def load_csv(
@@ -288,7 +304,7 @@ def load_csv(
     if isinstance(source, Path) or "\n" not in source:
         path = Path(source)
         try:
-            text = path.read_text(encoding="utf-8")
+            text = path.read_text(encoding="utf-8-sig")  # spreadsheets write a mark in front
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "not a text file"
             raise ScheduleError(f"cannot read schedule table {path}: {reason}") from None

@@ -11,7 +11,7 @@ from mpmd_trace.schedules._errors import Problem, ScheduleError, ScheduleWarning
 from mpmd_trace.schedules._exact import Exact, Measure, binaries, solve_exact
 from mpmd_trace.schedules._greedy import greedy_family, limits_of
 from mpmd_trace.schedules._order_problem import Flow
-from mpmd_trace.schedules._registry import ENTRIES, find_entry, get_schedule
+from mpmd_trace.schedules._registry import ENTRIES, find_entry, get_schedule, whole
 from mpmd_trace.schedules._result import Simulation
 from mpmd_trace.schedules._schedule import Placement, Schedule
 from mpmd_trace.schedules._simulate import simulate
@@ -71,7 +71,7 @@ def search(
     *,
     meshes: int,
     microbatches: int,
-    chunks: Sequence[int] = (1,),
+    chunks: int | Sequence[int] = (1,),
     measure: Measure = "makespan",
     weight_fraction: float = 1.0,
     exact: bool | None = None,
@@ -87,6 +87,10 @@ def search(
     `EXACT_UP_TO` binary variables and covers one chunk per mesh.
     """
     costs = Costs() if costs is None else costs
+    meshes, microbatches = whole("number of meshes", meshes), whole("number of microbatches", microbatches)
+    chunks = tuple(whole("number of chunks", v) for v in ((chunks,) if isinstance(chunks, int) else chunks))
+    if measure not in ("makespan", "span"):
+        raise ScheduleError(f"unknown measure {measure!r}; use makespan or span")
     limits = None if memory_limit is None else limits_of(meshes, memory_limit, 0.0)
     candidates: list[Candidate] = []
 

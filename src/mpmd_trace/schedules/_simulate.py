@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-from mpmd_trace.schedules._check import check
-from mpmd_trace.schedules._costs import Costs, PerStage, Timer, per_stage
+from mpmd_trace.schedules._check import check, check_fraction, must_be_schedule
+from mpmd_trace.schedules._costs import Costs, PerStage, Timer, amounts, per_stage
 from mpmd_trace.schedules._engine import Background, Blocking, Run
 from mpmd_trace.schedules._errors import ScheduleError
 from mpmd_trace.schedules._program import Program, build, stuck_heads
@@ -47,9 +47,9 @@ def simulate(
     A schedule that cannot run to its end is a `ScheduleError` with every problem in it. Mistakes
     that do not stop it, such as an action that runs twice, are for `check` to find.
     """
+    must_be_schedule(schedule)
     costs = Costs() if costs is None else costs
-    if not 0.0 <= weight_fraction <= 1.0:
-        raise ScheduleError(f"the weight fraction is {weight_fraction}; it lies between 0 and 1")
+    check_fraction(weight_fraction)
     if transfers not in TRANSFERS:
         raise ScheduleError(f"unknown transfers '{transfers}'; use {', '.join(TRANSFERS)}")
     if fused not in FUSED_MODES:
@@ -82,7 +82,7 @@ def simulate(
         ends=run.ends,
         arrival=run.arrival,
         work=_work(program, timer),
-        share=per_stage(activation, schedule, "activation"),
+        share=per_stage(amounts("activation", activation), schedule, "activation"),
         static=_static(schedule, static),
         weight_fraction=weight_fraction,
         transfers=transfers,
@@ -104,6 +104,7 @@ def _work(program: Program, timer: Timer) -> list[float]:
 
 
 def _static(schedule: Schedule, static: PerStage) -> list[float]:
+    static = amounts("static", static)
     if not isinstance(static, tuple):
         return [float(static)] * schedule.meshes
     by_stage = per_stage(static, schedule, "static")

@@ -18,6 +18,8 @@ def grid(source: Simulation | Timeline, width: int | None = None) -> str:
     events = [e for row in timeline.rows for e in row]
     if not events:
         return "(empty)\n"
+    if not timeline.end:
+        return "(no action takes any time)\n"
     several = any(len({p.stage for e in row for p in e.step.parts}) > 1 for row in timeline.rows)
     labels = {id(e): _label(e.step, several) for e in events}
     longest = max(len(text) for text in labels.values() if "&" not in text) if any(

@@ -39,7 +39,14 @@ def v_half(meshes: int, microbatches: int, memory_limit: float | None = None) ->
     `memory_limit` is in microbatches (two chunks). Less than V-Min needs is an error.
     """
     least = _least(meshes)
-    limit = max(meshes, least) if memory_limit is None else int(2 * memory_limit + 1e-9)
+    limit = max(meshes, least)
+    if memory_limit is not None:
+        if not isinstance(memory_limit, (int, float)) or memory_limit != memory_limit:
+            raise ScheduleError(
+                f"the memory limit of v-half is {memory_limit!r}; it must be one number of microbatches, "
+                "the same for all meshes"
+            )
+        limit = int(2 * min(memory_limit, microbatches) + 1e-9)
     if limit < min(least, 2 * microbatches):
         message = (
             f"no building block for {meshes} meshes keeps to {memory_limit:g} microbatches; "

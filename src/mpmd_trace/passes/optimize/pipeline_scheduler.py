@@ -135,7 +135,7 @@ class PipelineScheduler(FunctionPass):
             self._add_pair_by_pair(units, predicate)
         except ScheduleError as error:
             remove_control_dependencies(function)
-            raise diagnostics.fatal(function, str(error)) from None
+            raise diagnostics.fatal(function.loc, str(error)) from None
         before = function.body.ops
         sort_block(function.body)
         if self.remove_control_dependencies:
@@ -146,9 +146,9 @@ class PipelineScheduler(FunctionPass):
         for op, unit in units.items():
             if unit.stage is None:
                 log.warning(
-                    "%s: the %s schedule orders by stage, but a fragment of mesh '%s' (%s) has none; it "
+                    "%sthe %s schedule orders by stage, but a fragment of mesh '%s' (%s) has none; it "
                     "stays where its operands allow. Assign a stage to its name.",
-                    op.loc,
+                    op.loc.prefix,
                     name,
                     unit.mesh,
                     ", ".join(o.short for o in op.origin),
@@ -180,13 +180,13 @@ class PipelineScheduler(FunctionPass):
         try:
             order = self._sparse_order(ops, units, constraints)
         except ScheduleError as error:
-            raise diagnostics.fatal(function, str(error)) from None
+            raise diagnostics.fatal(function.loc, str(error)) from None
         if order is None:
             log.warning(
-                "%s: the schedule cannot be followed exactly: the program's data flow orders some fragments "
+                "%sthe schedule cannot be followed exactly: the program's data flow orders some fragments "
                 "the other way round (gradients that are added up from the first microbatch to the last one, "
                 "for example, against backwards from the last to the first); those keep the program's order.",
-                function.loc,
+                function.loc.prefix,
             )
             order = self._nearest_order(ops, units, constraints)
         return apply_order(function.body, order)

@@ -70,7 +70,7 @@ class RuleBasedSchedule(FunctionPass):
             self._apply(parse_schedule_rule(text), fragments)
         before = function.body.ops
         if not sort_block(function.body):
-            log.warning("%s: the schedule rules contradict each other or the data flow", function.loc)
+            log.warning("%sthe schedule rules contradict each other or the data flow", function.loc.prefix)
         if self.remove_control_dependencies:
             remove_control_dependencies(function)
         return function.body.ops != before
