@@ -14,7 +14,7 @@ import resource
 import statistics
 
 from mpmd_trace.cpp_engine import available, partition_with_cpp
-from mpmd_trace.partition import partition
+from mpmd_trace.partitioning import partition
 from programs import arguments, training_step
 
 

@@ -14,7 +14,7 @@ import mpmd_trace as mt
 from mpmd_trace.cpp_engine import CppPartitioner, available, partition_with_cpp
 from mpmd_trace.frontend.trace import trace
 from mpmd_trace.ir.diagnostics import MpmdError
-from mpmd_trace.partition import Phases, partition
+from mpmd_trace.partitioning import Phases, partition
 
 needs_cpp = pytest.mark.skipif(not available(), reason="this jaxlib has no C++ partitioner")
 

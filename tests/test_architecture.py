@@ -21,7 +21,7 @@ LAYERS = [
     {"frontend", "config"},
     {"passes"},
     {"schedules"},
-    {"costs", "partition", "transfers"},
+    {"costs", "partitioning", "transfers"},
     {"auto_schedule", "cpp_engine", "schedule_bridge"},
     {"backend"},
     {"api", "api_ops", "program", "stages", "equinox"},
@@ -117,3 +117,10 @@ def test_only_jax_compat_touches_internals(internal: str) -> None:
         if f"{imported}.".startswith(f"{internal}.")
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def test_no_public_name_is_that_of_a_submodule() -> None:
+    # Importing a submodule sets the package's attribute of its name, and would hide the function.
+    submodules = {path.stem for path in ROOT.iterdir()}
+    public = set(mpmd_trace.__all__) - {"equinox", "schedules"}
+    assert not public & submodules

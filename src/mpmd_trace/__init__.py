@@ -26,12 +26,13 @@ if TYPE_CHECKING:
     from .auto_schedule import AutoSchedule as AutoSchedule
     from .backend.load import run_module as run_module
     from .config import Config as Config
+    from .config import MeshOfInput as MeshOfInput
     from .config import make_config as make_config
     from .frontend.trace import trace as trace
     from .ir.diagnostics import Diagnostic as Diagnostic
     from .ir.diagnostics import MpmdError as MpmdError
     from .ir.ops import Module as Module
-    from .partition import partition as partition
+    from .partitioning import partition as partition
     from .passes.manager import run_passes as run_passes
     from .program import Program as Program
     from .text import parse as parse
@@ -49,6 +50,7 @@ _WHERE = {
     "Link": "transfers",
     "Links": "transfers",
     "Lowered": "api",
+    "MeshOfInput": "config",
     "Module": "ir.ops",
     "MpmdError": "ir.diagnostics",
     "Program": "program",
@@ -61,7 +63,7 @@ _WHERE = {
     "named_computation": "api_ops",
     "named_tensor": "api_ops",
     "parse": "text",
-    "partition": "partition",
+    "partition": "partitioning",
     "reduce": "api_ops",
     "run_module": "backend.load",
     "run_passes": "passes.manager",

@@ -14,7 +14,7 @@ import numpy as np
 from .backend.arguments import TracedArgument, WrongSharding
 from .config import Config
 from .frontend.arguments import listed_positions
-from .frontend.errors import mistake
+from .frontend.errors import at_users_place, mistake
 from .frontend.tags import static_names
 from .frontend.trace import Traced, check_names, trace
 from .ir.diagnostics import MpmdError
@@ -132,7 +132,11 @@ class Jitted:
         lowered = Lowered(self._trace(args, kwargs), self.config, schedule, hooks, self.engine, self.adapter)
         if schedule.auto is None:
             return lowered
-        return dataclasses.replace(lowered, schedule=settle(schedule, lowered.imported()))
+        imported = lowered.imported()
+        try:
+            return dataclasses.replace(lowered, schedule=settle(schedule, imported))
+        except MpmdError as error:
+            raise at_users_place(error, self.config.where) from None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.adapter is not None:

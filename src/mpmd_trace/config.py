@@ -5,15 +5,18 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 from jax.sharding import AbstractMesh, Mesh
 
-from mpmd_trace.frontend.arguments import one_line
+from mpmd_trace.frontend.arguments import Leaf, one_line
 from mpmd_trace.frontend.errors import FrontendError, callers_place, problem, raise_problems
 from mpmd_trace.frontend.names import nearest
 from mpmd_trace.ir.diagnostics import Diagnostic
+
+if TYPE_CHECKING:
+    from mpmd_trace.frontend.trace import Traced
 
 MEMORY_KINDS = ("device", "pinned_host")
 
@@ -32,6 +35,21 @@ class Assignment:
         return f"{self.mesh}{kind}{stage}"
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class MeshOfInput:
+    """In `output_mesh_assignment`: these results are where the arrays of an argument are, one by one.
+
+    For a state that is passed back with the next step, so that no part of it has to move.  Which mesh that is
+    remains for mesh inference to find, unless the argument has an assignment.
+    """
+
+    #: The position among the dynamic arguments, or the name of a keyword argument.
+    argument: int | str
+
+    def __str__(self) -> str:
+        return f"{type(self).__name__}({self.argument!r})"
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Config:
     """A checked configuration; made by `make_config`."""
@@ -40,7 +58,7 @@ class Config:
     topology: Mapping[str, Mesh | AbstractMesh]
     #: The assignment of each name.
     assignments: Mapping[str, Assignment]
-    #: Pytree prefixes of the dynamic arguments and of the result, of `Assignment` or None.
+    #: Pytree prefixes of the dynamic arguments and of the result, of `Assignment` (or `MeshOfInput`) or None.
     input_mesh_assignment: Any
     output_mesh_assignment: Any
     partitioning_options: Mapping[str, Any]
@@ -83,6 +101,36 @@ class Config:
 
     def output_meshes(self, out_tree: Any) -> dict[int, Assignment]:
         """The assigned outputs, by position among the leaves of `out_tree`."""
+        found = self._per_output(out_tree)
+        return {i: a for i, a in found.items() if isinstance(a, Assignment)}
+
+    def same_mesh(self, traced: Traced) -> list[tuple[int, int]]:
+        """The inputs and outputs that share a mesh, by position.  Raises `FrontendError` where they do not fit."""
+        pairs: list[tuple[int, int]] = []
+        problems: list[Diagnostic] = []
+        wanted: dict[MeshOfInput, list[int]] = {}
+        for output, found in self._per_output(traced.out_tree).items():
+            if isinstance(found, MeshOfInput):
+                wanted.setdefault(found, []).append(output)
+        args, kwargs = jax.tree.unflatten(traced.in_tree, range(traced.in_tree.num_leaves))
+        arguments = {**dict(enumerate(args)), **kwargs}
+        for one, outputs in wanted.items():
+            if one.argument not in arguments:
+                known = ", ".join(map(repr, arguments)) or "none"
+                text = f"output_mesh_assignment has {one}, but there is no such dynamic argument; there are: {known}."
+                problems.append(problem(text))
+                continue
+            inputs = jax.tree.leaves(arguments[one.argument])
+            given = [traced.inputs[i] for i in inputs]
+            made = [traced.outputs[o] for o in outputs]
+            if [leaf.physical for leaf in given] == [leaf.physical for leaf in made]:
+                pairs += zip(inputs, outputs, strict=True)
+            else:
+                problems.append(problem(_unlike(one, given, made)))
+        raise_problems(problems, self.where)
+        return pairs
+
+    def _per_output(self, out_tree: Any) -> dict[int, Any]:
         leaves = jax.tree.unflatten(out_tree, range(out_tree.num_leaves))
         return _per_leaf(self.output_mesh_assignment, leaves, "output_mesh_assignment")
 
@@ -108,7 +156,8 @@ def make_config(
         name_to_stage_assignment: stages of names, besides those given with the meshes.
         input_mesh_assignment: a pytree prefix of the dynamic arguments, of mesh names (with memory
             kind) or None; `()` assigns nothing.
-        output_mesh_assignment: a pytree prefix of the result, likewise.
+        output_mesh_assignment: a pytree prefix of the result, likewise; or `MeshOfInput(argument)`, for results
+            that are to be where an argument is.
         partitioning_options: options of the compiler, by name.
         pipeline_schedule: a schedule, or the name of one.
         fragment_merge_rules: which fragments become one.
@@ -380,10 +429,18 @@ def _check_stages(assignments: Mapping[str, Assignment], problems: list[Diagnost
 def _prefix(prefix: Any, what: str, meshes: Mapping[str, Any], problems: list[Diagnostic]) -> Any:
     """`prefix` with each mesh name parsed."""
 
-    def one(path: Any, value: Any) -> Assignment | None:
+    def one(path: Any, value: Any) -> Assignment | MeshOfInput | None:
         if value is None:
             return None
         where = f"{what}{jax.tree_util.keystr(path)}"
+        if isinstance(value, MeshOfInput):
+            if what != "output_mesh_assignment":
+                problems.append(problem(f"{where} is {value}, which is for output_mesh_assignment only."))
+            elif isinstance(value.argument, bool) or not isinstance(value.argument, int | str):
+                problems.append(
+                    problem(f"{where} is {value}; it takes the position of an argument, or the name of a keyword.")
+                )
+            return value
         found = _assignment(value, where, meshes, problems)
         if found is not None and found.stage is not None:
             problems.append(problem(f"{where} has a stage; only computations have stages."))
@@ -392,13 +449,24 @@ def _prefix(prefix: Any, what: str, meshes: Mapping[str, Any], problems: list[Di
     return jax.tree_util.tree_map_with_path(one, prefix, is_leaf=lambda x: x is None)
 
 
-def _per_leaf(prefix: Any, full: Any, what: str) -> dict[int, Assignment]:
+def _unlike(wanted: MeshOfInput, given: Sequence[Leaf], made: Sequence[Leaf]) -> str:
+    """Why the results cannot be where the argument is."""
+    text = f"output_mesh_assignment has {wanted} for {len(made)} results, but that argument has {len(given)} arrays"
+    for a, b in zip(given, made, strict=False):
+        if a.physical != b.physical:
+            types = [f"{x.name} ({x.struct.dtype.name}{list(x.struct.shape)})" for x in (b, a)]
+            text = f"output_mesh_assignment has {wanted}, but {types[0]} is not of the type of {types[1]}"
+            break
+    return text + ". Give it to the results that replace the argument, in the same order and of the same types."
+
+
+def _per_leaf(prefix: Any, full: Any, what: str) -> dict[int, Any]:
     """The assignment of each leaf (a position) of `full` that has one."""
     if prefix is None or (isinstance(prefix, tuple) and not prefix):
         return {}
-    found: dict[int, Assignment] = {}
+    found: dict[int, Any] = {}
 
-    def spread(assigned: Assignment | None, below: Any) -> None:
+    def spread(assigned: Any, below: Any) -> None:
         if assigned is not None:
             found.update(dict.fromkeys(jax.tree.leaves(below), assigned))
 

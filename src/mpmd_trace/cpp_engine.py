@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from .ir.diagnostics import MpmdError
-from .partition import OUR_OPTIONS, Assignment, IoSpec, NamedMeshes, Partitioned, Phases
+from .partitioning import OUR_OPTIONS, Assignment, IoSpec, NamedMeshes, Partitioned, Phases
 from .passes.fragment_rules import parse_merge_rule, parse_schedule_rule
 from .passes.manager import PassRun
 from .text import parse
@@ -170,13 +170,19 @@ def partition_with_cpp(
     fragment_merge_rules: Sequence[Any] = (),
     fragment_schedule_rules: Sequence[Any] = (),
     phases: Phases = "all",
+    same_mesh: Sequence[tuple[int, int]] = (),
     timeout: float = 900.0,
 ) -> Partitioned:
     """What the reference makes of the module; arguments as for `mpmd_trace.partition`.
 
     Raises `MpmdError` with the reference's message, also when it aborts or takes longer than `timeout` seconds,
-    and for options that only `mpmd_trace.partition` has.
+    and for what only `mpmd_trace.partition` takes: some options, and `same_mesh`.
     """
+    if same_mesh:
+        raise MpmdError(
+            "the C++ partitioner cannot be told that results are where arguments are (MeshOfInput); use "
+            "engine='python', or give the results meshes"
+        )
     ours = [name for name in OUR_OPTIONS if (partitioning_options or {}).get(name)]
     if ours:
         raise MpmdError(f"the C++ partitioner has no option {', '.join(ours)}; use engine='python', or leave it out")

@@ -18,7 +18,7 @@ from .frontend.errors import callers_place, is_users, place_of, problem, raise_p
 from .ir.diagnostics import Diagnostic, MpmdError
 from .ir.location import UNKNOWN, Location
 
-__all__ = ["Program", "check_arguments", "failed_while_running", "load_program", "user_error"]
+__all__ = ["Program", "check_arguments", "failed_while_running", "import_code", "load_program", "user_error"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -88,7 +88,7 @@ def load_program(where: str, settings: Sequence[str] = ()) -> Program:
     """
     named = ":" in where and not os.path.exists(where)
     path, _, attribute = where.rpartition(":") if named else (where, "", "")
-    module = _import(path)
+    module = import_code(path)
     if attribute:
         if not hasattr(module, attribute):
             raise MpmdError(f"{path} defines no '{attribute}'")
@@ -189,7 +189,8 @@ def _with_settings(program: Program, settings: Sequence[str]) -> Program:
     return changed
 
 
-def _import(path: str) -> Any:
+def import_code(path: str) -> Any:
+    """The module in `FILE.py` or `package.module`.  Raises `MpmdError` with the place in the user's file."""
     if path.endswith(".py") or os.path.sep in path:
         if os.path.isdir(path):
             raise MpmdError(f"{path} is a folder; name a Python file in it")

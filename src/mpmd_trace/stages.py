@@ -18,7 +18,7 @@ from .ir.diagnostics import MpmdError
 from .ir.ops import FuncOp, Module, make_transfer
 from .ir.types import MeshTensorType, mesh_tensor
 from .jax_compat.runtime import with_weak_type
-from .partition import IoSpec, Partitioned, partition
+from .partitioning import IoSpec, Partitioned, partition
 from .passes.manager import Hook
 from .passes.optimize.predicates import SCHEDULES
 from .schedule_bridge import ScheduleChoice
@@ -95,6 +95,7 @@ class Lowered:
         constants = len(traced.constants)
         options = {**config.partitioning_options, **self.schedule.options}
         options.pop("enable_heterogeneous_meshes", None)  # for the frontend
+        same_mesh = [(constants + i, o) for i, o in config.same_mesh(traced)]
         return {
             "func_name": traced.name,
             "named_meshes": named_meshes(config),
@@ -110,6 +111,7 @@ class Lowered:
             "partitioning_options": options,
             "fragment_merge_rules": config.fragment_merge_rules,
             "fragment_schedule_rules": config.fragment_schedule_rules,
+            **({"same_mesh": same_mesh} if same_mesh else {}),  # unknown to the C++ partitioner
         }
 
     @functools.cached_property

@@ -57,6 +57,12 @@ def test_the_steady_state_runs_a_backward_and_the_next_forward_as_one() -> None:
         assert [str(e.step) for e in timeline.rows[0]] == rows["m0"]
 
 
+def test_a_block_has_the_half_of_a_backward_that_was_split() -> None:
+    _, actions, _ = compiled(FORWARD_FIRST, schedule="zb-h1")
+    row = [str(step) for step in actions.of_mesh["m1"]]
+    assert "(1F0;1I0)OVERLAP_F_I" in row and "1W0" in row and not any("B" in step for step in row)
+
+
 def test_programs_do_not_multiply_with_microbatches() -> None:
     """The first block begins the sums of gradients; the others are one program."""
 

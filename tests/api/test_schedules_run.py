@@ -243,8 +243,9 @@ def test_stages_on_other_meshes_than_the_schedule_wants() -> None:
     with pytest.raises(MpmdError, match=r"'zb-v' has the stages 0, 3 on mesh 'm0', but the program has 0, 2"):
         lowered("zb-v", loop, 4).partitioned  # noqa: B018
     one = {f"blocks_{s}": (f"m{s}", s) for s in range(2)}
-    with pytest.raises(MpmdError, match="puts 2 stages on mesh 'm0', but the program has 1 there"):
+    with pytest.raises(MpmdError, match="puts 2 stages on mesh 'm0', but the program has 1 there") as caught:
         lowered("zb-v", one, 2).partitioned  # noqa: B018
+    assert "func.func" not in str(caught.value), "the program's type says nothing about it"
 
 
 def test_the_other_engine_refuses_what_it_does_not_know() -> None:

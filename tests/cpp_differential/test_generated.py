@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from mpmd_trace.cpp_engine import CppPartitioner, available
 from mpmd_trace.ir.ops import FragmentOp
-from mpmd_trace.partition import OPTIONS, partition
+from mpmd_trace.partitioning import OPTIONS, partition
 from mpmd_trace.passes.fragment_rules import FragmentInfo, MergeRule, ScheduleRule
 from mpmd_trace.text import parse
 from oracle import assert_same_meaning

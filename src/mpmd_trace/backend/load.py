@@ -229,7 +229,7 @@ def run_module(
         MpmdError: as `load`, and for a topology or arguments that do not fit.
         TypeError: for a `module` that is none.
     """
-    from ..partition import read_module
+    from ..partitioning import read_module
 
     if not isinstance(module, Module):
         module = read_module(module)

@@ -6,7 +6,7 @@ A plan is pure data, derived from the module alone; `backend/runtime.py` binds i
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from ..ir.types import MeshTensorType
 
@@ -124,8 +124,12 @@ class Plan:
     @property
     def transferred_bytes(self) -> int:
         """Bytes that arrive on all devices of the target meshes."""
+        return self.bytes_of(s for t in self.transfers for s in t.outputs)
+
+    def bytes_of(self, slots: Iterable[int]) -> int:
+        """The bytes of values, on all devices of their meshes."""
         counts = {name: _devices(body) for name, body in self.meshes.items()}
-        return sum(self.slots[s].bytes * counts[t.target] for t in self.transfers for s in t.outputs)
+        return sum(self.slots[s].bytes * counts[self.slots[s].mesh] for s in slots)
 
     def on_mesh(self, mesh: str) -> list[Instruction]:
         """The instructions that touch `mesh`, in order; a `Free` keeps the values of that mesh only."""

@@ -14,7 +14,7 @@ import contextlib
 import dataclasses
 import difflib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from ..frontend.errors import users_place
 from ..ir.attributes import quote
@@ -32,6 +32,9 @@ from ..ir.ops import (
     UnassignOp,
 )
 from ..ir.types import MeshTensorType
+from ..passes.import_.infer_mesh_assign_using_input_output_constraints import (
+    InferMeshAssignUsingInputOutputConstraints,
+)
 from ..passes.import_.mesh_flow import (
     Flow,
     because,
@@ -102,7 +105,12 @@ class Explanation:
 
 
 def explain(
-    module: Module, question: str, *, infer_transfers: bool = True, most: int = 10
+    module: Module,
+    question: str,
+    *,
+    infer_transfers: bool = True,
+    same_mesh: Sequence[tuple[int, int]] = (),
+    most: int = 10,
 ) -> Explanation:
     """Tell why values are on their meshes; `module` is not changed.
 
@@ -112,6 +120,7 @@ def explain(
             numbers of the MLIR text as `-:12`), or a name that occurs in the location of an op or input
             (`params['w']`, `jit(f)/add`, `add`).
         infer_transfers: as the option of mesh inference of that name.
+        same_mesh: inputs and outputs of the main function that are to share a mesh.
         most: explain at most that many of the values that fit.
 
     Raises:
@@ -129,7 +138,7 @@ def explain(
     targets = _find(copy, question)
     if not targets:
         raise MpmdError(f"nothing in the module is called or located at '{question}'{_near(copy, question)}")
-    return Explanation(question, _Explainer(copy, infer_transfers).placements(targets[:most]))
+    return Explanation(question, _Explainer(copy, infer_transfers, same_mesh).placements(targets[:most]))
 
 
 # Finding what is asked for.
@@ -227,9 +236,10 @@ def _near(module: Module, question: str) -> str:
 class _Explainer:
     """Runs the analysis on a module of its own and reads it."""
 
-    def __init__(self, module: Module, infer_transfers: bool) -> None:
+    def __init__(self, module: Module, infer_transfers: bool, same_mesh: Sequence[tuple[int, int]]) -> None:
         self.module = module
         self.infer_transfers = infer_transfers
+        self.constraints = tuple(f"{i}:{o}" for i, o in same_mesh)
 
     def placements(self, targets: list[_Target]) -> tuple[Placement, ...]:
         PassManager(_ANALYSIS, error_is_failure=False).run(self.module)
@@ -241,7 +251,8 @@ class _Explainer:
             f"{{infer-transfers={'true' if self.infer_transfers else 'false'} error-limit=-1}}"
         )
         with contextlib.suppress(MpmdError):  # what could not be placed says so below
-            PassManager([leaves, _ANALYSIS[0]], error_is_failure=False).run(self.module)
+            together = InferMeshAssignUsingInputOutputConstraints(self.constraints)
+            PassManager([together, leaves, _ANALYSIS[0]], error_is_failure=False).run(self.module)
         flow = Flow(MeshSets(self.module))
         return tuple(
             self._placement(thing, home, flow, wanted[id(thing)], possible[id(thing)])
@@ -279,6 +290,8 @@ class _Explainer:
         typed = [v.type.mesh for v in values if isinstance(v.type, MeshTensorType)]
         if typed:
             rule = "an assignment, or a transfer, puts it there"
+            if isinstance(thing, BlockArg) and any(_is_shared(use.owner) for use in thing.uses):
+                rule = "it shares a mesh with a result (MeshOfInput)"
             if isinstance(thing, BlockArg) and not thing.has_uses:
                 rule = "nothing uses it, so it takes the mesh with the smallest name"
             return Placement(what, location, tuple(dict.fromkeys(typed)), rule)
@@ -290,11 +303,14 @@ class _Explainer:
             found = (min(found, key=str.encode),)
         if isinstance(thing, Op) and thing.block is None:  # it had no result and is in fragments by now
             found = possible or ()
+        rule = _rule(found, tuple(meshes), wanted, possible)
+        if isinstance(thing, BlockArg) and found and possible is None and not wanted:
+            rule = "nothing with a mesh uses it, so it goes where what is computed from it goes"
         return Placement(
             what,
             location,
             found,
-            _rule(found, tuple(meshes), wanted, possible),
+            rule,
             tuple(self._forward(values, flow)),
             tuple(self._backward(thing, flow)),
         )
@@ -341,6 +357,10 @@ def _paths(
             if following not in paths:
                 paths[following] = (*paths[value], _describe(following))
                 waiting.append(following)
+
+
+def _is_shared(op: Op) -> bool:
+    return isinstance(op, UnassignOp) and op.label == "io_constraint_in"
 
 
 def _is_input(value: BlockArg) -> bool:

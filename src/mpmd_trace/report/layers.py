@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from ..backend.planner import make_plan
 from ..ir.diagnostics import MpmdError
 from ..ir.ops import Module
-from ..partition import OUR_OPTIONS, partition
+from ..partitioning import OUR_OPTIONS, partition
 from ..stages import Lowered
 from ..transfers import Value
 from .plan_values import Profile, activation_slots, cut_bytes, other_bytes, values_of_plan
@@ -55,6 +55,7 @@ def values_of_layers(lowered: Lowered, traced: Module, names: Sequence[str]) -> 
     arguments["assignment"] = dict(zip(names, meshes, strict=True))
     arguments["input_meshes"] = [None] * len(arguments["input_meshes"])
     arguments["output_meshes"] = [None] * len(arguments["output_meshes"])
+    arguments.pop("same_mesh", None)
     arguments["fragment_merge_rules"] = arguments["fragment_schedule_rules"] = ()
     arguments["partitioning_options"] = {
         **arguments["partitioning_options"],

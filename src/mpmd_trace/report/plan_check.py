@@ -11,7 +11,7 @@ from ..auto_schedule import replayed, stage_ranks
 from ..config import Assignment
 from ..ir.diagnostics import MpmdError
 from ..ir.ops import FragmentOp, Module
-from ..partition import partition
+from ..partitioning import partition
 from ..schedule_bridge import choose_schedule
 from ..schedules import Action, Step
 from ..stages import Lowered

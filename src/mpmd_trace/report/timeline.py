@@ -10,9 +10,9 @@ from ..backend.plan import Plan, Run, Transfer
 from ..backend.timeline import Timeline as Measured
 from ..ir.diagnostics import MpmdError
 from ..ir.ops import FragmentOp, Module
-from ..partition import OUR_OPTIONS
+from ..partitioning import OUR_OPTIONS
 from ..passes.manager import PassRun
-from ..schedules import Action, Event, Step, Timeline
+from ..schedules import Action, Event, Step, Timeline, fused
 from ..transfers import fragment_step
 
 __all__ = ["FragmentActions", "actions_by_place", "measured_timeline", "planned_timeline", "run_actions"]
@@ -39,6 +39,22 @@ class FragmentActions:
         self.of_mesh = {name: [] for name in stages}
         for op in fragments:
             self.of_mesh[op.mesh].append(fragment_step(op, stages[op.mesh]))
+        # What was merged does not say that it was half of a backward; the other half does.
+        plain = [step for row in self.of_mesh.values() for step in row if isinstance(step, Action)]
+        halves = {(action.stage, action.microbatch) for action in plain if action.kind == "W"}
+        for row in self.of_mesh.values():
+            row[:] = [_with_halves(step, halves) for step in row]
+
+
+def _with_halves(step: Step, halves: set[tuple[int, int]]) -> Step:
+    """The step, where a block has the backward of a stage and microbatch in `halves` with its input gradient."""
+    if isinstance(step, Action):
+        return step
+    parts = [
+        Action(p.stage, "I", p.microbatch) if p.kind == "B" and (p.stage, p.microbatch) in halves else p
+        for p in step.parts
+    ]
+    return fused(*parts)
 
 
 def steps_by_place(plan: Plan, actions: FragmentActions) -> dict[int, tuple[int, Step]]:

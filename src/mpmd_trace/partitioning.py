@@ -239,7 +239,7 @@ def phase_passes(
     predicate: Predicate | None = None,
     constraints: Sparse | None = None,
     phases: Phases = "all",
-    equisharding: Sequence[tuple[int, int]] = (),
+    same_mesh: Sequence[tuple[int, int]] = (),
     heterogeneous_meshes: bool = False,
 ) -> list[list[Pass]]:
     """The passes of each phase, as the driver runs them."""
@@ -254,7 +254,7 @@ def phase_passes(
             name_to_mesh_assignment=_assignment_items(assignment),
             input_assignment=_index_items(input_meshes),
             output_assignment=_index_items(output_meshes),
-            constraints=tuple(f"{i}:{o}" for i, o in equisharding),
+            constraints=tuple(f"{i}:{o}" for i, o in same_mesh),
             merge_after_scheduling=options["mpmd_merge_inferred_after_scheduling"],
             absorb_on_entry_point=options["mpmd_absorb_inferred_fragments_on_entry_point_function"],
             infer_transfers=options["mpmd_infer_transfers"],
@@ -311,6 +311,7 @@ def partition(
     phases: Phases = "all",
     predicate: Predicate | None = None,
     constraints: Sparse | None = None,
+    same_mesh: Sequence[tuple[int, int]] = (),
     heterogeneous_meshes: bool = False,
     hooks: Sequence[Hook] = (),
 ) -> Partitioned:
@@ -329,6 +330,8 @@ def partition(
         phases: "import", "optimize" (import and optimise) or "all".
         predicate: says which of two scheduling units of a mesh runs first, instead of a named schedule.
         constraints: the orders wanted on a mesh, from its units, instead of a named schedule.
+        same_mesh: arguments and results that are to share a mesh, as (argument, result) pairs: mesh inference
+            places both where it can, and the result is transferred in the end where it cannot.
         heterogeneous_meshes: whether the meshes of the topology have axes of their own, whose names begin with
             that of the mesh and an underscore.
         hooks: called after each pass.
@@ -375,6 +378,7 @@ def partition(
             predicate=predicate,
             constraints=constraints,
             phases=phases,
+            same_mesh=same_mesh,
             heterogeneous_meshes=heterogeneous_meshes,
         ):
             left = [one for one in passes if cleaned is None or not isinstance(one, CleanUp)]
