@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -71,6 +73,16 @@ def test_the_comparator_in_the_docs_is_gpipe() -> None:
     module = parse(pipeline(2, 3))
     run_passes(module, [PipelineScheduler(predicate=space["one_forward_first"])])  # type: ignore[arg-type]
     assert orders(module)["m0"] == "F0 F1 F2 B0 B1 B2"
+
+
+def test_the_configuration_of_a_state_in_the_docs() -> None:
+    import mpmd_trace
+
+    tiny = importlib.import_module("tests.programs.tiny").program()
+    space = {"mpmd_trace": mpmd_trace, "topology": tiny.config.topology, "names": {"first": "m0"}}
+    exec(blocks("docs/steps.md")[0], space)
+    config: Any = space["config"]
+    assert config.output_mesh_assignment == ((mpmd_trace.MeshOfInput(0), mpmd_trace.MeshOfInput(1)), None)
 
 
 @pytest.mark.parametrize("command", ["make demo", "make test"])

@@ -153,6 +153,8 @@ def test_unregistered_dialects(tmp_path: pathlib.Path, capsys: pytest.CaptureFix
         (["-cse", "-p", "builtin.module(cse)"], "all of them as flags"),
         (["-mlir-diagnostic-verbosity-level=loud"], "errors or warnings or remarks"),
         (["-mlir-timing=7"], "is a switch"),
+        (["-cse", "-mlir-print-ir-after=csee"], "there is none called 'csee'; did you mean cse"),
+        (["-cse", "-mlir-print-ir-before=mpmd-import-pipeline"], "'mpmd-import-pipeline' is a pipeline"),
         (["another.mlir"], "one input file at a time"),
         (["-o"], "needs a value"),
     ],
@@ -162,6 +164,13 @@ def test_calls_that_are_wrong(
 ) -> None:
     status, out, err = run(capsys, adds, *arguments)
     assert (status, out) == (1, "") and message in err and err.startswith("error: ")
+
+
+def test_llvm_does_not_talk_by_itself(adds: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main([adds, "-canonicalize=top-down=perhaps"]) == 1
+    out, err = capfd.readouterr()
+    assert out == "" and err.startswith("error: cannot read the pipeline") and err.count("\n") == 1
+    assert "'perhaps' is invalid value for boolean argument" in err
 
 
 def test_missing_input(capsys: pytest.CaptureFixture[str]) -> None:

@@ -169,6 +169,7 @@ def test_no_backwards(command) -> None:  # type: ignore[no-untyped-def]
         (("--transfers", "now"), "--transfers is 'now'; it is one of async, exposed, blocking"),
         (("--link", "m0:m1=3"), "--link is 'm0:m1=3'; write two meshes, microseconds and GB/s, as in m0:m1=20"),
         (("--link", "m0:m7=3,4"), "the topology has no mesh 'm7'; it has m0, m1"),
+        (("--link", "m0:m0=3,4"), "--link is 'm0:m0=3,4', but within the mesh 'm0' nothing is sent"),
         (("--measure", "--tflops", "1"), "choose one"),
     ],
 )

@@ -154,3 +154,40 @@ def test_a_failing_run_keeps_the_folder_of_the_last_one(command: Command, tmp_pa
     before = sorted((p.name, p.stat().st_mtime_ns) for p in out.iterdir())
     assert command("dump", f"{TINY}:unknown_name", "--out", str(out)).status == 1
     assert sorted((p.name, p.stat().st_mtime_ns) for p in out.iterdir()) == before
+
+
+MOVES = """
+import jax.numpy as jnp
+import mpmd_trace
+from tests.programs.tiny import program as tiny
+
+def step(w, x):
+    first = mpmd_trace.named_computation(lambda w, x: x @ w, name="first")(w, x)
+    return mpmd_trace.named_computation(lambda w, y: w + y, name="second")(w, first), first
+
+def made(wanted=()):
+    config = mpmd_trace.make_config(
+        dict(tiny().config.topology), {"first": "m0", "second": "m1"}, output_mesh_assignment=wanted,
+        partitioning_options={"mpmd_infer_transfers": True},
+    )
+    args = (jnp.eye(4), jnp.ones((4, 4)))
+    return mpmd_trace.Program(step, args, config, steps=2, advance=lambda i, args, result: (result[0], args[1]))
+
+moves, stays = made(), made((mpmd_trace.MeshOfInput(0), None))
+"""
+
+
+def test_state_that_moves_back(command: Command, tmp_path: Path) -> None:
+    """`run` says what leaves on another mesh than the one where the next step takes it, and what keeps it there."""
+    file = tmp_path / "moves.py"
+    file.write_text(MOVES)
+    found = command("run", f"{file}:moves", "--out", str(tmp_path / "a"), "--json")
+    assert found.status == 0, found.err
+    size = json.loads(found.out)["returning_bytes"]
+    assert size and size % 64 == 0, "a float32[4,4], on each device of the mesh"
+    assert f"moves back to where the next one wants them: 1, {size} bytes\n" in found.err
+    assert "  w is wanted on m0 and leaves on m1\n" in found.err
+    assert "mpmd_trace.MeshOfInput" in found.err
+    found = command("run", f"{file}:stays", "--out", str(tmp_path / "b"), "--json")
+    assert json.loads(found.out)["returning_bytes"] == 0 and "moves back" not in found.err
+    assert "it shares a mesh with a result" in command("explain", f"{file}:stays", "--value", "input 0").out

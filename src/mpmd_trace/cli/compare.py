@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from typing import Any
 
-from ..partition import Phases
+from ..partitioning import Phases
 from .talk import data, say
 
 __all__ = ["compare_program"]
@@ -20,7 +20,7 @@ def compare_program(file: str, *, lines: int = 60, execute: bool = True) -> dict
     the results.  Raises `MpmdError` when an engine refuses the program.
     """
     from ..cpp_engine import partition_with_cpp
-    from ..partition import partition
+    from ..partitioning import partition
     from ..program import load_program
 
     program = load_program(file)

@@ -40,8 +40,8 @@ def explain_value(file: str, value: str, infer_transfers: bool) -> Explanation:
         if not module.mpmd_functions:
             raise MpmdError(f"no function in {name} has a topology, so there are no meshes to explain")
         return explain(module, value, infer_transfers=infer_transfers)
-    module, infers = _from_program(file)
-    return explain(module, value, infer_transfers=infers)
+    module, infers, same_mesh = _from_program(file)
+    return explain(module, value, infer_transfers=infers, same_mesh=same_mesh)
 
 
 def as_json(found: Explanation) -> dict[str, Any]:
@@ -52,8 +52,8 @@ def as_json(found: Explanation) -> dict[str, Any]:
     return plain
 
 
-def _from_program(file: str) -> tuple[Module, bool]:
-    """The program's module before mesh inference, and whether it lets transfers be inferred."""
+def _from_program(file: str) -> tuple[Module, bool, list[tuple[int, int]]]:
+    """The program's module before mesh inference, whether it lets transfers be inferred, what shares a mesh."""
     from ..program import load_program
 
     found: list[Module] = []
@@ -65,9 +65,10 @@ def _from_program(file: str) -> tuple[Module, bool]:
 
     program = load_program(file)
     lowered = program.jitted().lower(*program.args, hooks=[hook])
-    options = lowered.partition_arguments["partitioning_options"]
+    arguments = lowered.partition_arguments
+    options = arguments["partitioning_options"]
     with contextlib.suppress(_Reached):
         _ = lowered.partitioned
     if not found:
         raise MpmdError(f"{os.path.basename(file)} was partitioned without the pass {_READY}")
-    return found[0], bool(options.get("mpmd_infer_transfers", False))
+    return found[0], bool(options.get("mpmd_infer_transfers", False)), arguments.get("same_mesh", [])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import sys
@@ -130,7 +131,7 @@ def list_passes(name: str | None) -> list[dict[str, Any]]:
             options = [
                 {
                     "name": option,
-                    "type": str(field.type),
+                    "type": field.type if isinstance(field.type, str) else inspect.formatannotation(field.type),
                     "default": _default(field.default),
                     "help": field.metadata["help"],
                 }

@@ -192,10 +192,19 @@ def explain(
 @app.command()
 def passes(
     name: Annotated[str | None, typer.Argument(help="Only this pass or pipeline.")] = None,
+    load_pass_plugin: Annotated[
+        list[str] | None, typer.Option(help="A Python file with passes of your own; may be repeated.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """List every pass and pipeline with its options."""
     from .inspect import print_passes
+
+    if load_pass_plugin:
+        from .plugins import load_passes
+
+        for file in load_pass_plugin:
+            load_passes(file)
 
     print_passes(name, json)
 

@@ -186,8 +186,10 @@ def _name(one: Pass) -> str:
 
 
 def _run_pass(one: Pass, module: Module, options: Options, found: Diagnostics) -> bool:
+    from ..passes.base import said_by
+
     try:
-        return one.run(module, found)
+        return said_by(one, one.run(module, found))
     except PassFailed:
         pass
     except MpmdError as error:

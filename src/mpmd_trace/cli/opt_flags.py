@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ..ir.diagnostics import MpmdError
 
@@ -16,6 +16,7 @@ SEPARATOR = "// -----"
 FLAGS: dict[str, tuple[str, str]] = {
     "o": ("FILE", "the file to write; - (default) is stdout; untouched when something fails"),
     "pass-pipeline": ("TEXT", "the pipeline as text: builtin.module(...); also -p"),
+    "load-pass-plugin": ("FILE.py", "a Python file whose passes can be used like the others; may be repeated"),
     "split-input-file": ("MARKER?", f"process the parts between lines '{SEPARATOR}' one by one"),
     "output-split-marker": ("MARKER", f"the line between the parts of the output (default '{SEPARATOR}')"),
     "verify-diagnostics": (
@@ -97,6 +98,7 @@ class Options:
 def parse_arguments(arguments: Sequence[str]) -> Options:
     """The options of a command line.  Raises `MpmdError` for unknown flags and passes."""
     options, files, rest = Options(), [], list(arguments)
+    _load_plugins(rest)
     while rest:
         argument = rest.pop(0)
         if argument == "--":
@@ -127,7 +129,32 @@ def parse_arguments(arguments: Sequence[str]) -> Options:
     if len(files) > 1:
         raise MpmdError(f"one input file at a time, not {' and '.join(files)}")
     options.file = files[0] if files else "-"
+    _check_printed(options)
     return options
+
+
+def _check_printed(options: Options) -> None:
+    from ..passes.registry import PIPELINES
+
+    for flag in ("mlir-print-ir-before", "mlir-print-ir-after"):
+        for name in options.names(flag):
+            if not is_pass(name):
+                raise MpmdError(f"-{flag} names passes, and there is none called '{name}'{_nearest(name)}")
+            if name in PIPELINES:
+                raise MpmdError(
+                    f"-{flag} names passes, and '{name}' is a pipeline; -dump-pass-pipeline lists its passes"
+                )
+
+
+def _load_plugins(arguments: Sequence[str]) -> None:
+    """Register the passes of all plugins, since flags behind and before them may name these."""
+    words = list(arguments[: arguments.index("--")] if "--" in arguments else arguments)
+    for i, word in enumerate(words):
+        flag, equals, file = word.removeprefix("-").removeprefix("-").partition("=")
+        if word.startswith("-") and flag == "load-pass-plugin" and (equals or i + 1 < len(words)):
+            from .plugins import load_passes
+
+            load_passes(file if equals else words[i + 1])
 
 
 def _check(name: str, wanted: str, value: str, *, optional: bool) -> None:
@@ -142,10 +169,15 @@ def _check(name: str, wanted: str, value: str, *, optional: bool) -> None:
 
 
 def _unknown(argument: str, name: str) -> str:
+    near = _nearest(name, FLAGS)
+    return f"unknown flag, pass or pipeline '{argument}'{near}; see mpmd-trace opt --help"
+
+
+def _nearest(name: str, others: Iterable[str] = ()) -> str:
+    """The names of passes (and others) that are close."""
     from ..passes.options import nearest
 
-    known = [*FLAGS, *pass_names()]
-    return f"unknown flag, pass or pipeline '{argument}'{nearest(name, known)}; see mpmd-trace opt --help"
+    return nearest(name, [*others, *pass_names()])
 
 
 def pass_names() -> list[str]:

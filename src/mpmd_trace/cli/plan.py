@@ -160,7 +160,7 @@ def plan_program(
 
 def _phases_apart(program: Program) -> Program:
     """The program without the options that merge forwards with backwards, since each has its own cost."""
-    from ..partition import OUR_OPTIONS
+    from ..partitioning import OUR_OPTIONS
 
     options = {**program.config.partitioning_options, **dict.fromkeys(OUR_OPTIONS, False)}
     config = dataclasses.replace(program.config, partitioning_options=options)
@@ -242,6 +242,8 @@ def _links(
                 raise MpmdError(
                     f"--link is '{text}', but the topology has no mesh '{mesh}'; it has {', '.join(known)}"
                 )
+        if source == target:
+            raise MpmdError(f"--link is '{text}', but within the mesh '{source}' nothing is sent; name two meshes")
         link = Link(1e-6 * values[0], 1e9 * values[1])
         found[source, target] = link
         found.setdefault((target, source), link)

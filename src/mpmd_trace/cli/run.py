@@ -14,6 +14,9 @@ from .talk import as_json, console, progress, say
 
 __all__ = ["run_program"]
 
+#: So many arrays are listed by name.
+_MOST = 8
+
 
 def run_program(file: str, out: str, settings: Sequence[str], *, quiet: bool = False) -> dict[str, Any]:
     """Run the program of `file`, write the report to `out`, and give its numbers.
@@ -75,6 +78,7 @@ def run_program(file: str, out: str, settings: Sequence[str], *, quiet: bool = F
 
     problems, errors = _compare(program, result, reference)
     plan = compiled.program.plan
+    returning = _returning(compiled, result["carried"])
     planned = planned_timeline(plan, actions, timelines)
     best = min(timelines, key=lambda t: t.seconds)
     measured = measured_timeline(plan, actions, best)
@@ -87,6 +91,7 @@ def run_program(file: str, out: str, settings: Sequence[str], *, quiet: bool = F
         "distinct_programs": len(plan.programs),
         "transfers": sum(len(t.outputs) for t in plan.transfers),
         "transferred_bytes": plan.transferred_bytes,
+        "returning_bytes": plan.bytes_of(argument for argument, _ in returning),
         "bubble_planned": round(bubble(planned), 4),
         "bubble_measured": round(bubble(measured), 4),
         "step_seconds": result["seconds"],
@@ -123,11 +128,38 @@ def run_program(file: str, out: str, settings: Sequence[str], *, quiet: bool = F
     if not quiet:
         _print(report)
         console().print(_tables(report))
+    _say_what_returns(plan, returning, [leaf.name for leaf in lowered.traced.inputs], report["returning_bytes"])
     names = ", ".join(name for name in files if "/" not in name)
     say(f"wrote {out}/: {names}, passes/ ({len(snapshots.texts)})")
     if problems:
         raise MpmdError("\n".join(problems))
     return report
+
+
+def _returning(compiled: Any, carried: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Of the carried (argument, result) pairs those on different meshes, as slots of the plan."""
+    plan = compiled.program.plan
+    constants = len(compiled.lowered.traced.constants)
+    slots = [(plan.arguments[constants + i], plan.results[o]) for i, o in carried]
+    return [(a, r) for a, r in slots if plan.slots[a].mesh != plan.slots[r].mesh]
+
+
+def _say_what_returns(plan: Any, returning: Sequence[tuple[int, int]], names: Sequence[str], size: int) -> None:
+    """Tell about the part of the state that a step leaves on another mesh than the one where the next takes it."""
+    if not returning:
+        return
+    first = len(plan.arguments) - len(names)
+    lines = [
+        f"  {names[a - first]} is wanted on {plan.slots[a].mesh} and leaves on {plan.slots[r].mesh}"
+        for a, r in returning
+    ]
+    if len(lines) > _MOST:
+        lines[_MOST:] = [f"  and {len(lines) - _MOST} more"]
+    say(
+        f"arrays that every step moves back to where the next one wants them: {len(returning)}, {size:,} bytes\n"
+        + "\n".join(lines)
+        + "\n  output_mesh_assignment with mpmd_trace.MeshOfInput keeps them in place (docs/steps.md)"
+    )
 
 
 def _as_they_are(args: Any) -> Any:
@@ -166,6 +198,8 @@ def _steps(
 ) -> dict[str, Any]:
     """Run all steps; gradients of the first one, losses, and seconds per step (the first one left out).
 
+    Also the results that are passed on to the next step as they are, as (argument, result) pairs.
+
     `each` makes the arguments of every step what the step can take, `first` those of the first step.
     """
     import jax
@@ -177,6 +211,7 @@ def _steps(
     losses: list[float] = []
     gradients: list[tuple[str, Any]] = []
     seconds: list[float] = []
+    carried: list[tuple[int, int]] = []
     for i in range(program.steps):
         args = each(args)
         started = time.perf_counter()
@@ -198,9 +233,12 @@ def _steps(
             following = program.advance(i, args, result)
             what = "the arguments that advance of the mpmd_trace.Program returns"
             args = check_arguments(program, following, what, place_of(program.advance))
+            made = {id(leaf): number for number, leaf in enumerate(jax.tree.leaves(result))}
+            leaves = jax.tree.leaves(program.dynamic(args))
+            carried = [(number, made[id(leaf)]) for number, leaf in enumerate(leaves) if id(leaf) in made]
         shown(i + 1, f"loss {losses[-1]:.4f}" if losses else "")
     timed = sorted(seconds[1:] or seconds)
-    return {"gradients": gradients, "losses": losses, "seconds": round(timed[len(timed) // 2], 5)}
+    return {"gradients": gradients, "losses": losses, "carried": carried, "seconds": round(timed[len(timed) // 2], 5)}
 
 
 def _gradients(program: Any, result: Any) -> list[tuple[str, Any]]:

@@ -145,8 +145,8 @@ def trivially_dead(op: Op) -> bool:
 
 
 def is_constant_like(op: Op) -> bool:
-    """Whether MLIR treats the op as a constant."""
-    return op.name in ("stablehlo.constant", "sdy.constant", "arith.constant")
+    """Whether MLIR treats the op as a constant.  It does not fold or unify `sdy.constant`: each has a sharding."""
+    return op.name in ("stablehlo.constant", "arith.constant")
 
 
 def is_negligible(op: Op) -> bool:

@@ -6,7 +6,10 @@ jax itself is not imported here, so that tools that only read MLIR start fast.
 from __future__ import annotations
 
 import functools
+import os
 import re
+import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -307,11 +310,32 @@ def expand_pipeline(pipeline: str) -> str:
     from jaxlib.mlir import passmanager
 
     context = new_context()
+    said: list[str] = []
     with context, _collecting(context):
         try:
-            return str(passmanager.PassManager.parse(pipeline, context))
+            with _taking_stderr(said):
+                return str(passmanager.PassManager.parse(pipeline, context))
         except ValueError as error:
-            raise MpmdError(f"cannot read the pipeline '{pipeline}': {_plain(error)}") from None
+            more = "".join(f"; {line.lstrip(': ')}" for line in said)
+            raise MpmdError(f"cannot read the pipeline '{pipeline}': {_plain(error)}{more}") from None
+
+
+@contextmanager
+def _taking_stderr(said: list[str]) -> Iterator[None]:
+    """Adds what is written to stderr meanwhile to `said`: LLVM says there which value of an option is wrong."""
+    sys.stderr.flush()
+    saved = os.dup(2)
+    try:
+        with tempfile.TemporaryFile() as file:
+            os.dup2(file.fileno(), 2)
+            try:
+                yield
+            finally:
+                os.dup2(saved, 2)
+                file.seek(0)
+                said += [line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()]
+    finally:
+        os.close(saved)
 
 
 def _plain(error: Exception) -> str:

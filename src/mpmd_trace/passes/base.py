@@ -8,15 +8,17 @@ from typing import Any, ClassVar
 
 from ..ir.diagnostics import Diagnostics, PassFailed
 from ..ir.ops import FuncOp, Module
+from .option_text import option_text
 
-__all__ = ["FunctionPass", "Pass", "Pipeline", "option"]
+__all__ = ["FunctionPass", "Pass", "Pipeline", "option", "said_by"]
 
 
 def option(default: Any, help: str, *, name: str | None = None) -> Any:
     """A dataclass field that is an option of a pass.
 
     `help` is the line that `mpmd-trace passes` shows.  The option's textual name is the field's with dashes
-    for underscores, unless `name` is given.  Types: bool, int, str, and tuple[...] for comma separated lists.
+    for underscores, unless `name` is given.  Types: bool, int, float, str, and tuple[...] for comma
+    separated lists.
     """
     metadata = {"help": help, "name": name}
     return dataclasses.field(default=default, metadata=metadata)
@@ -52,16 +54,17 @@ class Pass:
         for name, field in type(self).options():
             value = getattr(self, field.name)
             if value != field.default:
-                parts.append(f"{name}={_option_text(value)}")
+                parts.append(f"{name}={option_text(value)}")
         return self.name + (f"{{{' '.join(parts)}}}" if parts else "")
 
 
-def _option_text(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, tuple | list):
-        return ",".join(_option_text(v) for v in value)
-    return str(value)
+def said_by(one: Pass, changed: bool | None, method: str = "run") -> bool:
+    """What a pass said about a change.  Raises `TypeError` when it forgot to, since snapshots depend on it."""
+    if changed is None:
+        raise TypeError(
+            f"{type(one).__name__}.{method} returned None; it says whether it changed anything: True or False"
+        )
+    return changed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +91,8 @@ class FunctionPass(Pass):
             if self.entry_only and not function.is_entry_point:
                 continue
             try:
-                changed = self.run_on_function(function, module, diagnostics) or changed
+                found = self.run_on_function(function, module, diagnostics)
+                changed = said_by(self, found, "run_on_function") or changed
             except PassFailed:  # what is wrong with the other functions is worth knowing, too
                 diagnostics.fail()
                 changed = True
@@ -108,7 +112,7 @@ class Pipeline(Pass):
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
         changed = False
         for step in self.passes():
-            changed = step.run(module, diagnostics) or changed
+            changed = said_by(step, step.run(module, diagnostics)) or changed
             if diagnostics.failed:
                 break
         return changed

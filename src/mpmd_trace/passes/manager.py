@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from ..ir.collector import paused_collector
 from ..ir.diagnostics import Diagnostics, MpmdError, PassFailed
 from ..ir.ops import Module
-from .base import Pass
+from .base import Pass, said_by
 from .registry import build
 from .run_caches import caches_of_a_run
 
@@ -64,7 +64,7 @@ class PassManager:
         for one in self.passes:
             started = time.process_time()
             try:
-                changed = one.run(module, self.diagnostics)
+                changed = said_by(one, one.run(module, self.diagnostics))
             except PassFailed:
                 self.diagnostics.fail()
                 changed = True

@@ -10,48 +10,9 @@ from typing import Any
 
 from ..ir.diagnostics import MpmdError
 from .base import Pass
+from .option_text import split_outside, unwrap
 
-__all__ = ["REPEATED", "convert", "make_pass", "parse_options", "parse_pipeline", "split_outside"]
-
-_OPEN, _CLOSE = "([{", ")]}"
-
-
-def split_outside(text: str, separators: str) -> list[str]:
-    """Split at separators that are outside of brackets and quotes; empty parts are dropped."""
-    parts, depth, quote, start = [], 0, "", 0
-    for i, char in enumerate(text):
-        if quote:
-            quote = "" if char == quote else quote
-        elif char in "\"'":
-            quote = char
-        elif char in _OPEN:
-            depth += 1
-        elif char in _CLOSE:
-            depth -= 1
-        elif char in separators and depth == 0:
-            parts.append(text[start:i])
-            start = i + 1
-    parts.append(text[start:])
-    return [p.strip() for p in parts if p.strip()]
-
-
-def _unwrap(text: str) -> str:
-    """`text` without the braces or quotes around the whole of it."""
-    if len(text) < 2 or text[0] + text[-1] not in ("{}", "''", '""'):
-        return text
-    depth, quote = 0, ""
-    for i, char in enumerate(text):
-        if quote:
-            quote = "" if char == quote else quote
-        elif char in "\"'":
-            quote = char
-        elif char in _OPEN:
-            depth += 1
-        elif char in _CLOSE:
-            depth -= 1
-        if depth == 0 and not quote and i < len(text) - 1:
-            return text  # the first one closes before the end: {a},{b}
-    return text[1:-1]
+__all__ = ["REPEATED", "convert", "make_pass", "parse_options", "parse_pipeline"]
 
 
 def convert(text: str | None, annotation: Any, default: Any, where: str) -> Any:
@@ -65,12 +26,17 @@ def convert(text: str | None, annotation: Any, default: Any, where: str) -> Any:
         raise MpmdError(f"{where} is a flag: write true or false, not '{text}'")
     if text is None:
         raise MpmdError(f"{where} needs a value: write {where.split()[-1]}=VALUE")
-    text = _unwrap(text)
+    text = unwrap(text)
     if annotation is int:
         try:
             return int(text, 0) if text.lstrip("+-")[:2].lower() in ("0x", "0b", "0o") else int(text)
         except ValueError:
             raise MpmdError(f"{where} is a whole number, not '{text}'") from None
+    if annotation is float:
+        try:
+            return float(text)
+        except ValueError:
+            raise MpmdError(f"{where} is a number, not '{text}'") from None
     if annotation is str:
         return text
     if typing.get_origin(annotation) is tuple:
@@ -86,7 +52,7 @@ REPEATED = "\0"
 def parse_options(text: str) -> dict[str, str | None]:
     """`a=1 b={x y} flag` as a dictionary; None where no value is written."""
     options: dict[str, str | None] = {}
-    for part in split_outside(_unwrap(text.strip()), " \n\t"):
+    for part in split_outside(unwrap(text.strip()), " \n\t"):
         name, sep, value = part.partition("=")
         before = options.get(name)
         options[name] = (value if before is None else before + REPEATED + value) if sep else None

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Sequence
+from typing import TypeVar
 
 from ..ir.diagnostics import MpmdError
 from .base import Pass, Pipeline
 from .options import make_pass, nearest, parse_pipeline
 
-__all__ = ["PASSES", "PIPELINES", "build", "fill", "get_pass", "pass_class", "pipeline_class"]
+__all__ = ["PASSES", "PIPELINES", "build", "fill", "get_pass", "pass_class", "pipeline_class", "register"]
 
-#: Name of a pass -> `module:Class` below `mpmd_trace.passes`.
-PASSES: dict[str, str] = {}
-#: Name of a pipeline -> `module:Class`; a `Pipeline` is a dataclass of options with `passes()`.
-PIPELINES: dict[str, str] = {}
+P = TypeVar("P", bound=Pass)
+
+#: Name of a pass -> `module:Class` below `mpmd_trace.passes`, or the class when it was registered.
+PASSES: dict[str, str | type[Pass]] = {}
+#: The same for pipelines; a `Pipeline` is a dataclass of options with `passes()`.
+PIPELINES: dict[str, str | type[Pass]] = {}
 
 
 def fill() -> None:
@@ -28,7 +32,35 @@ def fill() -> None:
     PIPELINES.update(tables.PIPELINES)
 
 
-def _load(where: str) -> type[Pass]:
+def register(cls: type[P]) -> type[P]:
+    """Make a pass or pipeline of your own known by its name, in textual pipelines and to `mpmd-trace opt`.
+
+    A class decorator, above `@dataclasses.dataclass(frozen=True)`.  A class of the same file and name as one
+    registered before takes its place.  Raises `MpmdError`.
+    """
+    from .mlir_pass import is_upstream
+
+    fill()
+    what, name = cls.__qualname__, getattr(cls, "name", None)
+    if "__dataclass_fields__" not in cls.__dict__:
+        raise MpmdError(f"{what} is no dataclass of its own: write @dataclasses.dataclass(frozen=True) above it")
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z][\w.-]*", name):
+        raise MpmdError(
+            f'{what} needs a name of letters, digits, dashes and dots: name: ClassVar[str] = "my-pass"'
+        )
+    if not isinstance(getattr(cls, "summary", None), str):
+        raise MpmdError(f'{what} needs a line that tells what it does: summary: ClassVar[str] = "..."')
+    before = PASSES.get(name) or PIPELINES.get(name)
+    again = isinstance(before, type) and (before.__module__, before.__qualname__) == (cls.__module__, what)
+    if not again and (before is not None or is_upstream(name)):
+        raise MpmdError(f"{what} cannot be called '{name}': there is a pass or pipeline of this name")
+    (PIPELINES if issubclass(cls, Pipeline) else PASSES)[name] = cls
+    return cls
+
+
+def _load(where: str | type[Pass]) -> type[Pass]:
+    if not isinstance(where, str):
+        return where
     module, _, name = where.partition(":")
     found: type[Pass] = getattr(importlib.import_module(f"mpmd_trace.passes.{module}"), name)
     return found

@@ -108,3 +108,9 @@ def test_the_copy_is_made_even_when_the_argument_is_unused() -> None:
     )
     use = module.main.body.terminator.operand(0).defining_op
     assert [op.name for op in use.regions[0].block] == ["stablehlo.constant", "mpmd.return"]
+
+
+def test_constants_of_shardy_stay() -> None:
+    # MLIR does not treat them as constants, so that each keeps its sharding.
+    text = BEFORE.replace("stablehlo.constant", "sdy.constant")
+    assert str(run(text, "mpmd-copy-constants")).count("sdy.constant") == 2

@@ -5,6 +5,8 @@ from __future__ import annotations
 PASSES: dict[str, str] = {
     "inline": "inline_calls:InlineCalls",
     "stablehlo-target-independent-optimization": "stablehlo_optimize:StablehloOptimize",
+    "mpmd-canonicalize-unrolled": "import_.clean_up:CanonicalizeUnrolled",
+    "mpmd-clean-up": "import_.clean_up:CleanUp",
     "mpmd-copy-topology-from-main": "import_.copy_topology_from_main:CopyTopologyFromMain",
     "mpmd-enforce-input-output-equisharding": (
         "import_.enforce_input_output_equisharding:EnforceInputOutputEquisharding"

@@ -24,7 +24,7 @@ _DUMP = "sdy-save-module"
 def propagation_pipeline() -> str:
     """The passes of this jaxlib's propagation pipeline without those that prepare partitioning by XLA."""
     from ...jax_compat.mlir import expand_pipeline
-    from ..options import split_outside
+    from ..option_text import split_outside
 
     expanded = expand_pipeline("builtin.module(sdy-propagation-pipeline)")
     steps = split_outside(expanded[len("builtin.module(") : -1], ",")

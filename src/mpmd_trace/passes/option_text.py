@@ -1,0 +1,74 @@
+"""Values of options as text: brackets and quotes around what holds blanks and commas."""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["option_text", "split_outside", "unwrap"]
+
+_OPEN, _CLOSE = "([{", ")]}"
+
+
+def split_outside(text: str, separators: str) -> list[str]:
+    """Split at separators that are outside of brackets and quotes; empty parts are dropped."""
+    parts, depth, quote, start = [], 0, "", 0
+    for i, char in enumerate(text):
+        if quote:
+            quote = "" if char == quote else quote
+        elif char in "\"'":
+            quote = char
+        elif char in _OPEN:
+            depth += 1
+        elif char in _CLOSE:
+            depth -= 1
+        elif char in separators and depth == 0:
+            parts.append(text[start:i])
+            start = i + 1
+    parts.append(text[start:])
+    return [p.strip() for p in parts if p.strip()]
+
+
+def unwrap(text: str) -> str:
+    """`text` without the braces or quotes around the whole of it."""
+    if len(text) < 2 or text[0] + text[-1] not in ("{}", "''", '""'):
+        return text
+    depth, quote = 0, ""
+    for i, char in enumerate(text):
+        if quote:
+            quote = "" if char == quote else quote
+        elif char in "\"'":
+            quote = char
+        elif char in _OPEN:
+            depth += 1
+        elif char in _CLOSE:
+            depth -= 1
+        if depth == 0 and not quote and i < len(text) - 1:
+            return text  # the first one closes before the end: {a},{b}
+    return text[1:-1]
+
+
+def option_text(value: Any) -> str:
+    """The value of an option as text that reads back as the same value."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple | list):
+        parts = [option_text(v) for v in value]
+        text = ",".join(_wrapped(p) if not p or split_outside(p, ",") != [p] else p for p in parts)
+        # The braces of the list, since its only part may have some of its own.
+        return text if _is_plain(text) else f"{{{text}}}"
+    text = str(value)
+    return text if _is_plain(text) else _wrapped(text)
+
+
+def _wrapped(text: str) -> str:
+    """`text` in quotes, or in braces when it has quotes of both kinds (which must then be balanced)."""
+    quote = next((q for q in "\"'" if q not in text), None)
+    return f"{{{text}}}" if quote is None else f"{quote}{text}{quote}"
+
+
+def _is_plain(text: str) -> bool:
+    """Whether `text` reads as itself where options are separated by blanks."""
+    if not text:
+        return True
+    # What is behind it must still be seen as another option: its quotes and brackets are closed.
+    return split_outside(f"{text} x", " \n\t") == [text, "x"] and unwrap(text) == text
