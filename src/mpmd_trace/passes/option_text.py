@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 __all__ = ["option_text", "split_outside", "unwrap"]
@@ -9,29 +10,8 @@ __all__ = ["option_text", "split_outside", "unwrap"]
 _OPEN, _CLOSE = "([{", ")]}"
 
 
-def split_outside(text: str, separators: str) -> list[str]:
-    """Split at separators that are outside of brackets and quotes; empty parts are dropped."""
-    parts, depth, quote, start = [], 0, "", 0
-    for i, char in enumerate(text):
-        if quote:
-            quote = "" if char == quote else quote
-        elif char in "\"'":
-            quote = char
-        elif char in _OPEN:
-            depth += 1
-        elif char in _CLOSE:
-            depth -= 1
-        elif char in separators and depth == 0:
-            parts.append(text[start:i])
-            start = i + 1
-    parts.append(text[start:])
-    return [p.strip() for p in parts if p.strip()]
-
-
-def unwrap(text: str) -> str:
-    """`text` without the braces or quotes around the whole of it."""
-    if len(text) < 2 or text[0] + text[-1] not in ("{}", "''", '""'):
-        return text
+def _nesting(text: str) -> Iterator[tuple[int, str, bool]]:
+    """Each character with its place, and whether it leaves no bracket or quote open."""
     depth, quote = 0, ""
     for i, char in enumerate(text):
         if quote:
@@ -42,7 +22,26 @@ def unwrap(text: str) -> str:
             depth += 1
         elif char in _CLOSE:
             depth -= 1
-        if depth == 0 and not quote and i < len(text) - 1:
+        yield i, char, depth == 0 and not quote
+
+
+def split_outside(text: str, separators: str) -> list[str]:
+    """Split at separators that are outside of brackets and quotes; empty parts are dropped."""
+    parts, start = [], 0
+    for i, char, outside in _nesting(text):
+        if outside and char in separators:
+            parts.append(text[start:i])
+            start = i + 1
+    parts.append(text[start:])
+    return [p.strip() for p in parts if p.strip()]
+
+
+def unwrap(text: str) -> str:
+    """`text` without the braces or quotes around the whole of it."""
+    if len(text) < 2 or text[0] + text[-1] not in ("{}", "''", '""'):
+        return text
+    for i, _, outside in _nesting(text):
+        if outside and i < len(text) - 1:
             return text  # the first one closes before the end: {a},{b}
     return text[1:-1]
 
