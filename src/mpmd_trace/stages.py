@@ -18,6 +18,7 @@ from .ir.diagnostics import MpmdError
 from .ir.ops import FuncOp, Module, make_transfer
 from .ir.types import MeshTensorType, mesh_tensor
 from .jax_compat.runtime import with_weak_type
+from .jax_compat.tracing import structure_differences
 from .partitioning import IoSpec, Partitioned, partition
 from .passes.manager import Hook
 from .passes.optimize.predicates import SCHEDULES
@@ -207,6 +208,18 @@ def _check_devices(config: Config) -> None:
     raise_problems(problems)
 
 
+#: So many differences are listed.
+_MOST = 8
+
+
+def _argument(path: tuple[Any, ...]) -> str:
+    """A path into (args, kwargs) in words."""
+    if len(path) < 2:
+        return ("positional arguments", "keyword arguments")[path[0].idx] if path else "the arguments"
+    rest = jax.tree_util.keystr(path[2:])
+    return f"argument {path[1].idx}{rest}" if path[0].idx == 0 else f"keyword argument {path[1].key}{rest}"
+
+
 class Compiled:
     """A compiled program.  Call it with arguments of the types it was lowered for.
 
@@ -268,10 +281,13 @@ class Compiled:
         flat: list[Any]
         flat, tree = jax.tree_util.tree_flatten(given)
         if tree != self._in_tree:
+            lines = [f"  {_argument(path)}: {text}" for path, text in structure_differences(self._in_tree, tree)]
+            if len(lines) > _MOST:
+                lines[_MOST:] = [f"  and {len(lines) - _MOST} more"]
             raise MpmdError(
-                f"{self.lowered.traced.name} was compiled for arguments of the structure\n  {self._in_tree}\n"
-                f"but is called with\n  {tree}\nCompile it again for these (static arguments are left out "
-                "of the call), or pass what it was compiled for."
+                f"{self.lowered.traced.name} was compiled for other arguments:\n" + "\n".join(lines) + "\n"
+                "Compile it again for these (static arguments are left out of the call), or pass what it was "
+                "compiled for."
             )
         return flat
 

@@ -289,3 +289,27 @@ def test_a_schedule_against_the_data_flow_is_followed_as_far_as_possible(
         rtol=1e-4,
     )
     assert "the schedule cannot be followed exactly" in caplog.text and "unknown:" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("change", "wanted"),
+    [
+        (lambda ws, x: ((ws[:1], x), {}), "  argument 0: list of length 2, not list of length 1"),
+        (lambda ws, x: ((tuple(ws), None), {}), "  argument 0: list, not tuple\n  argument 1: an array, not NoneType"),
+        (lambda ws, x: ((ws,), {}), "  positional arguments: tuple of length 2, not tuple of length 1"),
+        (lambda ws, x: ((ws,), {"x": x}), "  keyword arguments: dict of length 0, not dict of length 1"),
+        (lambda ws, x: (([ws[0], {"w": ws[1]}], x), {}), "  argument 0[1]: an array, not dict"),
+    ],
+)
+def test_another_structure_than_that_compiled_for(
+    compiled: mpmd_trace.Compiled, change: Any, wanted: str
+) -> None:
+    args, kwargs = change(weights(), batch(2))
+    with pytest.raises(MpmdError) as caught:
+        compiled(*args, **kwargs)
+    first, *lines, last = str(caught.value).splitlines()
+    assert first == "error: accumulate was compiled for other arguments:"
+    assert wanted in "\n".join(lines)
+    assert last == (
+        "Compile it again for these (static arguments are left out of the call), or pass what it was compiled for."
+    )

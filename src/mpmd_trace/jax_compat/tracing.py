@@ -7,12 +7,13 @@ not export. The frontend works with the plain values these functions return.
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import jax
-from jax._src import config, core, source_info_util
+from jax._src import config, core, source_info_util, tree_util
 from jax._src.interpreters import ad, batching
 from jax._src.interpreters import mlir as jax_mlir
 
@@ -171,6 +172,20 @@ def scan_layout(eqn: Equation) -> ScanLayout:
 def make_closed(function: Callable[..., Any], avals: Sequence[Aval]) -> Closed:
     """The jaxpr of `function` on arguments of the types `avals`."""
     return jax.make_jaxpr(function)(*map(struct, avals))
+
+
+def structure_differences(wanted: Any, found: Any) -> list[tuple[tuple[Any, ...], str]]:
+    """Where two structures of pytrees differ: the path, and what is wanted and found there."""
+    return [
+        (tuple(path), f"{_plain(one)}, not {_plain(other)}")
+        for path, one, other, _ in tree_util.equality_errors_pytreedef(wanted, found)
+    ]
+
+
+def _plain(described: str) -> str:
+    """What JAX says of a node of a pytree, in fewer words: `<class 'dict'> with pytree metadata ('k',)`."""
+    text = re.sub(r"<class '(?:[\w.]*\.)?(\w+)'>", r"\1", described).replace("with pytree metadata", "with")
+    return re.sub(r"with (\d+) child(ren)?", r"of length \1", text).replace("pytree leaf", "an array")
 
 
 def trace_settings() -> Any:
