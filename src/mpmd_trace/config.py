@@ -13,6 +13,7 @@ from jax.sharding import AbstractMesh, Mesh
 from mpmd_trace.frontend.arguments import Leaf, one_line
 from mpmd_trace.frontend.errors import FrontendError, callers_place, problem, raise_problems
 from mpmd_trace.frontend.names import nearest
+from mpmd_trace.frontend.tags import is_name
 from mpmd_trace.ir.diagnostics import Diagnostic
 
 if TYPE_CHECKING:
@@ -224,7 +225,7 @@ def _mapping(given: Any, what: str, problems: list[Diagnostic]) -> dict[str, Any
     if isinstance(given, Sequence) and any(isinstance(pair, str) for pair in given):  # "ab" is no pair
         problems.append(problem(f"{what} maps names to values, as {{name: value}}; got {given!r}."))
         return {}
-    for name in [name for name in found if not _is_name(name)]:
+    for name in [name for name in found if not is_name(name)]:
         del found[name]
         problems.append(
             problem(
@@ -233,11 +234,6 @@ def _mapping(given: Any, what: str, problems: list[Diagnostic]) -> dict[str, Any
             )
         )
     return found
-
-
-def _is_name(name: object) -> bool:
-    """Whether `named_computation` and `named_tensor` take the name."""
-    return isinstance(name, str) and bool(name) and name == name.strip() and not set(name) & set(',@"\\\n')
 
 
 def _check_options(options: Mapping[str, Any], problems: list[Diagnostic]) -> None:
@@ -275,7 +271,7 @@ def _topology(
             )
             continue
         name, mesh = pair
-        if not _is_name(name) or set(name.removesuffix("/cpu")) & set("#/"):
+        if not is_name(name) or set(name.removesuffix("/cpu")) & set("#/"):
             problems.append(
                 problem(f"{name!r} cannot name a mesh: use a string without , @ # / \\ or quotes.")
             )

@@ -18,7 +18,15 @@ from .frontend.errors import callers_place, is_users, place_of, problem, raise_p
 from .ir.diagnostics import Diagnostic, MpmdError
 from .ir.location import UNKNOWN, Location
 
-__all__ = ["Program", "check_arguments", "failed_while_running", "import_code", "load_program", "user_error"]
+__all__ = [
+    "Program",
+    "check_arguments",
+    "copied",
+    "failed_while_running",
+    "import_code",
+    "load_program",
+    "user_error",
+]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -78,6 +86,13 @@ class Program:
             )
         except MpmdError as error:  # our caller is not where the options are written
             raise_problems([dataclasses.replace(d, location=UNKNOWN) for d in error.diagnostics], self.where)
+
+
+def copied(args: Any) -> Any:
+    """The arguments as arrays of their own, since the step may give them away."""
+    import jax
+
+    return jax.tree.map(lambda x: x.copy() if isinstance(x, jax.Array) else x, args)
 
 
 def load_program(where: str, settings: Sequence[str] = ()) -> Program:

@@ -14,7 +14,7 @@ from .backend.timeline import Timeline
 from .config import Assignment, Config
 from .frontend.errors import at_users_place, problem, raise_problems
 from .frontend.trace import Traced
-from .ir.diagnostics import MpmdError
+from .ir.diagnostics import MpmdError, shortened
 from .ir.ops import FuncOp, Module, make_transfer
 from .ir.types import MeshTensorType, mesh_tensor
 from .jax_compat.runtime import with_weak_type
@@ -208,10 +208,6 @@ def _check_devices(config: Config) -> None:
     raise_problems(problems)
 
 
-#: So many differences are listed.
-_MOST = 8
-
-
 def _argument(path: tuple[Any, ...]) -> str:
     """A path into (args, kwargs) in words."""
     if len(path) < 2:
@@ -282,10 +278,8 @@ class Compiled:
         flat, tree = jax.tree_util.tree_flatten(given)
         if tree != self._in_tree:
             lines = [f"  {_argument(path)}: {text}" for path, text in structure_differences(self._in_tree, tree)]
-            if len(lines) > _MOST:
-                lines[_MOST:] = [f"  and {len(lines) - _MOST} more"]
             raise MpmdError(
-                f"{self.lowered.traced.name} was compiled for other arguments:\n" + "\n".join(lines) + "\n"
+                f"{self.lowered.traced.name} was compiled for other arguments:\n" + "\n".join(shortened(lines)) + "\n"
                 "Compile it again for these (static arguments are left out of the call), or pass what it was "
                 "compiled for."
             )

@@ -165,6 +165,8 @@ def _check_callbacks(module: Module, count: int) -> None:
     problems = []
     for function in module.functions:
         for op in function.walk():
+            if op.name != "stablehlo.custom_call":
+                continue
             target, config = op.attr("call_target_name"), op.attr("mhlo.backend_config")
             if target is None or not _CALLBACK.search(target.text):
                 continue

@@ -50,7 +50,6 @@ class LoadedProgram:
             placement.spec(plan.slots[s].type, plan.slots[s].memory_kind) for s in plan.results
         )
         self._checker = ArgumentChecker(plan, self.input_specs)
-        self.take_back_results({})
         self._has_run = False
         # What is returned as it came lives on.
         self._donated = sorted(plan.donated.difference(plan.results))

@@ -55,6 +55,7 @@ def _execute(program: Any, lowered: Any, modules: dict[str, Any]) -> float:
     import numpy as np
 
     from ..backend.load import load
+    from ..program import copied
 
     flat = [*lowered.traced.constants, *jax.tree_util.tree_leaves(program.dynamic(program.args))]
     results = []
@@ -62,9 +63,8 @@ def _execute(program: Any, lowered: Any, modules: dict[str, Any]) -> float:
         loaded = load(
             module, dict(lowered.config.topology), host_callbacks=lowered.traced.host_callbacks
         )
-        given = [jax.random.key_data(x) if _is_key(x) else x for x in flat]
         # Copies, because the program may give its arguments away.
-        values = loaded(*[x.copy() if isinstance(x, jax.Array) else x for x in given])
+        values = loaded(*copied([jax.random.key_data(x) if _is_key(x) else x for x in flat]))
         results.append([np.asarray(v, dtype=np.float64) for v in values])
     differences = [float(np.max(np.abs(a - b), initial=0.0)) for a, b in zip(*results, strict=True)]
     return float(np.max(differences, initial=0.0))  # NaN, if one is

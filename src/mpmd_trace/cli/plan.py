@@ -267,8 +267,9 @@ def _arguments(program: Any, compiled: Any) -> Any:
     """Arguments where they belong, copied because the step may give them away."""
     import jax
 
-    args = jax.tree.map(lambda x: x.copy() if isinstance(x, jax.Array) else x, program.args)
-    return jax.block_until_ready(compiled.place(*program.dynamic(args))[0])
+    from ..program import copied
+
+    return jax.block_until_ready(compiled.place(*program.dynamic(copied(program.args)))[0])
 
 
 def _measured(program: Any, compiled: Any) -> Any:

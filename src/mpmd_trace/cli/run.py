@@ -9,14 +9,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..ir.diagnostics import MpmdError
+from ..ir.diagnostics import MpmdError, shortened
 from .talk import as_json, console, progress, say
 
 __all__ = ["run_program"]
-
-#: So many arrays are listed by name.
-_MOST = 8
-
 
 def run_program(file: str, out: str, settings: Sequence[str], *, quiet: bool = False) -> dict[str, Any]:
     """Run the program of `file`, write the report to `out`, and give its numbers.
@@ -24,7 +20,7 @@ def run_program(file: str, out: str, settings: Sequence[str], *, quiet: bool = F
     Raises `MpmdError` when the program does not compile or differs from plain `jax.jit` by more than its
     tolerances (the report is written all the same).
     """
-    from ..program import load_program
+    from ..program import copied, load_program
     from ..report.files import check_folder, write_folder
 
     check_folder(out)
@@ -63,7 +59,7 @@ def run_program(file: str, out: str, settings: Sequence[str], *, quiet: bool = F
         on_one = _on_one_device
         reference = _steps(program, plain, lambda i, loss: shown.update(task, completed=i, info=loss), on_one)
         task = shown.add_task("pipeline", total=program.steps, info="")
-        copy = _copied if program.donate_argnums else _as_they_are
+        copy = copied if program.donate_argnums else _as_they_are
         result = _steps(
             program,
             lambda *args: compiled(*program.dynamic(args)),
@@ -153,24 +149,15 @@ def _say_what_returns(plan: Any, returning: Sequence[tuple[int, int]], names: Se
         f"  {names[a - first]} is wanted on {plan.slots[a].mesh} and leaves on {plan.slots[r].mesh}"
         for a, r in returning
     ]
-    if len(lines) > _MOST:
-        lines[_MOST:] = [f"  and {len(lines) - _MOST} more"]
     say(
         f"arrays that every step moves back to where the next one wants them: {len(returning)}, {size:,} bytes\n"
-        + "\n".join(lines)
+        + "\n".join(shortened(lines))
         + "\n  output_mesh_assignment with mpmd_trace.MeshOfInput keeps them in place (docs/steps.md)"
     )
 
 
 def _as_they_are(args: Any) -> Any:
     return args
-
-
-def _copied(args: Any) -> Any:
-    """The arguments as arrays of their own, since the step may give them away."""
-    import jax
-
-    return jax.tree.map(lambda x: x.copy() if isinstance(x, jax.Array) else x, args)
 
 
 def _on_one_device(args: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -14,6 +14,7 @@ from jax.sharding import Mesh, NamedSharding, Sharding
 
 from mpmd_trace.frontend.errors import FrontendError, mistake, place_of, problem, raise_problems
 from mpmd_trace.frontend.shardings import Meshes, no_named_sharding
+from mpmd_trace.frontend.tags import listed
 from mpmd_trace.ir.diagnostics import Diagnostic
 from mpmd_trace.jax_compat import tracing
 
@@ -106,24 +107,21 @@ def flatten(
 
 def listed_positions(positions: object, what: str) -> tuple[int, ...]:
     """`positions` of arguments, one or several or None, as a tuple; `what` names them in the error."""
-    several = [] if positions is None else positions if isinstance(positions, Iterable) else [positions]
-    found = tuple(int(p) for p in several if isinstance(p, int | np.integer))
-    if len(found) != len(list(several)):
-        raise mistake(f"{what} are positions of arguments, one int or several, not {positions!r}.")
-    return found
+    wanted = f"{what} are positions of arguments, one int or several"
+    return tuple(map(int, listed(positions, int | np.integer, wanted)))
 
 
 def _positions(
     positions: int | Sequence[int], count: int, what: str, fn: Callable[..., Any]
 ) -> frozenset[int]:
     name = str(getattr(fn, "__name__", type(fn).__name__))
-    listed = listed_positions(positions, what)
-    bad = [p for p in listed if not -count <= p < count]
+    found = listed_positions(positions, what)
+    bad = [p for p in found if not -count <= p < count]
     if bad:
         raise FrontendError(
             [problem(f"{what} {bad} are out of range: {name} was given {count} arguments.", place_of(fn))]
         )
-    return frozenset(p % count for p in listed)
+    return frozenset(p % count for p in found)
 
 
 def _labels(fn: Callable[..., Any], count: int) -> list[str]:

@@ -14,7 +14,7 @@ import types
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -24,6 +24,8 @@ from mpmd_trace.frontend.errors import mistake
 
 _PREFIX = "mpmd_trace."
 _COUNTER = "mpmd_trace.call_counter="
+#: What separates entries of a name assignment, as text.
+_SEPARATORS = frozenset(',@"\\\n')
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +61,18 @@ def counter_in(scopes: Sequence[str]) -> int | None:
     return None
 
 
+def is_name(name: object) -> bool:
+    """Whether `name` can name a computation or tensor."""
+    return isinstance(name, str) and bool(name) and name == name.strip() and not set(name) & _SEPARATORS
+
+
 def check_name(name: object, what: str) -> str:
     """`name`, when it can name a computation or tensor; `what` says which in the error."""
     if not isinstance(name, str) or not name:
         raise mistake(f"{what} needs a non-empty string as its name, got {name!r}.")
     if name != name.strip():
         raise mistake(f"{what} name {name!r} starts or ends with blanks. Choose a name without them.")
-    bad = sorted(set(name) & set(',@"\\\n'))
+    bad = sorted(set(name) & _SEPARATORS)
     if bad:
         raise mistake(
             f"{what} name {name!r} contains {', '.join(map(repr, bad))}, which separate entries "
@@ -76,10 +83,15 @@ def check_name(name: object, what: str) -> str:
 
 def static_names(names: object, what: str) -> tuple[str, ...]:
     """`names`, one or several, as a tuple; `what` says whose they are in the error."""
-    several = [] if names is None else [names] if isinstance(names, str) or not isinstance(names, Iterable) else names
-    found = tuple(name for name in several if isinstance(name, str))
-    if len(found) != len(list(several)):
-        raise mistake(f"static_argnames of {what} are names of arguments, one or several, not {names!r}.")
+    return listed(names, str, f"static_argnames of {what} are names of arguments, one or several")
+
+
+def listed(given: object, kind: Any, wanted: str) -> tuple[Any, ...]:
+    """`given`, one value or several or None, as a tuple of values of that kind; `wanted` says so in the error."""
+    several = isinstance(given, Iterable) and not isinstance(given, str)
+    found = () if given is None else tuple(cast("Iterable[Any]", given)) if several else (given,)
+    if not all(isinstance(value, kind) for value in found):
+        raise mistake(f"{wanted}, not {given!r}.")
     return found
 
 

@@ -9,7 +9,7 @@ from typing import Literal
 from .core import Op, Value
 from .location import UNKNOWN, Location
 
-__all__ = ["Diagnostic", "Diagnostics", "MpmdError", "Note", "PassFailed", "Severity"]
+__all__ = ["Diagnostic", "Diagnostics", "MpmdError", "Note", "PassFailed", "Severity", "describe", "shortened"]
 
 Severity = Literal["error", "warning", "remark"]
 
@@ -124,6 +124,11 @@ class Diagnostics:
         self.error(where, message, notes)
         self.failed = True
         return PassFailed(message)
+
+
+def shortened(lines: Sequence[str], most: int = 8) -> list[str]:
+    """The lines of a list in a message, or the first ones and how many there are besides."""
+    return [*lines[:most], *([f"  and {len(lines) - most} more"] if len(lines) > most else [])]
 
 
 def describe(op: Op) -> str:

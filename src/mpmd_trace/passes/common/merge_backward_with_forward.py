@@ -49,29 +49,26 @@ class MergeBackwardWithForward(FunctionPass):
         for op in list(order):
             if isinstance(op, FragmentOp):
                 before = last.get(op.mesh)
-                if before is not None and _allowed(before, op):
-                    changed = _merge(before, op, order) or changed
+                counters = None if before is None else _counters(before, op)
+                if before is not None and counters is not None:
+                    changed = _merge(before, op, counters, order) or changed
                 last[op.mesh] = op  # a forward, once merged, begins no other pair
         return changed
 
 
-def _allowed(first: FragmentOp, second: FragmentOp) -> bool:
-    """Whether they are a backward and a forward of different microbatches, both whole."""
-    return (
-        is_backward(first)
-        and is_forward(second)
-        and not any(split_type(op) or has_remat(op) for op in (first, second))
-        and None not in (counters := (call_counter(first), call_counter(second)))
-        and counters[0] != counters[1]
-        and stages_consistent(first, second)
-    )
+def _counters(first: FragmentOp, second: FragmentOp) -> tuple[int, int] | None:
+    """The microbatches, when they are a backward and a forward of different ones, both whole."""
+    if not (is_backward(first) and is_forward(second) and stages_consistent(first, second)):
+        return None
+    if any(split_type(op) or has_remat(op) for op in (first, second)):
+        return None
+    backward, forward = call_counter(first), call_counter(second)
+    return None if backward is None or forward is None or backward == forward else (backward, forward)
 
 
-def _merge(first: FragmentOp, second: FragmentOp, order: dict[Op, int]) -> bool:
+def _merge(first: FragmentOp, second: FragmentOp, counters: tuple[int, int], order: dict[Op, int]) -> bool:
     """Merge the two where the second is, or else where the first is.  Says whether one of these is possible."""
     start, end = order[first], order[second]
-    counters = call_counter(first), call_counter(second)
-    assert counters[0] is not None and counters[1] is not None
     if all(order.get(user, -1) >= end for result in first.results for user in result.users):
         merged = merge_fragments(first, second)
         order[merged] = end
@@ -87,5 +84,5 @@ def _merge(first: FragmentOp, second: FragmentOp, order: dict[Op, int]) -> bool:
         order[merged] = start
     else:
         return False
-    set_merged_call_counters(merged, (counters[0], counters[1]))
+    set_merged_call_counters(merged, counters)
     return True
