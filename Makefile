@@ -19,7 +19,7 @@ demo: $(STAMP)
 	$(BIN)/mpmd-trace run examples/char_gpt.py
 
 test: $(STAMP)
-	$(BIN)/ruff check src tests examples benchmarks
+	$(BIN)/ruff check src cli tests examples benchmarks
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
 
@@ -29,7 +29,7 @@ test-newest:
 	$(MAKE) test PYTHON="$$newest" VENV=.venv-newest
 
 lint: $(STAMP)
-	$(BIN)/ruff check src tests examples benchmarks
+	$(BIN)/ruff check src cli tests examples benchmarks
 	$(BIN)/mypy
 
 bench: $(STAMP)

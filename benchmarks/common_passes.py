@@ -15,10 +15,10 @@ import time
 from collections.abc import Callable
 
 from mpmd_trace.ir.ops import CallOp, FragmentOp, Module, TransferOp
+from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.manager import run_passes
 from mpmd_trace.passes.registry import get_pass
 from mpmd_trace.passes.tables import COMMON
-from mpmd_trace.text import parse
 
 T = "tensor<f32>"
 WEIGHTS = 4

@@ -55,8 +55,8 @@ def measure(ops: int, repeat: int) -> dict[str, float]:
     from jaxlib.mlir import ir
 
     from mpmd_trace.ir.parser import parse_generic
+    from mpmd_trace.ir.text import parse
     from mpmd_trace.jax_compat.mlir import new_context, to_generic
-    from mpmd_trace.text import parse
 
     text = module_text(ops)
 

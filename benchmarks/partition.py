@@ -13,8 +13,8 @@ import argparse
 import resource
 import statistics
 
-from mpmd_trace.cpp_engine import available, partition_with_cpp
-from mpmd_trace.partitioning import partition
+from mpmd_trace.passes.cpp_engine import available, partition_with_cpp
+from mpmd_trace.passes.partition import partition
 from programs import arguments, training_step
 
 

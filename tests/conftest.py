@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from mpmd_trace.cpp_engine import CppPartitioner
+    from mpmd_trace.passes.cpp_engine import CppPartitioner
 
 DEVICES = 8
 
@@ -47,7 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture(scope="module")
 def cpp() -> Iterator[CppPartitioner]:
     """The C++ partitioner, in a process for all tests of a module."""
-    from mpmd_trace.cpp_engine import CppPartitioner
+    from mpmd_trace.passes.cpp_engine import CppPartitioner
 
     with CppPartitioner() as found:
         yield found

@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import pytest
 
 import mpmd_trace as mt
-from mpmd_trace.cpp_engine import CppPartitioner, available, partition_with_cpp
+from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.frontend.trace import trace
-from mpmd_trace.ir.diagnostics import MpmdError
-from mpmd_trace.partitioning import Phases, partition
+from mpmd_trace.passes.cpp_engine import CppPartitioner, available, partition_with_cpp
+from mpmd_trace.passes.partition import Phases, partition
 
 needs_cpp = pytest.mark.skipif(not available(), reason="this jaxlib has no C++ partitioner")
 

@@ -63,9 +63,9 @@ for ratio in (2, 3):
 def test_the_comparator_in_the_docs_is_gpipe() -> None:
     from tests.passes.optimize.pipeline_programs import orders, pipeline
 
+    from mpmd_trace.ir.text import parse
     from mpmd_trace.passes.manager import run_passes
     from mpmd_trace.passes.optimize.pipeline_scheduler import PipelineScheduler
-    from mpmd_trace.text import parse
 
     space: dict[str, object] = {}
     code = blocks("docs/passes.md")[2].split("config =")[0]

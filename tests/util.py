@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from mpmd_trace.ir.diagnostics import Diagnostic, MpmdError
+from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
 from mpmd_trace.ir.ops import FragmentOp, Module, NamedComputationOp
+from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.manager import PassManager
-from mpmd_trace.text import parse
 
 #: Type and topology aliases that the examples use.
 PRELUDE = """

@@ -10,61 +10,63 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from . import equinox as equinox
-    from . import schedules as schedules
-    from .api import Compiled as Compiled
-    from .api import Jitted as Jitted
-    from .api import Lowered as Lowered
-    from .api import jit as jit
-    from .api_ops import broadcast as broadcast
-    from .api_ops import call as call
-    from .api_ops import enumerated_for as enumerated_for
-    from .api_ops import fori_loop as fori_loop
-    from .api_ops import named_computation as named_computation
-    from .api_ops import named_tensor as named_tensor
-    from .api_ops import reduce as reduce
-    from .auto_schedule import AutoSchedule as AutoSchedule
-    from .backend.load import run_module as run_module
-    from .config import Config as Config
-    from .config import MeshOfInput as MeshOfInput
-    from .config import make_config as make_config
-    from .frontend.trace import trace as trace
-    from .ir.diagnostics import Diagnostic as Diagnostic
-    from .ir.diagnostics import MpmdError as MpmdError
-    from .ir.ops import Module as Module
-    from .partitioning import partition as partition
-    from .passes.manager import run_passes as run_passes
-    from .program import Program as Program
-    from .text import parse as parse
-    from .transfers import Link as Link
-    from .transfers import Links as Links
+    from mpmd_trace import equinox as equinox
+    from mpmd_trace import schedules as schedules
+    from mpmd_trace.api.jit import Jitted as Jitted
+    from mpmd_trace.api.jit import jit as jit
+    from mpmd_trace.api.program import Program as Program
+    from mpmd_trace.api.stages import Compiled as Compiled
+    from mpmd_trace.api.stages import Lowered as Lowered
+    from mpmd_trace.backend.load import run_module as run_module
+    from mpmd_trace.diagnostics.messages import Diagnostic as Diagnostic
+    from mpmd_trace.diagnostics.messages import MpmdError as MpmdError
+    from mpmd_trace.diagnostics.messages import MpmdWarning as MpmdWarning
+    from mpmd_trace.frontend.config import Config as Config
+    from mpmd_trace.frontend.config import MeshOfInput as MeshOfInput
+    from mpmd_trace.frontend.config import make_config as make_config
+    from mpmd_trace.frontend.naming import broadcast as broadcast
+    from mpmd_trace.frontend.naming import call as call
+    from mpmd_trace.frontend.naming import enumerated_for as enumerated_for
+    from mpmd_trace.frontend.naming import fori_loop as fori_loop
+    from mpmd_trace.frontend.naming import named_computation as named_computation
+    from mpmd_trace.frontend.naming import named_tensor as named_tensor
+    from mpmd_trace.frontend.naming import reduce as reduce
+    from mpmd_trace.frontend.trace import trace as trace
+    from mpmd_trace.ir.ops import Module as Module
+    from mpmd_trace.ir.text import parse as parse
+    from mpmd_trace.passes.manager import run_passes as run_passes
+    from mpmd_trace.passes.partition import partition as partition
+    from mpmd_trace.scheduling.auto import AutoSchedule as AutoSchedule
+    from mpmd_trace.scheduling.transfers import Link as Link
+    from mpmd_trace.scheduling.transfers import Links as Links
 
 __version__ = "0.1.0"
 
 _WHERE = {
-    "AutoSchedule": "auto_schedule",
-    "Compiled": "api",
-    "Config": "config",
-    "Diagnostic": "ir.diagnostics",
-    "Jitted": "api",
-    "Link": "transfers",
-    "Links": "transfers",
-    "Lowered": "api",
-    "MeshOfInput": "config",
+    "AutoSchedule": "scheduling.auto",
+    "Compiled": "api.stages",
+    "Config": "frontend.config",
+    "Diagnostic": "diagnostics.messages",
+    "Jitted": "api.jit",
+    "Link": "scheduling.transfers",
+    "Links": "scheduling.transfers",
+    "Lowered": "api.stages",
+    "MeshOfInput": "frontend.config",
     "Module": "ir.ops",
-    "MpmdError": "ir.diagnostics",
-    "Program": "program",
-    "broadcast": "api_ops",
-    "call": "api_ops",
-    "enumerated_for": "api_ops",
-    "fori_loop": "api_ops",
-    "jit": "api",
-    "make_config": "config",
-    "named_computation": "api_ops",
-    "named_tensor": "api_ops",
-    "parse": "text",
-    "partition": "partitioning",
-    "reduce": "api_ops",
+    "MpmdError": "diagnostics.messages",
+    "MpmdWarning": "diagnostics.messages",
+    "Program": "api.program",
+    "broadcast": "frontend.naming",
+    "call": "frontend.naming",
+    "enumerated_for": "frontend.naming",
+    "fori_loop": "frontend.naming",
+    "jit": "api.jit",
+    "make_config": "frontend.config",
+    "named_computation": "frontend.naming",
+    "named_tensor": "frontend.naming",
+    "parse": "ir.text",
+    "partition": "passes.partition",
+    "reduce": "frontend.naming",
     "run_module": "backend.load",
     "run_passes": "passes.manager",
     "trace": "frontend.trace",

@@ -1,6 +1,6 @@
 """`python -m mpmd_trace`: the command line without an installed script."""
 
-from .cli.entry import main
+from mpmd_trace_cli.entry import main
 
 if __name__ == "__main__":
     main()

@@ -14,13 +14,13 @@ from test_schedules_run import Model, data, training
 
 import mpmd_trace
 from mpmd_trace import MpmdError, named_computation, schedules
-from mpmd_trace.auto_schedule import AutoSchedule, StageCosts, best_schedule, program_costs, rank_schedules
 from mpmd_trace.backend.planner import make_plan
-from mpmd_trace.costs import flops
+from mpmd_trace.ir.text import parse
 from mpmd_trace.report.plan_values import values_of_plan
 from mpmd_trace.report.timeline import FragmentActions
-from mpmd_trace.text import parse
-from mpmd_trace.transfers import Link, Links, crossings
+from mpmd_trace.scheduling.auto import AutoSchedule, StageCosts, best_schedule, program_costs, rank_schedules
+from mpmd_trace.scheduling.costs import flops
+from mpmd_trace.scheduling.transfers import Link, Links, crossings
 
 
 def counted(fn: Any, *args: Any) -> float:

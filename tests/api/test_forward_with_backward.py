@@ -10,7 +10,7 @@ from pipelines import accumulate, assert_same, batch, config, weights
 
 import mpmd_trace
 from mpmd_trace import MpmdError
-from mpmd_trace.cpp_engine import partition_with_cpp
+from mpmd_trace.passes.cpp_engine import partition_with_cpp
 from mpmd_trace.report.timeline import FragmentActions, actions_by_place, measured_timeline, planned_timeline
 
 MICROBATCHES = 4

@@ -13,7 +13,8 @@ from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 from pipelines import Weights, accumulate, assert_same, batch, check, config, layer, loss, topology, weights
 
 import mpmd_trace
-from mpmd_trace import MpmdError, api, named_computation
+from mpmd_trace import MpmdError, named_computation
+from mpmd_trace.api import jit as api
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from pipelines import WIDTH, assert_same, batch, config, layer, weights
 
 import mpmd_trace
 from mpmd_trace import MeshOfInput, MpmdError, named_computation
-from mpmd_trace.cpp_engine import available
+from mpmd_trace.passes.cpp_engine import available
 
 NAMES = {"f0": "m0", "f1": "m1", "f2": "m2"}
 OPTIMISER = optax.chain(optax.clip_by_global_norm(0.01), optax.adamw(1e-2))

@@ -14,8 +14,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from mpmd_trace.backend.arguments import ArgumentChecker
 from mpmd_trace.backend.load import LoadedProgram, load
+from mpmd_trace.ir.text import parse
 from mpmd_trace.jax_compat import runtime as compat
-from mpmd_trace.text import parse
 from oracle import random_args
 
 HEAD = """

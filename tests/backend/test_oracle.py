@@ -7,10 +7,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.attributes import IntegerAttr
-from mpmd_trace.ir.diagnostics import MpmdError
 from mpmd_trace.ir.ops import FragmentOp
-from mpmd_trace.text import parse
+from mpmd_trace.ir.text import parse
 from oracle import assert_same_meaning, erase_to_plain, evaluate, random_args
 
 STAGES = """

@@ -12,7 +12,7 @@ import pytest
 from exported import mesh, topology
 
 from mpmd_trace.backend.load import load
-from mpmd_trace.text import parse
+from mpmd_trace.ir.text import parse
 from oracle import assert_same_meaning, evaluate, random_args
 
 HERE = Path(__file__).parent

@@ -9,8 +9,8 @@ from exported import PIPELINE
 
 from mpmd_trace.backend.plan import Free, Run, Transfer
 from mpmd_trace.backend.planner import make_plan
-from mpmd_trace.ir.diagnostics import MpmdError
-from mpmd_trace.text import parse
+from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace.ir.text import parse
 
 TEXT = """\
 plan jit_step: 2 meshes, 3 programs, 3 runs, 1 transfers

@@ -15,9 +15,9 @@ from exported import PIPELINE, mesh, random_module, topology
 from jaxlib.mlir import ir
 
 from mpmd_trace.backend.load import LoadedProgram, load, run_module
-from mpmd_trace.ir.diagnostics import MpmdError
+from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace.ir.text import parse
 from mpmd_trace.jax_compat.mlir import new_context
-from mpmd_trace.text import parse
 from oracle import evaluate, random_args
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from commands import Command, runner
 
-from mpmd_trace.cli.talk import told
-from mpmd_trace.ir.diagnostics import Diagnostic, MpmdError
+from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
+from mpmd_trace_cli.talk import told
 
 WRONG = Path(__file__).parent.parent / "programs" / "wrong.py"
 

@@ -7,7 +7,7 @@ import pathlib
 
 import pytest
 
-from mpmd_trace.cli.entry import main
+from mpmd_trace_cli.entry import main
 
 TEXT = """func.func @main(%a: tensor<4xf32>, %b: tensor<4xf32>) -> tensor<4xf32>
     attributes {topology = #mpmd.topology<<"m" : <["x"=2]>>>} {

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from mpmd_trace.cli.opt import main
+from mpmd_trace_cli.opt import main
 
 ADDS = """func.func @main(%a: tensor<4xf32>) -> tensor<4xf32> {
   %0 = stablehlo.add %a, %a : tensor<4xf32>

@@ -6,10 +6,10 @@ import pathlib
 
 import pytest
 
-from mpmd_trace.cli.expected import Expectations
-from mpmd_trace.cli.opt import main
-from mpmd_trace.ir.diagnostics import Diagnostic, Note
-from mpmd_trace.ir.location import UNKNOWN, Location
+from mpmd_trace.diagnostics.location import UNKNOWN, Location
+from mpmd_trace.diagnostics.messages import Diagnostic, Note
+from mpmd_trace_cli.expected import Expectations
+from mpmd_trace_cli.opt import main
 
 NAME = "f.mlir"
 
@@ -126,8 +126,8 @@ def test_a_malformed_expectation(tmp_path: pathlib.Path, capsys: pytest.CaptureF
 
 
 def test_verbosity(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from mpmd_trace.cli.opt import _report
-    from mpmd_trace.cli.opt_flags import Options
+    from mpmd_trace_cli.opt import _report
+    from mpmd_trace_cli.opt_flags import Options
 
     found = [at(1, "error", "e", (2, "n")), at(1, "warning", "w"), at(2, "remark", "r")]
     for level, shown in (("errors", "e"), ("warnings", "ew"), ("remarks", "ewr")):

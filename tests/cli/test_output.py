@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from commands import Command, runner
 
-from mpmd_trace.cli import run as run_module
-from mpmd_trace.cli.talk import as_json, guard
 from mpmd_trace.report import files as report_files
 from mpmd_trace.report.files import check_folder, write_folder
+from mpmd_trace_cli import run as run_module
+from mpmd_trace_cli.talk import as_json, guard
 
 PROGRAMS = Path(__file__).parent.parent / "programs"
 SPECIAL = str(PROGRAMS / "special.py")
@@ -178,7 +178,7 @@ def test_any_trouble_with_files_is_a_message(capsys: pytest.CaptureFixture[str])
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
 def test_a_full_disk() -> None:
     for arguments in (["passes"], ["passes", "--json"]):
-        call = [sys.executable, "-m", "mpmd_trace.cli.entry", *arguments]
+        call = [sys.executable, "-m", "mpmd_trace_cli.entry", *arguments]
         with open("/dev/full", "w") as full:
             done = subprocess.run(call, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
         assert done.returncode == 1 and done.stderr == "error: [Errno 28] No space left on device\n"
@@ -232,7 +232,7 @@ def test_control_c(tmp_path: Path) -> None:
         "os.kill(os.getpid(), signal.SIGINT)\n"
         "time.sleep(60)\n"
     )
-    call = [sys.executable, "-m", "mpmd_trace.cli.entry", "run", str(tmp_path / "program.py")]
+    call = [sys.executable, "-m", "mpmd_trace_cli.entry", "run", str(tmp_path / "program.py")]
     call += ["--out", str(tmp_path / "out")]
     done = subprocess.run(call, capture_output=True, text=True, check=False, timeout=50)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")

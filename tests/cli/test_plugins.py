@@ -9,8 +9,6 @@ from typing import ClassVar
 import pytest
 
 from mpmd_trace import MpmdError, parse, run_passes
-from mpmd_trace.cli.inspect import list_passes
-from mpmd_trace.cli.opt import main
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.passes import registry
@@ -18,6 +16,8 @@ from mpmd_trace.passes.base import FunctionPass, Pass, Pipeline, option
 from mpmd_trace.passes.manager import PassManager
 from mpmd_trace.passes.options import make_pass
 from mpmd_trace.passes.registry import build, register
+from mpmd_trace_cli.inspect import list_passes
+from mpmd_trace_cli.opt import main
 
 PLUGIN = '''
 import dataclasses

@@ -7,11 +7,11 @@ import pathlib
 import pytest
 
 from dialect_module import BASE
-from mpmd_trace.cli.entry import main
-from mpmd_trace.ir.diagnostics import MpmdError
+from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace.ir.text import parse
 from mpmd_trace.ir.verifier import verify
 from mpmd_trace.report.reduce import count_ops, reduce
-from mpmd_trace.text import parse
+from mpmd_trace_cli.entry import main
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ HEAVY = ("jax", "jaxlib", "numpy", "scipy", "matplotlib", "networkx", "equinox",
 def _loaded(arguments: list[str]) -> list[str]:
     code = (
         "import sys\n"
-        "from mpmd_trace.cli.entry import main\n"
+        "from mpmd_trace_cli.entry import main\n"
         f"try: main({arguments!r})\n"
         "except SystemExit as stop: assert not stop.code, stop.code\n"
         f"print([m for m in {HEAVY!r} if m in sys.modules], file=sys.stderr)\n"

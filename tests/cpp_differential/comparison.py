@@ -13,13 +13,13 @@ from unittest import mock
 
 from generated_programs import Program
 
-from mpmd_trace.cpp_engine import CppAnswer, CppPartitioner
-from mpmd_trace.ir.diagnostics import MpmdError
+from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.ops import Module
-from mpmd_trace.partitioning import IoSpec, Phases, partition
 from mpmd_trace.passes.base import Pass
+from mpmd_trace.passes.cpp_engine import CppAnswer, CppPartitioner
 from mpmd_trace.passes.export.lower_to_fragment_calls import LowerToFragmentCalls
 from mpmd_trace.passes.manager import PassRun
+from mpmd_trace.passes.partition import IoSpec, Phases, partition
 
 PHASES: tuple[Phases, ...] = ("import", "optimize", "all")
 
@@ -45,7 +45,7 @@ def names_of_the_reference(ends: list[int]) -> Iterator[None]:
 
     `ends` gets the number of passes up to the end of each phase.
     """
-    module = importlib.import_module("mpmd_trace.partitioning")
+    module = importlib.import_module("mpmd_trace.passes.partition")
     original = module.phase_passes
 
     def phase_passes(*args: Any, **kwargs: Any) -> list[list[Pass]]:

@@ -18,11 +18,11 @@ from generated_programs import HONOURED, IGNORED, SCHEDULES, Program, random_pro
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from mpmd_trace.cpp_engine import CppPartitioner, available
 from mpmd_trace.ir.ops import FragmentOp
-from mpmd_trace.partitioning import OPTIONS, partition
+from mpmd_trace.ir.text import parse
+from mpmd_trace.passes.cpp_engine import CppPartitioner, available
 from mpmd_trace.passes.fragment_rules import FragmentInfo, MergeRule, ScheduleRule
-from mpmd_trace.text import parse
+from mpmd_trace.passes.partition import OPTIONS, partition
 from oracle import assert_same_meaning
 from test_against_cpp import step_arguments, step_text
 

@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mpmd_trace.api_ops import named_computation
 from mpmd_trace.frontend import Traced, trace
+from mpmd_trace.frontend.naming import named_computation
 
 WIDTH = 4
 

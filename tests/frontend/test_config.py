@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from jax.sharding import AbstractMesh, Mesh
 
-from mpmd_trace.config import Assignment, make_config
 from mpmd_trace.frontend import FrontendError
+from mpmd_trace.frontend.config import Assignment, make_config
 
 MESH = AbstractMesh((2,), ("data",))
 TOPOLOGY = {"m0": MESH, "m1": MESH}

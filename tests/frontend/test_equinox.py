@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import optax
 import pytest
 
-from mpmd_trace.api_ops import call, named_computation
 from mpmd_trace.equinox import join, name_layers, split
 from mpmd_trace.frontend import FrontendError, trace
+from mpmd_trace.frontend.naming import call, named_computation
 from programs import calls, check_same, evaluate, functions, origins, plain_text
 
 

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from mpmd_trace.api_ops import call, enumerated_for, fori_loop
 from mpmd_trace.frontend import FrontendError, trace
+from mpmd_trace.frontend.naming import call, enumerated_for, fori_loop
 from programs import (
     batch,
     calls,

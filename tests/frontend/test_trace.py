@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
-from mpmd_trace.api_ops import broadcast, call, named_computation, named_tensor, reduce
 from mpmd_trace.frontend import FrontendError, Traced, check_names, trace
+from mpmd_trace.frontend.naming import broadcast, call, named_computation, named_tensor, reduce
 from programs import (
     batch,
     calls,

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from mpmd_trace.api_ops import call, named_computation, named_tensor
+from mpmd_trace.frontend.naming import call, named_computation, named_tensor
 from programs import (
     batch,
     calls,

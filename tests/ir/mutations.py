@@ -5,14 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from mpmd_trace.ir.attributes import (
-    ArrayAttr,
-    DictAttr,
-    IntegerAttr,
-    StringAttr,
-    TypeAttr,
-    parse_attribute,
-)
+from mpmd_trace.ir.attributes import ArrayAttr, DictAttr, IntegerAttr, StringAttr, TypeAttr, parse_attribute
 from mpmd_trace.ir.core import Op, Value
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
 from mpmd_trace.ir.types import parse_type

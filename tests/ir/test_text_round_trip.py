@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dialect_module import BASE
-from mpmd_trace.ir.diagnostics import MpmdError
+from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.parser import parse_generic
+from mpmd_trace.ir.text import parse
 from mpmd_trace.jax_compat.mlir import prettify_or_fail, to_generic
-from mpmd_trace.text import parse
 
 TESTS = pathlib.Path(__file__).parent.parent
 ODD = (TESTS / "ir/data/odd.mlir").read_text().split("// -----\n")

@@ -8,15 +8,16 @@ import pytest
 from mutations import mutate
 
 from dialect_module import BASE
+from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.attributes import parse_attribute
 from mpmd_trace.ir.bodies import remembered
-from mpmd_trace.ir.diagnostics import Diagnostics, MpmdError
+from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, Module
+from mpmd_trace.ir.text import parse
 from mpmd_trace.ir.verifier import verify
 from mpmd_trace.jax_compat.mlir import prettify_or_fail
 from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.manager import PassManager
-from mpmd_trace.text import parse
 from util import PRELUDE
 
 

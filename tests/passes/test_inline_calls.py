@@ -2,8 +2,8 @@
 
 import pytest
 
+from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.inline_calls import has_calls
-from mpmd_trace.text import parse
 from util import check, distinct_bodies, run
 
 PASS = "inline{default-pipeline=canonicalize max-iterations=4}"

@@ -14,6 +14,7 @@ from mpmd_trace.ir.bodies import fingerprint
 from mpmd_trace.ir.core import Op, Region, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, Module
+from mpmd_trace.ir.text import parse
 from mpmd_trace.jax_compat import mlir
 from mpmd_trace.passes import canonicalize_mpmd, cse_native, mlir_parts
 from mpmd_trace.passes.equal_bodies import first_equal
@@ -22,7 +23,6 @@ from mpmd_trace.passes.plain_bodies import PLAIN_OPS, is_plain
 from mpmd_trace.passes.sharding import bodies_alone
 from mpmd_trace.passes.sharding.constants_apart import can_do, with_constants_apart
 from mpmd_trace.passes.sharding.shardy import run_shardy
-from mpmd_trace.text import parse
 from util import distinct_bodies
 
 PASSES: dict[str, tuple[str, Callable[[Region], Region]]] = {

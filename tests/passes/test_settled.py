@@ -12,11 +12,11 @@ from test_plain_bodies import bodies_of, uses
 
 from mpmd_trace.ir.bodies import fingerprint
 from mpmd_trace.ir.core import Region
+from mpmd_trace.ir.text import parse
 from mpmd_trace.passes import stablehlo_optimize
 from mpmd_trace.passes.greedy import Choices, Rewriter, apply_greedily
 from mpmd_trace.passes.manager import run_passes
 from mpmd_trace.passes.settled import Settled
-from mpmd_trace.text import parse
 
 PASS = "stablehlo-target-independent-optimization"
 SETTLED = """

@@ -2,10 +2,10 @@
 
 import pytest
 
-from mpmd_trace.ir.diagnostics import MpmdError
+from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.ops import Module
+from mpmd_trace.ir.text import parse
 from mpmd_trace.report.explain import explain
-from mpmd_trace.text import parse
 
 TEXT = """
 #topo = #mpmd.topology<<"p0" : <["d"=4]>>, <"p1" : <["d"=4]>>, <"p2" : <["d"=4]>>>

@@ -12,8 +12,8 @@ import pytest
 
 import mpmd_trace
 from mpmd_trace import MpmdError
-from mpmd_trace.auto_schedule import StageCosts
 from mpmd_trace.backend.plan import Plan, Run, Transfer
+from mpmd_trace.ir.text import parse
 from mpmd_trace.report.layers import LayerValues, values_of_layers
 from mpmd_trace.report.link_times import fit_link, measure_links
 from mpmd_trace.report.plan_check import check_best, check_option
@@ -22,8 +22,8 @@ from mpmd_trace.report.plan_values import at_fraction
 from mpmd_trace.report.planning import Layer, Study, program_costs, study
 from mpmd_trace.report.timeline import FragmentActions
 from mpmd_trace.schedules import Action, Cut, load_csv
-from mpmd_trace.text import parse
-from mpmd_trace.transfers import Link, Links, Traffic, Value, crossings
+from mpmd_trace.scheduling.auto import StageCosts
+from mpmd_trace.scheduling.transfers import Link, Links, Traffic, Value, crossings
 
 
 def _program_file(name: str) -> Any:

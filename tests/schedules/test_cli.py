@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from mpmd_trace.cli.schedule import app
+from mpmd_trace_cli.schedule import app
 
 runner = CliRunner()
 

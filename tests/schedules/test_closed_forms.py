@@ -8,15 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from mpmd_trace.schedules import (
-    Costs,
-    check,
-    contiguous_stages,
-    find_entry,
-    get_schedule,
-    schedule_names,
-    simulate,
-)
+from mpmd_trace.schedules import Costs, check, contiguous_stages, find_entry, get_schedule, schedule_names, simulate
 
 times = st.integers(1, 6).map(float)
 sizes = st.tuples(st.integers(1, 7), st.integers(1, 12))

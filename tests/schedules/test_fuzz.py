@@ -5,16 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mpmd_trace.schedules import (
-    Action,
-    ScheduleError,
-    Step,
-    check,
-    explain,
-    from_orders,
-    get_schedule,
-    simulate,
-)
+from mpmd_trace.schedules import Action, ScheduleError, Step, check, explain, from_orders, get_schedule, simulate
 
 names = st.sampled_from(["gpipe", "1f1b", "zb-h1", "zb-v", "interleaved-1f1b", "dualpipe-v"])
 

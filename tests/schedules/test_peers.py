@@ -4,14 +4,7 @@ from __future__ import annotations
 
 import json
 
-from mpmd_trace.schedules import (
-    Costs,
-    check,
-    chrome_trace,
-    from_orders,
-    get_schedule,
-    simulate,
-)
+from mpmd_trace.schedules import Costs, check, chrome_trace, from_orders, get_schedule, simulate
 
 
 def test_last_mesh_of_1f1b_starts_at_microbatch_0() -> None:

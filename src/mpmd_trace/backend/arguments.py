@@ -8,8 +8,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..ir.diagnostics import Diagnostic, MpmdError
-from .plan import Plan
+from mpmd_trace.backend.plan import Plan
+from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
 
 __all__ = ["ArgumentChecker", "TracedArgument", "WrongSharding"]
 
@@ -26,7 +26,7 @@ class ArgumentChecker:
     """Turns what the caller passes into the arrays that the plan expects."""
 
     def __init__(self, plan: Plan, specs: Sequence[jax.ShapeDtypeStruct]) -> None:
-        from ..jax_compat.runtime import ArrayImpl
+        from mpmd_trace.jax_compat.runtime import ArrayImpl
 
         self.plan = plan
         self.specs = list(specs)

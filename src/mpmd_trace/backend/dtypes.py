@@ -5,9 +5,9 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 
-from ..ir.diagnostics import MpmdError
-from ..ir.ops import local_type
-from ..ir.types import TensorType, Type
+from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace.ir.ops import local_type
+from mpmd_trace.ir.types import TensorType, Type
 
 __all__ = ["dtype_of", "element_of", "tensor_type"]
 

@@ -10,13 +10,15 @@ from typing import Any, cast
 
 import jax
 
-from ..ir.attributes import SYMBOL, IntegerAttr, unquote
-from ..ir.core import Op
-from ..ir.diagnostics import Diagnostic, MpmdError, describe
-from ..ir.ops import FuncOp, Module
-from ..ir.types import MeshTensorType
-from .placement import Placement
-from .plan import Plan, ProgramSpec
+from mpmd_trace.backend.placement import Placement
+from mpmd_trace.backend.plan import Plan, ProgramSpec
+from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
+from mpmd_trace.diagnostics.spelling import unquote
+from mpmd_trace.ir.attributes import SYMBOL, IntegerAttr
+from mpmd_trace.ir.core import Op
+from mpmd_trace.ir.diagnostics import describe
+from mpmd_trace.ir.ops import FuncOp, Module
+from mpmd_trace.ir.types import MeshTensorType
 
 __all__ = ["Executable", "Progress", "compile_programs"]
 
@@ -31,7 +33,7 @@ class Executable:
     __slots__ = ("call", "compiled", "name", "spec")
 
     def __init__(self, spec: ProgramSpec, compiled: Any) -> None:
-        from ..jax_compat.runtime import direct_call
+        from mpmd_trace.jax_compat.runtime import direct_call
 
         self.spec = spec
         self.name = spec.callee
@@ -118,7 +120,7 @@ def compile_programs(
         MpmdError: when XLA refuses a program (every refusal of the module is in the message), or when a program
             calls back a Python function that is not among `host_callbacks`.
     """
-    from ..jax_compat.runtime import compile_lowered, lower_function
+    from mpmd_trace.jax_compat.runtime import compile_lowered, lower_function
 
     _check_callbacks(module, len(host_callbacks))
 

@@ -9,15 +9,15 @@ from typing import Any
 import jax
 from jax.sharding import Mesh, NamedSharding
 
-from ..ir.diagnostics import MpmdError
-from ..ir.ops import Module
-from .arguments import ArgumentChecker
-from .executables import Progress, compile_programs
-from .placement import Placement, check_topology
-from .plan import Plan
-from .planner import make_plan
-from .runtime import Runtime
-from .timeline import Timeline, measure
+from mpmd_trace.backend.arguments import ArgumentChecker
+from mpmd_trace.backend.executables import Progress, compile_programs
+from mpmd_trace.backend.placement import Placement, check_topology
+from mpmd_trace.backend.plan import Plan
+from mpmd_trace.backend.planner import make_plan
+from mpmd_trace.backend.runtime import Runtime
+from mpmd_trace.backend.timeline import Timeline, measure
+from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace.ir.ops import Module
 
 __all__ = ["LoadedProgram", "MemoryAnalysis", "load", "run_module"]
 
@@ -228,7 +228,7 @@ def run_module(
         MpmdError: as `load`, and for a topology or arguments that do not fit.
         TypeError: for a `module` that is none.
     """
-    from ..partitioning import read_module
+    from mpmd_trace.passes.partition import read_module
 
     if not isinstance(module, Module):
         module = read_module(module)

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from ..ir.attributes import Axis, MeshAttr, TensorShardingAttr, TopologyAttr
-from ..ir.diagnostics import Diagnostic, MpmdError
-from ..ir.types import MeshTensorType, Type
-from .dtypes import dtype_of, tensor_type
+from mpmd_trace.backend.dtypes import dtype_of, tensor_type
+from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
+from mpmd_trace.ir.attributes import Axis, MeshAttr, TensorShardingAttr, TopologyAttr
+from mpmd_trace.ir.types import MeshTensorType, Type
 
 __all__ = ["Placement", "check_topology", "spec_of"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator
 
-from ..ir.types import MeshTensorType
+from mpmd_trace.ir.types import MeshTensorType
 
 __all__ = ["Free", "Instruction", "Plan", "ProgramSpec", "Run", "Slot", "Transfer"]
 
@@ -202,7 +202,7 @@ class Plan:
 
 
 def _devices(body: str) -> int:
-    from ..ir.attributes import MeshAttr, parse_attribute
+    from mpmd_trace.ir.attributes import MeshAttr, parse_attribute
 
     mesh = parse_attribute(f"#sdy.mesh{body}")
     assert isinstance(mesh, MeshAttr)

@@ -7,13 +7,15 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import cast
 
-from ..ir.attributes import Attribute, BoolAttr, DictAttr, StringAttr, TopologyAttr, unquote
-from ..ir.core import Op, Value
-from ..ir.diagnostics import Diagnostic, MpmdError, describe
-from ..ir.ops import FragmentCallOp, FuncOp, Module, TransferOp
-from ..ir.types import MeshTensorType, TensorType
-from .dtypes import dtype_of, tensor_type
-from .plan import Free, Instruction, Plan, ProgramSpec, Run, Slot, Transfer
+from mpmd_trace.backend.dtypes import dtype_of, tensor_type
+from mpmd_trace.backend.plan import Free, Instruction, Plan, ProgramSpec, Run, Slot, Transfer
+from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
+from mpmd_trace.diagnostics.spelling import unquote
+from mpmd_trace.ir.attributes import Attribute, BoolAttr, DictAttr, StringAttr, TopologyAttr
+from mpmd_trace.ir.core import Op, Value
+from mpmd_trace.ir.diagnostics import describe
+from mpmd_trace.ir.ops import FragmentCallOp, FuncOp, Module, TransferOp
+from mpmd_trace.ir.types import MeshTensorType, TensorType
 
 __all__ = ["make_plan"]
 

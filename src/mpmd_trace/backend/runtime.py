@@ -16,9 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
-from .executables import Executable
-from .placement import Placement
-from .plan import Free, Plan, Run, Slot, Transfer
+from mpmd_trace.backend.executables import Executable
+from mpmd_trace.backend.placement import Placement
+from mpmd_trace.backend.plan import Free, Plan, Run, Slot, Transfer
 
 __all__ = ["Runtime"]
 
@@ -39,7 +39,7 @@ class Runtime:
     """
 
     def __init__(self, plan: Plan, executables: Sequence[Executable], placement: Placement) -> None:
-        from ..jax_compat.runtime import traceback_scope
+        from mpmd_trace.jax_compat.runtime import traceback_scope
 
         self.plan = plan
         self.executables = list(executables)
@@ -190,7 +190,7 @@ class Runtime:
         return self._known_copies[key]
 
     def _find_copy(self, before: Slot, after: Slot) -> Copy | None:
-        from ..jax_compat.runtime import same_tiles
+        from mpmd_trace.jax_compat.runtime import same_tiles
 
         source, target = self.sharding(before.number), self.sharding(after.number)
         if not same_tiles(before.type.tensor.shape or (), source, target):
@@ -198,7 +198,7 @@ class Runtime:
         return target, bool(source.device_set & target.device_set)
 
     def _batch(self, copies: Sequence[Copy]) -> Call:
-        from ..jax_compat.runtime import batched_copy
+        from mpmd_trace.jax_compat.runtime import batched_copy
 
         return batched_copy([target for target, _ in copies], fresh=[fresh for _, fresh in copies])
 
@@ -216,7 +216,7 @@ class Runtime:
 
         Between meshes of different size `jax.device_put` does it, through the host where it must.
         """
-        from ..jax_compat.runtime import batched_copy, compile_lowered, direct_call, lower_function
+        from mpmd_trace.jax_compat.runtime import batched_copy, compile_lowered, direct_call, lower_function
 
         source, target = self.sharding(before.number), self.sharding(after.number)
         overlap = bool(source.device_set & target.device_set)

@@ -11,8 +11,8 @@ from typing import Any
 
 import jax
 
-from .plan import Plan, Run, Transfer
-from .runtime import Runtime
+from mpmd_trace.backend.plan import Plan, Run, Transfer
+from mpmd_trace.backend.runtime import Runtime
 
 __all__ = ["Timeline", "TimelineEntry", "measure"]
 

@@ -12,10 +12,10 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, Sharding
 
+from mpmd_trace.diagnostics.messages import Diagnostic
 from mpmd_trace.frontend.errors import FrontendError, mistake, place_of, problem, raise_problems
 from mpmd_trace.frontend.shardings import Meshes, no_named_sharding
 from mpmd_trace.frontend.tags import listed
-from mpmd_trace.ir.diagnostics import Diagnostic
 from mpmd_trace.jax_compat import tracing
 
 

@@ -6,11 +6,12 @@ import dataclasses
 import os
 import sys
 import sysconfig
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mpmd_trace.ir.diagnostics import Diagnostic, MpmdError, Note
-from mpmd_trace.ir.location import UNKNOWN, Location
+from mpmd_trace.diagnostics.location import UNKNOWN, Location
+from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError, MpmdWarning, Note
 
 
 class FrontendError(MpmdError):
@@ -73,17 +74,24 @@ def users_place(location: Location) -> Location:
 
 
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_COMMAND_LINE = f"{os.sep}mpmd_trace_cli{os.sep}"
 _LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib", "scripts")})
 
 
 def is_users(file: str) -> bool:
-    """Whether a source file is neither part of this package nor of the libraries of this Python."""
-    return not file.startswith((_OURS, *_LIBRARIES, "<"))
+    """Whether a source file is neither part of this package, its command line, nor of the libraries of this Python."""
+    return not file.startswith((_OURS, *_LIBRARIES, "<")) and _COMMAND_LINE not in file
 
 
 def mistake(message: str) -> FrontendError:
     """The error for a call of this library that cannot be right, at the line of the user's code that makes it."""
     return FrontendError([problem(message, callers_place())])
+
+
+def warn(message: str, where: str | None = None) -> None:
+    """Warn at `where` (`file:line`), by default the line of the user's code that called the library."""
+    file, _, line = (where or callers_place() or "mpmd_trace:0").rpartition(":")
+    warnings.warn_explicit(message, MpmdWarning, file, int(line))
 
 
 def callers_place() -> str | None:

@@ -6,8 +6,8 @@ import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
+from mpmd_trace.diagnostics.messages import Diagnostic
 from mpmd_trace.frontend.errors import problem
-from mpmd_trace.ir.diagnostics import Diagnostic
 
 
 class Assigned(Protocol):

@@ -15,12 +15,12 @@ from typing import Any
 import jax
 from jax import lax
 
+from mpmd_trace.diagnostics.messages import Diagnostic
 from mpmd_trace.frontend import folding, markers, memories, tags
 from mpmd_trace.frontend.calls import Place, Plan, live_equations, plan
 from mpmd_trace.frontend.errors import problem
 from mpmd_trace.frontend.fingerprint import Fingerprints
 from mpmd_trace.frontend.shardings import Meshes, without_devices
-from mpmd_trace.ir.diagnostics import Diagnostic
 from mpmd_trace.jax_compat import lowering, tracing
 from mpmd_trace.jax_compat.tracing import Closed, Equation, opened
 

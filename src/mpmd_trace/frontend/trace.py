@@ -21,7 +21,7 @@ from mpmd_trace.frontend.shardings import Meshes
 from mpmd_trace.jax_compat import lowering, tracing
 
 if TYPE_CHECKING:
-    from mpmd_trace.config import Config
+    from mpmd_trace.frontend.config import Config
 
 tracing.hide_from_locations(os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep)
 

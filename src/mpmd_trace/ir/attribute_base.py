@@ -9,8 +9,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
-from .brackets import quote
-from .types import Type
+from mpmd_trace.diagnostics.spelling import quote
+from mpmd_trace.ir.types import Type
 
 __all__ = [
     "INTERNED",

@@ -9,35 +9,35 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from .attribute_base import INTERNED as INTERNED
-from .attribute_base import UNIT as UNIT
-from .attribute_base import ArrayAttr as ArrayAttr
-from .attribute_base import Attribute as Attribute
-from .attribute_base import BoolAttr as BoolAttr
-from .attribute_base import DenseArrayAttr as DenseArrayAttr
-from .attribute_base import DictAttr as DictAttr
-from .attribute_base import IntegerAttr as IntegerAttr
-from .attribute_base import MeshAttr as MeshAttr
-from .attribute_base import MeshesWithOriginsAttr as MeshesWithOriginsAttr
-from .attribute_base import ReductionAttr as ReductionAttr
-from .attribute_base import StringAttr as StringAttr
-from .attribute_base import SymbolRefAttr as SymbolRefAttr
-from .attribute_base import TopologyAttr as TopologyAttr
-from .attribute_base import TypeAttr as TypeAttr
-from .attribute_base import UnitAttr as UnitAttr
-from .attribute_base import UserOriginAttr as UserOriginAttr
-from .attribute_base import dict_text as dict_text
-from .brackets import TOKENS as TOKENS
-from .brackets import matching_bracket as matching_bracket
-from .brackets import quote as quote
-from .brackets import split_top_level as split_top_level
-from .brackets import unquote as unquote
-from .sharding_attributes import SYMBOL as SYMBOL
-from .sharding_attributes import Axis as Axis
-from .sharding_attributes import TensorShardingAttr as TensorShardingAttr
-from .sharding_attributes import TensorShardingPerValueAttr as TensorShardingPerValueAttr
-from .sharding_attributes import parse_sharding_body as parse_sharding_body
-from .types import parse_type
+from mpmd_trace.diagnostics.spelling import TOKENS as TOKENS
+from mpmd_trace.diagnostics.spelling import matching_bracket as matching_bracket
+from mpmd_trace.diagnostics.spelling import quote as quote
+from mpmd_trace.diagnostics.spelling import split_top_level as split_top_level
+from mpmd_trace.diagnostics.spelling import unquote as unquote
+from mpmd_trace.ir.attribute_base import INTERNED as INTERNED
+from mpmd_trace.ir.attribute_base import UNIT as UNIT
+from mpmd_trace.ir.attribute_base import ArrayAttr as ArrayAttr
+from mpmd_trace.ir.attribute_base import Attribute as Attribute
+from mpmd_trace.ir.attribute_base import BoolAttr as BoolAttr
+from mpmd_trace.ir.attribute_base import DenseArrayAttr as DenseArrayAttr
+from mpmd_trace.ir.attribute_base import DictAttr as DictAttr
+from mpmd_trace.ir.attribute_base import IntegerAttr as IntegerAttr
+from mpmd_trace.ir.attribute_base import MeshAttr as MeshAttr
+from mpmd_trace.ir.attribute_base import MeshesWithOriginsAttr as MeshesWithOriginsAttr
+from mpmd_trace.ir.attribute_base import ReductionAttr as ReductionAttr
+from mpmd_trace.ir.attribute_base import StringAttr as StringAttr
+from mpmd_trace.ir.attribute_base import SymbolRefAttr as SymbolRefAttr
+from mpmd_trace.ir.attribute_base import TopologyAttr as TopologyAttr
+from mpmd_trace.ir.attribute_base import TypeAttr as TypeAttr
+from mpmd_trace.ir.attribute_base import UnitAttr as UnitAttr
+from mpmd_trace.ir.attribute_base import UserOriginAttr as UserOriginAttr
+from mpmd_trace.ir.attribute_base import dict_text as dict_text
+from mpmd_trace.ir.sharding_attributes import SYMBOL as SYMBOL
+from mpmd_trace.ir.sharding_attributes import Axis as Axis
+from mpmd_trace.ir.sharding_attributes import TensorShardingAttr as TensorShardingAttr
+from mpmd_trace.ir.sharding_attributes import TensorShardingPerValueAttr as TensorShardingPerValueAttr
+from mpmd_trace.ir.sharding_attributes import parse_sharding_body as parse_sharding_body
+from mpmd_trace.ir.types import parse_type
 
 __all__ = [
     "UNIT",

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from .location import UNKNOWN, Location
-from .types import Type
-from .values import BlockArg, Value
+from mpmd_trace.diagnostics.location import UNKNOWN, Location
+from mpmd_trace.ir.types import Type
+from mpmd_trace.ir.values import BlockArg, Value
 
 if TYPE_CHECKING:
-    from .core import Op
+    from mpmd_trace.ir.core import Op
 
 __all__ = ["Block", "Region", "has_order"]
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import TypeVar, cast
 
-from .core import Block, Op, Region, Value, make_op
-from .location import UNKNOWN, Location
-from .semantics import is_removable
-from .types import Type
+from mpmd_trace.diagnostics.location import UNKNOWN, Location
+from mpmd_trace.ir.core import Block, Op, Region, Value, make_op
+from mpmd_trace.ir.semantics import is_removable
+from mpmd_trace.ir.types import Type
 
 __all__ = [
     "BodyBuilder",
@@ -230,7 +230,7 @@ def map_ops(body: Region, key: Hashable, rewrite: Callable[[Region], bool]) -> R
 
 def fingerprint(region: Region) -> str:
     """A text that two regions share iff they print the same (up to value names).  Frozen ones remember it."""
-    from .printer import print_region
+    from mpmd_trace.ir.printer import print_region
 
     if region.frozen:
         return remembered(region, "fingerprint", lambda: print_region(region))

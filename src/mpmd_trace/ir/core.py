@@ -13,16 +13,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
-from .attributes import Attribute
-from .blocks import Block as Block
-from .blocks import Region as Region
-from .blocks import has_order as has_order
-from .location import UNKNOWN, Location
-from .types import Type
-from .values import BlockArg as BlockArg
-from .values import OpResult as OpResult
-from .values import Use as Use
-from .values import Value as Value
+from mpmd_trace.diagnostics.location import UNKNOWN, Location
+from mpmd_trace.ir.attributes import Attribute
+from mpmd_trace.ir.blocks import Block as Block
+from mpmd_trace.ir.blocks import Region as Region
+from mpmd_trace.ir.blocks import has_order as has_order
+from mpmd_trace.ir.types import Type
+from mpmd_trace.ir.values import BlockArg as BlockArg
+from mpmd_trace.ir.values import OpResult as OpResult
+from mpmd_trace.ir.values import Use as Use
+from mpmd_trace.ir.values import Value as Value
 
 __all__ = [
     "Block",
@@ -361,7 +361,7 @@ class Op:
         return f"<Op {self.name}>"
 
     def __str__(self) -> str:
-        from .printer import print_op
+        from mpmd_trace.ir.printer import print_op
 
         return print_op(self)
 

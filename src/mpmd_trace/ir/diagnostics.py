@@ -1,55 +1,14 @@
-"""Diagnostics: what is wrong, where in the user's program, what to do; collected and reported together."""
+"""What passes report: collected, and told together."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Literal
 
-from .core import Op, Value
-from .location import UNKNOWN, Location
+from mpmd_trace.diagnostics.location import UNKNOWN, Location
+from mpmd_trace.diagnostics.messages import Diagnostic, Note, Severity
+from mpmd_trace.ir.core import Op, Value
 
-__all__ = ["Diagnostic", "Diagnostics", "MpmdError", "Note", "PassFailed", "Severity", "describe", "shortened"]
-
-Severity = Literal["error", "warning", "remark"]
-
-
-@dataclasses.dataclass(frozen=True)
-class Note:
-    """A note attached to a diagnostic."""
-
-    message: str
-    location: Location = UNKNOWN
-
-
-@dataclasses.dataclass(frozen=True)
-class Diagnostic:
-    """One message.  `op` is the text of the op it is about, when there is one."""
-
-    severity: Severity
-    message: str
-    location: Location = UNKNOWN
-    notes: tuple[Note, ...] = ()
-    op: str | None = None
-
-    def __str__(self) -> str:
-        lines = [f"{self.location.prefix}{self.severity}: {self.message}"]
-        if self.op:
-            lines += ["  " + line for line in self.op.splitlines()]
-        lines += [f"{note.location.prefix}note: {note.message}" for note in self.notes]
-        return "\n".join(lines)
-
-
-class MpmdError(Exception):
-    """A program that cannot be compiled.  `diagnostics` holds every problem found, errors first."""
-
-    def __init__(self, diagnostics: Sequence[Diagnostic] | str, *, pass_name: str | None = None) -> None:
-        if isinstance(diagnostics, str):
-            diagnostics = [Diagnostic("error", diagnostics)]
-        order = {"error": 0, "warning": 1, "remark": 2}
-        self.diagnostics: list[Diagnostic] = sorted(diagnostics, key=lambda d: order[d.severity])
-        self.pass_name = pass_name
-        super().__init__("\n".join(str(d) for d in self.diagnostics if d.severity == "error"))
+__all__ = ["Diagnostics", "PassFailed", "describe"]
 
 
 class PassFailed(Exception):
@@ -126,16 +85,11 @@ class Diagnostics:
         return PassFailed(message)
 
 
-def shortened(lines: Sequence[str], most: int = 8) -> list[str]:
-    """The lines of a list in a message, or the first ones and how many there are besides."""
-    return [*lines[:most], *([f"  and {len(lines) - most} more"] if len(lines) > most else [])]
-
-
 def describe(op: Op) -> str:
     """A short text of the op: generic form without the insides of its regions."""
     operands = ", ".join(v.type.text for v in op.operands)
     results = ", ".join(r.type.text for r in op.results)
-    from .attributes import dict_text
+    from mpmd_trace.ir.attributes import dict_text
 
     merged = {**op.props, **op.attrs}
     merged.pop("arg_attrs", None)

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar, cast
 
-from .attributes import (
+from mpmd_trace.diagnostics.location import UNKNOWN, Location
+from mpmd_trace.ir.attributes import (
     ArrayAttr,
     Attribute,
     DictAttr,
@@ -22,9 +23,8 @@ from .attributes import (
     TypeAttr,
     UserOriginAttr,
 )
-from .core import Block, Op, Region, Use, Value, make_op, make_unary, op_class
-from .location import UNKNOWN, Location
-from .types import FunctionType, MeshTensorType, TensorType, Type, function_type
+from mpmd_trace.ir.core import Block, Op, Region, Use, Value, make_op, make_unary, op_class
+from mpmd_trace.ir.types import FunctionType, MeshTensorType, TensorType, Type, function_type
 
 __all__ = [
     "AssignOp",
@@ -551,13 +551,13 @@ class Module:
 
     def to_generic(self, *, debug_info: bool = False) -> str:
         """The module in MLIR's generic form (fast; no dialect library is needed)."""
-        from .printer import print_op
+        from mpmd_trace.ir.printer import print_op
 
         text = print_op(self.op, debug_info=debug_info) + "\n"
         return f"{text}\n{self.resources}\n" if self.resources else text
 
     def __str__(self) -> str:
-        from ..jax_compat.mlir import prettify
+        from mpmd_trace.jax_compat.mlir import prettify
 
         return prettify(self.to_generic())
 

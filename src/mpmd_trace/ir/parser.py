@@ -10,11 +10,11 @@ import gc
 import re
 from typing import NamedTuple
 
-from .attributes import Attribute, matching_bracket, parse_dict_body, split_top_level
-from .core import Block, Op, Region, Value, make_op
-from .location import UNKNOWN, Location
-from .ops import Module
-from .types import FunctionType, Type, parse_type
+from mpmd_trace.diagnostics.location import UNKNOWN, Location
+from mpmd_trace.ir.attributes import Attribute, matching_bracket, parse_dict_body, split_top_level
+from mpmd_trace.ir.core import Block, Op, Region, Value, make_op
+from mpmd_trace.ir.ops import Module
+from mpmd_trace.ir.types import FunctionType, Type, parse_type
 
 __all__ = ["parse_generic"]
 

@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-from .attributes import dict_text
-from .core import Block, Op, Region, Value
-from .location import Location
+from mpmd_trace.diagnostics.location import Location
+from mpmd_trace.ir.attributes import dict_text
+from mpmd_trace.ir.core import Block, Op, Region, Value
 
 __all__ = ["print_op", "print_region"]
 

@@ -6,8 +6,8 @@ import specification and 3 of the common one).  An op of a dialect that is not l
 
 from __future__ import annotations
 
-from .attributes import Attribute, BoolAttr
-from .core import Op, Region, Value
+from mpmd_trace.ir.attributes import Attribute, BoolAttr
+from mpmd_trace.ir.core import Op, Region, Value
 
 __all__ = [
     "is_constant_like",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from .attribute_base import Attribute, SymbolRefAttr, intern
-from .brackets import quote, split_top_level, unquote
+from mpmd_trace.diagnostics.spelling import quote, split_top_level, unquote
+from mpmd_trace.ir.attribute_base import Attribute, SymbolRefAttr, intern
 
 __all__ = ["SYMBOL", "Axis", "TensorShardingAttr", "TensorShardingPerValueAttr", "parse_sharding_body"]
 

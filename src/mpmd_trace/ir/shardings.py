@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from typing import cast
 
-from .attributes import (
+from mpmd_trace.ir.attributes import (
     MeshAttr,
     StringAttr,
     SymbolRefAttr,
@@ -17,8 +17,8 @@ from .attributes import (
     parse_attribute,
     parse_sharding_body,
 )
-from .ops import Module
-from .types import MeshTensorType, TensorType
+from mpmd_trace.ir.ops import Module
+from mpmd_trace.ir.types import MeshTensorType, TensorType
 
 __all__ = [
     "byte_size",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from .attributes import Attribute
-from .core import Op
+from mpmd_trace.ir.attributes import Attribute
+from mpmd_trace.ir.core import Op
 
 __all__ = ["take_over"]
 

@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .sharding_attributes import TensorShardingAttr
+    from mpmd_trace.ir.sharding_attributes import TensorShardingAttr
 
 __all__ = [
     "FunctionType",
@@ -147,7 +147,7 @@ def mesh_tensor(
     memory_kind: str | None = None,
 ) -> MeshTensorType:
     """The mesh tensor type of `tensor` on `mesh`."""
-    from .brackets import quote
+    from mpmd_trace.diagnostics.spelling import quote
 
     text = f"!mpmd.mesh_tensor<{quote(mesh)}, {tensor.text}"
     if sharding is not None:
@@ -213,7 +213,7 @@ def _parse_tensor(text: str) -> TensorType:
     match = re.match(r"((?:(?:\d+|\?)x)*|\*x)", inner)
     assert match is not None
     dims, rest = match.group(1), inner[match.end() :]
-    from .brackets import split_top_level
+    from mpmd_trace.diagnostics.spelling import split_top_level
 
     parts = split_top_level(rest)
     encoding = ", ".join(parts[1:]) or None
@@ -224,8 +224,8 @@ def _parse_tensor(text: str) -> TensorType:
 
 
 def _parse_mesh_tensor(text: str) -> MeshTensorType:
-    from .brackets import split_top_level, unquote
-    from .sharding_attributes import parse_sharding_body
+    from mpmd_trace.diagnostics.spelling import split_top_level, unquote
+    from mpmd_trace.ir.sharding_attributes import parse_sharding_body
 
     parts = split_top_level(text[len("!mpmd.mesh_tensor<") : -1])
     inner = parse_type(parts[1])
@@ -244,7 +244,7 @@ def _parse_mesh_tensor(text: str) -> MeshTensorType:
 
 
 def _parse_function(text: str) -> FunctionType:
-    from .brackets import matching_bracket, split_top_level
+    from mpmd_trace.diagnostics.spelling import matching_bracket, split_top_level
 
     close = matching_bracket(text, 0)
     inputs = tuple(parse_type(t) for t in split_top_level(text[1:close]))

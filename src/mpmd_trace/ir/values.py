@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from .location import UNKNOWN, Location
-from .types import Type
+from mpmd_trace.diagnostics.location import UNKNOWN, Location
+from mpmd_trace.ir.types import Type
 
 if TYPE_CHECKING:
-    from .core import Block, Op
+    from mpmd_trace.ir.core import Block, Op
 
 __all__ = ["BlockArg", "OpResult", "Use", "Value"]
 

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from .attributes import StringAttr
-from .bodies import remembered
-from .core import Block, BlockArg, Op, Region, Value, has_order
-from .diagnostics import Diagnostic, Note, describe
-from .location import Location
-from .ops import CallOp, FragmentCallOp, FuncOp, Module
-from .verify_ops import OpRules, Problem
+from mpmd_trace.diagnostics.location import Location
+from mpmd_trace.diagnostics.messages import Diagnostic, Note
+from mpmd_trace.ir.attributes import StringAttr
+from mpmd_trace.ir.bodies import remembered
+from mpmd_trace.ir.core import Block, BlockArg, Op, Region, Value, has_order
+from mpmd_trace.ir.diagnostics import describe
+from mpmd_trace.ir.ops import CallOp, FragmentCallOp, FuncOp, Module
+from mpmd_trace.ir.verify_ops import OpRules, Problem
 
 __all__ = ["verify"]
 

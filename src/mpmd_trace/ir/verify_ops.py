@@ -5,21 +5,21 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
-from .attributes import ArrayAttr, DictAttr, IntegerAttr, MeshAttr, StringAttr, TopologyAttr, UserOriginAttr
-from .core import Block, BlockArg, Op, OpResult, Value
-from .diagnostics import Note
-from .location import Location
-from .ops import (
-    CallOp,
-    ForOp,
-    FragmentCallOp,
-    FragmentOp,
-    FuncOp,
-    ReduceOp,
-    _MeshCast,
+from mpmd_trace.diagnostics.location import Location
+from mpmd_trace.diagnostics.messages import Note
+from mpmd_trace.ir.attributes import (
+    ArrayAttr,
+    DictAttr,
+    IntegerAttr,
+    MeshAttr,
+    StringAttr,
+    TopologyAttr,
+    UserOriginAttr,
 )
-from .types import MeshTensorType, TensorType, Type
-from .verify_types import mesh_tensor_problem
+from mpmd_trace.ir.core import Block, BlockArg, Op, OpResult, Value
+from mpmd_trace.ir.ops import CallOp, ForOp, FragmentCallOp, FragmentOp, FuncOp, ReduceOp, _MeshCast
+from mpmd_trace.ir.types import MeshTensorType, TensorType, Type
+from mpmd_trace.ir.verify_types import mesh_tensor_problem
 
 __all__ = ["OpRules", "Problem"]
 

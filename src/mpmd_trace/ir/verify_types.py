@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
-from .attributes import Axis, MeshAttr, TensorShardingAttr, TopologyAttr
-from .types import MeshTensorType, TensorType
+from mpmd_trace.ir.attributes import Axis, MeshAttr, TensorShardingAttr, TopologyAttr
+from mpmd_trace.ir.types import MeshTensorType, TensorType
 
 __all__ = ["mesh_tensor_problem", "sharding_problem"]
 

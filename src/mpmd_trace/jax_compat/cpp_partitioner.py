@@ -65,7 +65,7 @@ def _partition(library: Any, request: dict[str, Any], answer: Any) -> dict[str, 
     """Run the phases, tell `answer` about each, and give what `end` says."""
     from jaxlib.mlir import ir
 
-    from .mlir import new_context
+    from mpmd_trace.jax_compat.mlir import new_context
 
     done = library.NONE
     upto = {

@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ..ir.attributes import quote
-from ..ir.diagnostics import Diagnostic, MpmdError, Note
-from ..ir.location import Location
+from mpmd_trace.diagnostics.location import Location
+from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError, Note
+from mpmd_trace.diagnostics.spelling import quote
 
 __all__ = ["normalize_attribute", "prettify", "run_pipeline", "to_generic"]
 

@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
-from ..ir.diagnostics import Diagnostics, PassFailed
-from ..ir.ops import FuncOp, Module
-from .option_text import option_text
+from mpmd_trace.ir.diagnostics import Diagnostics, PassFailed
+from mpmd_trace.ir.ops import FuncOp, Module
+from mpmd_trace.passes.option_text import option_text
 
 __all__ = ["FunctionPass", "Pass", "Pipeline", "option", "said_by"]
 

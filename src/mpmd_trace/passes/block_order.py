@@ -11,8 +11,8 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Sequence
 
-from ..ir.bodies import free_values
-from ..ir.core import Block, Op, OpResult
+from mpmd_trace.ir.bodies import free_values
+from mpmd_trace.ir.core import Block, Op, OpResult
 
 __all__ = ["Join", "apply_order", "block_dependencies", "ranked_order", "scan_order", "sort_block"]
 

@@ -10,19 +10,19 @@ import dataclasses
 from collections.abc import Hashable, Sequence
 from typing import ClassVar
 
-from ..ir.attributes import Attribute
-from ..ir.bodies import remembered
-from ..ir.core import Op, Region, make_op
-from ..ir.diagnostics import Diagnostics
-from ..ir.location import UNKNOWN
-from ..ir.ops import BroadcastOp, FragmentOp, FuncOp, Module, ReduceOp, TransferOp, make_transfer
-from ..ir.semantics import is_constant_like, trivially_dead
-from ..ir.types import MeshTensorType, Type
-from .base import Pass
-from .greedy import Choices, Pattern, Rewriter, apply_greedily, walk_mutable
-from .mlir_parts import frozen_bodies, result_of, run_on_bodies, run_on_functions
-from .plain_bodies import as_read
-from .settled import Settled
+from mpmd_trace.diagnostics.location import UNKNOWN
+from mpmd_trace.ir.attributes import Attribute
+from mpmd_trace.ir.bodies import remembered
+from mpmd_trace.ir.core import Op, Region, make_op
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import BroadcastOp, FragmentOp, FuncOp, Module, ReduceOp, TransferOp, make_transfer
+from mpmd_trace.ir.semantics import is_constant_like, trivially_dead
+from mpmd_trace.ir.types import MeshTensorType, Type
+from mpmd_trace.passes.base import Pass
+from mpmd_trace.passes.greedy import Choices, Pattern, Rewriter, apply_greedily, walk_mutable
+from mpmd_trace.passes.mlir_parts import frozen_bodies, result_of, run_on_bodies, run_on_functions
+from mpmd_trace.passes.plain_bodies import as_read
+from mpmd_trace.passes.settled import Settled
 
 __all__ = ["CanonicalizeMpmd", "canonical_body", "canonicalization_patterns"]
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 
-from ..ir.attributes import Attribute
-from ..ir.bodies import remembered
-from ..ir.core import Op, Region
-from ..ir.ops import FuncOp
-from ..ir.semantics import is_constant_like
-from ..ir.types import Type
+from mpmd_trace.ir.attributes import Attribute
+from mpmd_trace.ir.bodies import remembered
+from mpmd_trace.ir.core import Op, Region
+from mpmd_trace.ir.ops import FuncOp
+from mpmd_trace.ir.semantics import is_constant_like
+from mpmd_trace.ir.types import Type
 
 __all__ = ["ConstantUniquer", "constants_stay", "home_of", "with_unique_constants"]
 

@@ -6,8 +6,8 @@ them out again.  Source: section 1.2 of the optimise specification.
 
 from __future__ import annotations
 
-from ..ir.attributes import IntegerAttr
-from ..ir.ops import FragmentOp, FuncOp
+from mpmd_trace.ir.attributes import IntegerAttr
+from mpmd_trace.ir.ops import FragmentOp, FuncOp
 
 __all__ = ["CONTROL_START", "add_control_dependency", "remove_control_dependencies"]
 

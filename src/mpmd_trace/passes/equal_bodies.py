@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 
-from ..ir.bodies import fingerprint
-from ..ir.core import Op, Region, Value
-from ..ir.ops import FuncOp
-from .greedy import walk_mutable
+from mpmd_trace.ir.bodies import fingerprint
+from mpmd_trace.ir.core import Op, Region, Value
+from mpmd_trace.ir.ops import FuncOp
+from mpmd_trace.passes.greedy import walk_mutable
 
 __all__ = ["first_equal", "share_equal_bodies"]
 

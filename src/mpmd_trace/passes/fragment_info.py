@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from ..ir.attributes import UNIT, ArrayAttr, IntegerAttr, MeshAttr, TopologyAttr, UserOriginAttr
-from ..ir.diagnostics import Diagnostic, MpmdError, describe
-from ..ir.ops import FragmentOp
+from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
+from mpmd_trace.ir.attributes import UNIT, ArrayAttr, IntegerAttr, MeshAttr, TopologyAttr, UserOriginAttr
+from mpmd_trace.ir.diagnostics import describe
+from mpmd_trace.ir.ops import FragmentOp
 
 __all__ = [
     "SplitType",

@@ -11,16 +11,10 @@ import re
 from collections.abc import Iterable
 from typing import cast
 
-from ..ir.attributes import UserOriginAttr
-from ..ir.diagnostics import MpmdError
-from ..ir.ops import FragmentOp
-from .fragment_info import (
-    SplitType,
-    call_counter,
-    set_call_counter,
-    set_split_type,
-    split_type,
-)
+from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace.ir.attributes import UserOriginAttr
+from mpmd_trace.ir.ops import FragmentOp
+from mpmd_trace.passes.fragment_info import SplitType, call_counter, set_call_counter, set_split_type, split_type
 
 __all__ = ["FragmentInfo", "MergeRule", "ScheduleRule", "parse_merge_rule", "parse_schedule_rule"]
 

@@ -12,13 +12,13 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-from ..ir.bodies import region_dce as remove_dead_code
-from ..ir.bodies import without_dead_ops
-from ..ir.core import Block, Op, OpResult, Region, Value
-from ..ir.ops import FuncOp, Module
-from ..ir.semantics import is_constant_like, trivially_dead
-from ..ir.types import Type
-from .constants import ConstantUniquer, home_of, with_unique_constants
+from mpmd_trace.ir.bodies import region_dce as remove_dead_code
+from mpmd_trace.ir.bodies import without_dead_ops
+from mpmd_trace.ir.core import Block, Op, OpResult, Region, Value
+from mpmd_trace.ir.ops import FuncOp, Module
+from mpmd_trace.ir.semantics import is_constant_like, trivially_dead
+from mpmd_trace.ir.types import Type
+from mpmd_trace.passes.constants import ConstantUniquer, home_of, with_unique_constants
 
 __all__ = ["Choices", "GreedyResult", "Pattern", "Rewriter", "apply_greedily", "walk_mutable"]
 

@@ -11,15 +11,15 @@ import dataclasses
 from collections.abc import Mapping
 from typing import ClassVar
 
-from ..ir.attributes import SymbolRefAttr
-from ..ir.bodies import remembered
-from ..ir.core import Block, Op, Region, Value
-from ..ir.diagnostics import Diagnostics
-from ..ir.ops import FuncOp, Module
-from .base import Pass, option
-from .greedy import walk_mutable
-from .mlir_pass import MlirPass
-from .symbol_dce import SymbolDce
+from mpmd_trace.ir.attributes import SymbolRefAttr
+from mpmd_trace.ir.bodies import remembered
+from mpmd_trace.ir.core import Block, Op, Region, Value
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import FuncOp, Module
+from mpmd_trace.passes.base import Pass, option
+from mpmd_trace.passes.greedy import walk_mutable
+from mpmd_trace.passes.mlir_pass import MlirPass
+from mpmd_trace.passes.symbol_dce import SymbolDce
 
 __all__ = ["InlineCalls", "has_calls"]
 

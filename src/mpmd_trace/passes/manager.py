@@ -6,12 +6,13 @@ import dataclasses
 import time
 from collections.abc import Callable, Sequence
 
-from ..ir.collector import paused_collector
-from ..ir.diagnostics import Diagnostics, MpmdError, PassFailed
-from ..ir.ops import Module
-from .base import Pass, said_by
-from .registry import build
-from .run_caches import caches_of_a_run
+from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace.ir.collector import paused_collector
+from mpmd_trace.ir.diagnostics import Diagnostics, PassFailed
+from mpmd_trace.ir.ops import Module
+from mpmd_trace.passes.base import Pass, said_by
+from mpmd_trace.passes.registry import build
+from mpmd_trace.passes.run_caches import caches_of_a_run
 
 __all__ = ["PassManager", "PassRun", "run_passes", "verify_after"]
 
@@ -89,7 +90,7 @@ class PassManager:
 
 def verify_after(one: Pass, module: Module, diagnostics: Diagnostics) -> None:
     """Check the module that a pass left behind; the pass has failed when it is not valid."""
-    from ..ir.verifier import verify
+    from mpmd_trace.ir.verifier import verify
 
     problems = verify(module)
     if problems:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from ..ir.attributes import TopologyAttr
+from mpmd_trace.ir.attributes import TopologyAttr
 
 __all__ = [
     "before",

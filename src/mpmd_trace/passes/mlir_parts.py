@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from ..ir.attributes import StringAttr, TypeAttr
-from ..ir.bodies import fingerprint
-from ..ir.core import Block, Op, Region, make_op
-from ..ir.ops import FuncOp, Module
-from ..ir.parser import parse_generic
-from ..ir.printer import print_op
-from ..ir.types import function_type
-from .equal_bodies import share_equal_bodies
-from .greedy import walk_mutable
-from .plain_bodies import is_plain
+from mpmd_trace.ir.attributes import StringAttr, TypeAttr
+from mpmd_trace.ir.bodies import fingerprint
+from mpmd_trace.ir.core import Block, Op, Region, make_op
+from mpmd_trace.ir.ops import FuncOp, Module
+from mpmd_trace.ir.parser import parse_generic
+from mpmd_trace.ir.printer import print_op
+from mpmd_trace.ir.types import function_type
+from mpmd_trace.passes.equal_bodies import share_equal_bodies
+from mpmd_trace.passes.greedy import walk_mutable
+from mpmd_trace.passes.plain_bodies import is_plain
 
 __all__ = ["frozen_bodies", "result_of", "run_on_bodies", "run_on_functions"]
 
@@ -113,7 +113,7 @@ def _run(
     functions: Sequence[Op], pipeline: str, module: Module, rename: tuple[str, str] | None = None
 ) -> dict[str, FuncOp]:
     """The functions after the pipeline, by name; the rest of `module` is there as declarations."""
-    from ..jax_compat.mlir import run_pipeline
+    from mpmd_trace.jax_compat.mlir import run_pipeline
 
     block = Block()
     own = {op.sym_name for op in functions if isinstance(op, FuncOp)}

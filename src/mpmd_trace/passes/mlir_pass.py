@@ -6,24 +6,25 @@ import dataclasses
 from collections.abc import Mapping
 from typing import ClassVar
 
-from ..ir.diagnostics import Diagnostics, MpmdError
-from ..ir.ops import Module
-from ..ir.parser import parse_generic
-from .base import Pass
-from .options import REPEATED
+from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import Module
+from mpmd_trace.ir.parser import parse_generic
+from mpmd_trace.passes.base import Pass
+from mpmd_trace.passes.options import REPEATED
 
 __all__ = ["MlirPass", "is_upstream"]
 
 def is_upstream(name: str) -> bool:
     """Whether jaxlib registers a pass of this name."""
-    from ..jax_compat.mlir import pipeline_parses
+    from mpmd_trace.jax_compat.mlir import pipeline_parses
 
     return pipeline_parses(f"builtin.module({name})") or _on_functions(name)
 
 
 def _on_functions(name: str) -> bool:
     """Whether the upstream pass works on single functions only."""
-    from ..jax_compat.mlir import pipeline_parses
+    from mpmd_trace.jax_compat.mlir import pipeline_parses
 
     return not pipeline_parses(f"builtin.module({name})") and pipeline_parses(
         f"builtin.module(func.func({name}))"
@@ -42,7 +43,7 @@ class MlirPass(Pass):
     @classmethod
     def checked(cls, name: str, options: Mapping[str, str | None]) -> MlirPass:
         """The pass with options as text.  Raises `MpmdError` when jaxlib does not accept them."""
-        from ..jax_compat.mlir import expand_pipeline
+        from mpmd_trace.jax_compat.mlir import expand_pipeline
 
         text = " ".join(
             key if value is None else " ".join(f"{key}={v}" for v in value.split(REPEATED))
@@ -61,7 +62,7 @@ class MlirPass(Pass):
         return f"builtin.module({f'func.func({self.pipeline})' if nested else self.pipeline})"
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
-        from ..jax_compat.mlir import run_pipeline
+        from mpmd_trace.jax_compat.mlir import run_pipeline
 
         before = module.to_generic(debug_info=True)
         try:

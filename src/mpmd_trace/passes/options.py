@@ -8,9 +8,9 @@ import re
 import typing
 from typing import Any
 
-from ..ir.diagnostics import MpmdError
-from .base import Pass
-from .option_text import split_outside, unwrap
+from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace.passes.base import Pass
+from mpmd_trace.passes.option_text import split_outside, unwrap
 
 __all__ = ["REPEATED", "convert", "make_pass", "parse_options", "parse_pipeline"]
 

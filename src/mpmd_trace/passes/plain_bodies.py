@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..ir.bodies import remembered
-from ..ir.core import Op, Region, Value, make_op
-from ..ir.semantics import is_constant_like
+from mpmd_trace.ir.bodies import remembered
+from mpmd_trace.ir.core import Op, Region, Value, make_op
+from mpmd_trace.ir.semantics import is_constant_like
 
 __all__ = ["PLAIN_OPS", "as_read", "copy_op", "is_plain", "op_names"]
 

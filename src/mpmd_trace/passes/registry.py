@@ -7,9 +7,9 @@ import re
 from collections.abc import Sequence
 from typing import TypeVar
 
-from ..ir.diagnostics import MpmdError
-from .base import Pass, Pipeline
-from .options import make_pass, nearest, parse_pipeline
+from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace.passes.base import Pass, Pipeline
+from mpmd_trace.passes.options import make_pass, nearest, parse_pipeline
 
 __all__ = ["PASSES", "PIPELINES", "build", "fill", "get_pass", "pass_class", "pipeline_class", "register"]
 
@@ -25,7 +25,7 @@ def fill() -> None:
     """Make `PASSES` and `PIPELINES` complete; no pass is imported."""
     if PASSES:
         return
-    from . import tables
+    from mpmd_trace.passes import tables
 
     for table in tables.PASS_TABLES:
         PASSES.update(table)
@@ -38,7 +38,7 @@ def register(cls: type[P]) -> type[P]:
     A class decorator, above `@dataclasses.dataclass(frozen=True)`.  A class of the same file and name as one
     registered before takes its place.  Raises `MpmdError`.
     """
-    from .mlir_pass import is_upstream
+    from mpmd_trace.passes.mlir_pass import is_upstream
 
     fill()
     what, name = cls.__qualname__, getattr(cls, "name", None)
@@ -83,7 +83,7 @@ def get_pass(name: str, options: dict[str, str | None] | None = None) -> list[Pa
 
     Names that are not ours go to MLIR (`canonicalize`, `cse`, `sdy-*` ...).  Raises `MpmdError`.
     """
-    from .mlir_pass import MlirPass, is_upstream
+    from mpmd_trace.passes.mlir_pass import MlirPass, is_upstream
 
     pipeline = pipeline_class(name)
     if pipeline is not None:

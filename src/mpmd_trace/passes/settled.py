@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ..ir.bodies import remembered, without_dead_ops
-from ..ir.core import Block, Op, Region, Value
-from ..ir.semantics import trivially_dead
-from .constants import constants_stay, with_unique_constants
-from .greedy import Choices, Pattern, Rewriter
+from mpmd_trace.ir.bodies import remembered, without_dead_ops
+from mpmd_trace.ir.core import Block, Op, Region, Value
+from mpmd_trace.ir.semantics import trivially_dead
+from mpmd_trace.passes.constants import constants_stay, with_unique_constants
+from mpmd_trace.passes.greedy import Choices, Pattern, Rewriter
 
 __all__ = ["Settled"]
 

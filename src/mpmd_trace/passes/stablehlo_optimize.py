@@ -10,13 +10,13 @@ import dataclasses
 import functools
 from typing import ClassVar
 
-from ..ir.bodies import remembered
-from ..ir.core import Region
-from ..ir.diagnostics import Diagnostics
-from ..ir.ops import FuncOp, Module
-from .base import FunctionPass, option
-from .greedy import Choices, Pattern, apply_greedily, walk_mutable
-from .settled import Settled
+from mpmd_trace.ir.bodies import remembered
+from mpmd_trace.ir.core import Region
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import FuncOp, Module
+from mpmd_trace.passes.base import FunctionPass, option
+from mpmd_trace.passes.greedy import Choices, Pattern, apply_greedily, walk_mutable
+from mpmd_trace.passes.settled import Settled
 
 __all__ = ["StablehloOptimize"]
 
@@ -92,10 +92,10 @@ def _simplify(region: Region, patterns: Choices, settled: Settled) -> bool:
 
 def _patterns(limit: int, floats: bool) -> list[Pattern]:
     # Here, because they need numpy, and listing the passes should not.
-    from .stablehlo.arithmetic import arithmetic_patterns
-    from .stablehlo.folding import folding_patterns
-    from .stablehlo.regions import region_patterns
-    from .stablehlo.shapes import shape_patterns
+    from mpmd_trace.passes.stablehlo.arithmetic import arithmetic_patterns
+    from mpmd_trace.passes.stablehlo.folding import folding_patterns
+    from mpmd_trace.passes.stablehlo.regions import region_patterns
+    from mpmd_trace.passes.stablehlo.shapes import shape_patterns
 
     return [
         *folding_patterns(limit, floats),

@@ -10,19 +10,12 @@ import functools
 from collections.abc import Iterator
 from typing import ClassVar
 
-from ..ir.attributes import (
-    SYMBOL,
-    ArrayAttr,
-    Attribute,
-    DictAttr,
-    StringAttr,
-    SymbolRefAttr,
-)
-from ..ir.bodies import remembered
-from ..ir.core import Op, Region
-from ..ir.diagnostics import Diagnostics
-from ..ir.ops import FuncOp, Module
-from .base import Pass
+from mpmd_trace.ir.attributes import SYMBOL, ArrayAttr, Attribute, DictAttr, StringAttr, SymbolRefAttr
+from mpmd_trace.ir.bodies import remembered
+from mpmd_trace.ir.core import Op, Region
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import FuncOp, Module
+from mpmd_trace.passes.base import Pass
 
 __all__ = ["SymbolDce"]
 

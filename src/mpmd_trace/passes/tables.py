@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from .common.table import PASSES as COMMON
-from .export.table import PASSES as EXPORT
-from .import_.table import PASSES as IMPORT
-from .optimize.table import PASSES as OPTIMIZE
-from .sharding.table import PASSES as SHARDING
+from mpmd_trace.passes.common.table import PASSES as COMMON
+from mpmd_trace.passes.export.table import PASSES as EXPORT
+from mpmd_trace.passes.import_.table import PASSES as IMPORT
+from mpmd_trace.passes.optimize.table import PASSES as OPTIMIZE
+from mpmd_trace.passes.sharding.table import PASSES as SHARDING
 
 PASS_TABLES: list[dict[str, str]] = [IMPORT, COMMON, OPTIMIZE, SHARDING, EXPORT]
 PIPELINES: dict[str, str] = {

@@ -16,35 +16,19 @@ import difflib
 import re
 from collections.abc import Callable, Iterator, Sequence
 
-from ..frontend.errors import users_place
-from ..ir.attributes import quote
-from ..ir.core import BlockArg, Op, OpResult, Value
-from ..ir.diagnostics import MpmdError
-from ..ir.location import Location
-from ..ir.ops import (
-    AssignOp,
-    CallOp,
-    ForOp,
-    FragmentOp,
-    FuncOp,
-    Module,
-    NamedComputationOp,
-    UnassignOp,
-)
-from ..ir.types import MeshTensorType
-from ..passes.import_.infer_mesh_assign_using_input_output_constraints import (
+from mpmd_trace.diagnostics.location import Location
+from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace.diagnostics.spelling import quote
+from mpmd_trace.frontend.errors import users_place
+from mpmd_trace.ir.core import BlockArg, Op, OpResult, Value
+from mpmd_trace.ir.ops import AssignOp, CallOp, ForOp, FragmentOp, FuncOp, Module, NamedComputationOp, UnassignOp
+from mpmd_trace.ir.types import MeshTensorType
+from mpmd_trace.passes.import_.infer_mesh_assign_using_input_output_constraints import (
     InferMeshAssignUsingInputOutputConstraints,
 )
-from ..passes.import_.mesh_flow import (
-    Flow,
-    because,
-    function_name,
-    is_user_label,
-    mesh_list,
-    place,
-)
-from ..passes.import_.mesh_sets import MeshSets, is_meshless, names, src_of_op
-from ..passes.manager import PassManager
+from mpmd_trace.passes.import_.mesh_flow import Flow, because, function_name, is_user_label, mesh_list, place
+from mpmd_trace.passes.import_.mesh_sets import MeshSets, is_meshless, names, src_of_op
+from mpmd_trace.passes.manager import PassManager
 
 __all__ = ["Chain", "Explanation", "Placement", "explain"]
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from ..backend.planner import make_plan
-from ..ir.diagnostics import MpmdError
-from ..ir.ops import Module
-from ..partitioning import OUR_OPTIONS, partition
-from ..stages import Lowered
-from ..transfers import Value
-from .plan_values import Profile, activation_slots, cut_bytes, other_bytes, values_of_plan
-from .timeline import FragmentActions
+from mpmd_trace.api.stages import Lowered
+from mpmd_trace.backend.planner import make_plan
+from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace.ir.ops import Module
+from mpmd_trace.passes.partition import OUR_OPTIONS, partition
+from mpmd_trace.report.plan_values import Profile, activation_slots, cut_bytes, other_bytes, values_of_plan
+from mpmd_trace.report.timeline import FragmentActions
+from mpmd_trace.scheduling.transfers import Value
 
 __all__ = ["LayerValues", "values_of_layers"]
 

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from ..schedules import Transfers
-from ..transfers import Link, Links
+from mpmd_trace.schedules import Transfers
+from mpmd_trace.scheduling.transfers import Link, Links
 
 __all__ = ["SIZES", "fit_link", "measure_links"]
 
@@ -65,7 +65,7 @@ def _seconds(source: Any, target: Any, size: int) -> float:
     import jax.numpy as jnp
     from jax.sharding import NamedSharding, PartitionSpec
 
-    from ..jax_compat.runtime import batched_copy
+    from mpmd_trace.jax_compat.runtime import batched_copy
 
     at = NamedSharding(source, PartitionSpec(tuple(source.axis_names)))
     to = NamedSharding(target, PartitionSpec(tuple(target.axis_names)))

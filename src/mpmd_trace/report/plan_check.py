@@ -7,17 +7,17 @@ import dataclasses
 import logging
 from collections.abc import Callable, Iterator, Sequence
 
-from ..auto_schedule import replayed, stage_ranks
-from ..config import Assignment
-from ..ir.diagnostics import MpmdError
-from ..ir.ops import FragmentOp, Module
-from ..partitioning import partition
-from ..schedule_bridge import choose_schedule
-from ..schedules import Action, Step
-from ..stages import Lowered
-from ..transfers import fragment_action
-from .plan_options import Option, ranked, with_choice
-from .planning import Study
+from mpmd_trace.api.stages import Lowered
+from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace.frontend.config import Assignment
+from mpmd_trace.ir.ops import FragmentOp, Module
+from mpmd_trace.passes.partition import partition
+from mpmd_trace.report.plan_options import Option, ranked, with_choice
+from mpmd_trace.report.planning import Study
+from mpmd_trace.schedules import Action, Step
+from mpmd_trace.scheduling.auto import replayed, stage_ranks
+from mpmd_trace.scheduling.bridge import choose_schedule
+from mpmd_trace.scheduling.transfers import fragment_action
 
 __all__ = ["MOST_CHECKS", "check_best", "check_option"]
 

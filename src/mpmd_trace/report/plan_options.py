@@ -8,12 +8,12 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
-from ..auto_schedule import Choice, StageCosts, rank_schedules
-from ..schedules import Cut, Placement, Schedule, ScheduleError, partition_layers
-from ..transfers import Link, crossings
-from .layers import LayerValues
-from .plan_values import Profile, activations, at_fraction
-from .planning import SECONDS, Layer, Study
+from mpmd_trace.report.layers import LayerValues
+from mpmd_trace.report.plan_values import Profile, activations, at_fraction
+from mpmd_trace.report.planning import SECONDS, Layer, Study
+from mpmd_trace.schedules import Cut, Placement, Schedule, ScheduleError, partition_layers
+from mpmd_trace.scheduling.auto import Choice, StageCosts, rank_schedules
+from mpmd_trace.scheduling.transfers import Link, crossings
 
 __all__ = ["Option", "layer_cuts", "options_of", "ranked", "with_choice"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
-from ..backend.plan import Plan, Run, Transfer
-from ..schedules import Action
-from ..transfers import Value
-from .timeline import FragmentActions, actions_by_place, run_actions
+from mpmd_trace.backend.plan import Plan, Run, Transfer
+from mpmd_trace.report.timeline import FragmentActions, actions_by_place, run_actions
+from mpmd_trace.schedules import Action
+from mpmd_trace.scheduling.transfers import Value
 
 __all__ = [
     "Profile",

@@ -8,18 +8,18 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..auto_schedule import StageCosts, stage_costs, stage_ranks
-from ..backend.timeline import Timeline
-from ..costs import flops
-from ..ir.diagnostics import MpmdError
-from ..ir.ops import FragmentOp, Module, NamedComputationOp
-from ..transfers import Links, Traffic, crossings
-from .layers import LayerValues, values_of_layers
-from .plan_values import Profile, activation_slots, activations, other_bytes, values_of_plan
-from .timeline import FragmentActions, run_actions
+from mpmd_trace.backend.timeline import Timeline
+from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace.ir.ops import FragmentOp, Module, NamedComputationOp
+from mpmd_trace.report.layers import LayerValues, values_of_layers
+from mpmd_trace.report.plan_values import Profile, activation_slots, activations, other_bytes, values_of_plan
+from mpmd_trace.report.timeline import FragmentActions, run_actions
+from mpmd_trace.scheduling.auto import StageCosts, stage_costs, stage_ranks
+from mpmd_trace.scheduling.costs import flops
+from mpmd_trace.scheduling.transfers import Links, Traffic, crossings
 
 if TYPE_CHECKING:
-    from ..stages import Compiled, Lowered
+    from mpmd_trace.api.stages import Compiled, Lowered
 
 __all__ = ["SECONDS", "Layer", "Study", "check_plannable", "program_costs", "study"]
 
@@ -134,8 +134,8 @@ def study(
 
     Raises `MpmdError` when the program has no numbered microbatches, or one name only.
     """
-    from ..passes.mesh_order import schedulable_meshes
-    from ..text import parse
+    from mpmd_trace.ir.text import parse
+    from mpmd_trace.passes.mesh_order import schedulable_meshes
 
     imported = compiled.lowered.imported()
     counted = stage_costs(imported)
@@ -245,7 +245,7 @@ def _names(
     compiled: Compiled, imported: Module, rank: Mapping[int, int], stages: int, named: _Flops
 ) -> tuple[tuple[str, ...], ...]:
     """The names of each stage, in the order of the program."""
-    from ..passes.fragment_info import is_scheduling_unit
+    from mpmd_trace.passes.fragment_info import is_scheduling_unit
 
     topology = list(compiled.lowered.config.topology)
     used: dict[str, int] = {}

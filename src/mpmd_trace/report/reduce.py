@@ -11,12 +11,12 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import cast
 
-from ..ir.attributes import ArrayAttr, SymbolRefAttr, TensorShardingPerValueAttr, parse_attribute
-from ..ir.core import Block, Op, Region, Value, make_op
-from ..ir.diagnostics import MpmdError
-from ..ir.ops import FuncOp, Module
-from ..ir.types import TensorType
-from ..ir.verifier import verify
+from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace.ir.attributes import ArrayAttr, SymbolRefAttr, TensorShardingPerValueAttr, parse_attribute
+from mpmd_trace.ir.core import Block, Op, Region, Value, make_op
+from mpmd_trace.ir.ops import FuncOp, Module
+from mpmd_trace.ir.types import TensorType
+from mpmd_trace.ir.verifier import verify
 
 __all__ = ["Reduction", "reduce"]
 
@@ -82,7 +82,7 @@ class _Reducer:
 
     def accepts(self, candidate: Module) -> bool:
         """Whether the candidate is valid and interesting; if so it is the new module."""
-        from ..jax_compat.mlir import prettify_or_fail
+        from mpmd_trace.jax_compat.mlir import prettify_or_fail
 
         if verify(candidate):
             return False

@@ -19,9 +19,9 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from ..ir.core import Op, Region
-from ..ir.ops import Module
-from ..passes.manager import PassRun
+from mpmd_trace.ir.core import Op, Region
+from mpmd_trace.ir.ops import Module
+from mpmd_trace.passes.manager import PassRun
 
 __all__ = ["Snapshots", "count_ops", "read_index", "unified_diff"]
 

@@ -6,14 +6,14 @@ import dataclasses
 import statistics
 from collections.abc import Sequence
 
-from ..backend.plan import Plan, Run, Transfer
-from ..backend.timeline import Timeline as Measured
-from ..ir.diagnostics import MpmdError
-from ..ir.ops import FragmentOp, Module
-from ..partitioning import OUR_OPTIONS
-from ..passes.manager import PassRun
-from ..schedules import Action, Event, Step, Timeline, fused
-from ..transfers import fragment_step
+from mpmd_trace.backend.plan import Plan, Run, Transfer
+from mpmd_trace.backend.timeline import Timeline as Measured
+from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace.ir.ops import FragmentOp, Module
+from mpmd_trace.passes.manager import PassRun
+from mpmd_trace.passes.partition import OUR_OPTIONS
+from mpmd_trace.schedules import Action, Event, Step, Timeline, fused
+from mpmd_trace.scheduling.transfers import fragment_step
 
 __all__ = ["FragmentActions", "actions_by_place", "measured_timeline", "planned_timeline", "run_actions"]
 

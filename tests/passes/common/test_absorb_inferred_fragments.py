@@ -10,8 +10,8 @@ from fragment_texts import frag, function
 from random_programs import Program, Shape
 
 from mpmd_trace.ir.core import Op, Use, Value
+from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.manager import run_passes
-from mpmd_trace.text import parse
 from oracle import assert_same_meaning
 from util import PRELUDE, check, run
 

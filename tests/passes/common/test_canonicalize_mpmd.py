@@ -7,8 +7,8 @@ from fragment_texts import frag, function
 from random_programs import Program, Shape
 
 from mpmd_trace.ir.ops import FragmentOp
+from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.manager import run_passes
-from mpmd_trace.text import parse
 from util import check, distinct_bodies, run
 
 CANONICALIZE = (

@@ -10,10 +10,10 @@ from random_programs import Program, Shape
 
 from mpmd_trace.ir.core import Value
 from mpmd_trace.ir.ops import FragmentOp, Module
+from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.common.fragment_groups import Groups
 from mpmd_trace.passes.common.group_operands import GroupOperands, Slot
 from mpmd_trace.passes.common.merge import merge_fragments
-from mpmd_trace.text import parse
 
 
 def use_lists(module: Module) -> list[list[tuple[int, int]]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mpmd_trace.ir.diagnostics import MpmdError
+from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.passes.fragment_rules import (
     FragmentInfo,
     MergeRule,

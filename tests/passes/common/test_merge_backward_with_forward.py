@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mpmd_trace.ir.ops import FragmentOp
+from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.fragment_info import merged_call_counters
-from mpmd_trace.text import parse
 from oracle import assert_same_meaning
 from util import PRELUDE, check, run
 

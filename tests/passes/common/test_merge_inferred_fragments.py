@@ -6,8 +6,8 @@ import pytest
 from fragment_texts import frag, function
 from random_programs import Program, Shape
 
+from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.manager import run_passes
-from mpmd_trace.text import parse
 from oracle import assert_same_meaning
 from util import check, diagnostics, run
 

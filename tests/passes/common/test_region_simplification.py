@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from mpmd_trace.ir.core import Op, Region, Value, make_op
 from mpmd_trace.ir.ops import FragmentOp
+from mpmd_trace.ir.text import parse
 from mpmd_trace.ir.types import Type
 from mpmd_trace.passes.common.region_simplification import simplify_region_op
-from mpmd_trace.text import parse
 from util import PRELUDE
 
 

@@ -10,10 +10,10 @@ from fragment_texts import frag, function
 from random_programs import Program, Shape
 
 from mpmd_trace.ir.ops import FragmentOp
+from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.control_dependencies import CONTROL_START, add_control_dependency
 from mpmd_trace.passes.fragment_rules import FragmentInfo, MergeRule
 from mpmd_trace.passes.manager import run_passes
-from mpmd_trace.text import parse
 from oracle import assert_same_meaning
 from util import PRELUDE, check, diagnostics, run
 

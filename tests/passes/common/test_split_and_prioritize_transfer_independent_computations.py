@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 from mpmd_trace.ir.ops import FragmentOp
+from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.manager import run_passes
-from mpmd_trace.text import parse
 from oracle import assert_same_meaning
 from util import PRELUDE, check, run
 

@@ -10,8 +10,8 @@ from transformer_stage import MATRICES as MATRICES_OF_A_BLOCK
 from transformer_stage import backward_stage
 
 from mpmd_trace.ir.ops import FragmentOp, TransferOp
+from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.manager import run_passes
-from mpmd_trace.text import parse
 from oracle import assert_same_meaning
 from util import PRELUDE, check, diagnostics, run
 

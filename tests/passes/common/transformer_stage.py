@@ -13,9 +13,9 @@ from jaxtyping import Array, Float
 from mpmd_trace.ir.bodies import BodyBuilder, dce
 from mpmd_trace.ir.core import Region, Value
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
+from mpmd_trace.ir.text import parse
 from mpmd_trace.ir.types import Type
 from mpmd_trace.passes.manager import run_passes
-from mpmd_trace.text import parse
 
 BATCH, SEQ, WIDTH, HEADS = 2, 4, 8, 2
 #: Weight matrices of a block: query, key, value, output, two of the MLP.

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from mpmd_trace.ir.ops import FragmentCallOp, TransferOp
+from mpmd_trace.ir.text import parse
 from mpmd_trace.ir.types import MeshTensorType
 from mpmd_trace.passes.export.pipelines import ExportPipeline
 from mpmd_trace.passes.manager import PassManager, run_passes
 from mpmd_trace.passes.sharding.pipelines import ShardingPropagationPipeline
-from mpmd_trace.text import parse
 from oracle import assert_same_meaning
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "sharding"))

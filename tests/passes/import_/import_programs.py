@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from mpmd_trace.ir.diagnostics import Diagnostic
+from mpmd_trace.diagnostics.messages import Diagnostic
 from mpmd_trace.ir.ops import Module
 from util import check as _check
 from util import diagnostics as _diagnostics

@@ -6,7 +6,7 @@ import random
 
 import import_programs
 
-from mpmd_trace.ir.diagnostics import Diagnostic
+from mpmd_trace.diagnostics.messages import Diagnostic
 from mpmd_trace.ir.ops import Module
 
 T = "tensor<6x2xf32>"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mpmd_trace.ir.diagnostics import MpmdError
+from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.passes.import_.assignments import (
     Target,
     parse_constraints,

@@ -6,6 +6,7 @@ from import_programs import PRELUDE, run
 from mpmd_trace.ir.core import Op
 from mpmd_trace.ir.diagnostics import Diagnostics, PassFailed
 from mpmd_trace.ir.ops import AssignOp, FuncOp, Module, UnassignOp
+from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.import_.building_blocks import (
     argument_edges,
     calls_of,
@@ -15,7 +16,6 @@ from mpmd_trace.passes.import_.building_blocks import (
     result_location,
     wrap_in_fragment,
 )
-from mpmd_trace.text import parse
 
 NOTHING = "mpmd-validate-named-ops-in-mpmd-func"
 

@@ -9,11 +9,11 @@ import pytest
 
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import Module, NamedComputationOp
+from mpmd_trace.ir.text import parse
 from mpmd_trace.jax_compat import mlir
-from mpmd_trace.partitioning import partition
 from mpmd_trace.passes.import_.clean_up import CleanUp, read_clean
 from mpmd_trace.passes.manager import PassRun
-from mpmd_trace.text import parse
+from mpmd_trace.passes.partition import partition
 
 PLAIN = """
 func.func @main(%a: tensor<4xf32>) -> tensor<4xf32> {

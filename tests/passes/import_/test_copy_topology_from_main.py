@@ -3,8 +3,8 @@
 from import_programs import check, diagnostics
 
 from mpmd_trace.ir.ops import CallOp
+from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.import_.copy_topology_from_main import CopyTopologyFromMain
-from mpmd_trace.text import parse
 
 PASS = "builtin.module(mpmd-copy-topology-from-main)"
 

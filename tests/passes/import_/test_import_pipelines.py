@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from import_programs import PRELUDE, TOPOLOGY, T, check
 
-from mpmd_trace.ir.diagnostics import MpmdError
+from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.ops import FragmentOp, TransferOp
+from mpmd_trace.ir.text import parse
 from mpmd_trace.ir.types import MeshTensorType
 from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.import_.clean_up import CleanUp
 from mpmd_trace.passes.import_.pipelines import ImportPipeline, InferMeshPipeline
 from mpmd_trace.passes.manager import run_passes
-from mpmd_trace.text import parse
 from oracle import assert_same_meaning
 from util import check as check_with
 from util import diagnostics

@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 from import_programs import PRELUDE
 from infer_mesh_programs import check, program, run, sequence
 
-from mpmd_trace.ir.diagnostics import MpmdError
+from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.ops import FragmentOp, Module, local_type
+from mpmd_trace.ir.text import parse
 from mpmd_trace.ir.types import MeshTensorType
 from mpmd_trace.passes.manager import run_passes
-from mpmd_trace.text import parse
 from oracle import assert_same_meaning
 
 

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from import_programs import PRELUDE
 
 from mpmd_trace.ir.attributes import parse_attribute
+from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.import_.mesh_sets import (
     EMPTY,
     MeshSet,
@@ -19,7 +20,6 @@ from mpmd_trace.passes.import_.mesh_sets import (
     same_meshes,
     union,
 )
-from mpmd_trace.text import parse
 
 
 def a_set(text: str) -> MeshSet:

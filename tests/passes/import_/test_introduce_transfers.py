@@ -5,8 +5,8 @@ import random
 import pytest
 from import_programs import PRELUDE, TOPOLOGY, T, check
 
+from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.manager import run_passes
-from mpmd_trace.text import parse
 from oracle import assert_same_meaning
 
 PASS = "builtin.module(mpmd-introduce-transfers)"

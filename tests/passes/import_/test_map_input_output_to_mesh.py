@@ -3,7 +3,7 @@
 import pytest
 from import_programs import PRELUDE, check, diagnostics, run
 
-from mpmd_trace.ir.diagnostics import MpmdError
+from mpmd_trace.diagnostics.messages import MpmdError
 
 PASS = "mpmd-map-input-output-to-mesh"
 

@@ -3,8 +3,8 @@
 import pytest
 from import_programs import Named, check, diagnostics
 
+from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.manager import run_passes
-from mpmd_trace.text import parse
 from oracle import assert_same_meaning
 
 

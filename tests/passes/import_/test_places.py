@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 
 from mpmd_trace.ir.ops import Module
-from mpmd_trace.partitioning import partition
+from mpmd_trace.passes.partition import partition
 
 STEP = """
 func.func @main(%a: tensor<4xf32>) -> tensor<4xf32> {

@@ -13,15 +13,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from infer_mesh_programs import program, run, sequence
 
+from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir import core
-from mpmd_trace.ir.diagnostics import MpmdError
 from mpmd_trace.ir.ops import FragmentOp, Module
+from mpmd_trace.ir.text import parse
 from mpmd_trace.passes import greedy
 from mpmd_trace.passes.import_ import absorb_meshless, infer_mesh_finalize, introduce_transfers
 from mpmd_trace.passes.import_ import insert_nameless_clone_of_negligible_ops as clones
 from mpmd_trace.passes.import_ import simplify_named_computations as simplify
 from mpmd_trace.passes.manager import run_passes
-from mpmd_trace.text import parse
 
 #: What to put in the place of each shortcut, so that the long way is taken.
 SHORTCUTS: dict[str, tuple[Any, str, Callable[..., Any]]] = {

@@ -3,7 +3,7 @@
 import pytest
 from import_programs import check, diagnostics
 
-from mpmd_trace.ir.diagnostics import MpmdError
+from mpmd_trace.diagnostics.messages import MpmdError
 
 PASS = "func.func(mpmd-validate-named-ops-in-mpmd-func)"
 

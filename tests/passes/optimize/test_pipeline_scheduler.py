@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from tests.oracle import assert_same_meaning
 from tests.passes.optimize.pipeline_programs import orders, pipeline
 
-from mpmd_trace.ir.diagnostics import MpmdError
+from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.ops import FragmentOp, TransferOp
+from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.block_order import Join, scan_order
 from mpmd_trace.passes.manager import run_passes
 from mpmd_trace.passes.optimize.pipeline_scheduler import PipelineScheduler
 from mpmd_trace.passes.optimize.predicates import SCHEDULES, Unit
-from mpmd_trace.text import parse
 
 # Section 9 of the optimise specification.
 VECTORS: list[tuple[str, int, int, dict[str, str]]] = [

@@ -7,11 +7,11 @@ from tests.oracle import assert_same_meaning
 from tests.passes.optimize.pipeline_programs import orders, pipeline
 from tests.util import check
 
-from mpmd_trace.ir.diagnostics import MpmdError
+from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.ops import FragmentOp
+from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.manager import run_passes
 from mpmd_trace.passes.optimize.pipelines import OptimizePipeline
-from mpmd_trace.text import parse
 
 S = '!s = !mpmd.mesh_tensor<"s0", tensor<4xf32>>\n'
 SIGNATURE = 'attributes {topology = #mpmd.topology<<"s0" : <["d"=2]>>>}'

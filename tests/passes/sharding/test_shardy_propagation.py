@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 from microbatched_programs import Step
 
+from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.attributes import StringAttr
-from mpmd_trace.ir.diagnostics import MpmdError
 from mpmd_trace.ir.ops import FragmentOp, Module, TransferOp
+from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.manager import run_passes
 from mpmd_trace.passes.sharding import shardy_propagation
 from mpmd_trace.passes.sharding.kinds import Kinds
 from mpmd_trace.passes.sharding.reduction import Reduction, reducible
 from mpmd_trace.passes.sharding.shardy import propagation_pipeline
 from mpmd_trace.passes.sharding.shardy_propagation import ShardyPropagation
-from mpmd_trace.text import parse
 from util import distinct_bodies
 
 

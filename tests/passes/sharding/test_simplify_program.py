@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from mpmd_trace.ir.ops import FragmentOp
+from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.manager import run_passes
-from mpmd_trace.text import parse
 from util import check, distinct_bodies
 
 PASS = "mpmd-simplify-program"

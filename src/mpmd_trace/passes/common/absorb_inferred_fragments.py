@@ -6,12 +6,12 @@ import dataclasses
 import logging
 from typing import ClassVar
 
-from ...ir.diagnostics import Diagnostics
-from ...ir.ops import FragmentOp, FuncOp, Module
-from ..base import FunctionPass, option
-from ..fragment_info import describe_fragment
-from ..greedy import apply_greedily, walk_mutable
-from .absorption import Absorption
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
+from mpmd_trace.passes.base import FunctionPass, option
+from mpmd_trace.passes.common.absorption import Absorption
+from mpmd_trace.passes.fragment_info import describe_fragment
+from mpmd_trace.passes.greedy import apply_greedily, walk_mutable
 
 __all__ = ["AbsorbInferredFragments"]
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 
-from ...ir.attributes import Attribute
-from ...ir.core import Op, Value
-from ...ir.ops import FragmentOp, FuncOp, TransferOp
-from ..greedy import Rewriter, walk_mutable
-from .fragment_groups import Group, Groups
-from .group_operands import Slot
-from .merge import union_inferred_by
+from mpmd_trace.ir.attributes import Attribute
+from mpmd_trace.ir.core import Op, Value
+from mpmd_trace.ir.ops import FragmentOp, FuncOp, TransferOp
+from mpmd_trace.passes.common.fragment_groups import Group, Groups
+from mpmd_trace.passes.common.group_operands import Slot
+from mpmd_trace.passes.common.merge import union_inferred_by
+from mpmd_trace.passes.greedy import Rewriter, walk_mutable
 
 __all__ = ["Absorption"]
 

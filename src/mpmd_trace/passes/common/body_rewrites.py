@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...ir.attributes import ArrayAttr, DictAttr
-from ...ir.bodies import dce, region_dce, remembered
-from ...ir.core import Region, Value, make_op
-from ...ir.ops import FragmentOp, TransferOp
-from ...ir.types import Type
+from mpmd_trace.ir.attributes import ArrayAttr, DictAttr
+from mpmd_trace.ir.bodies import dce, region_dce, remembered
+from mpmd_trace.ir.core import Region, Value, make_op
+from mpmd_trace.ir.ops import FragmentOp, TransferOp
+from mpmd_trace.ir.types import Type
 
 __all__ = ["alias_arguments", "cover_transferred_results", "prune", "rebuilt_fragment"]
 

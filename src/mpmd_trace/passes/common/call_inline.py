@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from ...ir.attributes import Attribute
-from ...ir.core import Op, Value
-from ...ir.diagnostics import Diagnostics, Note
-from ...ir.ops import CallOp, ForOp, FragmentCallOp, FragmentOp, FuncOp, Module
-from ..base import Pass
-from .walks import enclosing_function, function_ops
+from mpmd_trace.diagnostics.messages import Note
+from mpmd_trace.ir.attributes import Attribute
+from mpmd_trace.ir.core import Op, Value
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import CallOp, ForOp, FragmentCallOp, FragmentOp, FuncOp, Module
+from mpmd_trace.passes.base import Pass
+from mpmd_trace.passes.common.walks import enclosing_function, function_ops
 
 __all__ = ["CallInline"]
 

@@ -6,12 +6,12 @@ import dataclasses
 from collections.abc import Hashable
 from typing import ClassVar
 
-from ...ir.bodies import remembered
-from ...ir.core import Op, OpResult, Region, Value
-from ...ir.diagnostics import Diagnostics
-from ...ir.ops import FragmentOp, FuncOp, Module, TransferOp
-from ...ir.semantics import is_constant_like
-from ..base import FunctionPass
+from mpmd_trace.ir.bodies import remembered
+from mpmd_trace.ir.core import Op, OpResult, Region, Value
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, TransferOp
+from mpmd_trace.ir.semantics import is_constant_like
+from mpmd_trace.passes.base import FunctionPass
 
 __all__ = ["CopyConstants"]
 

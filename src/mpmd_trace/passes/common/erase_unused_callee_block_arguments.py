@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from ...ir.core import make_op
-from ...ir.diagnostics import Diagnostics
-from ...ir.ops import CallOp, FuncOp, Module
-from ..base import Pass
-from .walks import calls_by_callee, enclosing_function
+from mpmd_trace.ir.core import make_op
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import CallOp, FuncOp, Module
+from mpmd_trace.passes.base import Pass
+from mpmd_trace.passes.common.walks import calls_by_callee, enclosing_function
 
 __all__ = ["EraseUnusedCalleeBlockArguments"]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from ...ir.core import Region
-from ...ir.diagnostics import Diagnostics
-from ...ir.ops import FragmentOp, FuncOp, Module, TransferOp
-from ..base import FunctionPass
-from .body_rewrites import prune, rebuilt_fragment
-from .walks import function_ops
+from mpmd_trace.ir.core import Region
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, TransferOp
+from mpmd_trace.passes.base import FunctionPass
+from mpmd_trace.passes.common.body_rewrites import prune, rebuilt_fragment
+from mpmd_trace.passes.common.walks import function_ops
 
 __all__ = ["FragmentDce"]
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from ...ir.bodies import remembered
-from ...ir.core import Region, Value
-from ...ir.diagnostics import Diagnostics
-from ...ir.ops import FragmentOp, FuncOp, Module
-from ...ir.types import Type
-from ..base import FunctionPass
-from .body_rewrites import alias_arguments
-from .walks import function_fragments
+from mpmd_trace.ir.bodies import remembered
+from mpmd_trace.ir.core import Region, Value
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
+from mpmd_trace.ir.types import Type
+from mpmd_trace.passes.base import FunctionPass
+from mpmd_trace.passes.common.body_rewrites import alias_arguments
+from mpmd_trace.passes.common.walks import function_fragments
 
 __all__ = ["FragmentDedup"]
 

@@ -15,17 +15,17 @@ import dataclasses
 from collections import deque
 from collections.abc import Iterator, Mapping
 
-from ...ir.attributes import ArrayAttr, Attribute, IntegerAttr
-from ...ir.bodies import BodyBuilder
-from ...ir.core import Op, Use, Value, make_op
-from ...ir.location import fused
-from ...ir.ops import FragmentOp
-from ..control_dependencies import CONTROL_START
-from ..fragment_info import origin_union, set_call_counter
-from .body_rewrites import cover_transferred_results
-from .group_operands import GroupOperands, Slot
-from .merge import check_mergeable, merged_body, merged_call_counter, merged_inferred_by
-from .walks import enclosing_function
+from mpmd_trace.diagnostics.location import fused
+from mpmd_trace.ir.attributes import ArrayAttr, Attribute, IntegerAttr
+from mpmd_trace.ir.bodies import BodyBuilder
+from mpmd_trace.ir.core import Op, Use, Value, make_op
+from mpmd_trace.ir.ops import FragmentOp
+from mpmd_trace.passes.common.body_rewrites import cover_transferred_results
+from mpmd_trace.passes.common.group_operands import GroupOperands, Slot
+from mpmd_trace.passes.common.merge import check_mergeable, merged_body, merged_call_counter, merged_inferred_by
+from mpmd_trace.passes.common.walks import enclosing_function
+from mpmd_trace.passes.control_dependencies import CONTROL_START
+from mpmd_trace.passes.fragment_info import origin_union, set_call_counter
 
 __all__ = ["Group", "GroupUse", "Groups"]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from ...ir.attributes import IntegerAttr
-from ...ir.diagnostics import Diagnostics
-from ...ir.ops import CallOp, FuncOp, Module
-from ..base import FunctionPass
-from .walks import function_ops
+from mpmd_trace.ir.attributes import IntegerAttr
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import CallOp, FuncOp, Module
+from mpmd_trace.passes.base import FunctionPass
+from mpmd_trace.passes.common.walks import function_ops
 
 __all__ = ["FromUnrollToCallCounter"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 
-from ...ir.core import Value
+from mpmd_trace.ir.core import Value
 
 __all__ = ["GroupOperands", "Slot"]
 

@@ -14,20 +14,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from ...ir.attributes import ArrayAttr, Attribute, IntegerAttr
-from ...ir.bodies import BodyBuilder, remembered
-from ...ir.core import BlockArg, Op, Region, Value
-from ...ir.diagnostics import Diagnostic, MpmdError, Note, describe
-from ...ir.location import fused
-from ...ir.ops import FragmentOp, make_fragment
-from ..control_dependencies import CONTROL_START
-from ..fragment_info import (
-    call_counter,
-    describe_fragment,
-    origin_union,
-    stages_consistent,
-)
-from ..greedy import Rewriter
+from mpmd_trace.diagnostics.location import fused
+from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError, Note
+from mpmd_trace.ir.attributes import ArrayAttr, Attribute, IntegerAttr
+from mpmd_trace.ir.bodies import BodyBuilder, remembered
+from mpmd_trace.ir.core import BlockArg, Op, Region, Value
+from mpmd_trace.ir.diagnostics import describe
+from mpmd_trace.ir.ops import FragmentOp, make_fragment
+from mpmd_trace.passes.control_dependencies import CONTROL_START
+from mpmd_trace.passes.fragment_info import call_counter, describe_fragment, origin_union, stages_consistent
+from mpmd_trace.passes.greedy import Rewriter
 
 __all__ = [
     "check_mergeable",

@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from ...ir.core import Op
-from ...ir.diagnostics import Diagnostics
-from ...ir.ops import FragmentOp, FuncOp, Module
-from ..base import FunctionPass
-from ..fragment_info import (
+from mpmd_trace.ir.core import Op
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
+from mpmd_trace.passes.base import FunctionPass
+from mpmd_trace.passes.common.merge import merge_fragments
+from mpmd_trace.passes.fragment_info import (
     call_counter,
     has_remat,
     is_backward,
@@ -18,7 +19,6 @@ from ..fragment_info import (
     split_type,
     stages_consistent,
 )
-from .merge import merge_fragments
 
 __all__ = ["MergeBackwardWithForward"]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from ...ir.diagnostics import Diagnostics
-from ...ir.ops import FragmentOp, FuncOp, Module
-from ..base import FunctionPass
-from ..fragment_info import is_backward, is_forward
-from .merge_neighbours import merge_neighbours
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
+from mpmd_trace.passes.base import FunctionPass
+from mpmd_trace.passes.common.merge_neighbours import merge_neighbours
+from mpmd_trace.passes.fragment_info import is_backward, is_forward
 
 __all__ = ["MergeForwardWithBackward"]
 

@@ -10,13 +10,14 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import Literal, Protocol
 
-from ...ir.core import Op
-from ...ir.diagnostics import Diagnostic, MpmdError, describe
-from ...ir.ops import FragmentOp, FuncOp
-from ...ir.semantics import is_pure
-from ..fragment_info import describe_fragment
-from ..greedy import walk_mutable
-from .fragment_groups import Group, Groups
+from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
+from mpmd_trace.ir.core import Op
+from mpmd_trace.ir.diagnostics import describe
+from mpmd_trace.ir.ops import FragmentOp, FuncOp
+from mpmd_trace.ir.semantics import is_pure
+from mpmd_trace.passes.common.fragment_groups import Group, Groups
+from mpmd_trace.passes.fragment_info import describe_fragment
+from mpmd_trace.passes.greedy import walk_mutable
 
 __all__ = ["Mode", "Prospects", "merge_neighbours"]
 

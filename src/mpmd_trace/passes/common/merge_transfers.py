@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from ...ir.attributes import UNIT, DenseArrayAttr, IntegerAttr
-from ...ir.bodies import remembered
-from ...ir.core import Region, Value, make_op
-from ...ir.diagnostics import Diagnostics
-from ...ir.ops import FragmentOp, FuncOp, Module, TransferOp, make_transfer
-from ...ir.types import MeshTensorType, TensorType, Type, mesh_tensor, tensor
-from ..base import FunctionPass
-from .body_rewrites import cover_transferred_results, rebuilt_fragment
+from mpmd_trace.ir.attributes import UNIT, DenseArrayAttr, IntegerAttr
+from mpmd_trace.ir.bodies import remembered
+from mpmd_trace.ir.core import Region, Value, make_op
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, TransferOp, make_transfer
+from mpmd_trace.ir.types import MeshTensorType, TensorType, Type, mesh_tensor, tensor
+from mpmd_trace.passes.base import FunctionPass
+from mpmd_trace.passes.common.body_rewrites import cover_transferred_results, rebuilt_fragment
 
 __all__ = ["MergeTransfers"]
 

@@ -6,17 +6,13 @@ import dataclasses
 from collections.abc import Hashable
 from typing import ClassVar
 
-from ...ir.attributes import Attribute
-from ...ir.diagnostics import Diagnostic, Diagnostics, MpmdError, describe
-from ...ir.ops import FragmentOp, FuncOp, Module
-from ..base import FunctionPass
-from ..fragment_info import (
-    call_counter,
-    describe_fragment,
-    single_transpose_count,
-    stages_consistent,
-)
-from .merge_neighbours import merge_neighbours
+from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
+from mpmd_trace.ir.attributes import Attribute
+from mpmd_trace.ir.diagnostics import Diagnostics, describe
+from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
+from mpmd_trace.passes.base import FunctionPass
+from mpmd_trace.passes.common.merge_neighbours import merge_neighbours
+from mpmd_trace.passes.fragment_info import call_counter, describe_fragment, single_transpose_count, stages_consistent
 
 __all__ = ["MergeUserFragmentsIntoSchedulingUnits"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from ...ir.diagnostics import Diagnostics
-from ...ir.ops import FuncOp, Module, TransferOp
-from ..base import FunctionPass
-from .walks import function_ops
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import FuncOp, Module, TransferOp
+from mpmd_trace.passes.base import FunctionPass
+from mpmd_trace.passes.common.walks import function_ops
 
 __all__ = ["MoveTransfersToProducer"]
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from ..base import Pass
-from ..canonicalize_mpmd import CanonicalizeMpmd
-from ..symbol_dce import SymbolDce
-from .absorb_inferred_fragments import AbsorbInferredFragments
-from .call_inline import CallInline
-from .fragment_dce import FragmentDce
-from .merge_inferred_fragments import MergeInferredFragments
-from .merge_user_fragments_into_scheduling_units import MergeUserFragmentsIntoSchedulingUnits
-from .move_transfers_to_producer import MoveTransfersToProducer
-from .scheduling_units_verifier import SchedulingUnitsVerifier
-from .split_bwd_fragments import SplitBwdFragments
+from mpmd_trace.passes.base import Pass
+from mpmd_trace.passes.canonicalize_mpmd import CanonicalizeMpmd
+from mpmd_trace.passes.common.absorb_inferred_fragments import AbsorbInferredFragments
+from mpmd_trace.passes.common.call_inline import CallInline
+from mpmd_trace.passes.common.fragment_dce import FragmentDce
+from mpmd_trace.passes.common.merge_inferred_fragments import MergeInferredFragments
+from mpmd_trace.passes.common.merge_user_fragments_into_scheduling_units import MergeUserFragmentsIntoSchedulingUnits
+from mpmd_trace.passes.common.move_transfers_to_producer import MoveTransfersToProducer
+from mpmd_trace.passes.common.scheduling_units_verifier import SchedulingUnitsVerifier
+from mpmd_trace.passes.common.split_bwd_fragments import SplitBwdFragments
+from mpmd_trace.passes.symbol_dce import SymbolDce
 
 __all__ = ["call_inlining", "merge_inferred", "scheduling_preprocessing"]
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ...ir.bodies import dce, restrict
-from ...ir.core import BlockArg, Op, Region, Value
-from ...ir.semantics import is_pure
-from ...ir.types import Type
-from .body_rewrites import alias_arguments
+from mpmd_trace.ir.bodies import dce, restrict
+from mpmd_trace.ir.core import BlockArg, Op, Region, Value
+from mpmd_trace.ir.semantics import is_pure
+from mpmd_trace.ir.types import Type
+from mpmd_trace.passes.common.body_rewrites import alias_arguments
 
 __all__ = ["Rebuild", "simplify_region_op"]
 

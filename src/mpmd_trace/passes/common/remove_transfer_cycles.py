@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from ...ir.core import Value
-from ...ir.diagnostics import Diagnostics
-from ...ir.ops import FuncOp, Module, TransferOp
-from ..base import FunctionPass
+from mpmd_trace.ir.core import Value
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import FuncOp, Module, TransferOp
+from mpmd_trace.passes.base import FunctionPass
 
 __all__ = ["RemoveTransferCycles"]
 

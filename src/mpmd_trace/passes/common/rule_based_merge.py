@@ -7,16 +7,17 @@ import functools
 import logging
 from typing import ClassVar
 
-from ...ir.core import Op
-from ...ir.diagnostics import Diagnostic, Diagnostics, MpmdError, describe
-from ...ir.ops import FragmentOp, FuncOp, Module
-from ..base import FunctionPass, option
-from ..block_order import sort_block
-from ..control_dependencies import remove_control_dependencies
-from ..fragment_info import describe_fragment
-from ..fragment_rules import FragmentInfo, MergeRule, parse_merge_rule
-from ..greedy import Rewriter, apply_greedily
-from .merge import merge_fragments
+from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
+from mpmd_trace.ir.core import Op
+from mpmd_trace.ir.diagnostics import Diagnostics, describe
+from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
+from mpmd_trace.passes.base import FunctionPass, option
+from mpmd_trace.passes.block_order import sort_block
+from mpmd_trace.passes.common.merge import merge_fragments
+from mpmd_trace.passes.control_dependencies import remove_control_dependencies
+from mpmd_trace.passes.fragment_info import describe_fragment
+from mpmd_trace.passes.fragment_rules import FragmentInfo, MergeRule, parse_merge_rule
+from mpmd_trace.passes.greedy import Rewriter, apply_greedily
 
 __all__ = ["RuleBasedMerge"]
 

@@ -7,12 +7,12 @@ import logging
 from collections import Counter
 from typing import ClassVar
 
-from ...ir.diagnostics import Diagnostics
-from ...ir.ops import FragmentOp, FuncOp, Module
-from ..base import FunctionPass
-from ..fragment_info import call_counter, is_scheduling_unit, single_transpose_count
-from ..greedy import walk_mutable
-from ..mesh_order import schedulable_meshes
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
+from mpmd_trace.passes.base import FunctionPass
+from mpmd_trace.passes.fragment_info import call_counter, is_scheduling_unit, single_transpose_count
+from mpmd_trace.passes.greedy import walk_mutable
+from mpmd_trace.passes.mesh_order import schedulable_meshes
 
 __all__ = ["SchedulingUnitsVerifier"]
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from ...ir.bodies import region_dce
-from ...ir.core import Op
-from ...ir.diagnostics import Diagnostics
-from ...ir.ops import CallOp, FuncOp, Module
-from ...ir.semantics import is_negligible
-from ..base import Pass
-from .walks import calls_by_callee, enclosing_function
+from mpmd_trace.ir.bodies import region_dce
+from mpmd_trace.ir.core import Op
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import CallOp, FuncOp, Module
+from mpmd_trace.ir.semantics import is_negligible
+from mpmd_trace.passes.base import Pass
+from mpmd_trace.passes.common.walks import calls_by_callee, enclosing_function
 
 __all__ = ["SinkNegligibleOpsIntoCallOp"]
 

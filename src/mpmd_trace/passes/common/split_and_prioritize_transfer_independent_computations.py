@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from ...ir.bodies import remembered
-from ...ir.core import Op, Region, Value
-from ...ir.diagnostics import Diagnostics
-from ...ir.ops import FuncOp, Module, TransferOp
-from ..base import FunctionPass
-from .splitting import BlockSizes, effective_operands, has_split_mark, split_fragment
-from .walks import function_fragments
+from mpmd_trace.ir.bodies import remembered
+from mpmd_trace.ir.core import Op, Region, Value
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import FuncOp, Module, TransferOp
+from mpmd_trace.passes.base import FunctionPass
+from mpmd_trace.passes.common.splitting import BlockSizes, effective_operands, has_split_mark, split_fragment
+from mpmd_trace.passes.common.walks import function_fragments
 
 __all__ = ["SplitAndPrioritizeTransferIndependentComputations"]
 

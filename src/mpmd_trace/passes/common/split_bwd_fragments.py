@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from ...ir.bodies import remembered
-from ...ir.core import Op, Region
-from ...ir.diagnostics import Diagnostics
-from ...ir.ops import FragmentOp, FuncOp, Module, TransferOp
-from ..base import FunctionPass, option
-from .gradient_cut import activation_ops
-from .splitting import BlockSizes, backward_closure, has_split_mark, split_fragment
-from .walks import function_fragments
+from mpmd_trace.ir.bodies import remembered
+from mpmd_trace.ir.core import Op, Region
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, TransferOp
+from mpmd_trace.passes.base import FunctionPass, option
+from mpmd_trace.passes.common.gradient_cut import activation_ops
+from mpmd_trace.passes.common.splitting import BlockSizes, backward_closure, has_split_mark, split_fragment
+from mpmd_trace.passes.common.walks import function_fragments
 
 __all__ = ["SplitBwdFragments"]
 

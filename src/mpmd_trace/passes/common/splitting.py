@@ -9,14 +9,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 
-from ...ir.attributes import UNIT
-from ...ir.bodies import BodyBuilder, free_values, remembered
-from ...ir.core import Block, Op, Region, Value, make_op
-from ...ir.diagnostics import Diagnostics
-from ...ir.ops import FragmentOp
-from ...ir.semantics import is_removable
-from ...ir.types import TensorType, Type, mesh_tensor
-from .body_rewrites import cover_transferred_results
+from mpmd_trace.ir.attributes import UNIT
+from mpmd_trace.ir.bodies import BodyBuilder, free_values, remembered
+from mpmd_trace.ir.core import Block, Op, Region, Value, make_op
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import FragmentOp
+from mpmd_trace.ir.semantics import is_removable
+from mpmd_trace.ir.types import TensorType, Type, mesh_tensor
+from mpmd_trace.passes.common.body_rewrites import cover_transferred_results
 
 __all__ = [
     "BlockSizes",

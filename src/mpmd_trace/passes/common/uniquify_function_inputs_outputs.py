@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from ...ir.attributes import ArrayAttr, StringAttr
-from ...ir.bodies import BodyBuilder
-from ...ir.core import BlockArg, Value
-from ...ir.diagnostics import Diagnostics
-from ...ir.ops import FuncOp, Module, local_type, make_fragment, make_transfer
-from ...ir.types import MeshTensorType
-from ..base import FunctionPass, option
+from mpmd_trace.ir.attributes import ArrayAttr, StringAttr
+from mpmd_trace.ir.bodies import BodyBuilder
+from mpmd_trace.ir.core import BlockArg, Value
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import FuncOp, Module, local_type, make_fragment, make_transfer
+from mpmd_trace.ir.types import MeshTensorType
+from mpmd_trace.passes.base import FunctionPass, option
 
 __all__ = ["UniquifyFunctionInputsOutputs"]
 

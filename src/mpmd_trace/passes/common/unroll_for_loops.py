@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from ...ir.attributes import IntegerAttr, parse_attribute
-from ...ir.core import Value, make_op
-from ...ir.diagnostics import Diagnostics
-from ...ir.ops import ForOp, FuncOp, Module
-from ...ir.types import tensor
-from ..base import FunctionPass
-from .walks import function_ops
+from mpmd_trace.ir.attributes import IntegerAttr, parse_attribute
+from mpmd_trace.ir.core import Value, make_op
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import ForOp, FuncOp, Module
+from mpmd_trace.ir.types import tensor
+from mpmd_trace.passes.base import FunctionPass
+from mpmd_trace.passes.common.walks import function_ops
 
 __all__ = ["UnrollForLoops"]
 

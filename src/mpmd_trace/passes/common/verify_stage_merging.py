@@ -5,17 +5,17 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from ...ir.diagnostics import Diagnostics
-from ...ir.ops import FragmentOp, FuncOp, Module
-from ..base import FunctionPass
-from ..fragment_info import (
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
+from mpmd_trace.passes.base import FunctionPass
+from mpmd_trace.passes.fragment_info import (
     call_counter,
     describe_fragment,
     fragment_transpose_count,
     has_remat,
     split_type,
 )
-from ..greedy import walk_mutable
+from mpmd_trace.passes.greedy import walk_mutable
 
 __all__ = ["VerifyStageMerging"]
 

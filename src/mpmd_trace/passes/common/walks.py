@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...ir.core import Block, Op
-from ...ir.ops import CallOp, ForOp, FragmentOp, FuncOp, Module
+from mpmd_trace.ir.core import Block, Op
+from mpmd_trace.ir.ops import CallOp, ForOp, FragmentOp, FuncOp, Module
 
 __all__ = ["calls_by_callee", "enclosing_function", "function_fragments", "function_ops"]
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from ...ir.diagnostics import Diagnostics
-from ...ir.ops import FuncOp, Module, TransferOp
-from ...ir.types import MeshTensorType
-from ..base import FunctionPass
-from ..mesh_order import is_cpu_mesh
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import FuncOp, Module, TransferOp
+from mpmd_trace.ir.types import MeshTensorType
+from mpmd_trace.passes.base import FunctionPass
+from mpmd_trace.passes.mesh_order import is_cpu_mesh
 
 __all__ = ["DelayTransfersFromCpu"]
 

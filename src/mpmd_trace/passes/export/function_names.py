@@ -9,8 +9,8 @@ import itertools
 import re
 from collections.abc import Sequence
 
-from ...ir.attributes import UserOriginAttr
-from ...ir.ops import FragmentOp, Module
+from mpmd_trace.ir.attributes import UserOriginAttr
+from mpmd_trace.ir.ops import FragmentOp, Module
 
 __all__ = ["function_name", "is_forward_only", "module_suffix"]
 

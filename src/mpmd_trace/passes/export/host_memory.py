@@ -5,11 +5,11 @@ Source: section 4.1 of the specification of the export passes.
 
 from __future__ import annotations
 
-from ...ir.attributes import Attribute, DictAttr, StringAttr, SymbolRefAttr
-from ...ir.core import Op, OpResult, Region, Value
-from ...ir.diagnostics import Diagnostics
-from ...ir.ops import Module
-from ...ir.types import TensorType, Type
+from mpmd_trace.ir.attributes import Attribute, DictAttr, StringAttr, SymbolRefAttr
+from mpmd_trace.ir.core import Op, OpResult, Region, Value
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import Module
+from mpmd_trace.ir.types import TensorType, Type
 
 __all__ = ["HostMemory"]
 

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Hashable
 from typing import ClassVar, cast
 
-from ...ir.attributes import (
+from mpmd_trace.ir.attributes import (
     UNIT,
     ArrayAttr,
     Attribute,
@@ -21,17 +21,17 @@ from ...ir.attributes import (
     SymbolRefAttr,
     TypeAttr,
 )
-from ...ir.core import Region, Value, make_op
-from ...ir.diagnostics import Diagnostics
-from ...ir.ops import FragmentCallOp, FragmentOp, FuncOp, Module, make_return
-from ...ir.shardings import sharding_class
-from ...ir.succession import take_over
-from ...ir.types import MeshTensorType, Type, function_type
-from ..base import Pass, option
-from ..equal_bodies import first_equal
-from .function_names import function_name, is_forward_only, module_suffix
-from .manual_computations import renamed_meshes, uses_foreign_meshes
-from .value_attrs import EMPTY, value_dicts
+from mpmd_trace.ir.core import Region, Value, make_op
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import FragmentCallOp, FragmentOp, FuncOp, Module, make_return
+from mpmd_trace.ir.shardings import sharding_class
+from mpmd_trace.ir.succession import take_over
+from mpmd_trace.ir.types import MeshTensorType, Type, function_type
+from mpmd_trace.passes.base import Pass, option
+from mpmd_trace.passes.equal_bodies import first_equal
+from mpmd_trace.passes.export.function_names import function_name, is_forward_only, module_suffix
+from mpmd_trace.passes.export.manual_computations import renamed_meshes, uses_foreign_meshes
+from mpmd_trace.passes.export.value_attrs import EMPTY, value_dicts
 
 __all__ = ["LowerToFragmentCalls"]
 

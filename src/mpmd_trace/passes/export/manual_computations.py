@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from ...ir.attributes import (
+from mpmd_trace.ir.attributes import (
     ArrayAttr,
     Attribute,
     DictAttr,
@@ -16,8 +16,8 @@ from ...ir.attributes import (
     TensorShardingAttr,
     TensorShardingPerValueAttr,
 )
-from ...ir.core import Op, Region, make_op
-from ...ir.ops import FuncOp, Module
+from mpmd_trace.ir.core import Op, Region, make_op
+from mpmd_trace.ir.ops import FuncOp, Module
 
 __all__ = ["renamed_meshes", "uses_foreign_meshes"]
 

@@ -9,12 +9,12 @@ import dataclasses
 from collections.abc import Hashable, Sequence
 from typing import ClassVar
 
-from ...ir.attributes import ArrayAttr, Attribute, BoolAttr, DictAttr, IntegerAttr
-from ...ir.core import BlockArg, Op, OpResult, Use, Value
-from ...ir.diagnostics import Diagnostics
-from ...ir.ops import FragmentOp, FuncOp, Module, TransferOp
-from ..base import FunctionPass
-from .value_attrs import EMPTY, LAYOUT_MODE, array_of, inserted, is_pinned_host, value_dicts
+from mpmd_trace.ir.attributes import ArrayAttr, Attribute, BoolAttr, DictAttr, IntegerAttr
+from mpmd_trace.ir.core import BlockArg, Op, OpResult, Use, Value
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, TransferOp
+from mpmd_trace.passes.base import FunctionPass
+from mpmd_trace.passes.export.value_attrs import EMPTY, LAYOUT_MODE, array_of, inserted, is_pinned_host, value_dicts
 
 __all__ = ["ALIASING_OUTPUT", "DONOR", "MarkAliasingAndDonation"]
 

@@ -10,15 +10,15 @@ import math
 from collections.abc import Sequence
 from typing import ClassVar
 
-from ...ir.attributes import ArrayAttr, IntegerAttr, MeshAttr
-from ...ir.core import Op, Value
-from ...ir.diagnostics import Diagnostics
-from ...ir.ops import FragmentOp, FuncOp, Module, TransferOp
-from ...ir.shardings import byte_size, mesh_symbols
-from ...ir.types import MeshTensorType, Type
-from ..base import FunctionPass
-from .mark_aliasing_and_donation import DONOR
-from .value_attrs import MEMORY_KIND, PINNED_HOST, is_pinned_host, mentions, value_dicts
+from mpmd_trace.ir.attributes import ArrayAttr, IntegerAttr, MeshAttr
+from mpmd_trace.ir.core import Op, Value
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, TransferOp
+from mpmd_trace.ir.shardings import byte_size, mesh_symbols
+from mpmd_trace.ir.types import MeshTensorType, Type
+from mpmd_trace.passes.base import FunctionPass
+from mpmd_trace.passes.export.mark_aliasing_and_donation import DONOR
+from mpmd_trace.passes.export.value_attrs import MEMORY_KIND, PINNED_HOST, is_pinned_host, mentions, value_dicts
 
 __all__ = ["MarkFragmentReservedMemory"]
 

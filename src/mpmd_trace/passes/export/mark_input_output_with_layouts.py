@@ -9,14 +9,14 @@ import dataclasses
 from collections.abc import Hashable
 from typing import ClassVar
 
-from ...ir.attributes import ArrayAttr, Attribute, DictAttr, StringAttr
-from ...ir.core import OpResult, Value
-from ...ir.diagnostics import Diagnostics
-from ...ir.ops import FragmentOp, FuncOp, Module, TransferOp
-from ...ir.types import Type
-from ..base import FunctionPass
-from ..mesh_order import is_cpu_mesh
-from .value_attrs import EMPTY, LAYOUT_MODE, array_of, mentions, value_dicts
+from mpmd_trace.ir.attributes import ArrayAttr, Attribute, DictAttr, StringAttr
+from mpmd_trace.ir.core import OpResult, Value
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, TransferOp
+from mpmd_trace.ir.types import Type
+from mpmd_trace.passes.base import FunctionPass
+from mpmd_trace.passes.export.value_attrs import EMPTY, LAYOUT_MODE, array_of, mentions, value_dicts
+from mpmd_trace.passes.mesh_order import is_cpu_mesh
 
 __all__ = ["MarkInputOutputWithLayouts"]
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar, cast
 
-from ...ir.attributes import ArrayAttr, Attribute
-from ...ir.core import BlockArg, Op, OpResult, Use, Value
-from ...ir.diagnostics import Diagnostics
-from ...ir.ops import FragmentOp, FuncOp, Module
-from ..base import FunctionPass
-from .host_memory import HostMemory
-from .value_attrs import (
+from mpmd_trace.ir.attributes import ArrayAttr, Attribute
+from mpmd_trace.ir.core import BlockArg, Op, OpResult, Use, Value
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
+from mpmd_trace.passes.base import FunctionPass
+from mpmd_trace.passes.export.host_memory import HostMemory
+from mpmd_trace.passes.export.value_attrs import (
     EMPTY,
     MEMORY_KIND,
     PINNED_HOST,

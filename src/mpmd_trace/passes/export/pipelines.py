@@ -8,10 +8,10 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from ..base import Pass, Pipeline, option
-from ..canonicalize_mpmd import CanonicalizeMpmd
-from ..cse_native import CseNative
-from ..registry import build
+from mpmd_trace.passes.base import Pass, Pipeline, option
+from mpmd_trace.passes.canonicalize_mpmd import CanonicalizeMpmd
+from mpmd_trace.passes.cse_native import CseNative
+from mpmd_trace.passes.registry import build
 
 __all__ = ["ExportPipeline"]
 
@@ -45,11 +45,11 @@ class ExportPipeline(Pipeline):
 
     def passes(self) -> list[Pass]:
         """The steps, in order."""
-        from .lower_to_fragment_calls import LowerToFragmentCalls
-        from .validate_no_backward_deps import ValidateNoBackwardDeps
-        from .validate_no_inferred_fragments import ValidateNoInferredFragments
-        from .validate_no_param_transfers import ValidateNoParamTransfers
-        from .validate_no_reshards import ValidateNoReshards
+        from mpmd_trace.passes.export.lower_to_fragment_calls import LowerToFragmentCalls
+        from mpmd_trace.passes.export.validate_no_backward_deps import ValidateNoBackwardDeps
+        from mpmd_trace.passes.export.validate_no_inferred_fragments import ValidateNoInferredFragments
+        from mpmd_trace.passes.export.validate_no_param_transfers import ValidateNoParamTransfers
+        from mpmd_trace.passes.export.validate_no_reshards import ValidateNoReshards
 
         steps: list[str | Pass] = [CseNative()]
         if self.copy_constants_from_producer_to_consumer:

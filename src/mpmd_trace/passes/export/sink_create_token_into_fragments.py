@@ -9,12 +9,12 @@ import dataclasses
 import logging
 from typing import ClassVar
 
-from ...ir.attributes import ArrayAttr, Attribute, TensorShardingPerValueAttr
-from ...ir.bodies import map_ops, remembered, restrict
-from ...ir.core import Region, make_op
-from ...ir.diagnostics import Diagnostics
-from ...ir.ops import FragmentOp, FuncOp, Module
-from ..base import FunctionPass
+from mpmd_trace.ir.attributes import ArrayAttr, Attribute, TensorShardingPerValueAttr
+from mpmd_trace.ir.bodies import map_ops, remembered, restrict
+from mpmd_trace.ir.core import Region, make_op
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
+from mpmd_trace.passes.base import FunctionPass
 
 __all__ = ["SinkCreateTokenIntoFragments"]
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from ...ir.core import OpResult, Value
-from ...ir.diagnostics import Diagnostics
-from ...ir.ops import FragmentCallOp, FuncOp, Module, TransferOp
-from ..base import FunctionPass, option
-from ..mesh_order import before
+from mpmd_trace.ir.core import OpResult, Value
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import FragmentCallOp, FuncOp, Module, TransferOp
+from mpmd_trace.passes.base import FunctionPass, option
+from mpmd_trace.passes.mesh_order import before
 
 __all__ = ["ValidateNoBackwardDeps"]
 

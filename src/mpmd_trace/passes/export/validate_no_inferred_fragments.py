@@ -8,11 +8,11 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from ...ir.attributes import ArrayAttr, StringAttr
-from ...ir.core import Block
-from ...ir.diagnostics import Diagnostics
-from ...ir.ops import FragmentOp, FuncOp, Module
-from ..base import FunctionPass, option
+from mpmd_trace.ir.attributes import ArrayAttr, StringAttr
+from mpmd_trace.ir.core import Block
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
+from mpmd_trace.passes.base import FunctionPass, option
 
 __all__ = ["ValidateNoInferredFragments"]
 

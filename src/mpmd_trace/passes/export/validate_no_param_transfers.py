@@ -8,10 +8,10 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from ...ir.diagnostics import Diagnostics
-from ...ir.location import Location
-from ...ir.ops import FuncOp, Module, TransferOp
-from ..base import FunctionPass, option
+from mpmd_trace.diagnostics.location import Location
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import FuncOp, Module, TransferOp
+from mpmd_trace.passes.base import FunctionPass, option
 
 __all__ = ["ValidateNoParamTransfers"]
 

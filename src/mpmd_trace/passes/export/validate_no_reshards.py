@@ -8,12 +8,12 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from ...ir.attributes import DictAttr, StringAttr
-from ...ir.core import BlockArg, Value
-from ...ir.diagnostics import Diagnostics
-from ...ir.ops import FragmentCallOp, FuncOp, Module
-from ...ir.types import MeshTensorType
-from ..base import FunctionPass, option
+from mpmd_trace.ir.attributes import DictAttr, StringAttr
+from mpmd_trace.ir.core import BlockArg, Value
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import FragmentCallOp, FuncOp, Module
+from mpmd_trace.ir.types import MeshTensorType
+from mpmd_trace.passes.base import FunctionPass, option
 
 __all__ = ["ValidateNoReshards"]
 

@@ -6,10 +6,10 @@ import functools
 from collections.abc import Sequence
 from typing import cast
 
-from ...ir.attributes import ArrayAttr, Attribute, DictAttr, StringAttr
-from ...ir.core import Op
-from ...ir.diagnostics import Diagnostics
-from ...ir.ops import FragmentOp
+from mpmd_trace.ir.attributes import ArrayAttr, Attribute, DictAttr, StringAttr
+from mpmd_trace.ir.core import Op
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import FragmentOp
 
 __all__ = [
     "EMPTY",

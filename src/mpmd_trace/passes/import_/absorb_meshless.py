@@ -15,11 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from ...ir.bodies import BodyBuilder, free_values, remembered
-from ...ir.core import Op, Region, Use, Value
-from ...ir.ops import AssignOp, FragmentOp, local_type, make_assign
-from ...ir.types import MeshTensorType, Type
-from .building_blocks import on_mesh, op_as_body
+from mpmd_trace.ir.bodies import BodyBuilder, free_values, remembered
+from mpmd_trace.ir.core import Op, Region, Use, Value
+from mpmd_trace.ir.ops import AssignOp, FragmentOp, local_type, make_assign
+from mpmd_trace.ir.types import MeshTensorType, Type
+from mpmd_trace.passes.import_.building_blocks import on_mesh, op_as_body
 
 __all__ = ["Absorber"]
 

@@ -9,8 +9,8 @@ import dataclasses
 import re
 from collections.abc import Iterable
 
-from ...ir.diagnostics import MpmdError
-from ..mesh_order import split_memory_kind
+from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace.passes.mesh_order import split_memory_kind
 
 __all__ = [
     "Constraint",

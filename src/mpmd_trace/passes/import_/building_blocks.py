@@ -9,12 +9,13 @@ import dataclasses
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Protocol
 
-from ...ir.attributes import ArrayAttr, StringAttr, quote
-from ...ir.bodies import BodyBuilder, fingerprint, free_values, remembered
-from ...ir.core import Block, Op, Region, Value
-from ...ir.diagnostics import Diagnostics
-from ...ir.location import Location
-from ...ir.ops import (
+from mpmd_trace.diagnostics.location import Location
+from mpmd_trace.diagnostics.spelling import quote
+from mpmd_trace.ir.attributes import ArrayAttr, StringAttr
+from mpmd_trace.ir.bodies import BodyBuilder, fingerprint, free_values, remembered
+from mpmd_trace.ir.core import Block, Op, Region, Value
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import (
     AssignOp,
     CallOp,
     ForOp,
@@ -29,9 +30,9 @@ from ...ir.ops import (
     make_transfer,
     make_unassign,
 )
-from ...ir.types import MeshTensorType, TensorType, Type, mesh_tensor
-from ..mesh_order import sort_by_mesh_order
-from ..run_caches import run_cache
+from mpmd_trace.ir.types import MeshTensorType, TensorType, Type, mesh_tensor
+from mpmd_trace.passes.mesh_order import sort_by_mesh_order
+from mpmd_trace.passes.run_caches import run_cache
 
 __all__ = [
     "INFERRED_BY",

@@ -6,14 +6,15 @@ import dataclasses
 import time
 from typing import ClassVar
 
-from ...ir.diagnostics import Diagnostic, Diagnostics, MpmdError
-from ...ir.ops import Module
-from ...ir.parser import parse_generic
-from ..base import Pass
-from ..equal_bodies import share_equal_bodies
-from ..greedy import walk_mutable
-from ..inline_calls import InlineCalls, has_calls
-from ..mlir_pass import MlirPass
+from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import Module
+from mpmd_trace.ir.parser import parse_generic
+from mpmd_trace.passes.base import Pass
+from mpmd_trace.passes.equal_bodies import share_equal_bodies
+from mpmd_trace.passes.greedy import walk_mutable
+from mpmd_trace.passes.inline_calls import InlineCalls, has_calls
+from mpmd_trace.passes.mlir_pass import MlirPass
 
 __all__ = ["CanonicalizeUnrolled", "CleanUp", "read_clean"]
 
@@ -63,7 +64,7 @@ def read_clean(text: str) -> tuple[Module, list[Diagnostic], float] | None:
     MLIR reads the text once and cleans it before we read it, instead of printing it for MLIR a second time.
     None for what takes `CleanUp`, step by step: text with calls or mistakes.
     """
-    from ...jax_compat.mlir import to_generic_through
+    from mpmd_trace.jax_compat.mlir import to_generic_through
 
     try:
         generic, found, seconds = to_generic_through(text, f"builtin.module({_WITHOUT_CALLS})")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from ...ir.diagnostics import Diagnostics
-from ...ir.ops import CallOp, Module
-from ..base import Pass
-from ..greedy import walk_mutable
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import CallOp, Module
+from mpmd_trace.passes.base import Pass
+from mpmd_trace.passes.greedy import walk_mutable
 
 __all__ = ["CopyTopologyFromMain"]
 

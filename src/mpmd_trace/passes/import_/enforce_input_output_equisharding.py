@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from ...ir.diagnostics import Diagnostics
-from ...ir.ops import FuncOp, Module, make_transfer
-from ..base import FunctionPass, option
-from .assignments import parse_constraints
-from .building_blocks import check_constraints, result_location
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import FuncOp, Module, make_transfer
+from mpmd_trace.passes.base import FunctionPass, option
+from mpmd_trace.passes.import_.assignments import parse_constraints
+from mpmd_trace.passes.import_.building_blocks import check_constraints, result_location
 
 __all__ = ["EnforceInputOutputEquisharding"]
 

@@ -5,8 +5,8 @@ Source: section 0.11 of the import specification.
 
 from __future__ import annotations
 
-from ...ir.core import Op, Value
-from ...ir.diagnostics import Diagnostics
+from mpmd_trace.ir.core import Op, Value
+from mpmd_trace.ir.diagnostics import Diagnostics
 
 __all__ = ["ErrorCounter"]
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...ir.attributes import ArrayAttr, StringAttr
-from ...ir.bodies import BodyBuilder
-from ...ir.core import BlockArg, Op, Region, Value
-from ...ir.diagnostics import Diagnostics
-from ...ir.ops import (
+from mpmd_trace.ir.attributes import ArrayAttr, StringAttr
+from mpmd_trace.ir.bodies import BodyBuilder
+from mpmd_trace.ir.core import BlockArg, Op, Region, Value
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import (
     AssignOp,
     CallOp,
     FragmentOp,
@@ -23,19 +23,19 @@ from ...ir.ops import (
     make_fragment,
     make_transfer,
 )
-from ...ir.semantics import REDUCTION_OPS
-from ...ir.types import MeshTensorType, Type
-from ..greedy import Rewriter
-from ..mesh_order import in_topology_order
-from .building_blocks import (
+from mpmd_trace.ir.semantics import REDUCTION_OPS
+from mpmd_trace.ir.types import MeshTensorType, Type
+from mpmd_trace.passes.greedy import Rewriter
+from mpmd_trace.passes.import_.building_blocks import (
     INFERRED_BY,
     chain_of_transfers,
     cross_mesh_assigns,
     enclosing_function,
     interned_body,
 )
-from .mesh_flow import op_line
-from .mesh_sets import names, use_of_op
+from mpmd_trace.passes.import_.mesh_flow import op_line
+from mpmd_trace.passes.import_.mesh_sets import names, use_of_op
+from mpmd_trace.passes.mesh_order import in_topology_order
 
 __all__ = ["AssignOfUnassign", "LowerBroadcast", "LowerReduce", "changes_memory_for_call"]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar, cast
 
-from ...ir.attributes import (
+from mpmd_trace.diagnostics.spelling import quote
+from mpmd_trace.ir.attributes import (
     ArrayAttr,
     Attribute,
     DictAttr,
@@ -15,12 +16,11 @@ from ...ir.attributes import (
     TensorShardingPerValueAttr,
     TopologyAttr,
     parse_attribute,
-    quote,
 )
-from ...ir.core import Op, Region
-from ...ir.diagnostics import Diagnostics
-from ...ir.ops import FuncOp, Module
-from ..base import Pass
+from mpmd_trace.ir.core import Op, Region
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import FuncOp, Module
+from mpmd_trace.passes.base import Pass
 
 __all__ = ["GenerateSdyMeshesFromTopology"]
 

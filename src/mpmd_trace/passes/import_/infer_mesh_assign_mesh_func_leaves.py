@@ -8,18 +8,17 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar, cast
 
-from ...ir.attributes import quote
-from ...ir.core import Block, Op, OpResult
-from ...ir.diagnostics import Diagnostics
-from ...ir.ops import ForOp, FuncOp, Module, make_assign, make_unassign
-from ...ir.semantics import is_pure
-from ...ir.types import MeshTensorType, TensorType
-from ..base import Pass, option
-from ..mesh_order import first_mesh, sort_by_mesh_order
-from .building_blocks import on_mesh, result_location, wrap_in_fragment
-from .error_limit import ErrorCounter
-from .mesh_flow import Flow, function_name, lines, op_line
-from .mesh_sets import (
+from mpmd_trace.diagnostics.spelling import quote
+from mpmd_trace.ir.core import Block, Op, OpResult
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import ForOp, FuncOp, Module, make_assign, make_unassign
+from mpmd_trace.ir.semantics import is_pure
+from mpmd_trace.ir.types import MeshTensorType, TensorType
+from mpmd_trace.passes.base import Pass, option
+from mpmd_trace.passes.import_.building_blocks import on_mesh, result_location, wrap_in_fragment
+from mpmd_trace.passes.import_.error_limit import ErrorCounter
+from mpmd_trace.passes.import_.mesh_flow import Flow, function_name, lines, op_line
+from mpmd_trace.passes.import_.mesh_sets import (
     EMPTY,
     USE_SET,
     MeshSet,
@@ -33,6 +32,7 @@ from .mesh_sets import (
     src_of_op,
     use_of_op,
 )
+from mpmd_trace.passes.mesh_order import first_mesh, sort_by_mesh_order
 
 __all__ = ["InferMeshAssignMeshFuncLeaves"]
 

@@ -9,14 +9,14 @@ import dataclasses
 from collections.abc import Iterable
 from typing import ClassVar, cast
 
-from ...ir.core import OpResult
-from ...ir.diagnostics import Diagnostics
-from ...ir.ops import FuncOp, Module, make_assign, make_unassign
-from ...ir.types import MeshTensorType, TensorType
-from ..base import Pass, option
-from .assignments import Constraint, parse_constraints
-from .building_blocks import on_mesh
-from .mesh_sets import EMPTY, MeshSet, MeshSets, insert, intersect, pick, use_of_op
+from mpmd_trace.ir.core import OpResult
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import FuncOp, Module, make_assign, make_unassign
+from mpmd_trace.ir.types import MeshTensorType, TensorType
+from mpmd_trace.passes.base import Pass, option
+from mpmd_trace.passes.import_.assignments import Constraint, parse_constraints
+from mpmd_trace.passes.import_.building_blocks import on_mesh
+from mpmd_trace.passes.import_.mesh_sets import EMPTY, MeshSet, MeshSets, insert, intersect, pick, use_of_op
 
 __all__ = ["InferMeshAssignUsingInputOutputConstraints"]
 

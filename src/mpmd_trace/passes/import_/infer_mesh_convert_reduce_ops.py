@@ -9,14 +9,14 @@ import dataclasses
 from collections.abc import Iterator
 from typing import ClassVar
 
-from ...ir.attributes import UNIT, Attribute, DenseArrayAttr, ReductionAttr
-from ...ir.core import Block, Op, Value, make_op
-from ...ir.diagnostics import Diagnostics
-from ...ir.ops import ForOp, FuncOp, Module, ReduceOp
-from ...ir.semantics import REDUCTION_OPS, reduction_kind
-from ..base import FunctionPass, option
-from .mesh_sets import SRC_SET, is_meshless
-from .reductions import REDUCE, concat_reduction, is_neutral
+from mpmd_trace.ir.attributes import UNIT, Attribute, DenseArrayAttr, ReductionAttr
+from mpmd_trace.ir.core import Block, Op, Value, make_op
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import ForOp, FuncOp, Module, ReduceOp
+from mpmd_trace.ir.semantics import REDUCTION_OPS, reduction_kind
+from mpmd_trace.passes.base import FunctionPass, option
+from mpmd_trace.passes.import_.mesh_sets import SRC_SET, is_meshless
+from mpmd_trace.passes.import_.reductions import REDUCE, concat_reduction, is_neutral
 
 __all__ = ["InferMeshConvertReduceOps"]
 

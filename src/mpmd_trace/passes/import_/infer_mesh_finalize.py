@@ -8,18 +8,23 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar, cast
 
-from ...ir.bodies import map_ops, remembered
-from ...ir.core import Op, Region
-from ...ir.diagnostics import Diagnostics
-from ...ir.ops import AssignOp, FragmentOp, FuncOp, Module, UnassignOp, make_unassign
-from ...ir.semantics import trivially_dead
-from ...ir.types import MeshTensorType
-from ..base import Pass, option
-from ..greedy import Pattern, apply_greedily
-from .building_blocks import on_mesh
-from .finalize_patterns import AssignOfUnassign, LowerBroadcast, LowerReduce, changes_memory_for_call
-from .mesh_flow import function_name, op_line, place
-from .mesh_sets import SRC_SET, USE_SET, clear_sets, is_meshless
+from mpmd_trace.ir.bodies import map_ops, remembered
+from mpmd_trace.ir.core import Op, Region
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import AssignOp, FragmentOp, FuncOp, Module, UnassignOp, make_unassign
+from mpmd_trace.ir.semantics import trivially_dead
+from mpmd_trace.ir.types import MeshTensorType
+from mpmd_trace.passes.base import Pass, option
+from mpmd_trace.passes.greedy import Pattern, apply_greedily
+from mpmd_trace.passes.import_.building_blocks import on_mesh
+from mpmd_trace.passes.import_.finalize_patterns import (
+    AssignOfUnassign,
+    LowerBroadcast,
+    LowerReduce,
+    changes_memory_for_call,
+)
+from mpmd_trace.passes.import_.mesh_flow import function_name, op_line, place
+from mpmd_trace.passes.import_.mesh_sets import SRC_SET, USE_SET, clear_sets, is_meshless
 
 __all__ = ["InferMeshFinalize"]
 

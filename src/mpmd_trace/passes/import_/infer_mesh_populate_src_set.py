@@ -8,14 +8,14 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from ...ir.attributes import ReductionAttr
-from ...ir.core import Block, BlockArg, Op
-from ...ir.diagnostics import Diagnostics
-from ...ir.ops import AssignOp, CallOp, ForOp, FuncOp, Module, TransferOp, UnassignOp
-from ...ir.semantics import reduction_kind
-from ..base import Pass
-from .building_blocks import enclosing_function
-from .mesh_sets import (
+from mpmd_trace.ir.attributes import ReductionAttr
+from mpmd_trace.ir.core import Block, BlockArg, Op
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import AssignOp, CallOp, ForOp, FuncOp, Module, TransferOp, UnassignOp
+from mpmd_trace.ir.semantics import reduction_kind
+from mpmd_trace.passes.base import Pass
+from mpmd_trace.passes.import_.building_blocks import enclosing_function
+from mpmd_trace.passes.import_.mesh_sets import (
     EMPTY,
     SRC_SET,
     MeshSet,
@@ -30,7 +30,7 @@ from .mesh_sets import (
     src_of_op,
     union,
 )
-from .reductions import REDUCE, concat_reduction
+from mpmd_trace.passes.import_.reductions import REDUCE, concat_reduction
 
 __all__ = ["InferMeshPopulateSrcSet"]
 

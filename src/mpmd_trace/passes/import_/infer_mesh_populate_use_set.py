@@ -9,11 +9,11 @@ import dataclasses
 from collections.abc import Iterator
 from typing import ClassVar
 
-from ...ir.core import Block, Op, OpResult
-from ...ir.diagnostics import Diagnostics
-from ...ir.ops import AssignOp, CallOp, ForOp, FuncOp, Module, UnassignOp
-from ..base import Pass
-from .mesh_sets import (
+from mpmd_trace.ir.core import Block, Op, OpResult
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import AssignOp, CallOp, ForOp, FuncOp, Module, UnassignOp
+from mpmd_trace.passes.base import Pass
+from mpmd_trace.passes.import_.mesh_sets import (
     EMPTY,
     USE_SET,
     MeshSet,

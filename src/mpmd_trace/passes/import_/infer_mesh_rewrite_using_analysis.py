@@ -9,28 +9,19 @@ import dataclasses
 from collections.abc import Sequence
 from typing import ClassVar, cast
 
-from ...ir.attributes import DenseArrayAttr, DictAttr
-from ...ir.core import Block, Op, OpResult, Use, Value, make_op
-from ...ir.diagnostics import Diagnostics
-from ...ir.ops import (
-    AssignOp,
-    CallOp,
-    ForOp,
-    FragmentOp,
-    FuncOp,
-    Module,
-    make_assign,
-    make_unassign,
-)
-from ...ir.semantics import is_pure
-from ...ir.types import MeshTensorType, TensorType
-from ..base import Pass, option
-from ..mesh_order import in_topology_order, sort_by_mesh_order
-from .absorb_meshless import Absorber
-from .building_blocks import on_mesh, wrap_in_fragment
-from .loops_to_meshes import finish_loop, place_loop_results
-from .mesh_flow import function_name, op_line
-from .mesh_sets import MeshSets, clear_sets, is_meshless, names, pick, src_of_op
+from mpmd_trace.ir.attributes import DenseArrayAttr, DictAttr
+from mpmd_trace.ir.core import Block, Op, OpResult, Use, Value, make_op
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import AssignOp, CallOp, ForOp, FragmentOp, FuncOp, Module, make_assign, make_unassign
+from mpmd_trace.ir.semantics import is_pure
+from mpmd_trace.ir.types import MeshTensorType, TensorType
+from mpmd_trace.passes.base import Pass, option
+from mpmd_trace.passes.import_.absorb_meshless import Absorber
+from mpmd_trace.passes.import_.building_blocks import on_mesh, wrap_in_fragment
+from mpmd_trace.passes.import_.loops_to_meshes import finish_loop, place_loop_results
+from mpmd_trace.passes.import_.mesh_flow import function_name, op_line
+from mpmd_trace.passes.import_.mesh_sets import MeshSets, clear_sets, is_meshless, names, pick, src_of_op
+from mpmd_trace.passes.mesh_order import in_topology_order, sort_by_mesh_order
 
 __all__ = ["InferMeshRewriteUsingAnalysis"]
 

@@ -9,14 +9,22 @@ import dataclasses
 from collections.abc import Sequence
 from typing import ClassVar
 
-from ...ir.attributes import UNIT
-from ...ir.core import Block, Op, Value
-from ...ir.diagnostics import Diagnostics
-from ...ir.ops import AssignOp, CallOp, FuncOp, Module
-from ..base import Pass, option
-from .error_limit import ErrorCounter
-from .mesh_flow import Flow, function_name, lines, mesh_list, op_line
-from .mesh_sets import MeshSets, is_meshless, is_subset, names, same_meshes, src_of_op, use_of_op
+from mpmd_trace.ir.attributes import UNIT
+from mpmd_trace.ir.core import Block, Op, Value
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import AssignOp, CallOp, FuncOp, Module
+from mpmd_trace.passes.base import Pass, option
+from mpmd_trace.passes.import_.error_limit import ErrorCounter
+from mpmd_trace.passes.import_.mesh_flow import Flow, function_name, lines, mesh_list, op_line
+from mpmd_trace.passes.import_.mesh_sets import (
+    MeshSets,
+    is_meshless,
+    is_subset,
+    names,
+    same_meshes,
+    src_of_op,
+    use_of_op,
+)
 
 __all__ = ["InferMeshValidateNoAdditionalTransfersNeeded"]
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from ...ir.core import Block, Op
-from ...ir.diagnostics import Diagnostics
-from ...ir.ops import FuncOp, Module
-from ..base import Pass, option
-from .error_limit import ErrorCounter
-from .mesh_flow import Flow, function_name, lines, mesh_list, op_line
-from .mesh_sets import MeshSets, is_meshless, names, src_of_op, use_of_op
-from .reductions import REDUCE
+from mpmd_trace.ir.core import Block, Op
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import FuncOp, Module
+from mpmd_trace.passes.base import Pass, option
+from mpmd_trace.passes.import_.error_limit import ErrorCounter
+from mpmd_trace.passes.import_.mesh_flow import Flow, function_name, lines, mesh_list, op_line
+from mpmd_trace.passes.import_.mesh_sets import MeshSets, is_meshless, names, src_of_op, use_of_op
+from mpmd_trace.passes.import_.reductions import REDUCE
 
 __all__ = ["InferMeshValidateSrcSetNotEmpty"]
 

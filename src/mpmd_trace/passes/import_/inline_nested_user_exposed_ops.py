@@ -7,14 +7,14 @@ import logging
 from collections.abc import Mapping
 from typing import ClassVar
 
-from ...ir.attributes import quote
-from ...ir.bodies import BodyBuilder
-from ...ir.core import Block, Op, Region, Value
-from ...ir.diagnostics import Diagnostics, PassFailed
-from ...ir.ops import BroadcastOp, FuncOp, Module, NamedComputationOp, NamedTensorOp, ReduceOp
-from ..base import FunctionPass, option
-from ..greedy import walk_mutable
-from .assignments import Target, parse_name_assignment
+from mpmd_trace.diagnostics.spelling import quote
+from mpmd_trace.ir.bodies import BodyBuilder
+from mpmd_trace.ir.core import Block, Op, Region, Value
+from mpmd_trace.ir.diagnostics import Diagnostics, PassFailed
+from mpmd_trace.ir.ops import BroadcastOp, FuncOp, Module, NamedComputationOp, NamedTensorOp, ReduceOp
+from mpmd_trace.passes.base import FunctionPass, option
+from mpmd_trace.passes.greedy import walk_mutable
+from mpmd_trace.passes.import_.assignments import Target, parse_name_assignment
 
 __all__ = ["InlineNestedUserExposedOps"]
 

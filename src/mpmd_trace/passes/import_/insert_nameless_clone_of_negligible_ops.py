@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from ...ir.bodies import map_ops
-from ...ir.core import Region
-from ...ir.diagnostics import Diagnostics
-from ...ir.ops import FuncOp, Module, NamedComputationOp
-from ...ir.semantics import is_negligible
-from ..base import FunctionPass
-from .building_blocks import holds_computations
+from mpmd_trace.ir.bodies import map_ops
+from mpmd_trace.ir.core import Region
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import FuncOp, Module, NamedComputationOp
+from mpmd_trace.ir.semantics import is_negligible
+from mpmd_trace.passes.base import FunctionPass
+from mpmd_trace.passes.import_.building_blocks import holds_computations
 
 __all__ = ["InsertNamelessCloneOfNegligibleOps"]
 

@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Mapping
 from typing import ClassVar
 
-from ...ir.core import Op, Value
-from ...ir.diagnostics import Diagnostics
-from ...ir.ops import (
+from mpmd_trace.ir.core import Op, Value
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import (
     AssignOp,
     CallOp,
     FuncOp,
@@ -19,17 +19,17 @@ from ...ir.ops import (
     make_transfer,
     make_unassign,
 )
-from ...ir.semantics import trivially_dead
-from ..base import Pass
-from ..greedy import Pattern, Rewriter, apply_greedily
-from ..settled import Settled
-from .building_blocks import (
+from mpmd_trace.ir.semantics import trivially_dead
+from mpmd_trace.passes.base import Pass
+from mpmd_trace.passes.greedy import Pattern, Rewriter, apply_greedily
+from mpmd_trace.passes.import_.building_blocks import (
     argument_edges,
     chain_of_transfers,
     cross_mesh_assigns,
     redirect_other_uses,
     wrap_in_fragment,
 )
+from mpmd_trace.passes.settled import Settled
 
 __all__ = ["IntroduceTransfers", "existing_transfer"]
 

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from typing import cast
 
-from ...ir.attributes import ArrayAttr, DictAttr
-from ...ir.core import Op, OpResult
-from ...ir.diagnostics import Diagnostics
-from ...ir.ops import AssignOp, ForOp, make_assign, make_unassign
-from ...ir.types import MeshTensorType, TensorType
-from .building_blocks import on_mesh
-from .mesh_flow import mesh_list, op_line
-from .mesh_sets import EMPTY, SRC_SET, USE_SET, names, use_of_op
+from mpmd_trace.ir.attributes import ArrayAttr, DictAttr
+from mpmd_trace.ir.core import Op, OpResult
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import AssignOp, ForOp, make_assign, make_unassign
+from mpmd_trace.ir.types import MeshTensorType, TensorType
+from mpmd_trace.passes.import_.building_blocks import on_mesh
+from mpmd_trace.passes.import_.mesh_flow import mesh_list, op_line
+from mpmd_trace.passes.import_.mesh_sets import EMPTY, SRC_SET, USE_SET, names, use_of_op
 
 __all__ = ["finish_loop", "place_loop_results"]
 

@@ -6,14 +6,15 @@ import dataclasses
 import logging
 from typing import ClassVar
 
-from ...ir.attributes import DictAttr, StringAttr, quote
-from ...ir.core import Op
-from ...ir.diagnostics import Diagnostics
-from ...ir.ops import FuncOp, Module, make_assign, make_unassign
-from ...ir.types import MeshTensorType, Type
-from ..base import FunctionPass, option
-from .assignments import Target, parse_index_assignment
-from .building_blocks import check_mesh, on_mesh, redirect_other_uses, result_location
+from mpmd_trace.diagnostics.spelling import quote
+from mpmd_trace.ir.attributes import DictAttr, StringAttr
+from mpmd_trace.ir.core import Op
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import FuncOp, Module, make_assign, make_unassign
+from mpmd_trace.ir.types import MeshTensorType, Type
+from mpmd_trace.passes.base import FunctionPass, option
+from mpmd_trace.passes.import_.assignments import Target, parse_index_assignment
+from mpmd_trace.passes.import_.building_blocks import check_mesh, on_mesh, redirect_other_uses, result_location
 
 __all__ = ["MapInputOutputToMesh"]
 

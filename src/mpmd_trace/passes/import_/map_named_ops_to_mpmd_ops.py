@@ -7,11 +7,11 @@ import logging
 from collections.abc import Mapping
 from typing import ClassVar
 
-from ...ir.attributes import quote
-from ...ir.bodies import remembered
-from ...ir.core import Op, Region, Value
-from ...ir.diagnostics import Diagnostics
-from ...ir.ops import (
+from mpmd_trace.diagnostics.spelling import quote
+from mpmd_trace.ir.bodies import remembered
+from mpmd_trace.ir.core import Op, Region, Value
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import (
     ForOp,
     FuncOp,
     Module,
@@ -21,11 +21,11 @@ from ...ir.ops import (
     make_fragment,
     make_unassign,
 )
-from ...ir.types import MeshTensorType
-from ..base import FunctionPass, option
-from ..greedy import walk_mutable
-from .assignments import Target, parse_name_assignment
-from .building_blocks import check_mesh, enclosing_function, on_mesh
+from mpmd_trace.ir.types import MeshTensorType
+from mpmd_trace.passes.base import FunctionPass, option
+from mpmd_trace.passes.greedy import walk_mutable
+from mpmd_trace.passes.import_.assignments import Target, parse_name_assignment
+from mpmd_trace.passes.import_.building_blocks import check_mesh, enclosing_function, on_mesh
 
 __all__ = ["MapNamedOpsToMpmdOps"]
 

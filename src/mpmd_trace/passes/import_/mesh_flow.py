@@ -9,11 +9,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 
-from ...ir.attributes import quote
-from ...ir.core import Op, OpResult, Value
-from ...ir.location import Location
-from ...ir.ops import AssignOp, CallOp, ForOp, FragmentOp, FuncOp, UnassignOp
-from .mesh_sets import MeshSet, MeshSets, is_meshless, src_of_op, use_of_op
+from mpmd_trace.diagnostics.location import Location
+from mpmd_trace.diagnostics.spelling import quote
+from mpmd_trace.ir.core import Op, OpResult, Value
+from mpmd_trace.ir.ops import AssignOp, CallOp, ForOp, FragmentOp, FuncOp, UnassignOp
+from mpmd_trace.passes.import_.mesh_sets import MeshSet, MeshSets, is_meshless, src_of_op, use_of_op
 
 __all__ = [
     "End",

@@ -15,10 +15,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Mapping
 
-from ...ir.attributes import ArrayAttr, Attribute, DictAttr, MeshesWithOriginsAttr
-from ...ir.core import Op, OpResult, Value
-from ...ir.ops import AssignOp, CallOp, ForOp, FuncOp, Module, UnassignOp
-from .building_blocks import all_calls
+from mpmd_trace.ir.attributes import ArrayAttr, Attribute, DictAttr, MeshesWithOriginsAttr
+from mpmd_trace.ir.core import Op, OpResult, Value
+from mpmd_trace.ir.ops import AssignOp, CallOp, ForOp, FuncOp, Module, UnassignOp
+from mpmd_trace.passes.import_.building_blocks import all_calls
 
 __all__ = [
     "EMPTY",

@@ -8,10 +8,10 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from ..base import Pass, Pipeline, option
-from ..registry import build
-from .assignments import parse_constraints, parse_index_assignment, parse_name_assignment
-from .clean_up import CanonicalizeUnrolled, CleanUp
+from mpmd_trace.passes.base import Pass, Pipeline, option
+from mpmd_trace.passes.import_.assignments import parse_constraints, parse_index_assignment, parse_name_assignment
+from mpmd_trace.passes.import_.clean_up import CanonicalizeUnrolled, CleanUp
+from mpmd_trace.passes.registry import build
 
 __all__ = ["ImportPipeline", "InferMeshPipeline"]
 
@@ -140,10 +140,10 @@ class ImportPipeline(Pipeline):
 
     def _on_meshes(self) -> list[Pass]:
         """The steps that give everything a mesh."""
-        from .enforce_input_output_equisharding import EnforceInputOutputEquisharding
-        from .inline_nested_user_exposed_ops import InlineNestedUserExposedOps
-        from .map_input_output_to_mesh import MapInputOutputToMesh
-        from .map_named_ops_to_mpmd_ops import MapNamedOpsToMpmdOps
+        from mpmd_trace.passes.import_.enforce_input_output_equisharding import EnforceInputOutputEquisharding
+        from mpmd_trace.passes.import_.inline_nested_user_exposed_ops import InlineNestedUserExposedOps
+        from mpmd_trace.passes.import_.map_input_output_to_mesh import MapInputOutputToMesh
+        from mpmd_trace.passes.import_.map_named_ops_to_mpmd_ops import MapNamedOpsToMpmdOps
 
         infer = InferMeshPipeline(
             self.infer_transfers,
@@ -162,7 +162,7 @@ class ImportPipeline(Pipeline):
             *infer.passes(),
         ]
         if not self.merge_after_scheduling:
-            from ..common.pipelines import merge_inferred
+            from mpmd_trace.passes.common.pipelines import merge_inferred
 
             steps += merge_inferred(absorb_on_entry_point_function=self.absorb_on_entry_point)
         steps.append(EnforceInputOutputEquisharding(self.constraints))
@@ -170,7 +170,7 @@ class ImportPipeline(Pipeline):
 
     def _units(self) -> list[Pass]:
         """The steps after which the user fragments are what a schedule orders."""
-        from ..common.pipelines import call_inlining, scheduling_preprocessing
+        from mpmd_trace.passes.common.pipelines import call_inlining, scheduling_preprocessing
 
         steps: list[str | Pass] = [
             "mpmd-fragment-dedup",

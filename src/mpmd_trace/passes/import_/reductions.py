@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 
-from ...ir.core import Op, Value
-from ...ir.semantics import region_reduction_kind
-from ...ir.types import TensorType
+from mpmd_trace.ir.core import Op, Value
+from mpmd_trace.ir.semantics import region_reduction_kind
+from mpmd_trace.ir.types import TensorType
 
 __all__ = ["REDUCE", "concat_reduction", "is_concat_reduce", "is_neutral"]
 

@@ -6,15 +6,15 @@ import dataclasses
 from collections.abc import Sequence
 from typing import ClassVar
 
-from ...ir.bodies import map_ops
-from ...ir.core import Op, Region, Value, make_op
-from ...ir.diagnostics import Diagnostics
-from ...ir.ops import FuncOp, Module, NamedComputationOp
-from ...ir.semantics import is_pure, trivially_dead
-from ..base import FunctionPass
-from ..greedy import Pattern, Rewriter, apply_greedily, walk_mutable
-from ..settled import Settled
-from .building_blocks import holds_computations, interned_body
+from mpmd_trace.ir.bodies import map_ops
+from mpmd_trace.ir.core import Op, Region, Value, make_op
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import FuncOp, Module, NamedComputationOp
+from mpmd_trace.ir.semantics import is_pure, trivially_dead
+from mpmd_trace.passes.base import FunctionPass
+from mpmd_trace.passes.greedy import Pattern, Rewriter, apply_greedily, walk_mutable
+from mpmd_trace.passes.import_.building_blocks import holds_computations, interned_body
+from mpmd_trace.passes.settled import Settled
 
 __all__ = ["SimplifyNamedComputations"]
 

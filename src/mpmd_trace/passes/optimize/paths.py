@@ -7,7 +7,7 @@ specification.
 
 from __future__ import annotations
 
-from ...ir.core import Op
+from mpmd_trace.ir.core import Op
 
 __all__ = ["find_path"]
 

@@ -8,18 +8,17 @@ import logging
 from collections.abc import Sequence
 from typing import ClassVar
 
-from ...ir.attributes import Attribute
-from ...ir.core import Op
-from ...ir.diagnostics import Diagnostics
-from ...ir.ops import FragmentOp, FuncOp, Module
-from ..base import FunctionPass, option
-from ..block_order import Join, apply_order, block_dependencies, ranked_order, scan_order, sort_block
-from ..control_dependencies import add_control_dependency, remove_control_dependencies
-from ..fragment_info import call_counter, single_transpose_count, split_type
-from ..mesh_order import schedulable_meshes
-from ..options import nearest
-from .paths import find_path
-from .predicates import (
+from mpmd_trace.ir.attributes import Attribute
+from mpmd_trace.ir.core import Op
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
+from mpmd_trace.passes.base import FunctionPass, option
+from mpmd_trace.passes.block_order import Join, apply_order, block_dependencies, ranked_order, scan_order, sort_block
+from mpmd_trace.passes.control_dependencies import add_control_dependency, remove_control_dependencies
+from mpmd_trace.passes.fragment_info import call_counter, single_transpose_count, split_type
+from mpmd_trace.passes.mesh_order import schedulable_meshes
+from mpmd_trace.passes.optimize.paths import find_path
+from mpmd_trace.passes.optimize.predicates import (
     SCHEDULES,
     Constraints,
     Predicate,
@@ -28,6 +27,7 @@ from .predicates import (
     Unit,
     find_schedule,
 )
+from mpmd_trace.passes.options import nearest
 
 __all__ = ["PipelineScheduler"]
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from ...ir.diagnostics import MpmdError
-from ..base import Pass, Pipeline, option
-from ..registry import build
-from .pipeline_scheduler import PipelineScheduler
-from .predicates import Predicate, Sparse
-from .remat_fragment import RematFragment
-from .rule_based_schedule import RuleBasedSchedule
+from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace.passes.base import Pass, Pipeline, option
+from mpmd_trace.passes.optimize.pipeline_scheduler import PipelineScheduler
+from mpmd_trace.passes.optimize.predicates import Predicate, Sparse
+from mpmd_trace.passes.optimize.remat_fragment import RematFragment
+from mpmd_trace.passes.optimize.rule_based_schedule import RuleBasedSchedule
+from mpmd_trace.passes.registry import build
 
 __all__ = ["OptimizePipeline"]
 
@@ -69,7 +69,7 @@ class OptimizePipeline(Pipeline):
                 )
             )
         if self.fragment_merge_rules:
-            from ..common.rule_based_merge import RuleBasedMerge
+            from mpmd_trace.passes.common.rule_based_merge import RuleBasedMerge
 
             found.append(RuleBasedMerge(rules=self.fragment_merge_rules))
         if self.apply_fragment_remat:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from ...ir.attributes import UNIT
-from ...ir.diagnostics import Diagnostics
-from ...ir.ops import FragmentOp, FuncOp, Module
-from ..base import FunctionPass, option
-from ..common.merge import merge_fragments
-from ..fragment_info import (
+from mpmd_trace.ir.attributes import UNIT
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
+from mpmd_trace.passes.base import FunctionPass, option
+from mpmd_trace.passes.common.merge import merge_fragments
+from mpmd_trace.passes.fragment_info import (
     call_counter,
     is_backward,
     is_executed_immediately_after,

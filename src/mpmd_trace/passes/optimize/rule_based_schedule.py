@@ -6,14 +6,14 @@ import dataclasses
 import logging
 from typing import ClassVar
 
-from ...ir.core import Op
-from ...ir.diagnostics import Diagnostics
-from ...ir.ops import FragmentOp, FuncOp, Module
-from ..base import FunctionPass, option
-from ..block_order import sort_block
-from ..control_dependencies import add_control_dependency, remove_control_dependencies
-from ..fragment_rules import FragmentInfo, ScheduleRule, parse_schedule_rule
-from .paths import find_path
+from mpmd_trace.ir.core import Op
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
+from mpmd_trace.passes.base import FunctionPass, option
+from mpmd_trace.passes.block_order import sort_block
+from mpmd_trace.passes.control_dependencies import add_control_dependency, remove_control_dependencies
+from mpmd_trace.passes.fragment_rules import FragmentInfo, ScheduleRule, parse_schedule_rule
+from mpmd_trace.passes.optimize.paths import find_path
 
 __all__ = ["RuleBasedSchedule"]
 

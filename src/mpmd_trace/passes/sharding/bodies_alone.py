@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...ir.attributes import IntegerAttr
-from ...ir.bodies import remembered
-from ...ir.core import Block, Region, Value
-from ...ir.diagnostics import Diagnostics
-from ...ir.ops import FragmentOp, FuncOp, Module, make_return
-from ..equal_bodies import first_equal
-from ..plain_bodies import op_names
-from .constants_apart import can_do, with_constants_apart
-from .reduction import HIDDEN_ATTRIBUTES, NUMBER
-from .shardy import run_shardy
+from mpmd_trace.ir.attributes import IntegerAttr
+from mpmd_trace.ir.bodies import remembered
+from mpmd_trace.ir.core import Block, Region, Value
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, make_return
+from mpmd_trace.passes.equal_bodies import first_equal
+from mpmd_trace.passes.plain_bodies import op_names
+from mpmd_trace.passes.sharding.constants_apart import can_do, with_constants_apart
+from mpmd_trace.passes.sharding.reduction import HIDDEN_ATTRIBUTES, NUMBER
+from mpmd_trace.passes.sharding.shardy import run_shardy
 
 __all__ = ["has_no_shardings", "propagate_in_bodies"]
 

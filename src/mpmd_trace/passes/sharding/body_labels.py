@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 
-from ...ir.bodies import fingerprint, remembered
-from ...ir.core import BlockArg, OpResult, Region, Value
+from mpmd_trace.ir.bodies import fingerprint, remembered
+from mpmd_trace.ir.core import BlockArg, OpResult, Region, Value
 
 __all__ = ["abstract_text", "operand_labels", "result_labels"]
 

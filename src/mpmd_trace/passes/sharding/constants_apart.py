@@ -18,11 +18,11 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from ...ir.bodies import remembered
-from ...ir.core import Block, Op, Region, Value
-from ...ir.semantics import trivially_dead
-from ...ir.types import TensorType
-from ..plain_bodies import PLAIN_OPS, copy_op, is_plain, op_names
+from mpmd_trace.ir.bodies import remembered
+from mpmd_trace.ir.core import Block, Op, Region, Value
+from mpmd_trace.ir.semantics import trivially_dead
+from mpmd_trace.ir.types import TensorType
+from mpmd_trace.passes.plain_bodies import PLAIN_OPS, copy_op, is_plain, op_names
 
 __all__ = ["EXPRESSIONS", "can_do", "with_constants_apart"]
 

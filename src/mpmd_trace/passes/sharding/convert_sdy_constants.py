@@ -8,11 +8,11 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from ...ir.bodies import map_ops
-from ...ir.core import Block, Op, Region, make_op
-from ...ir.diagnostics import Diagnostics
-from ...ir.ops import FuncOp, Module
-from ..base import FunctionPass
+from mpmd_trace.ir.bodies import map_ops
+from mpmd_trace.ir.core import Block, Op, Region, make_op
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import FuncOp, Module
+from mpmd_trace.passes.base import FunctionPass
 
 __all__ = ["ConvertSdyConstants"]
 

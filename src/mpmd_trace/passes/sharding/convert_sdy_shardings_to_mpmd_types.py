@@ -9,15 +9,15 @@ import dataclasses
 from collections.abc import Sequence
 from typing import ClassVar
 
-from ...ir.attributes import TensorShardingAttr, TensorShardingPerValueAttr
-from ...ir.bodies import map_ops, remembered
-from ...ir.core import Block, Region, Value
-from ...ir.diagnostics import Diagnostics
-from ...ir.ops import ForOp, FragmentOp, FuncOp, Module, TransferOp
-from ...ir.shardings import equivalent_shardings
-from ...ir.types import MeshTensorType, Type
-from ..base import FunctionPass
-from .edges import SHARDING, UnsetSharding, ValueShardings, per_value, user_sharding
+from mpmd_trace.ir.attributes import TensorShardingAttr, TensorShardingPerValueAttr
+from mpmd_trace.ir.bodies import map_ops, remembered
+from mpmd_trace.ir.core import Block, Region, Value
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import ForOp, FragmentOp, FuncOp, Module, TransferOp
+from mpmd_trace.ir.shardings import equivalent_shardings
+from mpmd_trace.ir.types import MeshTensorType, Type
+from mpmd_trace.passes.base import FunctionPass
+from mpmd_trace.passes.sharding.edges import SHARDING, UnsetSharding, ValueShardings, per_value, user_sharding
 
 __all__ = ["ConvertSdyShardingsToMpmdTypes"]
 

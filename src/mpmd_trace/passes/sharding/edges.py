@@ -9,15 +9,10 @@ import functools
 from collections.abc import Sequence
 from typing import cast
 
-from ...ir.attributes import (
-    Attribute,
-    TensorShardingAttr,
-    TensorShardingPerValueAttr,
-    parse_sharding_body,
-)
-from ...ir.core import BlockArg, OpResult, Value
-from ...ir.ops import FragmentOp, FuncOp, tensor_of
-from ...ir.shardings import fully_open
+from mpmd_trace.ir.attributes import Attribute, TensorShardingAttr, TensorShardingPerValueAttr, parse_sharding_body
+from mpmd_trace.ir.core import BlockArg, OpResult, Value
+from mpmd_trace.ir.ops import FragmentOp, FuncOp, tensor_of
+from mpmd_trace.ir.shardings import fully_open
 
 __all__ = [
     "SHARDING",

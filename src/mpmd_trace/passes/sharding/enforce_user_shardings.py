@@ -8,13 +8,13 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from ...ir.attributes import TensorShardingAttr
-from ...ir.core import BlockArg, Op, OpResult, Value
-from ...ir.diagnostics import Diagnostics
-from ...ir.ops import FragmentOp, FuncOp, Module, TransferOp
-from ...ir.shardings import sharding_like
-from ..base import FunctionPass
-from .edges import (
+from mpmd_trace.ir.attributes import TensorShardingAttr
+from mpmd_trace.ir.core import BlockArg, Op, OpResult, Value
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, TransferOp
+from mpmd_trace.ir.shardings import sharding_like
+from mpmd_trace.passes.base import FunctionPass
+from mpmd_trace.passes.sharding.edges import (
     SHARDING,
     per_value,
     set_fragment_sharding,

@@ -8,22 +8,16 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar, cast
 
-from ...ir.attributes import (
-    ArrayAttr,
-    Attribute,
-    MeshAttr,
-    StringAttr,
-    TensorShardingAttr,
-)
-from ...ir.bodies import BodyBuilder
-from ...ir.core import OpResult, Region, Value
-from ...ir.diagnostics import Diagnostics
-from ...ir.ops import FragmentOp, FuncOp, Module, TransferOp, make_fragment, make_transfer
-from ...ir.shardings import equivalent_shardings, local_shape
-from ...ir.types import MeshTensorType, TensorType, mesh_tensor
-from ..base import FunctionPass
-from ..fragment_info import is_homogeneous
-from .edges import (
+from mpmd_trace.ir.attributes import ArrayAttr, Attribute, MeshAttr, StringAttr, TensorShardingAttr
+from mpmd_trace.ir.bodies import BodyBuilder
+from mpmd_trace.ir.core import OpResult, Region, Value
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, TransferOp, make_fragment, make_transfer
+from mpmd_trace.ir.shardings import equivalent_shardings, local_shape
+from mpmd_trace.ir.types import MeshTensorType, TensorType, mesh_tensor
+from mpmd_trace.passes.base import FunctionPass
+from mpmd_trace.passes.fragment_info import is_homogeneous
+from mpmd_trace.passes.sharding.edges import (
     SHARDING,
     ValueShardings,
     set_fragment_sharding,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...ir.core import Block
-from ...ir.ops import ForOp, FragmentOp, FuncOp
+from mpmd_trace.ir.core import Block
+from mpmd_trace.ir.ops import ForOp, FragmentOp, FuncOp
 
 __all__ = ["walk_fragments"]
 

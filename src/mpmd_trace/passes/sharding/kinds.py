@@ -11,11 +11,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Hashable
 
-from ...ir.core import Op, OpResult, Region, Value
-from ...ir.ops import FragmentOp, FuncOp, local_type
-from ...ir.types import TensorType, Type
-from ..equal_bodies import first_equal
-from .body_labels import abstract_text, operand_labels, result_labels
+from mpmd_trace.ir.core import Op, OpResult, Region, Value
+from mpmd_trace.ir.ops import FragmentOp, FuncOp, local_type
+from mpmd_trace.ir.types import TensorType, Type
+from mpmd_trace.passes.equal_bodies import first_equal
+from mpmd_trace.passes.sharding.body_labels import abstract_text, operand_labels, result_labels
 
 __all__ = ["Kinds", "is_scalar"]
 

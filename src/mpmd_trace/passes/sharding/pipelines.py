@@ -8,8 +8,8 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from ..base import Pass, Pipeline
-from ..registry import build
+from mpmd_trace.passes.base import Pass, Pipeline
+from mpmd_trace.passes.registry import build
 
 __all__ = ["ShardingPropagationPipeline"]
 

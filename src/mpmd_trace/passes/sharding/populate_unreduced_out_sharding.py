@@ -8,14 +8,14 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from ...ir.attributes import TensorShardingAttr, TensorShardingPerValueAttr, parse_sharding_body
-from ...ir.bodies import remembered
-from ...ir.core import Region
-from ...ir.diagnostics import Diagnostics
-from ...ir.ops import FragmentOp, FuncOp, Module, tensor_of
-from ...ir.shardings import fully_closed, mesh_ref, sharding_like
-from ..base import FunctionPass
-from .fragments import walk_fragments
+from mpmd_trace.ir.attributes import TensorShardingAttr, TensorShardingPerValueAttr, parse_sharding_body
+from mpmd_trace.ir.bodies import remembered
+from mpmd_trace.ir.core import Region
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, tensor_of
+from mpmd_trace.ir.shardings import fully_closed, mesh_ref, sharding_like
+from mpmd_trace.passes.base import FunctionPass
+from mpmd_trace.passes.sharding.fragments import walk_fragments
 
 __all__ = ["PopulateUnreducedOutSharding"]
 

@@ -18,17 +18,11 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import cast
 
-from ...ir.attributes import (
-    Attribute,
-    DictAttr,
-    IntegerAttr,
-    TensorShardingAttr,
-    TensorShardingPerValueAttr,
-)
-from ...ir.bodies import fingerprint
-from ...ir.core import Block, BlockArg, Op, Region, Value
-from ...ir.ops import FragmentOp, FuncOp, Module, TransferOp, make_return
-from .kinds import Kinds, is_scalar
+from mpmd_trace.ir.attributes import Attribute, DictAttr, IntegerAttr, TensorShardingAttr, TensorShardingPerValueAttr
+from mpmd_trace.ir.bodies import fingerprint
+from mpmd_trace.ir.core import Block, BlockArg, Op, Region, Value
+from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, TransferOp, make_return
+from mpmd_trace.passes.sharding.kinds import Kinds, is_scalar
 
 __all__ = ["HIDDEN_ATTRIBUTES", "NUMBER", "Reduction", "reducible"]
 

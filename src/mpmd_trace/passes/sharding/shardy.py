@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import functools
 
-from ...ir.diagnostics import Diagnostics, MpmdError
-from ...ir.ops import Module
-from ...ir.parser import parse_generic
+from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import Module
+from mpmd_trace.ir.parser import parse_generic
 
 __all__ = ["propagation_pipeline", "run_shardy"]
 
@@ -23,8 +24,8 @@ _DUMP = "sdy-save-module"
 @functools.cache
 def propagation_pipeline() -> str:
     """The passes of this jaxlib's propagation pipeline without those that prepare partitioning by XLA."""
-    from ...jax_compat.mlir import expand_pipeline
-    from ..option_text import split_outside
+    from mpmd_trace.jax_compat.mlir import expand_pipeline
+    from mpmd_trace.passes.option_text import split_outside
 
     expanded = expand_pipeline("builtin.module(sdy-propagation-pipeline)")
     steps = split_outside(expanded[len("builtin.module(") : -1], ",")
@@ -41,7 +42,7 @@ def propagation_pipeline() -> str:
 
 def run_shardy(module: Module, diagnostics: Diagnostics) -> Module | None:
     """A new module: `module` after Shardy's propagation.  None when it failed."""
-    from ...jax_compat.mlir import run_pipeline
+    from mpmd_trace.jax_compat.mlir import run_pipeline
 
     try:
         text, found = run_pipeline(

@@ -8,15 +8,15 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from ...ir.core import Block, Region
-from ...ir.diagnostics import Diagnostics
-from ...ir.ops import FragmentOp, Module
-from ..base import Pass
-from ..equal_bodies import share_equal_bodies
-from .bodies_alone import has_no_shardings, propagate_in_bodies
-from .kinds import Kinds
-from .reduction import Reduction, reducible
-from .shardy import run_shardy
+from mpmd_trace.ir.core import Block, Region
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import FragmentOp, Module
+from mpmd_trace.passes.base import Pass
+from mpmd_trace.passes.equal_bodies import share_equal_bodies
+from mpmd_trace.passes.sharding.bodies_alone import has_no_shardings, propagate_in_bodies
+from mpmd_trace.passes.sharding.kinds import Kinds
+from mpmd_trace.passes.sharding.reduction import Reduction, reducible
+from mpmd_trace.passes.sharding.shardy import run_shardy
 
 __all__ = ["ShardyPropagation"]
 

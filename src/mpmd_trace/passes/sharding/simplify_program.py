@@ -9,15 +9,15 @@ import dataclasses
 from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
-from ...ir.bodies import map_ops, region_dce, remembered
-from ...ir.core import BlockArg, Op, Region, Value
-from ...ir.diagnostics import Diagnostics
-from ...ir.ops import FragmentOp, FuncOp, Module
-from ...ir.semantics import is_pure
-from ...ir.types import Type
-from ..base import FunctionPass
-from ..greedy import Choices, Rewriter, apply_greedily
-from ..settled import Settled
+from mpmd_trace.ir.bodies import map_ops, region_dce, remembered
+from mpmd_trace.ir.core import BlockArg, Op, Region, Value
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
+from mpmd_trace.ir.semantics import is_pure
+from mpmd_trace.ir.types import Type
+from mpmd_trace.passes.base import FunctionPass
+from mpmd_trace.passes.greedy import Choices, Rewriter, apply_greedily
+from mpmd_trace.passes.settled import Settled
 
 __all__ = ["SimplifyProgram"]
 

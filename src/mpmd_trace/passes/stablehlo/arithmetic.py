@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...ir.core import Op, Value
-from ...ir.types import TensorType
-from ..greedy import Pattern, Rewriter
-from .build import is_static, replace_by_constant, replace_by_new, replace_by_value
-from .elements import Array, constant_of, is_foldable, splat_text, zeros_like
-from .folding import comparison
+from mpmd_trace.ir.core import Op, Value
+from mpmd_trace.ir.types import TensorType
+from mpmd_trace.passes.greedy import Pattern, Rewriter
+from mpmd_trace.passes.stablehlo.build import is_static, replace_by_constant, replace_by_new, replace_by_value
+from mpmd_trace.passes.stablehlo.elements import Array, constant_of, is_foldable, splat_text, zeros_like
+from mpmd_trace.passes.stablehlo.folding import comparison
 
 __all__ = ["arithmetic_patterns"]
 
@@ -130,7 +130,7 @@ class _Compare:
     op_name: str | None = "stablehlo.compare"
 
     def match_and_rewrite(self, op: Op, rewriter: Rewriter) -> bool:
-        from ...ir.attributes import parse_attribute
+        from mpmd_trace.ir.attributes import parse_attribute
 
         kind = op.props.get("compare_type")
         if kind is None or "FLOAT" in kind.text or "TOTALORDER" in kind.text:
@@ -181,7 +181,7 @@ class _Part:
         self.index = index
 
     def match_and_rewrite(self, op: Op, rewriter: Rewriter) -> bool:
-        from .build import integer
+        from mpmd_trace.passes.stablehlo.build import integer
 
         source = op.operand(0).defining_op
         if source is None or source.name != self.source:

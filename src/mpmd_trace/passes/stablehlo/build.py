@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...ir.attributes import Attribute, DenseArrayAttr, IntegerAttr
-from ...ir.core import Op, Value, make_op
-from ...ir.types import TensorType
-from ..greedy import Rewriter
-from .elements import Array, make_constant
+from mpmd_trace.ir.attributes import Attribute, DenseArrayAttr, IntegerAttr
+from mpmd_trace.ir.core import Op, Value, make_op
+from mpmd_trace.ir.types import TensorType
+from mpmd_trace.passes.greedy import Rewriter
+from mpmd_trace.passes.stablehlo.elements import Array, make_constant
 
 __all__ = [
     "integer",

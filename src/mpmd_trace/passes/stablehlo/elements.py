@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 
-from ...ir.attributes import Attribute, parse_attribute
-from ...ir.core import Op, Value, make_op
-from ...ir.location import Location
-from ...ir.types import TensorType, tensor
+from mpmd_trace.diagnostics.location import Location
+from mpmd_trace.ir.attributes import Attribute, parse_attribute
+from mpmd_trace.ir.core import Op, Value, make_op
+from mpmd_trace.ir.types import TensorType, tensor
 
 __all__ = ["Constant", "constant_of", "dense_text", "make_constant", "splat_text"]
 
@@ -145,7 +145,7 @@ def _nested(values: Array) -> str:
 
 
 def _normalized(text: str) -> str:
-    from ...jax_compat.mlir import normalize_attribute
+    from mpmd_trace.jax_compat.mlir import normalize_attribute
 
     return normalize_attribute(text)
 

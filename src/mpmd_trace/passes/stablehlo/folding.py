@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from ...ir.attributes import Attribute
-from ...ir.core import Op
-from ...ir.semantics import region_reduction_kind
-from ...ir.types import TensorType
-from ..greedy import Pattern, Rewriter
-from .build import integer, integers, is_static, replace_by_constant
-from .elements import Array, Constant, constant_of, is_foldable, splat_text
+from mpmd_trace.ir.attributes import Attribute
+from mpmd_trace.ir.core import Op
+from mpmd_trace.ir.semantics import region_reduction_kind
+from mpmd_trace.ir.types import TensorType
+from mpmd_trace.passes.greedy import Pattern, Rewriter
+from mpmd_trace.passes.stablehlo.build import integer, integers, is_static, replace_by_constant
+from mpmd_trace.passes.stablehlo.elements import Array, Constant, constant_of, is_foldable, splat_text
 
 __all__ = ["folding_patterns"]
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...ir.attributes import Attribute, BoolAttr, IntegerAttr
-from ...ir.core import Block, Op, OpResult, Region, Value, make_op
-from ..greedy import Pattern, Rewriter
-from .build import integer, integers, ints, is_static, ranked
-from .elements import constant_of, splat_text
+from mpmd_trace.ir.attributes import Attribute, BoolAttr, IntegerAttr
+from mpmd_trace.ir.core import Block, Op, OpResult, Region, Value, make_op
+from mpmd_trace.passes.greedy import Pattern, Rewriter
+from mpmd_trace.passes.stablehlo.build import integer, integers, ints, is_static, ranked
+from mpmd_trace.passes.stablehlo.elements import constant_of, splat_text
 
 __all__ = ["region_patterns"]
 

@@ -10,12 +10,12 @@ import re
 
 import numpy as np
 
-from ...ir.attributes import Attribute, IntegerAttr
-from ...ir.core import Op, Value, make_op
-from ...ir.semantics import is_pure
-from ...ir.types import TensorType, Type
-from ..greedy import Pattern, Rewriter
-from .build import (
+from mpmd_trace.ir.attributes import Attribute, IntegerAttr
+from mpmd_trace.ir.core import Op, Value, make_op
+from mpmd_trace.ir.semantics import is_pure
+from mpmd_trace.ir.types import TensorType, Type
+from mpmd_trace.passes.greedy import Pattern, Rewriter
+from mpmd_trace.passes.stablehlo.build import (
     integer,
     integers,
     ints,
@@ -25,7 +25,14 @@ from .build import (
     replace_by_new,
     replace_by_value,
 )
-from .elements import constant_of, is_foldable, make_constant, splat_text, with_shape, zeros_like
+from mpmd_trace.passes.stablehlo.elements import (
+    constant_of,
+    is_foldable,
+    make_constant,
+    splat_text,
+    with_shape,
+    zeros_like,
+)
 
 __all__ = ["shape_patterns"]
 

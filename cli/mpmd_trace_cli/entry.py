@@ -1,0 +1,50 @@
+"""Where `mpmd-trace` starts.  `opt` and `passes` are answered without the libraries of the other commands."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import NoReturn
+
+__all__ = ["main"]
+
+
+#: The exit status after Ctrl-C, as shells have it.
+INTERRUPTED = 130
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The entry point.  Exits with 0, 1 (the program is wrong), 2 (the call is wrong) or 130 (Ctrl-C)."""
+    try:
+        _main(sys.argv[1:] if arguments is None else arguments)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+    except SystemExit as stop:
+        if stop.code != INTERRUPTED:
+            raise
+    # Python would wait for what XLA still compiles in other threads, and jaxlib may crash when it is taken down
+    # in the middle of something.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(INTERRUPTED)
+
+
+def _main(arguments: list[str]) -> NoReturn:
+    if arguments[:1] == ["opt"]:
+        from mpmd_trace_cli.opt import main as opt
+
+        sys.exit(opt(arguments[1:]))
+    if arguments[:1] == ["passes"] and not any(a.startswith("-") and a != "--json" for a in arguments):
+        names = [a for a in arguments[1:] if a != "--json"]
+        if len(names) < 2:
+            from mpmd_trace_cli.inspect import print_passes
+            from mpmd_trace_cli.talk import guard
+
+            sys.exit(guard(lambda: print_passes(names[0] if names else None, "--json" in arguments)))
+    from mpmd_trace_cli.main import main as other
+
+    other(arguments)
+
+
+if __name__ == "__main__":
+    main()

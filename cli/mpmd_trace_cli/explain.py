@@ -1,0 +1,74 @@
+"""`explain`: why a value of a program, or of a module, is on its mesh."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from typing import TYPE_CHECKING, Any
+
+from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace_cli.files import read_text
+
+if TYPE_CHECKING:
+    from mpmd_trace.ir.ops import Module
+    from mpmd_trace.passes.manager import PassRun
+    from mpmd_trace.report.explain import Explanation
+
+__all__ = ["as_json", "explain_value"]
+
+#: After this pass computations are fragments, and mesh inference has not begun.
+_READY = "mpmd-introduce-transfers"
+
+
+class _Reached(Exception):
+    """The pass has run."""
+
+
+def explain_value(file: str, value: str, infer_transfers: bool) -> Explanation:
+    """Explain where the value is.  Raises `MpmdError`.
+
+    MLIR text (`*.mlir` or `-`) is taken as it is: a module before mesh inference.  Programs are traced and
+    brought there.
+    """
+    from mpmd_trace.ir.text import parse
+    from mpmd_trace.report.explain import explain
+
+    if file == "-" or file.endswith(".mlir"):
+        text, name = read_text(file)
+        module = parse(text, filename=name)
+        if not module.mpmd_functions:
+            raise MpmdError(f"no function in {name} has a topology, so there are no meshes to explain")
+        return explain(module, value, infer_transfers=infer_transfers)
+    module, infers, same_mesh = _from_program(file)
+    return explain(module, value, infer_transfers=infers, same_mesh=same_mesh)
+
+
+def as_json(found: Explanation) -> dict[str, Any]:
+    """The explanation as plain data; places as text."""
+    plain = dataclasses.asdict(found)
+    for placement in plain["placements"]:
+        placement["location"] = str(placement["location"])
+    return plain
+
+
+def _from_program(file: str) -> tuple[Module, bool, list[tuple[int, int]]]:
+    """The program's module before mesh inference, whether it lets transfers be inferred, what shares a mesh."""
+    from mpmd_trace_cli.program import load_program
+
+    found: list[Module] = []
+
+    def hook(record: PassRun, module: Module) -> None:
+        if record.spec.partition("{")[0] == _READY:
+            found.append(module.clone())
+            raise _Reached
+
+    program = load_program(file)
+    lowered = program.jitted().lower(*program.args, hooks=[hook])
+    arguments = lowered.partition_arguments
+    options = arguments["partitioning_options"]
+    with contextlib.suppress(_Reached):
+        _ = lowered.partitioned
+    if not found:
+        raise MpmdError(f"{os.path.basename(file)} was partitioned without the pass {_READY}")
+    return found[0], bool(options.get("mpmd_infer_transfers", False)), arguments.get("same_mesh", [])

@@ -1,0 +1,72 @@
+"""Files that commands read and write: whole texts, and errors that say which file and what about it."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+
+from mpmd_trace.diagnostics.messages import MpmdError
+
+__all__ = ["check_output", "explain_os_error", "read_text", "write_text"]
+
+
+def explain_os_error(error: OSError) -> str:
+    """What is wrong with which file, in words."""
+    if error.filename is None or not error.strerror:
+        return str(error)
+    return f"{error.filename}: {error.strerror[:1].lower()}{error.strerror[1:]}"
+
+
+def read_text(file: str) -> tuple[str, str]:
+    """The text of a file, `-` for stdin, and the name it has in messages.  Raises `MpmdError`."""
+    name = "<stdin>" if file == "-" else file
+    if file == "-":
+        stream = getattr(sys.stdin, "buffer", None)
+        if stream is None:
+            return sys.stdin.read(), name
+        found = stream.read()
+    else:
+        try:
+            with open(file, "rb") as opened:
+                found = opened.read()
+        except OSError as error:
+            raise MpmdError(f"cannot read {explain_os_error(error)}") from None
+    try:
+        text: str = found.decode()
+    except UnicodeDecodeError as error:
+        line = found.count(b"\n", 0, error.start) + 1
+        raise MpmdError(
+            f"{name} is not a text of MLIR: byte 0x{found[error.start]:02x} in line {line} is not UTF-8 (MLIR "
+            "bytecode must be printed as text first)"
+        ) from None
+    return text.replace("\r\n", "\n"), name
+
+
+def check_output(path: str) -> None:
+    """Raise `MpmdError` when a file cannot be written there, before there is work that would be lost."""
+    if path == "-":
+        return
+    if os.path.isdir(path):
+        raise MpmdError(f"cannot write {path}: it is a folder; name a file in it")
+    folder = os.path.dirname(os.path.abspath(path))
+    if not os.path.isdir(folder):
+        raise MpmdError(f"cannot write {path}: there is no folder {folder}")
+
+
+def write_text(path: str, text: str) -> None:
+    """Write a file whole or not at all; `-` is stdout.  Raises `MpmdError`."""
+    if path == "-":
+        sys.stdout.write(text)
+        sys.stdout.flush()
+        return
+    check_output(path)
+    special = os.path.exists(path) and not stat.S_ISREG(os.stat(path).st_mode)  # /dev/null, a pipe
+    part = path if special else f"{path}.part"
+    try:
+        with open(part, "w", encoding="utf-8") as file:
+            file.write(text)
+        if not special:
+            os.replace(part, path)
+    except OSError as error:
+        raise MpmdError(f"cannot write {path}: {error.strerror or error}") from None

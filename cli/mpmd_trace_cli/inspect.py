@@ -1,0 +1,164 @@
+"""`dump`, `show`, `diff` and `passes`."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import sys
+from typing import Any
+
+from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace_cli.talk import data, say
+
+__all__ = ["diff_snapshots", "dump_program", "list_passes", "print_passes", "show_program"]
+
+
+def dump_program(file: str, out: str, debug_info: bool) -> list[dict[str, Any]]:
+    """Compile the program and write its snapshots; gives the index."""
+    from mpmd_trace.ir.text import parse
+    from mpmd_trace.report.files import check_folder, write_folder
+    from mpmd_trace.report.snapshots import Snapshots
+    from mpmd_trace_cli.program import load_program
+
+    check_folder(out)
+    program = load_program(file)
+    snapshots = Snapshots(debug_info=debug_info)
+    lowered = program.jitted().lower(*program.args, hooks=[snapshots])
+    snapshots.start(parse(lowered.traced.mlir_text()))
+    _ = lowered.partitioned
+    write_folder(out, snapshots.files(diffs=True))
+    for entry in snapshots.index:
+        if entry["changed"]:
+            counts = entry["ops"]
+            fragments = counts.get("mpmd.fragment", 0) + counts.get("mpmd.fragment_call", 0)
+            say(
+                f"{entry['index']:3}  {entry['milliseconds']:9.1f} ms  {sum(counts.values()):7} ops "
+                f"{fragments:5} fragments  {entry['pass']}"
+            )
+    say(f"wrote {len(snapshots.texts)} snapshots to {out}/")
+    return snapshots.index
+
+
+def show_program(file: str, stage: str) -> str:
+    """The program as text."""
+    from mpmd_trace_cli.program import load_program
+
+    names = {"jaxpr": "jaxpr", "ir": "stablehlo", "stablehlo": "stablehlo", "mpmd": "mpmd", "plan": "plan"}
+    if stage not in names:
+        raise MpmdError(f"--stage is jaxpr, ir, mpmd or plan, not '{stage}'")
+    program = load_program(file)
+    lowered = program.jitted().lower(*program.args)
+    if stage == "plan":
+        from mpmd_trace.backend.planner import make_plan
+
+        return str(make_plan(lowered.partitioned.module))
+    text: str = lowered.as_text(names[stage])
+    return text
+
+
+def _snapshots(folder: str) -> tuple[str, list[str]]:
+    """The folder with the snapshots, which may be inside of what `run` wrote, and their names."""
+    if not os.path.isdir(folder):
+        raise MpmdError(f"there is no folder {folder}; write one with mpmd-trace dump FILE --out {folder}")
+    for place in (folder, os.path.join(folder, "passes")):
+        found = os.listdir(place) if os.path.isdir(place) else []
+        names = sorted(n for n in found if re.fullmatch(r"\d{3,}_.*\.mlir", n))
+        if names:
+            return place, names
+    raise MpmdError(f"{folder} has no snapshots; write some with mpmd-trace dump FILE --out FOLDER")
+
+
+def _find(folder: str, names: list[str], wanted: str) -> str:
+    if wanted.isdigit():
+        return _numbered(folder, names, int(wanted))
+    found = [n for n in names if n == wanted] or [n for n in names if n.startswith(wanted)]
+    found = found or [n for n in names if wanted in n]
+    if len(found) == 1 and wanted:
+        return found[0]
+    listed = "\n  ".join(found or names)
+    what = f"{len(found)} snapshots are" if found else "no snapshot is"
+    raise MpmdError(f"{what} called '{wanted}'; {'choose one of' if found else 'there are'}\n  {listed}")
+
+
+def _numbered(folder: str, names: list[str], number: int) -> str:
+    """The snapshot of a pass, or the last one before it if that pass changed nothing."""
+    from mpmd_trace.report.snapshots import read_index
+
+    before = [n for n in names if int(n.partition("_")[0]) <= number]
+    if before and int(before[-1].partition("_")[0]) == number:
+        return before[-1]
+    try:
+        passes = {entry["index"]: entry["pass"] for entry in read_index(folder)}
+    except (OSError, ValueError, KeyError, TypeError):
+        passes = {}
+    if number not in passes or not before:
+        last = max(passes, default=int(names[-1].partition("_")[0]))
+        raise MpmdError(f"there is no pass {number}; the last one is {last}")
+    say(f"{passes[number]} ({number}) changed nothing: this is {before[-1]}")
+    return before[-1]
+
+
+def diff_snapshots(folder: str, a: str, b: str) -> str:
+    """A unified diff of two snapshots, given by number or by (a part of) their names."""
+    from mpmd_trace.report.snapshots import unified_diff
+
+    place, names = _snapshots(folder)
+    texts = []
+    for wanted in (a, b):
+        name = _find(place, names, wanted)
+        with open(os.path.join(place, name), encoding="utf-8") as file:
+            texts.append((name, file.read()))
+    found = unified_diff(texts[0][1], texts[1][1], texts[0][0], texts[1][0])
+    if not found:
+        say(f"{texts[0][0]} and {texts[1][0]} are the same")
+    return found
+
+
+def list_passes(name: str | None) -> list[dict[str, Any]]:
+    """Name, kind, summary and options of every pass and pipeline."""
+    from mpmd_trace.passes import registry
+    from mpmd_trace.passes.options import nearest
+
+    registry.fill()
+    found = []
+    for kind, table in (("pass", registry.PASSES), ("pipeline", registry.PIPELINES)):
+        for key in table:
+            if name not in (None, key):
+                continue
+            cls = registry.pass_class(key) or registry.pipeline_class(key)
+            assert cls is not None
+            options = [
+                {
+                    "name": option,
+                    "type": field.type if isinstance(field.type, str) else inspect.formatannotation(field.type),
+                    "default": _default(field.default),
+                    "help": field.metadata["help"],
+                }
+                for option, field in cls.options()
+            ]
+            found.append({"name": key, "kind": kind, "summary": cls.summary, "options": options})
+    if name is not None and not found:
+        known = [*registry.PASSES, *registry.PIPELINES]
+        near = nearest(name, known) or "; mpmd-trace passes lists them"
+        raise MpmdError(f"there is no pass or pipeline '{name}'{near}")
+    sys.stdout.flush()
+    return found
+
+
+def print_passes(name: str | None, json: bool) -> None:
+    """`passes`: the list as text or JSON."""
+    found = list_passes(name)
+    if json:
+        data(found)
+        return
+    for entry in found:
+        data(f"{entry['name']}\n    {entry['summary']}")
+        for option in entry["options"]:
+            data(f"      {option['name']}={option['default']}  ({option['type']}) {option['help']}")
+
+
+def _default(value: Any) -> Any:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return ",".join(map(str, value)) if isinstance(value, tuple) else value

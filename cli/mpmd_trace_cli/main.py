@@ -1,0 +1,244 @@
+"""`mpmd-trace`: the commands and their options."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace_cli.talk import data, guard, programs_talk, say
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="mpmd-trace",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Compile a single-device JAX program into a pipeline over several meshes, and look at every step.",
+)
+
+File = Annotated[str, typer.Argument(help="FILE.py, FILE.py:name or package.module:name")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+Out = Annotated[str, typer.Option("--out", help="The folder to write; replaced whole.")]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", help="Overwrite a field of the program: steps=3.")
+]
+
+
+@app.command()
+@programs_talk
+def run(file: File, out: Out = "out", settings: Settings = None, json: Json = False) -> None:
+    """Compile and run a program, compare it with plain jax.jit, and write a report."""
+    from mpmd_trace_cli.run import run_program
+
+    report = run_program(file, out, settings or [], quiet=json)
+    if json:
+        data(report)
+
+
+@app.command()
+@programs_talk
+def dump(
+    file: File,
+    out: Out = "dump",
+    debug_info: Annotated[bool, typer.Option(help="Print source locations.")] = False,
+    json: Json = False,
+) -> None:
+    """Write a numbered snapshot for each pass that changed something, with op counts, time and diff."""
+    from mpmd_trace_cli.inspect import dump_program
+
+    index = dump_program(file, out, debug_info)
+    if json:
+        data({"passes": index})
+
+
+@app.command()
+@programs_talk
+def show(
+    file: File,
+    stage: Annotated[str, typer.Option(help="jaxpr, ir, mpmd or plan")] = "mpmd",
+) -> None:
+    """Print a program: as traced by JAX, as IR with named computations, as exported, or as execution plan."""
+    from mpmd_trace_cli.inspect import show_program
+
+    data(show_program(file, stage))
+
+
+@app.command()
+@programs_talk
+def compare(
+    file: File,
+    lines: Annotated[int, typer.Option(help="How many lines of a difference to print.")] = 60,
+    execute: Annotated[bool, typer.Option(help="Also run what both engines make.")] = True,
+    json: Json = False,
+) -> None:
+    """Partition with this package and with jaxlib's C++ partitioner; show where they differ."""
+    from mpmd_trace_cli.compare import compare_program
+
+    report = compare_program(file, lines=lines, execute=execute)
+    if json:
+        data(report)
+
+
+@app.command()
+@programs_talk
+def plan(
+    file: File,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Measure the program's parts instead of asking XLA.")
+    ] = False,
+    microbatches: Annotated[str, typer.Option(help="Numbers of microbatches to try: 4,8,16.")] = "",
+    memory_limit: Annotated[float | None, typer.Option(help="MiB that a device may hold.")] = None,
+    tflops: Annotated[float | None, typer.Option(help="A device's speed in TFLOP/s.")] = None,
+    gbytes: Annotated[float | None, typer.Option(help="A device's memory bandwidth in GB/s.")] = None,
+    latency_us: Annotated[float | None, typer.Option(help="Latency of a transfer in microseconds.")] = None,
+    link_gbytes: Annotated[
+        float | None, typer.Option(help="Bandwidth from device to device of two meshes in GB/s.")
+    ] = None,
+    link: Annotated[
+        list[str] | None, typer.Option(help="Another one for two meshes: m0:m1=20,12.5 (microseconds, GB/s).")
+    ] = None,
+    transfers: Annotated[
+        str | None, typer.Option(help="async (hidden behind work, the default), exposed or blocking")
+    ] = None,
+    rows: Annotated[int, typer.Option(help="How many alternatives to print.")] = 12,
+    save: Annotated[
+        str | None, typer.Option(help="Write the best schedule as CSV, for mpmd_trace.schedules.load_csv.")
+    ] = None,
+    settings: Settings = None,
+    json: Json = False,
+) -> None:
+    """Find the best stages, microbatches and schedule for a program, from the costs of its own parts."""
+    from mpmd_trace_cli.plan import plan_program
+
+    plan_program(
+        file,
+        settings or [],
+        measure=measure,
+        microbatches=microbatches,
+        memory_limit=memory_limit,
+        tflops=tflops,
+        gbytes=gbytes,
+        latency_us=latency_us,
+        link_gbytes=link_gbytes,
+        single_links=link or [],
+        transfers=transfers,
+        rows=rows,
+        save=save,
+        as_json=json,
+    )
+
+
+@app.command()
+def diff(
+    folder: Annotated[str, typer.Argument(help="A folder that dump wrote.")],
+    a: Annotated[str, typer.Argument(help="A snapshot: its number or the start of its name.")],
+    b: Annotated[str, typer.Argument(help="Another one.")],
+) -> None:
+    """Show what changed between two snapshots."""
+    from mpmd_trace_cli.inspect import diff_snapshots
+
+    data(diff_snapshots(folder, a, b))
+
+
+@app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False
+)
+def opt(context: typer.Context) -> None:
+    """Run passes on MLIR text: an MLIR opt driver.  mpmd-trace opt --help tells its flags."""
+    from mpmd_trace_cli.opt import main as run_opt
+
+    raise typer.Exit(run_opt(context.args))
+
+
+@app.command()
+def reduce(
+    file: Annotated[str, typer.Argument(help="A file of MLIR text; - is stdin.")],
+    check: Annotated[str, typer.Option("--check", help="A command: exit status 0 means still interesting.")],
+    out: Annotated[str, typer.Option("--out", "-o", help="The file to write; - is stdout.")] = "-",
+    timeout: Annotated[float, typer.Option(help="Seconds a check may take; longer ones fail.")] = 60.0,
+    allow_unregistered_dialect: Annotated[
+        bool, typer.Option(help="Accept ops of dialects that are not known.")
+    ] = False,
+) -> None:
+    """Shrink a module as long as a command, which gets its path as last argument (or for {}), succeeds."""
+    from mpmd_trace_cli.reduce import reduce_file
+
+    reduce_file(file, check, out, timeout, allow_unregistered_dialect)
+
+
+@app.command()
+@programs_talk
+def explain(
+    file: Annotated[str, typer.Argument(help="A program (as for run), or a file of MLIR text.")],
+    value: Annotated[
+        str, typer.Option("--value", help="A name, an input (input 2), or a place (model.py:12).")
+    ],
+    infer_transfers: Annotated[
+        bool, typer.Option(help="For MLIR text: as the option of mesh inference of that name.")
+    ] = True,
+    json: Json = False,
+) -> None:
+    """Tell why a value is on its mesh: which uses ask for it, which sources allow it."""
+    from mpmd_trace_cli.explain import as_json, explain_value
+
+    found = explain_value(file, value, infer_transfers)
+    data(as_json(found) if json else str(found))
+
+
+@app.command()
+def passes(
+    name: Annotated[str | None, typer.Argument(help="Only this pass or pipeline.")] = None,
+    load_pass_plugin: Annotated[
+        list[str] | None, typer.Option(help="A Python file with passes of your own; may be repeated.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """List every pass and pipeline with its options."""
+    from mpmd_trace_cli.inspect import print_passes
+
+    if load_pass_plugin:
+        from mpmd_trace_cli.plugins import load_passes
+
+        for file in load_pass_plugin:
+            load_passes(file)
+
+    print_passes(name, json)
+
+
+def _mount() -> None:
+    from mpmd_trace_cli.schedule import app as schedule_app
+
+    app.add_typer(schedule_app, name="schedule")
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Runs a command.  Exits with 0, 1 (the program is wrong), 2 (the call is wrong) or 130 (Ctrl-C)."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments[:1] == ["opt"]:
+        from mpmd_trace_cli.opt import main as opt
+
+        sys.exit(opt(arguments[1:]))
+    if arguments[:1] in (["schedule"], ["--help"], []):
+        _mount()
+    status: list[Any] = []
+
+    def call() -> None:
+        try:
+            app(arguments, standalone_mode=True, prog_name="mpmd-trace")
+        except SystemExit as stop:
+            status.append(stop.code)
+
+    failed = guard(call)
+    if status == [130]:  # the library under the commands keeps it to itself
+        say("interrupted")
+    sys.exit(failed or (status[0] if status and status[0] is not None else 0))
+
+
+__all__ += ["MpmdError", "say"]
+
+if __name__ == "__main__":
+    main()

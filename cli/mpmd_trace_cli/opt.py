@@ -1,0 +1,257 @@
+"""`mpmd-trace opt`: an MLIR opt driver for our passes, flags and all.
+
+mpmd-trace opt FILE -mpmd-call-inline -symbol-dce
+mpmd-trace opt - --pass-pipeline='builtin.module(mpmd-import-pipeline{...})' < FILE
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
+from mpmd_trace.ir.diagnostics import Diagnostics, PassFailed
+from mpmd_trace_cli.expected import Expectations
+from mpmd_trace_cli.files import check_output, explain_os_error, read_text, write_text
+from mpmd_trace_cli.opt_flags import SEPARATOR, Options, help_text, parse_arguments, pass_names
+
+if TYPE_CHECKING:
+    from mpmd_trace.ir.ops import Module
+    from mpmd_trace.passes.base import Pass
+
+__all__ = ["Outcome", "main", "process"]
+
+_LEVELS = {"errors": 0, "warnings": 1, "remarks": 2}
+_SEVERITIES = {"error": 0, "warning": 1, "remark": 2}
+
+
+@dataclasses.dataclass
+class Outcome:
+    """What became of one part of the input: its text (None after a failure) and what was reported."""
+
+    output: str | None
+    diagnostics: list[Diagnostic]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The command; returns the exit status: 0, or 1 when something is wrong."""
+    try:
+        return _main(arguments)
+    except MpmdError as error:
+        print(error, file=sys.stderr)
+    except (OSError, UnicodeError) as error:
+        if isinstance(error, BrokenPipeError):  # the reader has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        else:
+            message = explain_os_error(error) if isinstance(error, OSError) else str(error)
+            print(f"error: {message}", file=sys.stderr)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    return 1
+
+
+def _main(arguments: Sequence[str]) -> int:
+    options = parse_arguments(arguments)
+    if options.on("help") or options.on("list-passes"):
+        print(help_text() if options.on("help") else "\n".join(pass_names()), flush=True)
+        return 0
+    passes = _build(options)
+    if options.on("dump-pass-pipeline"):
+        print(f"builtin.module({','.join(p.spec for p in passes)})", file=sys.stderr)
+    target = options.flags.get("o", "-")
+    check_output(target)
+    text, name = read_text(options.file)
+    outputs, failed = [], False
+    separator = options.separator
+    for first_line, chunk in [(0, text)] if separator is None else _split(text, separator):
+        # The empty lines keep places those in the whole file.
+        outcome = process("\n" * first_line + chunk, passes, options, name)
+        outputs.append(outcome.output)
+        if options.on("verify-diagnostics"):
+            expectations = Expectations.read("\n" * first_line + chunk, name)
+            expectations.only_expected = options.flags["verify-diagnostics"] == "only-expected"
+            problems = expectations.compare(outcome.diagnostics)
+            for problem in problems:
+                print(problem, file=sys.stderr)
+            failed = failed or bool(problems)
+        else:
+            _report(outcome.diagnostics, "\n" * first_line + chunk, name, options)
+            failed = failed or outcome.output is None
+    between = options.flags.get("output-split-marker", SEPARATOR) + "\n"
+    whole = between.join(output or "" for output in outputs)
+    if target == "-" or not failed:
+        write_text(target, whole)
+    return 1 if failed else 0
+
+
+def _build(options: Options) -> list[Pass]:
+    from mpmd_trace.passes.options import parse_options
+    from mpmd_trace.passes.registry import build, get_pass
+
+    passes: list[Pass] = []
+    for name, value in options.passes:
+        passes += get_pass(name, parse_options(value)) if name else build(value)
+    return passes
+
+
+def _split(text: str, separator: str) -> list[tuple[int, str]]:
+    """The parts between separator lines, each with the number of lines in front of it."""
+    parts: list[tuple[int, str]] = []
+    start = 0
+    current: list[str] = []
+    for number, line in enumerate(text.split("\n")):
+        if line.strip() == separator.strip():
+            parts.append((start, "\n".join([*current, ""])))
+            start, current = number + 1, []
+        else:
+            current.append(line)
+    parts.append((start, "\n".join(current)))
+    return parts
+
+
+def process(text: str, passes: Sequence[Pass], options: Options, name: str = "-") -> Outcome:
+    """Parse, run the passes, print."""
+    from mpmd_trace.ir.text import parse
+
+    found = Diagnostics()
+    try:
+        module = parse(
+            text,
+            filename=name,
+            allow_unregistered=options.on("allow-unregistered-dialect"),
+            diagnostics=found.found,
+        )
+        if not _run(module, passes, options, found):
+            return Outcome(None, found.found)
+        return Outcome(_print(module, options), found.found)
+    except MpmdError as error:
+        found.found += error.diagnostics
+        return Outcome(None, found.found)
+
+
+def _print(module: Module, options: Options) -> str:
+    """The module as text.  Raises `MpmdError` when it does not verify."""
+    from mpmd_trace.jax_compat.mlir import prettify_or_fail
+
+    return prettify_or_fail(
+        module.to_generic(debug_info=True),
+        enable_debug_info=options.on("mlir-print-debuginfo"),
+        pretty_debug_info=options.on("mlir-pretty-debuginfo"),
+        print_generic_op_form=options.on("mlir-print-op-generic"),
+        use_local_scope=options.on("mlir-print-local-scope"),
+        skip_regions=options.on("mlir-print-skip-regions"),
+        use_name_loc_as_prefix=options.on("mlir-use-nameloc-as-prefix"),
+        large_elements_limit=options.number("mlir-elide-elementsattrs-if-larger"),
+        large_resource_limit=options.number("mlir-elide-resource-strings-if-larger"),
+    )
+
+
+def _run(module: Module, passes: Sequence[Pass], options: Options, found: Diagnostics) -> bool:
+    """Run the passes; whether all went well."""
+    timing: list[tuple[str, float]] = []
+    good = True
+    for one in passes:
+        if options.on("mlir-print-ir-before-all") or _name(one) in options.names("mlir-print-ir-before"):
+            _dump("Before", one, str(module))
+        started = time.process_time()
+        changed = _run_pass(one, module, options, found)
+        timing.append((one.spec, time.process_time() - started))
+        if not found.failed and options.on("verify-each", default=True):
+            _verify(module, found)
+        if found.failed:
+            if not found.errors:
+                found.error(None, f"{_name(one)} failed without saying why")
+            if options.on("mlir-print-ir-after-failure") or options.on("mlir-print-ir-after-all"):
+                _dump("After", one, module.to_generic(), " Failed")
+            good = False
+            break
+        if (
+            options.on("mlir-print-ir-after-all")
+            or (options.on("mlir-print-ir-after-change") and changed)
+            or _name(one) in options.names("mlir-print-ir-after")
+        ):
+            _dump("After", one, str(module))
+    if options.on("mlir-timing"):
+        _print_timing(timing)
+    return good
+
+
+def _name(one: Pass) -> str:
+    """What the pass is called on the command line."""
+    return one.spec.partition("{")[0]
+
+
+def _run_pass(one: Pass, module: Module, options: Options, found: Diagnostics) -> bool:
+    from mpmd_trace.passes.base import said_by
+
+    try:
+        return said_by(one, one.run(module, found))
+    except PassFailed:
+        pass
+    except MpmdError as error:
+        found.found += error.diagnostics
+    except Exception as error:  # a mistake of ours: still a message, and no traceback unless asked for
+        import traceback
+
+        if options.on("mlir-print-stacktrace-on-diagnostic"):
+            traceback.print_exc()
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        found.error(
+            module.op.loc,
+            f"{_name(one)} broke down: {type(error).__name__}: {error} "
+            f"({os.path.basename(last.filename)}:{last.lineno}); this is a mistake in the pass",
+        )
+    found.fail()
+    return True
+
+
+def _verify(module: Module, found: Diagnostics) -> None:
+    """Check the module that a pass left behind.  What is reported are MLIR's words, if it agrees."""
+    from mpmd_trace.ir.verifier import verify
+    from mpmd_trace.jax_compat.mlir import prettify_or_fail
+
+    if not verify(module):
+        return
+    try:
+        prettify_or_fail(module.to_generic(debug_info=True))
+    except MpmdError as error:
+        found.found += error.diagnostics
+        found.fail()
+
+
+def _dump(when: str, one: Pass, text: str, suffix: str = "") -> None:
+    kind = type(one).__name__
+    print(f"// -----// IR Dump {when} {kind}{suffix} ({one.spec}) //----- //\n{text}", file=sys.stderr)
+
+
+def _print_timing(timing: Sequence[tuple[str, float]]) -> None:
+    total = sum(seconds for _, seconds in timing) or 1e-9
+    print("  seconds      %  pass", file=sys.stderr)
+    for spec, seconds in timing:
+        print(f"  {seconds:7.4f}  {seconds / total:5.1%}  {spec}", file=sys.stderr)
+    print(f"  {total:7.4f}  100.0%  total", file=sys.stderr)
+
+
+def _report(found: Sequence[Diagnostic], text: str, name: str, options: Options) -> None:
+    """Print diagnostics as MLIR does: place, message, source line with a caret, op, notes."""
+    shown = _LEVELS[options.flags.get("mlir-diagnostic-verbosity-level", "remarks")]
+    lines = text.split("\n")
+    for diagnostic in found:
+        if _SEVERITIES[diagnostic.severity] > shown:
+            continue
+        place = diagnostic.location
+        print(f"{place.prefix}{diagnostic.severity}: {diagnostic.message}", file=sys.stderr)
+        position = place.file
+        if position is not None and position[0] == name and 0 < position[1] <= len(lines):
+            print(f"{lines[position[1] - 1]}\n{' ' * (position[2] - 1)}^", file=sys.stderr)
+        if options.on("mlir-disable-diagnostic-notes"):
+            continue
+        if diagnostic.op and options.on("mlir-print-op-on-diagnostic", default=True):
+            print(f"{place.prefix}note: see current operation: {diagnostic.op}", file=sys.stderr)
+        for note in diagnostic.notes:
+            print(f"{note.location.prefix}note: {note.message}", file=sys.stderr)

@@ -1,0 +1,313 @@
+"""`mpmd-trace plan`: the best stages, microbatches and schedule for a program, beside the alternatives."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace_cli.talk import data, progress, say
+
+if TYPE_CHECKING:
+    from mpmd_trace.api.program import Program
+    from mpmd_trace.api.stages import Lowered
+    from mpmd_trace.ir.ops import Module
+    from mpmd_trace.report.plan_options import Option
+    from mpmd_trace.report.planning import Study
+    from mpmd_trace.scheduling.transfers import Links
+
+__all__ = ["plan_program"]
+
+#: Steps that are measured, after one that is not.
+MEASURED_STEPS = 3
+
+
+def plan_program(
+    file: str,
+    settings: Sequence[str] = (),
+    *,
+    measure: bool = False,
+    microbatches: str = "",
+    memory_limit: float | None = None,
+    tflops: float | None = None,
+    gbytes: float | None = None,
+    latency_us: float | None = None,
+    link_gbytes: float | None = None,
+    single_links: Sequence[str] = (),
+    transfers: str | None = None,
+    rows: int = 12,
+    save: str | None = None,
+    as_json: bool = False,
+) -> None:
+    """Compile the program once, take the costs of its parts, and print what suits it best.
+
+    `memory_limit` is in MiB of a device, `tflops`, `gbytes` and `link_gbytes` are speeds per second, and
+    `latency_us` is in microseconds.  Raises `MpmdError`.
+    """
+    from mpmd_trace_cli.program import load_program
+
+    counts = _numbers(microbatches)
+    above = (
+        ("memory-limit", memory_limit),
+        ("tflops", tflops),
+        ("gbytes", gbytes),
+        ("link-gbytes", link_gbytes),
+        ("rows", rows),
+    )
+    for what, value in above:
+        if value is not None and not value > 0:
+            raise MpmdError(f"--{what} is {value:g}; it must be above 0")
+    if latency_us is not None and not latency_us >= 0:
+        raise MpmdError(f"--latency-us is {latency_us:g}; it must be 0 or more")
+    program = _phases_apart(load_program(file, settings))
+    links = _links(latency_us, link_gbytes, single_links, transfers, program.config.topology)
+    timed = measure or tflops is not None or gbytes is not None
+    if links is not None and not timed:
+        raise MpmdError(
+            "transfers take seconds, but the work of the program is counted in operations; give the speed of a "
+            "device with --tflops and --gbytes, or measure with --measure"
+        )
+    if measure and (tflops is not None or gbytes is not None):
+        raise MpmdError("--measure takes times from this machine, --tflops and --gbytes say them; choose one")
+    from mpmd_trace.ir.text import parse
+    from mpmd_trace.report.link_times import measure_links
+    from mpmd_trace.report.plan_check import check_best
+    from mpmd_trace.report.plan_options import options_of
+    from mpmd_trace.report.planning import check_plannable, study
+    from mpmd_trace.report.timeline import FragmentActions
+
+    with progress() as shown:
+        task = shown.add_task("trace and passes", total=1, info=program.name)
+        actions = FragmentActions()
+        lowered = program.jitted().lower(*program.args, hooks=[actions])
+        check_plannable(lowered)
+        _ = lowered.partitioned
+        shown.update(task, completed=1)
+        task = shown.add_task("XLA", total=None, info="")
+
+        def compiled_one(done: int, total: int, name: str) -> None:
+            shown.update(task, total=total, completed=done, info=name[:40])
+
+        compiled = lowered.compile(compiled_one)
+        timelines, steps = [], []
+        if measure:
+            task = shown.add_task("measure", total=MEASURED_STEPS, info="steps")
+            for i in range(MEASURED_STEPS + 1):
+                timelines.append(_measured(program, compiled))
+                steps.append(_stepped(program, compiled))
+                shown.update(task, completed=i)
+        if measure and links is None:
+            pairs = dict.fromkeys((t.source, t.target) for t in compiled.program.plan.transfers)
+            own = [(a, b) for a, b in pairs if a != b]
+            task = shown.add_task("measure", total=len(own), info="links")
+            links = measure_links(
+                compiled.program.topology,
+                own,
+                _mode(transfers),
+                progress=lambda name: shown.update(task, advance=1, info=name),
+            )
+        task = shown.add_task("layers", total=1, info="what crosses between them")
+        found = study(
+            compiled,
+            actions,
+            measured=timelines[1:],
+            steps=steps[1:],
+            flops_per_second=None if tflops is None else 1e12 * tflops,
+            bytes_per_second=None if gbytes is None else 1e9 * gbytes,
+            links=links,
+        )
+        shown.update(task, completed=1)
+        task = shown.add_task("simulate", total=None, info="")
+        options = options_of(
+            found,
+            microbatches=counts,
+            memory_limit=None if memory_limit is None else memory_limit * 2**20,
+            progress=lambda done, total: shown.update(task, completed=done, total=total),
+        )
+        if any(o.fits and o.choice.in_order for o in options):
+            task = shown.add_task("check the best", total=None, info="")
+            traced = parse(lowered.traced.mlir_text(debug_info=False))
+            options = check_best(
+                options, found, lowered, traced, lambda name: shown.update(task, advance=1, info=name)
+            )
+            options = _with_now(options, found, lowered, traced)
+            shown.update(task, total=shown.tasks[task].completed)
+    if not any(o.fits and o.choice.in_order for o in options):
+        raise MpmdError(_nothing(found, options, memory_limit))
+    now = _now(options, found, lowered)
+    from mpmd_trace_cli.plan_text import as_data, as_text
+
+    if save is not None:
+        from mpmd_trace.schedules import save_csv
+
+        save_csv(options[0].choice.schedule, save)
+    if as_json:
+        data(as_data(program.name, found, options, now))
+        return
+    data(as_text(found, options, now, rows, save))
+    if isinstance(found.layer_values, str):
+        say(f"other stages are not tried: {found.layer_values}")
+    if found.unit != "ms":
+        say(
+            "costs are counted operations, and transfers cost nothing; --measure, or --tflops and --gbytes with "
+            "--latency-us and --link-gbytes, give times"
+        )
+    elif found.links is None:
+        say("transfers cost nothing; --latency-us and --link-gbytes say what they take")
+
+
+def _phases_apart(program: Program) -> Program:
+    """The program without the options that merge forwards with backwards, since each has its own cost."""
+    from mpmd_trace.passes.partition import OUR_OPTIONS
+
+    options = {**program.config.partitioning_options, **dict.fromkeys(OUR_OPTIONS, False)}
+    config = dataclasses.replace(program.config, partitioning_options=options)
+    return dataclasses.replace(program, config=config)
+
+
+def _now(options: Sequence[Option], study: Study, lowered: Lowered) -> Option | None:
+    """The option that the program has chosen itself."""
+    own = (
+        o
+        for o in options
+        if o.assignment == "as assigned"
+        and o.choice.schedule.name == _own_name(lowered, study)
+        and o.microbatches == study.stages.microbatches
+    )
+    return next(own, None)
+
+
+def _with_now(
+    options: Sequence[Option], study: Study, lowered: Lowered, traced: Module
+) -> list[Option]:
+    """The options with the program's own choice checked, too."""
+    from mpmd_trace.report.plan_check import check_option
+    from mpmd_trace.report.plan_options import ranked
+
+    now = _now(options, study, lowered)
+    if now is None or now.checked is not None:
+        return list(options)
+    checked = check_option(now, study, lowered, traced)
+    return ranked([checked if o is now else o for o in options])
+
+
+def _numbers(text: str) -> list[int]:
+    try:
+        found = [int(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        found = [0]
+    if any(n < 1 for n in found):
+        raise MpmdError(f"--microbatches is '{text}'; write numbers above 0 with commas, as in 4,8,16")
+    return found
+
+
+def _mode(text: str | None) -> Any:
+    from mpmd_trace.schedules import TRANSFERS
+
+    if text is not None and text not in TRANSFERS:
+        raise MpmdError(f"--transfers is '{text}'; it is one of {', '.join(TRANSFERS)}")
+    return text or "async"
+
+
+def _links(
+    latency_us: float | None,
+    gbytes: float | None,
+    single: Sequence[str],
+    transfers: str | None,
+    meshes: Iterable[str],
+) -> Links | None:
+    """What the call says about links, or None."""
+    from mpmd_trace.scheduling.transfers import Link, Links
+
+    mode = _mode(transfers)
+    known = list(meshes)
+    found: dict[tuple[str, str], Link] = {}
+    for text in single:
+        pair, equals, numbers = text.partition("=")
+        source, colon, target = pair.partition(":")
+        parts = numbers.split(",")
+        try:
+            values = [float(p) for p in parts]
+        except ValueError:
+            values = []
+        if not (equals and colon) or len(values) != 2 or not values[0] >= 0 or not values[1] > 0:
+            raise MpmdError(
+                f"--link is '{text}'; write two meshes, microseconds and GB/s, as in "
+                f"{':'.join(known[:2])}=20,12.5"
+            )
+        for mesh in (source, target):
+            if mesh not in known:
+                raise MpmdError(
+                    f"--link is '{text}', but the topology has no mesh '{mesh}'; it has {', '.join(known)}"
+                )
+        if source == target:
+            raise MpmdError(f"--link is '{text}', but within the mesh '{source}' nothing is sent; name two meshes")
+        link = Link(1e-6 * values[0], 1e9 * values[1])
+        found[source, target] = link
+        found.setdefault((target, source), link)
+    if latency_us is None and gbytes is None and not found:
+        return None
+    return Links(Link(1e-6 * (latency_us or 0.0), None if gbytes is None else 1e9 * gbytes), found, mode)
+
+
+def _own_name(lowered: Lowered, study: Study) -> str:
+    """The library's name of the program's own schedule."""
+    from mpmd_trace.schedules import ScheduleError, find_entry
+
+    try:
+        name = find_entry(lowered.schedule.name).name
+    except ScheduleError:
+        return str(lowered.schedule.name)
+    return "gpipe" if study.stages.forward_only and study.stages.chunks == 1 else name
+
+
+def _arguments(program: Any, compiled: Any) -> Any:
+    """Arguments where they belong, copied because the step may give them away."""
+    import jax
+
+    from mpmd_trace_cli.program import copied
+
+    return jax.block_until_ready(compiled.place(*program.dynamic(copied(program.args)))[0])
+
+
+def _measured(program: Any, compiled: Any) -> Any:
+    """When each part of a step ran, on meshes that wait for each of them."""
+    _, timeline = compiled.measure(*_arguments(program, compiled))
+    return timeline
+
+
+def _stepped(program: Any, compiled: Any) -> float:
+    """The seconds of a whole step, as it runs when nobody watches."""
+    import jax
+
+    args = _arguments(program, compiled)
+    start = time.perf_counter()
+    jax.block_until_ready(compiled(*args))
+    return time.perf_counter() - start
+
+
+def _nothing(study: Study, options: Sequence[Option], limit: float | None) -> str:
+    from mpmd_trace_cli.plan_text import mib
+
+    usable = [o for o in options if o.choice.in_order]
+    if usable and limit is not None:
+        lowest = min(usable, key=lambda o: max(o.peak_bytes))
+        most = max(lowest.peak_bytes)
+        mesh = study.meshes[lowest.peak_bytes.index(most)]
+        return (
+            f"nothing fits in {limit:g} MiB per device; {lowest.choice.schedule.name} with "
+            f"{len(lowest.mesh_of)} stages and {lowest.microbatches} microbatches comes closest with "
+            f"{mib(most)} MiB on mesh '{mesh}', {mib(most - limit * 2**20)} MiB too much. Use more meshes, more "
+            "and smaller microbatches (--microbatches), or recompute activations (mpmd_fragment_remat)."
+        )
+    stages = ", ".join(f"{s} on '{study.meshes[m]}'" for s, m in enumerate(study.stages.mesh_of))
+    reason = study.layer_values if isinstance(study.layer_values, str) else ""
+    return (
+        f"no schedule of the library suits the stages of the program ({stages}) and "
+        f"{study.stages.microbatches} microbatches"
+        + (f", and other stages are not tried: {reason}" if reason else "")
+        + ". Give every mesh as many stages, in a loop (0 1 0 1) or a V (0 1 1 0), or try other numbers with "
+        "--microbatches."
+    )

@@ -1,0 +1,41 @@
+"""Passes that are defined in a Python file of the user."""
+
+from __future__ import annotations
+
+import inspect
+
+from mpmd_trace.diagnostics.location import Location
+from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
+
+__all__ = ["load_passes"]
+
+
+def load_passes(path: str) -> list[str]:
+    """Register the passes and pipelines that a Python file (or `package.module`) defines; gives their names.
+
+    Raises `MpmdError` with every class that cannot be registered.
+    """
+    from mpmd_trace.passes.base import Pass
+    from mpmd_trace.passes.registry import register
+    from mpmd_trace_cli.program import import_code
+
+    module = import_code(path)
+    classes = [
+        found
+        for found in vars(module).values()
+        if isinstance(found, type) and issubclass(found, Pass) and found.__module__ == module.__name__
+    ]
+    names, problems = [], []
+    for cls in classes:
+        if not hasattr(cls, "name") and cls.__subclasses__():
+            continue  # what passes of the file have in common
+        try:
+            names.append(register(cls).name)
+        except MpmdError as error:
+            place = Location(f'"{path}":{inspect.getsourcelines(cls)[1]}:1')
+            problems.append(Diagnostic("error", error.diagnostics[0].message, place))
+    if problems:
+        raise MpmdError(problems)
+    if not names:
+        raise MpmdError(f"{path} defines no pass: a subclass of mpmd_trace.passes.base.Pass with a name")
+    return names

@@ -1,0 +1,241 @@
+"""A program as a file: reading it, and telling what is wrong with it."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import importlib.util
+import inspect
+import os
+import re
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from mpmd_trace.api.program import Program
+from mpmd_trace.diagnostics.location import Location
+from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
+from mpmd_trace.frontend.config import Config
+from mpmd_trace.frontend.errors import is_users, place_of, problem, raise_problems
+
+__all__ = [
+    "check_arguments",
+    "copied",
+    "failed_while_running",
+    "import_code",
+    "load_program",
+    "user_error",
+]
+
+
+def copied(args: Any) -> Any:
+    """The arguments as arrays of their own, since the step may give them away."""
+    import jax
+
+    return jax.tree.map(lambda x: x.copy() if isinstance(x, jax.Array) else x, args)
+
+
+def load_program(where: str, settings: Sequence[str] = ()) -> Program:
+    """The program in `FILE.py`, `FILE.py:name` or `package.module:name`.
+
+    `settings`, as `name=value`, overwrite fields of the program (steps=3).  Raises `MpmdError` that says what
+    is wrong with the file, with the place in it, and no traceback of ours.
+    """
+    named = ":" in where and not os.path.exists(where)
+    path, _, attribute = where.rpartition(":") if named else (where, "", "")
+    module = import_code(path)
+    if attribute:
+        if not hasattr(module, attribute):
+            raise MpmdError(f"{path} defines no '{attribute}'")
+        found = getattr(module, attribute)
+    else:
+        found = getattr(module, "program", None)
+        if found is None:
+            programs = [n for n, v in vars(module).items() if isinstance(v, Program)]
+            if len(programs) != 1:
+                names = f"it has {', '.join(programs)}; say {path}:NAME" if programs else "it has none"
+                raise MpmdError(
+                    f"{path} should define `program = mpmd_trace.Program(fn, args, config)`; {names}"
+                )
+            found = getattr(module, programs[0])
+    if callable(found) and not isinstance(found, Program):
+        _check_no_arguments(found, attribute or "program")
+        found = _guarded(found, path)
+    if not isinstance(found, Program):
+        raise MpmdError(f"{where} is of type {type(found).__name__}, not an mpmd_trace.Program")
+    _check(found)
+    return _with_settings(found, settings)
+
+
+def _check_no_arguments(make: Callable[..., Any], name: str) -> None:
+    """Raise `MpmdError` for a function that cannot be called without arguments."""
+    try:
+        inspect.signature(make).bind()
+    except ValueError:
+        pass  # nobody knows what it takes
+    except TypeError as error:
+        text = f"'{name}' makes the program and is called without arguments: {error}; give them defaults"
+        raise_problems([problem(text)], place_of(make))
+
+
+def _check(program: Program) -> None:
+    """Raise `MpmdError` for fields of a program that cannot be right."""
+    wrong = []
+    if not callable(program.fn):
+        wrong.append(f"fn is the step, a function, not {_kind(program.fn)}")
+    if not isinstance(program.args, tuple):
+        wrong.append(f"args is the tuple of the step's arguments, not {_kind(program.args)}")
+    if not isinstance(program.config, Config):
+        wrong.append(f"config is made by mpmd_trace.make_config; it is not {_kind(program.config)}")
+    if not isinstance(program.steps, int) or program.steps < 1:
+        wrong.append(f"steps is {program.steps!r}; it is a number of steps, 1 or more")
+    for name in ("gradient_tolerance", "loss_tolerance"):
+        if not isinstance(getattr(program, name), int | float):
+            wrong.append(f"{name} is a number, not {_kind(getattr(program, name))}")
+    for name in ("advance", "loss", "gradients"):
+        if getattr(program, name) is not None and not callable(getattr(program, name)):
+            wrong.append(f"{name} is a function or None, not {_kind(getattr(program, name))}")
+    raise_problems([problem(f"a field of the mpmd_trace.Program is wrong: {text}") for text in wrong], program.where)
+    check_arguments(program, program.args, "the arguments of the mpmd_trace.Program", program.where)
+
+
+def check_arguments(program: Program, args: object, what: str, where: str | None) -> tuple[Any, ...]:
+    """The arguments of a step, if the step can be called with them; else raises `MpmdError` at `where`."""
+    if not isinstance(args, tuple):
+        raise_problems([problem(f"{what}: {_kind(args)}, but they are a tuple")], where)
+    assert isinstance(args, tuple)
+    try:
+        inspect.signature(program.fn).bind(*args)
+    except ValueError:
+        pass  # nobody knows what it takes
+    except TypeError as error:
+        name = getattr(program.fn, "__name__", "fn")
+        place = place_of(program.fn)
+        step = f"'{name}' ({_relative(place)})" if place is not None else f"'{name}'"
+        raise_problems([problem(f"{what}: they do not fit the step {step}: {error}")], where)
+    return args
+
+
+def _kind(value: object) -> str:
+    return "None" if value is None else f"of type {type(value).__name__}"
+
+
+def _relative(place: str) -> str:
+    file, _, line = place.rpartition(":")
+    return f"{os.path.relpath(file)}:{line}"
+
+
+def _with_settings(program: Program, settings: Sequence[str]) -> Program:
+    changes: dict[str, Any] = {}
+    for setting in settings:
+        name, sep, text = setting.partition("=")
+        current = getattr(program, name, None)
+        if not sep or not isinstance(current, int | float) or isinstance(current, bool):
+            known = ", ".join(f.name for f in dataclasses.fields(program) if f.type in ("int", "float"))
+            raise MpmdError(f"--set {setting} sets nothing; write FIELD=NUMBER, where FIELD is one of {known}")
+        try:
+            changes[name] = type(current)(text)
+        except ValueError:
+            kind = "a whole number" if isinstance(current, int) else "a number"
+            raise MpmdError(f"--set {setting}: '{text}' is not {kind}") from None
+    changed = dataclasses.replace(program, **changes)
+    if changed.steps < 1:
+        raise MpmdError(f"--set steps={changed.steps}: there must be 1 step or more")
+    return changed
+
+
+def import_code(path: str) -> Any:
+    """The module in `FILE.py` or `package.module`.  Raises `MpmdError` with the place in the user's file."""
+    if path.endswith(".py") or os.path.sep in path:
+        if os.path.isdir(path):
+            raise MpmdError(f"{path} is a folder; name a Python file in it")
+        if not os.path.isfile(path):
+            raise MpmdError(f"there is no file {path}")
+        name = os.path.splitext(os.path.basename(path))[0]
+        spec = importlib.util.spec_from_file_location(name, path)
+        if spec is None or spec.loader is None:
+            raise MpmdError(f"{path} is no Python file")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
+        loader = spec.loader
+        _guarded(lambda: loader.exec_module(module), path)
+        return module
+    sys.path.insert(0, os.getcwd())
+    if _guarded(lambda: _spec_of(path), path) is None:
+        if os.path.isfile(path):
+            raise MpmdError(f"{path} is no Python file; its name does not end in .py")
+        raise MpmdError(
+            f"there is no module '{path}'; a program is FILE.py, FILE.py:name or package.module:name"
+            + (f" (there is a file {path}.py)" if os.path.isfile(f"{path}.py") else "")
+        )
+    return _guarded(lambda: importlib.import_module(path), path)
+
+
+def _spec_of(module: str) -> Any:
+    """How to import a module, None when there is none of that name."""
+    try:
+        return importlib.util.find_spec(module)
+    except (ImportError, ValueError) as error:
+        if user_error(error) is not None:
+            raise  # a package above it is there, and does not work
+        return None  # a package above it is missing, or the name is none
+
+
+def _guarded(action: Callable[[], Any], path: str) -> Any:
+    """Run the user's code; what it raises becomes one message with the place in their file."""
+    try:
+        return action()
+    except MpmdError:
+        raise
+    except SyntaxError as error:
+        place = Location(f'"{error.filename or path}":{error.lineno or 1}:{error.offset or 1}')
+        raise MpmdError([Diagnostic("error", f"cannot read the program: {error.msg}", place)]) from None
+    except SystemExit as error:
+        found = _raised(error, _own_frame(error, path))
+        message = (
+            f"the program ended itself with sys.exit({error.code!r}) before it was loaded; it is imported, not run as "
+            'a script, so put what parses arguments or exits below if __name__ == "__main__"'
+        )
+        raise MpmdError([dataclasses.replace(found, message=message)]) from None
+    except Exception as error:
+        found = _raised(error, _own_frame(error, path))
+        if isinstance(error, ImportError) and "no known parent package" in str(error):
+            parts = os.path.splitext(os.path.relpath(path))[0].split(os.sep)
+            module = ".".join(parts) if len(parts) > 1 and parts[0] != os.pardir else "package.module"
+            text = f"{found.message}. A file by itself is in no package; name it as {module}:program instead"
+            found = dataclasses.replace(found, message=text)
+        raise MpmdError([found]) from error
+
+
+def _own_frame(error: BaseException, path: str) -> traceback.FrameSummary:
+    """The innermost place in the user's files, which is what to look at first."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if is_users(f.filename) or os.path.abspath(f.filename) == os.path.abspath(path)]
+    return (own or frames)[-1]
+
+
+def user_error(error: BaseException) -> Diagnostic | None:
+    """What the user's code raised while we traced or ran it, with its last place there, or None."""
+    own = [f for f in traceback.extract_tb(error.__traceback__) if is_users(f.filename)]
+    return _raised(error, own[-1]) if own else None
+
+
+_CALLED_BACK = re.compile(r'File "([^"\n]+)", line (\d+)')
+
+
+def failed_while_running(error: Exception, where: str | None) -> MpmdError:
+    """What JAX says when a step does not run, in which the user's code has no frame; a callback may, in the text."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+    own = [found for found in _CALLED_BACK.findall(str(error)) if is_users(found[0])]
+    if "Traceback" in lines[0] and own:
+        message, where = f"a callback of the program raised {lines[-1]}", ":".join(own[-1])
+    else:
+        message = f"the step does not run: {type(error).__name__}: {lines[0]}"
+    return MpmdError([problem(message, where)])
+
+
+def _raised(error: BaseException, frame: traceback.FrameSummary) -> Diagnostic:
+    place = Location(f'"{os.path.relpath(frame.filename)}":{frame.lineno}:1')
+    return Diagnostic("error", f"the program raised {type(error).__name__}: {error}", place)

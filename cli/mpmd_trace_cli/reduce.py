@@ -1,0 +1,72 @@
+"""`reduce`: shrinks a module as long as a command finds it interesting."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import tempfile
+
+from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace_cli.files import check_output, read_text, write_text
+from mpmd_trace_cli.talk import say
+
+__all__ = ["reduce_file"]
+
+
+def reduce_file(file: str, check: str, out: str, timeout: float, allow_unregistered: bool) -> int:
+    """Shrink `file` and write the result; gives the number of ops left.
+
+    `check` is a command; the path of the module takes the place of `{}` in it, or comes last.  Exit status 0
+    means that the module is still interesting.  Raises `MpmdError`.
+    """
+    from mpmd_trace.ir.text import parse
+    from mpmd_trace.report.reduce import count_ops, reduce
+
+    if timeout < 0:
+        raise MpmdError(f"--timeout is {timeout:g}; it is seconds, or 0 for no limit")
+    check_output(out)
+    text, name = read_text(file)
+    module = parse(text, filename=name, allow_unregistered=allow_unregistered)
+    before = count_ops(module)
+    last = ""
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "module.mlir")
+
+        def interesting(candidate: str) -> bool:
+            with open(path, "w", encoding="utf-8") as opened:
+                opened.write(candidate)
+            nonlocal last
+            last = _failure(check, path, timeout)
+            return not last
+
+        say(f"{name}: {before} ops")
+        try:
+            result = reduce(module, interesting, say)
+        except MpmdError as error:
+            raise MpmdError(f"{error.diagnostics[0].message}: {check} ({last})") from None
+    left = count_ops(result.module)
+    say(f"{before} -> {left} ops after {result.tried} runs of the check")
+    write_text(out, result.text)
+    return left
+
+
+def _failure(check: str, path: str, timeout: float) -> str:
+    """Why the check failed, nothing when it succeeded."""
+    quoted = shlex.quote(path)
+    command = check.replace("{}", quoted) if "{}" in check else f"{check} {quoted}"
+    try:
+        done = subprocess.run(
+            command,
+            shell=True,  # the command is the user's own, pipes and all
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=timeout or None,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"it takes longer than {timeout:g} s"
+    if done.returncode == 127:
+        return "there is no such command"
+    return f"its exit status is {done.returncode}" if done.returncode else ""

@@ -1,0 +1,387 @@
+"""`mpmd-trace run`: compile, train or evaluate, compare with plain jax.jit, report."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from mpmd_trace.diagnostics.messages import MpmdError, shortened
+from mpmd_trace_cli.talk import as_json, console, progress, say
+
+__all__ = ["run_program"]
+
+def run_program(file: str, out: str, settings: Sequence[str], *, quiet: bool = False) -> dict[str, Any]:
+    """Run the program of `file`, write the report to `out`, and give its numbers.
+
+    Raises `MpmdError` when the program does not compile or differs from plain `jax.jit` by more than its
+    tolerances (the report is written all the same).
+    """
+    from mpmd_trace.report.files import check_folder, write_folder
+    from mpmd_trace_cli.program import copied, load_program
+
+    check_folder(out)
+    program = load_program(file, settings)
+    import jax
+
+    from mpmd_trace.ir.text import parse
+    from mpmd_trace.report.snapshots import Snapshots
+    from mpmd_trace.report.timeline import FragmentActions, bubble, measured_timeline, planned_timeline
+    from mpmd_trace.schedules import draw, to_svg
+
+    with progress() as shown:
+        task = shown.add_task("trace", total=1, info=program.name)
+        started = time.perf_counter()
+        jitted = program.jitted()
+        snapshots, actions = Snapshots(), FragmentActions()
+        lowered = jitted.lower(*program.args, hooks=[snapshots, actions])
+        snapshots.start(parse(lowered.traced.mlir_text()))
+        trace_seconds = time.perf_counter() - started
+        shown.update(task, completed=1)
+        task = shown.add_task("passes", total=1, info="")
+        started = time.perf_counter()
+        partitioned = lowered.partitioned
+        pass_seconds = time.perf_counter() - started
+        shown.update(task, total=len(partitioned.runs), completed=len(partitioned.runs))
+        task = shown.add_task("XLA", total=None, info="")
+        started = time.perf_counter()
+
+        def compiled_one(done: int, total: int, name: str) -> None:
+            shown.update(task, total=total, completed=done, info=name[:40])
+
+        compiled = lowered.compile(compiled_one)
+        xla_seconds = time.perf_counter() - started
+        task = shown.add_task("plain jax.jit", total=program.steps, info="compiling")
+        plain = jax.jit(program.fn, static_argnums=program.static_argnums)
+        on_one = _on_one_device
+        reference = _steps(program, plain, lambda i, loss: shown.update(task, completed=i, info=loss), on_one)
+        task = shown.add_task("pipeline", total=program.steps, info="")
+        copy = copied if program.donate_argnums else _as_they_are
+        result = _steps(
+            program,
+            lambda *args: compiled(*program.dynamic(args)),
+            lambda i, loss: shown.update(task, completed=i, info=loss),
+            first=copy,
+        )
+        task = shown.add_task("measure", total=3, info="")
+        timelines = []
+        for i in range(3):
+            timelines.append(_measure(compiled, program.dynamic(copy(program.args))))
+            shown.update(task, completed=i + 1)
+
+    problems, errors = _compare(program, result, reference)
+    plan = compiled.program.plan
+    returning = _returning(compiled, result["carried"])
+    planned = planned_timeline(plan, actions, timelines)
+    best = min(timelines, key=lambda t: t.seconds)
+    measured = measured_timeline(plan, actions, best)
+    picture = draw(planned, measured, title=f"{program.name}: one step")
+    report: dict[str, Any] = {
+        "program": program.name,
+        "schedule": lowered.schedule.name,
+        "meshes": {n: dict(m.shape) for n, m in program.config.topology.items()},
+        "fragments": len(plan.runs),
+        "distinct_programs": len(plan.programs),
+        "transfers": sum(len(t.outputs) for t in plan.transfers),
+        "transferred_bytes": plan.transferred_bytes,
+        "returning_bytes": plan.bytes_of(argument for argument, _ in returning),
+        "bubble_planned": round(bubble(planned), 4),
+        "bubble_measured": round(bubble(measured), 4),
+        "step_seconds": result["seconds"],
+        "step_seconds_plain": reference["seconds"],
+        "trace_seconds": round(trace_seconds, 3),
+        "pass_seconds": round(pass_seconds, 3),
+        "xla_seconds": round(xla_seconds, 3),
+        "passes": {
+            f"{r.index + 1:03d} {r.spec}": round(1000 * r.seconds, 2) for r in partitioned.runs if r.changed
+        },
+        "peak_bytes_per_device": {m: a.peak for m, a in compiled.memory_analysis().items()},
+        "steps": program.steps,
+        "losses": result["losses"],
+        "losses_plain": reference["losses"],
+        **errors,
+    }
+    files: dict[str, str | bytes] = {
+        "report.json": as_json(report) + "\n",
+        "plan.txt": str(plan),
+        "timeline.svg": to_svg(picture),
+    }
+    if result["losses"]:
+        from mpmd_trace.report.curves import curves_svg
+
+        files["losses.csv"] = _csv(result["losses"], reference["losses"])
+        files["losses.svg"] = curves_svg(
+            {"plain jax.jit, one device": reference["losses"], "pipeline": result["losses"]},
+            title=f"{program.name}: loss",
+        )
+    # Without diffs, which would take as long as the passes: `mpmd-trace diff OUT A B` makes those that are wanted.
+    for name, text in snapshots.files():
+        files[f"passes/{name}"] = text
+    write_folder(out, files.items())
+    if not quiet:
+        _print(report)
+        console().print(_tables(report))
+    _say_what_returns(plan, returning, [leaf.name for leaf in lowered.traced.inputs], report["returning_bytes"])
+    names = ", ".join(name for name in files if "/" not in name)
+    say(f"wrote {out}/: {names}, passes/ ({len(snapshots.texts)})")
+    if problems:
+        raise MpmdError("\n".join(problems))
+    return report
+
+
+def _returning(compiled: Any, carried: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Of the carried (argument, result) pairs those on different meshes, as slots of the plan."""
+    plan = compiled.program.plan
+    constants = len(compiled.lowered.traced.constants)
+    slots = [(plan.arguments[constants + i], plan.results[o]) for i, o in carried]
+    return [(a, r) for a, r in slots if plan.slots[a].mesh != plan.slots[r].mesh]
+
+
+def _say_what_returns(plan: Any, returning: Sequence[tuple[int, int]], names: Sequence[str], size: int) -> None:
+    """Tell about the part of the state that a step leaves on another mesh than the one where the next takes it."""
+    if not returning:
+        return
+    first = len(plan.arguments) - len(names)
+    lines = [
+        f"  {names[a - first]} is wanted on {plan.slots[a].mesh} and leaves on {plan.slots[r].mesh}"
+        for a, r in returning
+    ]
+    say(
+        f"arrays that every step moves back to where the next one wants them: {len(returning)}, {size:,} bytes\n"
+        + "\n".join(shortened(lines))
+        + "\n  output_mesh_assignment with mpmd_trace.MeshOfInput keeps them in place (docs/steps.md)"
+    )
+
+
+def _as_they_are(args: Any) -> Any:
+    return args
+
+
+def _on_one_device(args: Any) -> Any:
+    """The arguments for plain `jax.jit`, which takes no arrays that are committed to different devices."""
+    import jax
+    import numpy as np
+
+    def one(x: Any) -> Any:
+        if not isinstance(x, jax.Array) or not x.committed:
+            return x
+        if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
+            data = np.asarray(jax.random.key_data(x))
+            return jax.random.wrap_key_data(data, impl=jax.random.key_impl(x))
+        return x.item() if x.weak_type and x.ndim == 0 else np.asarray(x)
+
+    return jax.tree.map(one, args)
+
+
+def _steps(
+    program: Any,
+    step: Any,
+    shown: Callable[[int, str], Any],
+    each: Callable[[Any], Any] = _as_they_are,
+    first: Callable[[Any], Any] = _as_they_are,
+) -> dict[str, Any]:
+    """Run all steps; gradients of the first one, losses, and seconds per step (the first one left out).
+
+    Also the results that are passed on to the next step as they are, as (argument, result) pairs.
+
+    `each` makes the arguments of every step what the step can take, `first` those of the first step.
+    """
+    import jax
+
+    from mpmd_trace.frontend.errors import at_users_place, place_of
+    from mpmd_trace_cli.program import check_arguments, failed_while_running, user_error
+
+    args = first(program.args)
+    losses: list[float] = []
+    gradients: list[tuple[str, Any]] = []
+    seconds: list[float] = []
+    carried: list[tuple[int, int]] = []
+    for i in range(program.steps):
+        args = each(args)
+        started = time.perf_counter()
+        try:
+            result = jax.block_until_ready(step(*args))
+        except MpmdError as error:
+            # Arguments: those of the program, or what it makes of a result.
+            raise at_users_place(error, place_of(program.advance) if i else program.where) from None
+        except Exception as error:
+            if user_error(error) is not None:
+                raise
+            raise failed_while_running(error, program.where) from error
+        seconds.append(time.perf_counter() - started)
+        if program.loss is not None:
+            losses.append(_number(program, result))
+        if i == 0 and program.gradients is not None:
+            gradients = _gradients(program, result)  # now, since the next step may get and donate them
+        if program.advance is not None and i + 1 < program.steps:
+            following = program.advance(i, args, result)
+            what = "the arguments that advance of the mpmd_trace.Program returns"
+            args = check_arguments(program, following, what, place_of(program.advance))
+            made = {id(leaf): number for number, leaf in enumerate(jax.tree.leaves(result))}
+            leaves = jax.tree.leaves(program.dynamic(args))
+            carried = [(number, made[id(leaf)]) for number, leaf in enumerate(leaves) if id(leaf) in made]
+        shown(i + 1, f"loss {losses[-1]:.4f}" if losses else "")
+    timed = sorted(seconds[1:] or seconds)
+    return {"gradients": gradients, "losses": losses, "carried": carried, "seconds": round(timed[len(timed) // 2], 5)}
+
+
+def _gradients(program: Any, result: Any) -> list[tuple[str, Any]]:
+    """The gradients in a result, with their names.  Raises `MpmdError` for what cannot be compared."""
+    import jax
+    import numpy as np
+
+    from mpmd_trace.frontend.errors import place_of, problem
+
+    found, wrong = [], []
+    for path, leaf in jax.tree_util.tree_leaves_with_path(program.gradients(result)):
+        if isinstance(leaf, int | float | complex):
+            leaf = np.asarray(leaf)
+        dtype = getattr(leaf, "dtype", None)
+        if dtype == jax.dtypes.float0:
+            continue  # of an integer
+        if dtype is None or not any(jax.numpy.issubdtype(dtype, kind) for kind in (np.number, np.bool_)):
+            kind = type(leaf).__name__ if dtype is None else f"array of {dtype}"
+            wrong.append(f"{jax.tree_util.keystr(path) or 'what it returns'} is of type {kind}, which has no numbers")
+            continue
+        wide = np.complex128 if jax.numpy.issubdtype(dtype, jax.numpy.complexfloating) else np.float64
+        found.append((jax.tree_util.keystr(path), np.asarray(leaf, dtype=wide)))
+    if not found and not wrong:
+        wrong.append("it returns no arrays at all")
+    if wrong:
+        what = "gradients of the mpmd_trace.Program returns the gradients in a result"
+        raise MpmdError([problem(f"{what}, but {text}", place_of(program.gradients)) for text in wrong])
+    return found
+
+
+def _number(program: Any, result: Any) -> float:
+    """The loss in a result.  Raises `MpmdError` when it is no number."""
+    from mpmd_trace.frontend.errors import place_of, problem
+
+    found = program.loss(result)
+    try:
+        return float(found)
+    except (TypeError, ValueError):
+        shape = getattr(found, "shape", None)
+        kind = type(found).__name__ if shape is None else f"array of shape {shape}"
+        message = f"loss of the mpmd_trace.Program returns one number of a result, not a value of type {kind}"
+        raise MpmdError([problem(message, place_of(program.loss))]) from None
+
+
+def _measure(compiled: Any, args: Any) -> Any:
+    import jax
+
+    result, timeline = compiled.measure(*args)
+    jax.block_until_ready(result)
+    return timeline
+
+
+def _difference(ours: Any, theirs: Any) -> float:
+    """The norm of the difference, relative to that of `theirs`.
+
+    Where both are the same infinity, or NaN, they do not differ; where only one is, they differ infinitely.
+    """
+    import numpy as np
+
+    a, b = np.ravel(ours), np.ravel(theirs)
+    differ = ~((a == b) | (np.isnan(a) & np.isnan(b)))
+    if not np.isfinite(a[differ]).all() or not np.isfinite(b[differ]).all():
+        return math.inf
+    norm = float(np.linalg.norm(b[np.isfinite(b)]))
+    error = float(np.linalg.norm(a[differ] - b[differ]))
+    return error / norm if norm else error
+
+
+def _compare(
+    program: Any, result: dict[str, Any], reference: dict[str, Any]
+) -> tuple[list[str], dict[str, Any]]:
+    from mpmd_trace.frontend.errors import place_of, problem
+
+    problems: list[str] = []
+    errors: dict[str, Any] = {}
+    if program.gradients is not None:
+        if [p for p, _ in result["gradients"]] != [p for p, _ in reference["gradients"]]:
+            message = "gradients of the mpmd_trace.Program gives other arrays for the pipeline than for plain jax.jit"
+            raise MpmdError([problem(message, place_of(program.gradients))])
+        pairs = zip(result["gradients"], reference["gradients"], strict=True)
+        differences = [(_difference(a, b), path) for (path, a), (_, b) in pairs]
+        worst, where = max(differences, key=lambda d: d[0], default=(0.0, ""))
+        errors["gradient_error"] = worst
+        errors["gradient_error_at"] = where
+        if not worst <= program.gradient_tolerance:
+            problems.append(
+                f"the gradient of {where} differs from plain jax.jit by {worst:.2e} of its norm "
+                f"(tolerance {program.gradient_tolerance:.0e})"
+            )
+    losses = list(zip(result["losses"], reference["losses"], strict=True))
+    if losses:
+        worst, at = max(((_difference(a, b), i) for i, (a, b) in enumerate(losses)), key=lambda d: d[0])
+        errors["loss_error"] = worst
+        if not worst <= program.loss_tolerance:
+            a, b = losses[at]
+            problems.append(
+                f"a loss differs from plain jax.jit by {worst:.2e} (tolerance {program.loss_tolerance:.0e}): in step "
+                f"{at + 1} it is {a:.7g} and should be {b:.7g}"
+            )
+    return problems, errors
+
+
+def _csv(ours: Sequence[float], theirs: Sequence[float]) -> str:
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(["step", "pipeline", "plain_jit"])
+    for i, row in enumerate(zip(ours, theirs, strict=True), 1):
+        writer.writerow([i, *row])
+    return buffer.getvalue()
+
+
+def _print(report: dict[str, Any]) -> None:
+    """The loss curve beside plain jax.jit's, as data."""
+    from mpmd_trace_cli.talk import data
+
+    rows = list(zip(report["losses"], report["losses_plain"], strict=True))
+    if not rows:
+        return
+    finite = [x for row in rows for x in row if math.isfinite(x)]
+    top, low = max(finite, default=0.0), min(finite, default=0.0)
+    lines = ["step  pipeline   plain jit"]
+    for i, (a, b) in enumerate(rows, 1):
+        bar = round(46 * (a - low) / (top - low)) if top > low and math.isfinite(a) else 0
+        lines.append(f"{i:4}  {a:8.5f}   {b:8.5f}   {'.' * bar}{'o' if math.isfinite(a) else '?'}")
+    data("\n".join(lines))
+
+
+def _tables(report: dict[str, Any]) -> Any:
+    from rich.columns import Columns
+    from rich.table import Table
+
+    summary = Table(title=f"{report['program']}, {report['schedule']}", show_header=False)
+    rows = {
+        "meshes": ", ".join(f"{n} {s}" for n, s in report["meshes"].items()),
+        "fragments per step": report["fragments"],
+        "distinct programs": report["distinct_programs"],
+        "transfers per step": report["transfers"],
+        "bytes moved per step": f"{report['transferred_bytes']:,}",
+        "bubble planned / measured": f"{report['bubble_planned']:.1%} / {report['bubble_measured']:.1%}",
+        "step time": f"{1000 * report['step_seconds']:.1f} ms",
+        "step time of plain jax.jit": f"{1000 * report['step_seconds_plain']:.1f} ms",
+        "trace, passes, XLA": (
+            f"{report['trace_seconds']:.1f} s, {report['pass_seconds']:.1f} s, {report['xla_seconds']:.1f} s"
+        ),
+        "largest peak per device": f"{max(report['peak_bytes_per_device'].values()):,} bytes",
+    }
+    if "gradient_error" in report:
+        rows["gradients differ by at most"] = f"{report['gradient_error']:.1e} of their norm"
+    if "loss_error" in report:
+        rows["losses differ by at most"] = f"{report['loss_error']:.1e}"
+    for name, value in rows.items():
+        summary.add_row(name, str(value))
+    passes = Table(title="passes that changed the program (CPU ms)")
+    passes.add_column("pass")
+    passes.add_column("ms", justify="right")
+    for name, milliseconds in report["passes"].items():
+        short = name if len(name) <= 60 else name[:57] + "..."
+        passes.add_row(short, f"{milliseconds:.1f}")
+    return Columns([summary, passes])

@@ -1,0 +1,431 @@
+"""`mpmd-trace schedule`: list, show, check, simulate, compare and search pipeline schedules.
+
+Data goes to stdout, talk to stderr. Exit code 1: the answer is no (a schedule with problems, no
+schedule found); 2: the request makes no sense.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import sys
+import warnings
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
+
+import typer
+
+from mpmd_trace_cli import _schedule_options as opt
+from mpmd_trace_cli import _schedule_output as out
+
+if TYPE_CHECKING:
+    from mpmd_trace.schedules import Schedule, Simulation
+
+app = typer.Typer(
+    help="Pipeline schedules: list, show, check, simulate, compare, search.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def plain_errors(command: Callable[P, R]) -> Callable[P, R]:
+    """Turns what a user can get wrong into one message on stderr and exit code 2."""
+
+    @functools.wraps(command)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        from mpmd_trace.schedules import ScheduleError
+
+        try:
+            with warnings.catch_warnings():
+                warnings.showwarning = _say_warning
+                warnings.simplefilter("always")
+                return command(*args, **kwargs)
+        except ScheduleError as error:
+            typer.echo(f"error: {error}", err=True)
+            raise typer.Exit(2) from None
+        except BrokenPipeError:
+            # The reader of a pipe went away; Python would complain once more when it exits.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(0) from None
+        except OSError as error:
+            typer.echo(f"error: {error.filename or 'file'}: {error.strerror}", err=True)
+            raise typer.Exit(2) from None
+
+    return wrapped
+
+
+def _say_warning(message: Any, *_: Any, **__: Any) -> None:
+    typer.echo(f"warning: {message}", err=True)
+
+
+@app.command("list")
+@plain_errors
+def list_(as_json: opt.Json = False) -> None:
+    """List the schedules of the library."""
+    from mpmd_trace.schedules import ENTRIES
+
+    if as_json:
+        rows = [
+            {
+                "name": e.name, "aliases": list(e.aliases), "summary": e.summary,
+                "placement": e.placement, "options": list(e.options), "needs": e.needs,
+                "source": e.source,
+            }
+            for e in ENTRIES
+        ]
+        typer.echo(json.dumps(rows, indent=2))
+        return
+    width = max(len(e.name) for e in ENTRIES)
+    for e in ENTRIES:
+        needs = f" [{e.needs}]" if e.needs else ""
+        typer.echo(f"{e.name:<{width}}  {e.summary}{needs}")
+        if e.aliases:
+            typer.echo(f"{'':<{width}}  also: {', '.join(e.aliases)}")
+
+
+@app.command()
+@plain_errors
+@opt.grouped
+def show(
+    source: opt.ScheduleOptions,
+    prices: opt.CostOptions,
+    play: opt.PlayOptions,
+    form: Annotated[
+        str | None,
+        typer.Option("--format", help="grid, orders, csv, svg, png, trace or json; "
+                     "by default what the suffix of --output says, else grid."),
+    ] = None,
+    output: opt.Output = None,
+    width: Annotated[
+        int | None, typer.Option(help="Characters per line of the grid; default: the terminal's.")
+    ] = None,
+) -> None:
+    """Draw a schedule: text grid, orders, CSV, SVG, PNG or Chrome/Perfetto trace."""
+    form = form or out.form_of(output)
+    forms = ("grid", "orders", "csv", "svg", "png", "trace", "json")
+    if form not in forms:
+        out.refuse(f"unknown format '{form}'; use {', '.join(forms)}")
+    costs = prices.costs()
+    fraction = play.fraction_for(source.name)
+    schedule = source.load(costs, play.memory_limit, fraction)
+    if form == "csv":
+        out.write(schedule.to_csv(), output)
+        return
+    if form == "orders":
+        rows = (f"{m}: {' '.join(row)}" for m, row in enumerate(schedule.texts()))
+        out.write("\n".join(rows) + "\n", output)
+        return
+    if form == "json":
+        out.write(json.dumps(_described(schedule), indent=2) + "\n", output)
+        return
+    result = play.run(schedule, costs, fraction)
+    if form == "grid":
+        from mpmd_trace.schedules import grid
+
+        out.write(grid(result, width or out.terminal_width()), output)
+    elif form == "svg":
+        from mpmd_trace.schedules import draw, to_svg
+
+        out.write(to_svg(draw(result)), output)
+    elif form == "trace":
+        from mpmd_trace.schedules import chrome_trace
+
+        out.write(chrome_trace(result), output)
+    else:
+        from mpmd_trace.schedules import draw, save_png
+
+        if output is None:
+            out.refuse("a PNG needs a file: add --output FILE.png")
+        save_png(draw(result), output)
+        out.say(f"wrote {output}")
+
+
+@app.command()
+@plain_errors
+@opt.grouped
+def check(
+    source: opt.ScheduleOptions,
+    memory: opt.MemoryOptions,
+    blocking: Annotated[
+        bool, typer.Option("--blocking", help="Also check that nothing deadlocks when both ends "
+                           "of a transfer must meet.")
+    ] = False,
+    as_json: opt.Json = False,
+) -> None:
+    """Check a schedule of the library or a CSV table; exit code 1 when it has problems."""
+    from mpmd_trace.schedules import check as check_schedule
+    from mpmd_trace.schedules import explain
+
+    fraction = memory.fraction_for(source.name)
+    limit = memory.memory_limit
+    schedule = source.load(None, limit, fraction, checked=False)
+    problems = check_schedule(
+        schedule, memory_limit=limit, weight_fraction=1.0 if fraction is None else fraction,
+        blocking=blocking,
+    )
+    if as_json:
+        rows = [
+            {"code": p.code, "message": p.message, "row": p.row, "column": p.column,
+             "action": p.action, "hint": p.hint}
+            for p in problems
+        ]
+        typer.echo(json.dumps({"schedule": schedule.name, "ok": not problems, "problems": rows},
+                              indent=2))
+    elif problems:
+        count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+        typer.echo(f"{schedule.name}: {count}\n{explain(schedule, problems)}")
+    else:
+        typer.echo(f"{schedule.name}: ok, {len(schedule)} actions on {schedule.meshes} meshes")
+    if problems:
+        raise typer.Exit(1)
+
+
+@app.command()
+@plain_errors
+@opt.grouped
+def simulate(
+    source: opt.ScheduleOptions,
+    prices: opt.CostOptions,
+    play: opt.PlayOptions,
+    orders: opt.Orders = False,
+    critical_path: Annotated[
+        bool, typer.Option("--critical-path", help="Also give the critical path.")
+    ] = False,
+    memory_curve: Annotated[
+        bool, typer.Option("--memory-curve", help="Also give the activations over time.")
+    ] = False,
+    times: Annotated[
+        bool, typer.Option("--times", help="Also give start and end of each action.")
+    ] = False,
+    as_json: opt.Json = False,
+) -> None:
+    """Simulate a schedule: step time, bubbles, idle time and memory.
+
+    Costs are per mesh, all its chunks together: one chunk of V costs 1/V.
+    """
+    costs = prices.costs()
+    fraction = play.fraction_for(source.name)
+    memory_limit = play.memory_limit
+    schedule = source.load(costs, memory_limit, fraction)
+    result = play.run(schedule, costs, fraction)
+    over = []
+    if memory_limit is not None:
+        over = [m for m, p in enumerate(result.peak_activations) if p > memory_limit + 1e-9]
+        if over:
+            out.say(f"warning: meshes {', '.join(map(str, over))} hold more than {memory_limit:g} "
+                 "microbatches of activations")
+    if as_json:
+        data = result.summary()
+        if memory_limit is not None:
+            data["memory_limit"] = memory_limit
+            data["within_memory_limit"] = not over
+        if orders:
+            data["orders"] = schedule.texts()
+        if critical_path:
+            data["critical_path"] = [_event(e) for e in result.critical_path]
+        if memory_curve:
+            data["memory_curve"] = [
+                [list(point) for point in result.memory_curve(m)] for m in range(schedule.meshes)
+            ]
+        if times:
+            data["times"] = [[_event(e) for e in row] for row in result.timeline.rows]
+        typer.echo(json.dumps(data, indent=2))
+        return
+    from mpmd_trace.schedules import path_report, report
+
+    typer.echo(report(result), nl=False)
+    if critical_path:
+        typer.echo(path_report(result), nl=False)
+    if orders:
+        for mesh, row in enumerate(schedule.texts()):
+            typer.echo(f"{mesh}: {' '.join(row)}")
+    if memory_curve:
+        for mesh in range(schedule.meshes):
+            points = " ".join(f"{t:g}:{held:g}" for t, held in result.memory_curve(mesh))
+            typer.echo(f"memory {mesh}: {points}")
+    if times:
+        for row_ in result.timeline.rows:
+            for e in row_:
+                typer.echo(f"{e.mesh} {e.step} {e.start:g} {e.end:g}")
+
+
+@app.command()
+@plain_errors
+@opt.grouped
+def compare(
+    library: opt.LibraryOptions,
+    prices: opt.CostOptions,
+    play: opt.PlayOptions,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(help="Schedules or CSV tables; all that fit, when none is named. "
+                       "NAME/V asks for V chunks."),
+    ] = None,
+    output: opt.Output = None,
+    as_json: opt.Json = False,
+) -> None:
+    """Simulate several schedules side by side, with the gain over 1F1B."""
+    from mpmd_trace.schedules import ENTRIES, ScheduleError
+
+    costs = prices.costs()
+    memory_limit = play.memory_limit
+    asked = bool(names)
+    if not asked and None in (library.meshes, library.microbatches):
+        out.refuse("compare needs --meshes and --microbatches, or the names of CSV tables")
+    wanted = names or [
+        e.name for e in ENTRIES if e.name not in ("none", "parallel-pipelines-with-wrap-around")
+    ]
+    results: list[tuple[str, Simulation]] = []
+    for text in wanted:
+        name, own = opt.name_and_chunks(text)
+        fraction = play.fraction_for(name)
+        own = opt.chunks_if_any(name, library.chunks) if own is None else own
+        try:
+            schedule = opt.load(name, library.meshes, library.microbatches, costs=costs, chunks=own,
+                                memory_limit=memory_limit, weight_fraction=fraction)
+            results.append((text, play.run(schedule, costs, fraction)))
+        except ScheduleError as error:
+            if asked:
+                raise
+            out.say(f"left out: {str(error).splitlines()[0]}")
+    if not results:
+        out.refuse("nothing to compare")
+    base = _baseline(results, costs, play.transfers)
+    if output is not None:
+        out.draw_all([r for _, r in results], output)
+    if as_json:
+        rows = []
+        for text, r in results:
+            row = {"name": text, **r.summary()}
+            gain = opt.gain_over(base, r)
+            row["gain_over_1f1b"] = None if gain is None else round(gain, 6)
+            if memory_limit is not None:
+                row["within_memory_limit"] = max(r.peak_activations) <= memory_limit + 1e-9
+            rows.append(row)
+        typer.echo(json.dumps(rows, indent=2))
+        return
+    typer.echo(opt.table(results, base, memory_limit), nl=False)
+    out.say("bubble rates: by makespan, and by span (as in the zero-bubble papers); peak in "
+         "microbatches of activations")
+
+
+@app.command()
+@plain_errors
+@opt.grouped
+def search(
+    sizes: opt.SizeOptions,
+    prices: opt.CostOptions,
+    memory_limit: opt.MemoryLimit = None,
+    weight_fraction: Annotated[
+        float, typer.Option(help="Part of the activations a weight-gradient keeps.")
+    ] = 1.0,
+    chunks: Annotated[
+        str, typer.Option(help="Numbers of chunks per mesh to try, e.g. 1,2,4.")
+    ] = "1",
+    measure: Annotated[
+        str, typer.Option(help="What to minimise: makespan, or span when steps overlap.")
+    ] = "makespan",
+    exact: Annotated[
+        bool | None, typer.Option("--exact/--no-exact", help="Prove optimality with a "
+                                  "mixed-integer program; by default for small cases.")
+    ] = None,
+    time_limit: Annotated[float, typer.Option(help="Seconds for the exact solver.")] = 60.0,
+    top: Annotated[int, typer.Option(help="How many candidates to print.", min=1)] = 10,
+    orders: opt.Orders = False,
+    output: opt.Output = None,
+    as_json: opt.Json = False,
+) -> None:
+    """Find the best schedule for given costs and memory; prove how good it is."""
+    from mpmd_trace.schedules import ScheduleError
+    from mpmd_trace.schedules import search as find
+
+    if measure not in ("makespan", "span"):
+        out.refuse(f"unknown measure '{measure}'; use makespan or span")
+    meshes, microbatches = sizes.meshes, sizes.microbatches
+    if meshes is None or microbatches is None:
+        out.refuse("search needs --meshes and --microbatches")
+    costs = prices.costs()
+    try:
+        found = find(
+            costs, memory_limit, meshes=meshes, microbatches=microbatches,
+            chunks=opt.whole_numbers(chunks, "chunks"),
+            measure="span" if measure == "span" else "makespan", weight_fraction=weight_fraction,
+            exact=exact, time_limit=time_limit,
+        )
+    except ScheduleError as error:
+        if any(p.code == "memory" for p in error.problems):
+            # A sensible question whose answer is no.
+            out.say(f"error: {error}")
+            raise typer.Exit(1) from None
+        raise
+    best = found.best
+    if output is not None:
+        out.write(best.schedule.to_csv(), output)
+    if as_json:
+        data: dict[str, Any] = {
+            "best": best.name,
+            "measure": found.measure,
+            "lower_bound": round(found.lower_bound, 10),
+            "gap": round(found.gap, 10),
+            "proved": found.gap < 1e-6,
+            "result": best.result.summary(),
+            "candidates": [
+                {"name": c.name, "fits": c.fits, **c.result.summary()}
+                for c in found.candidates[:top]
+            ],
+        }
+        if orders:
+            data["orders"] = best.schedule.texts()
+        typer.echo(json.dumps(data, indent=2))
+        return
+    base = next((c.result.makespan for c in found.candidates if c.name == "1f1b"), None)
+    typer.echo(opt.table([(c.name, c.result) for c in found.candidates[:top]], base, memory_limit),
+               nl=False)
+    if found.gap < 1e-6:
+        by = "the exact solver" if found.exact and found.exact.proved else "work and ramp alone"
+        proof = f"proved optimal by {by}"
+    else:
+        proof = f"at most {100 * found.gap:.2f} % above the bound {found.lower_bound:g}"
+    typer.echo(f"best: {best.name}, {found.measure} {found.value(best):g}, {proof}")
+    if orders:
+        for mesh, row in enumerate(best.schedule.texts()):
+            typer.echo(f"{mesh}: {' '.join(row)}")
+
+
+def _event(e: Any) -> dict[str, Any]:
+    return {"mesh": e.mesh, "action": str(e.step), "start": round(e.start, 10),
+            "end": round(e.end, 10)}
+
+
+def _described(schedule: Schedule) -> dict[str, Any]:
+    return {
+        "schedule": schedule.name,
+        "meshes": schedule.meshes,
+        "stages": schedule.stages,
+        "microbatches": schedule.microbatches,
+        "placement": list(schedule.placement.mesh_of),
+        "placement_kind": schedule.placement.kind,
+        "orders": schedule.texts(),
+    }
+
+
+def _baseline(
+    results: list[tuple[str, Simulation]], costs: Any, transfers: str
+) -> float | None:
+    """The makespan of 1F1B on the first schedule's meshes, where its costs apply."""
+    from mpmd_trace.schedules import ScheduleError, get_schedule
+
+    first = results[0][1].schedule
+    try:
+        plain = get_schedule("1f1b", first.meshes, first.microbatches)
+        return opt.run(plain, costs, transfers, "block", None).makespan
+    except ScheduleError:
+        return None
+
+
+if __name__ == "__main__":
+    app()

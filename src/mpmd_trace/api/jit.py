@@ -1,0 +1,300 @@
+"""`mpmd_trace.jit`: trace, partition, compile and run a step over several meshes."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from mpmd_trace.api.stages import Adapter, Compiled, Lowered
+from mpmd_trace.backend.arguments import TracedArgument, WrongSharding
+from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace.frontend.arguments import listed_positions
+from mpmd_trace.frontend.config import Config
+from mpmd_trace.frontend.errors import at_users_place, mistake
+from mpmd_trace.frontend.tags import static_names
+from mpmd_trace.frontend.trace import Traced, check_names, trace
+from mpmd_trace.jax_compat.tracing import trace_settings
+from mpmd_trace.passes.manager import Hook
+from mpmd_trace.scheduling.bridge import choose_schedule, settle
+
+__all__ = ["Compiled", "Jitted", "Lowered", "jit"]
+
+
+def _type_key(leaf: Any) -> Any:
+    """What a program is compiled for: shape, dtype and weak type."""
+    aval = getattr(leaf, "aval", None)
+    if aval is not None:
+        return aval.shape, aval.dtype, aval.weak_type
+    if isinstance(leaf, np.ndarray | np.generic | bool | int | float | complex):
+        try:
+            aval = jax.typeof(leaf)
+        except (TypeError, ValueError, OverflowError):  # not a type of JAX; tracing says so
+            return type(leaf)
+        return aval.shape, aval.dtype, aval.weak_type
+    return getattr(leaf, "shape", None), getattr(leaf, "dtype", None), type(leaf)
+
+
+class _Kind(NamedTuple):
+    """A kind of call: structure, static values and types of its arguments, JAX's settings, and its programs."""
+
+    key: tuple[Any, tuple[Any, ...], Any, tuple[Any, ...]]
+    types: list[Any]
+    programs: list[Compiled]
+
+
+class Jitted:
+    """What `jit` returns: a function that compiles itself on the first call with new types."""
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        config: Config,
+        *,
+        in_shardings: Any = None,
+        out_shardings: Any = None,
+        donate_argnums: int | Sequence[int] = (),
+        static_argnums: int | Sequence[int] = (),
+        static_argnames: str | Sequence[str] = (),
+        engine: str = "python",
+        adapter: Adapter | None = None,
+    ) -> None:
+        if engine not in ("python", "cpp"):
+            raise ValueError(f"engine is 'python' or 'cpp', not {engine!r}")
+        if not isinstance(config, Config):
+            raise mistake(f"jit takes a config of mpmd_trace.make_config, not a {type(config).__name__}")
+        if not callable(fn):
+            raise mistake(f"jit takes a function, not {fn!r} of type {type(fn).__name__}")
+        functools.update_wrapper(self, fn)
+        self.fn = fn
+        self.config = config
+        self.in_shardings = in_shardings
+        self.out_shardings = out_shardings
+        self.donate_argnums = listed_positions(donate_argnums, "donate_argnums")
+        self.static_argnums, self.static_argnames = _statics(fn, static_argnums, static_argnames)
+        self.engine = engine
+        self.adapter = adapter
+        #: For each kind of call the programs compiled for it, which differ in the shardings they want.
+        self._compiled: dict[Any, list[Compiled]] = {}
+        self._last: _Kind | None = None
+        #: What marks an array as a result of one of them, which may be passed back from whichever mesh it is on.
+        self._ours: dict[int, Any] = {}
+
+    def trace(self, *args: Any, **kwargs: Any) -> Traced:
+        """Trace the function on arrays or `jax.ShapeDtypeStruct`s and check its names.
+
+        Where `in_shardings` says nothing, arguments that the caller put on a mesh of the topology keep their
+        sharding, as under `jax.jit`.
+        """
+        return self._trace(*self._wrap(args, kwargs))
+
+    def lower(self, *args: Any, hooks: Sequence[Hook] = (), **kwargs: Any) -> Lowered:
+        """Trace on arrays or `jax.ShapeDtypeStruct`s; `hooks` see every pass.  Raises `MpmdError`."""
+        return self._lower(*self._wrap(args, kwargs), hooks)
+
+    def _wrap(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        if self.adapter is not None:
+            args, kwargs = self.adapter.wrap((args, kwargs))
+        return args, kwargs
+
+    def _trace(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Traced:
+        fn, fixed = self.fn, {k: v for k, v in kwargs.items() if k in self.static_argnames}
+        if fixed:
+
+            @functools.wraps(fn)
+            def fn(*args: Any, **kwargs: Any) -> Any:
+                return self.fn(*args, **kwargs, **fixed)
+
+        traced = trace(
+            fn,
+            *args,
+            static_argnums=tuple(i for i in self.static_argnums if -len(args) <= i < len(args)),
+            donate_argnums=self.donate_argnums,
+            in_shardings=self.in_shardings,
+            out_shardings=self.out_shardings,
+            meshes=tuple(self.config.topology.values()),
+            **{k: v for k, v in kwargs.items() if k not in fixed},
+        )
+        check_names(traced, self.config)
+        return traced
+
+    def _lower(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], hooks: Sequence[Hook] = ()
+    ) -> Lowered:
+        schedule = choose_schedule(self.config)
+        lowered = Lowered(self._trace(args, kwargs), self.config, schedule, hooks, self.engine, self.adapter)
+        if schedule.auto is None:
+            return lowered
+        imported = lowered.imported()
+        try:
+            return dataclasses.replace(lowered, schedule=settle(schedule, imported))
+        except MpmdError as error:
+            raise at_users_place(error, self.config.where) from None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.adapter is not None:
+            args, kwargs = self.adapter.wrap((args, kwargs))
+        dynamic, named, statics = (args, kwargs, ()) if not self._has_statics else self._split(args, kwargs)
+        flat, tree = jax.tree_util.tree_flatten((dynamic, named))
+        kind = self._kind(tree, statics, flat)
+        found = kind.programs
+        for number, compiled in enumerate(found):
+            try:
+                result = compiled.call_flat(flat)
+            except WrongSharding:
+                continue
+            except TracedArgument:
+                return self._inline(args, kwargs)
+            if number:  # likely to be wanted again
+                found.insert(0, found.pop(number))
+            return result
+        if any(isinstance(leaf, jax.core.Tracer) for leaf in flat) or jax.config.jax_disable_jit:
+            return self._inline(args, kwargs)
+        lowered = self._lower(args, kwargs)
+        if any(lowered.traced.in_shardings == c.lowered.traced.in_shardings for c in found):
+            return found[0].call_flat(flat)  # raises: the wanted shardings are not for us to choose
+        # Nothing is kept when compiling fails.
+        compiled = lowered.compile()
+        compiled.program.take_back_results(self._ours)
+        self._compiled[kind.key] = found
+        found.insert(0, compiled)
+        return compiled.call_flat(flat)
+
+    def _kind(self, tree: Any, statics: tuple[Any, ...], flat: list[Any]) -> _Kind:
+        """What kind of call this is.
+
+        A training loop passes the same types again and again, mostly as the same objects: comparing them with
+        those of the last call is cheaper than looking them up.
+        """
+        types = [getattr(leaf, "aval", None) for leaf in flat]
+        settings = trace_settings()
+        last = self._last
+        if last is not None and types == last.types and (tree, statics, settings) == last.key[:3]:
+            return last
+        key = (tree, statics, settings, tuple([_type_key(leaf) for leaf in flat]))
+        kind = _Kind(key, types, self._compiled.get(key, []))
+        if all(t is not None for t in types):
+            self._last = kind
+        return kind
+
+    def _inline(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The function as part of another transformation, where names mean nothing."""
+        result = self.fn(*args, **kwargs)
+        return result if self.adapter is None else self.adapter.unwrap(result)
+
+    @property
+    def _has_statics(self) -> bool:
+        return bool(self.static_argnums or self.static_argnames)
+
+    def _split(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any], tuple[Any, ...]]:
+        """Dynamic arguments, dynamic keyword arguments, and a hashable form of the static ones."""
+        numbers = {n % len(args) for n in self.static_argnums if -len(args) <= n < len(args)}
+        dynamic = tuple(a for i, a in enumerate(args) if i not in numbers)
+        named = {k: v for k, v in kwargs.items() if k not in self.static_argnames}
+        statics: list[Any] = [(i, args[i]) for i in sorted(numbers)]
+        statics += [(k, kwargs[k]) for k in sorted(kwargs) if k in self.static_argnames]
+        for name, value in statics:
+            try:
+                hash(value)
+            except TypeError:
+                label = f"at position {name}" if isinstance(name, int) else f"{name!r}"
+                raise MpmdError(
+                    f"the static argument {label} of {getattr(self.fn, '__name__', 'the function')} is a "
+                    f"{type(value).__name__}, which cannot be hashed. Static arguments are part of the "
+                    "program and compared by value: pass a tuple instead of a list, for example, or make the "
+                    "argument dynamic."
+                ) from None
+        # 1, 1.0 and True are equal, but not the same program.
+        return dynamic, named, tuple((name, type(value), value) for name, value in statics)
+
+    def clear_cache(self) -> None:
+        """Forget everything that was compiled."""
+        self._compiled.clear()
+        self._last = None
+
+
+def _statics(
+    fn: Callable[..., Any], argnums: int | Sequence[int], argnames: str | Sequence[str]
+) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """The static positions and names: a parameter given either way is static however it is passed."""
+    numbers = listed_positions(argnums, "static_argnums")
+    names = static_names(argnames, "jit")
+    if not numbers and not names:
+        return (), ()
+    try:
+        parameters = list(inspect.signature(fn).parameters.values())
+    except (TypeError, ValueError):
+        return numbers, names
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    positional = [p.name for p in parameters if p.kind in kinds]
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    takes_many = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    unknown = [n for n in names if n not in {p.name for p in parameters} and not takes_any]
+    if unknown:
+        raise mistake(
+            f"static_argnames {unknown} are not arguments of {getattr(fn, '__name__', fn)}, which takes "
+            f"{[p.name for p in parameters]}"
+        )
+    beyond = [n for n in numbers if not -len(positional) <= n < len(positional) and not takes_many]
+    if beyond:
+        raise mistake(
+            f"static_argnums {beyond} are out of range: {getattr(fn, '__name__', fn)} takes "
+            f"{len(positional)} positional arguments, {positional}"
+        )
+    more_names = [positional[n] for n in numbers if -len(positional) <= n < len(positional)]
+    more_numbers = [positional.index(n) for n in names if n in positional]
+    return (
+        tuple(dict.fromkeys([*numbers, *more_numbers])),
+        tuple(dict.fromkeys([*names, *more_names])),
+    )
+
+
+def jit(
+    fn: Callable[..., Any],
+    config: Config,
+    *,
+    in_shardings: Any = None,
+    out_shardings: Any = None,
+    donate_argnums: int | Sequence[int] = (),
+    static_argnums: int | Sequence[int] = (),
+    static_argnames: str | Sequence[str] = (),
+    engine: str = "python",
+) -> Jitted:
+    """`fn` as a pipeline over the meshes of `config`.
+
+    The result is called like `fn`: it places its arguments, compiles for each new structure, shapes, dtypes,
+    shardings and static values, and returns what `fn` returns.  `.lower(*args)` and `.compile()` take the
+    steps one by one.
+
+    Args:
+        fn: a function of pytrees of arrays, written for one device; parts of it carry names.
+        config: which name lives on which mesh; see `make_config`.
+        in_shardings: a pytree prefix of the arguments, of `NamedSharding` or None (chosen by the compiler).
+        out_shardings: likewise for the result.
+        donate_argnums: positions of arguments whose buffers may be reused.
+        static_argnums: positions of arguments that are part of the program; they must be hashable.
+        static_argnames: names of such arguments; positions and names imply each other, as in `jax.jit`.
+        engine: "python" (this package's passes) or "cpp" (the partitioner inside jaxlib >= 0.12).
+
+    Raises:
+        MpmdError: when traced or compiled, with every problem found.
+    """
+    return Jitted(
+        fn,
+        config,
+        in_shardings=in_shardings,
+        out_shardings=out_shardings,
+        donate_argnums=donate_argnums,
+        static_argnums=static_argnums,
+        static_argnames=static_argnames,
+        engine=engine,
+    )

@@ -1,0 +1,133 @@
+"""Models and optimiser states on the meshes of a compiled program: moved there, or created there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax.sharding import NamedSharding, PartitionSpec
+
+from mpmd_trace.api.filter_jit import is_dynamic
+from mpmd_trace.api.jit import Compiled
+from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
+from mpmd_trace.frontend.arguments import path_name
+
+__all__ = ["abstract", "create", "place"]
+
+
+def abstract(compiled: Compiled, argnums: int | Sequence[int] = 0) -> Any:
+    """The argument at `argnums` (a tuple for several) with shape, dtype and sharding instead of arrays.
+
+    What is not an array is what the program was compiled with.
+    """
+    inputs = compiled.function_types.inputs[0]
+    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    bad = [n for n in numbers if not -len(inputs) <= n < len(inputs)]
+    if bad:
+        raise MpmdError(
+            f"the program takes {len(inputs)} positional arguments, so there is no argument {bad[0]}"
+        )
+    return inputs[argnums] if isinstance(argnums, int) else tuple(inputs[n] for n in numbers)
+
+
+def place(compiled: Compiled, *args: Any) -> tuple[Any, ...]:
+    """The leading arguments of the program, with each array on the mesh and sharding it is wanted at.
+
+        model, opt_state = place(compiled, model, opt_state)
+
+    Raises:
+        MpmdError: when an argument has another structure, shape or dtype than the program was compiled for.
+    """
+    wanted = abstract(compiled, range(len(args)))
+    leaves, structure = _matched(wanted, args, compiled)
+    placed = [jax.device_put(x, spec.sharding) if is_dynamic(spec) else x for x, spec in leaves]
+    found: tuple[Any, ...] = jax.tree.unflatten(structure, placed)
+    return found
+
+
+def create(
+    fn: Callable[..., Any], compiled: Compiled, *args: Any, argnums: int | Sequence[int] = 0
+) -> Any:
+    """What `fn(*args)` returns, each array made on the devices where the program wants it.
+
+    No device ever holds more than its part: `fn` runs once per mesh and computes only what lives there.
+
+        model = create(lambda key: Model(key), compiled, jax.random.key(0))
+        model, opt_state = create(init, compiled, key, argnums=(0, 1))
+
+    Args:
+        fn: makes the argument at `argnums`, or a tuple of those; arrays in its `args` are its inputs.
+        compiled: the program.
+        *args: for `fn`.
+        argnums: which arguments of the program.
+
+    Raises:
+        MpmdError: when `fn` makes something else than what the program was compiled for.
+    """
+    wanted = abstract(compiled, argnums)
+    given_leaves, given_structure = jax.tree.flatten(args)
+    dynamic = [x for x in given_leaves if is_dynamic(x)]
+    made: list[Any] = []  # what `fn` returned last, as leaves and their structure
+
+    def make_all(dynamic: Sequence[Any]) -> list[Any]:
+        arrays = iter(dynamic)
+        given = [next(arrays) if is_dynamic(x) else x for x in given_leaves]
+        made[:] = jax.tree.flatten(fn(*jax.tree.unflatten(given_structure, given)))
+        return [x for x in made[0] if is_dynamic(x)]
+
+    structs = iter(jax.eval_shape(make_all, dynamic))
+    shape = jax.tree.unflatten(made[1], [next(structs) if is_dynamic(x) else x for x in made[0]])
+    leaves, structure = _matched(wanted, shape, compiled, argnums)
+
+    make = jax.jit(make_all)
+    specs = [spec for _, spec in leaves if is_dynamic(spec)]
+    arrays: list[Any] = [None] * len(specs)
+    for mesh, indices in _by_mesh(specs).items():
+        here = [specs[i].sharding for i in indices]
+        # The inner jit is traced once; XLA drops what this mesh does not need.
+        part = jax.jit(lambda given, indices=indices: [make(given)[i] for i in indices], out_shardings=here)
+        given = jax.device_put(dynamic, NamedSharding(mesh, PartitionSpec()))
+        for i, array in zip(indices, part(given), strict=True):
+            arrays[i] = array
+    fill = iter(arrays)
+    return jax.tree.unflatten(structure, [next(fill) if is_dynamic(spec) else x for x, spec in leaves])
+
+
+def _by_mesh(specs: Sequence[Any]) -> dict[Any, list[int]]:
+    found: dict[Any, list[int]] = {}
+    for i, spec in enumerate(specs):
+        found.setdefault(spec.sharding.mesh, []).append(i)
+    return found
+
+
+def _matched(
+    wanted: Any, given: Any, compiled: Compiled, argnums: int | Sequence[int] = ()
+) -> tuple[list[tuple[Any, Any]], Any]:
+    """Pairs (leaf, wanted leaf), and the structure.  Raises `MpmdError` where they do not fit."""
+    theirs, structure = jax.tree_util.tree_flatten_with_path(given)
+    ours = jax.tree_util.tree_leaves_with_path(wanted)
+    name = compiled.lowered.traced.name
+    if jax.tree.structure(wanted) != structure:
+        before = {jax.tree_util.keystr(p) for p, _ in ours}
+        after = {jax.tree_util.keystr(p) for p, _ in theirs}
+        listed = [f"  missing: {p or 'the value'}" for p in sorted(before - after)]
+        listed += [f"  unknown: {p or 'the value'}" for p in sorted(after - before)]
+        more = "\n".join(listed[:8]) or f"  {structure}\ninstead of\n  {jax.tree.structure(wanted)}"
+        raise MpmdError(
+            f"this is not the structure that {name} was compiled for:\n{more}\nGive the arguments of the "
+            "program in their order, and choose others with argnums."
+        )
+    problems = []
+    for (path, x), (_, spec) in zip(theirs, ours, strict=True):
+        where = path_name("", path) or "the value"
+        if is_dynamic(spec) != is_dynamic(x):
+            problems.append(f"{where} is {x!r}, and {name} was compiled for {spec!r}")
+        elif is_dynamic(spec) and (x.shape, x.dtype) != (spec.shape, spec.dtype):
+            problems.append(
+                f"{where} is {x.dtype}{list(x.shape)}, and {name} was compiled for "
+                f"{spec.dtype}{list(spec.shape)}"
+            )
+    if problems:
+        raise MpmdError([Diagnostic("error", p) for p in problems])
+    return [(x, spec) for (_, x), (_, spec) in zip(theirs, ours, strict=True)], structure

@@ -1,0 +1,72 @@
+"""A step with example arguments and a configuration: what the command line works on."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from mpmd_trace.api.jit import jit
+from mpmd_trace.diagnostics.location import UNKNOWN
+from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace.frontend.config import Config
+from mpmd_trace.frontend.errors import callers_place, raise_problems
+
+__all__ = ["Program"]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Program:
+    """What `mpmd-trace run FILE` and its siblings need to know.
+
+    A file defines one at module level, as `program` (or any name, given as `FILE:name`), or a function of
+    that name without arguments that returns one.
+    """
+
+    #: The step: a function of `args`.
+    fn: Callable[..., Any]
+    #: Example arguments, also those of the first step.
+    args: tuple[Any, ...]
+    config: Config
+    #: How many steps `run` makes.
+    steps: int = 1
+    #: `(step, args, result) -> args` of the next step; by default every step gets the same arguments.
+    advance: Callable[[int, tuple[Any, ...], Any], tuple[Any, ...]] | None = None
+    #: The number in a result that the curves show.
+    loss: Callable[[Any], Any] | None = None
+    #: The gradients in a result, compared leaf by leaf with those of the plain program in the first step.
+    gradients: Callable[[Any], Any] | None = None
+    donate_argnums: tuple[int, ...] = ()
+    static_argnums: tuple[int, ...] = ()
+    in_shardings: Any = None
+    out_shardings: Any = None
+    #: Relative tolerances of the comparison with plain `jax.jit`.
+    gradient_tolerance: float = 1e-5
+    loss_tolerance: float = 1e-4
+    name: str = "program"
+    #: Where it was made (`file:line`), for messages.
+    where: str | None = dataclasses.field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.where is None:
+            object.__setattr__(self, "where", callers_place())
+
+    def dynamic(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The arguments that a compiled step takes: all but the static ones."""
+        static = {number % len(args) for number in self.static_argnums} if args else set()
+        return tuple(arg for number, arg in enumerate(args) if number not in static)
+
+    def jitted(self, engine: str = "python") -> Any:
+        """The step under `mpmd_trace.jit`."""
+        try:
+            return jit(
+                self.fn,
+                self.config,
+                in_shardings=self.in_shardings,
+                out_shardings=self.out_shardings,
+                donate_argnums=self.donate_argnums,
+                static_argnums=self.static_argnums,
+                engine=engine,
+            )
+        except MpmdError as error:  # our caller is not where the options are written
+            raise_problems([dataclasses.replace(d, location=UNKNOWN) for d in error.diagnostics], self.where)

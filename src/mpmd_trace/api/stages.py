@@ -1,0 +1,363 @@
+"""What becomes of a traced program: lowered (partitioned once asked), compiled, ready to be called."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, Protocol
+
+import jax
+
+from mpmd_trace.backend.load import LoadedProgram, MemoryAnalysis, load
+from mpmd_trace.backend.timeline import Timeline
+from mpmd_trace.diagnostics.messages import MpmdError, shortened
+from mpmd_trace.frontend.config import Assignment, Config
+from mpmd_trace.frontend.errors import at_users_place, problem, raise_problems
+from mpmd_trace.frontend.trace import Traced
+from mpmd_trace.ir.ops import FuncOp, Module, make_transfer
+from mpmd_trace.ir.types import MeshTensorType, mesh_tensor
+from mpmd_trace.jax_compat.runtime import with_weak_type
+from mpmd_trace.jax_compat.tracing import structure_differences
+from mpmd_trace.passes.manager import Hook
+from mpmd_trace.passes.optimize.predicates import SCHEDULES
+from mpmd_trace.passes.partition import IoSpec, Partitioned, partition
+from mpmd_trace.scheduling.bridge import ScheduleChoice
+
+__all__ = ["Adapter", "Compiled", "InOut", "Lowered", "Stage", "named_meshes"]
+
+Stage = Literal["jaxpr", "stablehlo", "mpmd", "plan"]
+
+
+class Adapter(Protocol):
+    """How the caller's pytrees become pytrees of arrays alone, and back."""
+
+    def wrap(self, tree: Any) -> Any:
+        """`tree` with everything but arrays made part of its structure."""
+
+    def unwrap(self, tree: Any) -> Any:
+        """What `wrap` was given."""
+
+
+class InOut(NamedTuple):
+    """Something for the arguments, as a pytree `(args, kwargs)`, and the same for the result."""
+
+    inputs: Any
+    outputs: Any
+
+
+def named_meshes(config: Config) -> list[tuple[str, list[tuple[str, int]]]]:
+    """The topology as the partitioner takes it: (mesh name, [(axis name, size), ...])."""
+    return [(name, [(str(a), n) for a, n in mesh.shape.items()]) for name, mesh in config.topology.items()]
+
+
+def _mesh_text(assignment: Assignment) -> str:
+    kind = assignment.memory_kind
+    return assignment.mesh if kind is None else f"{assignment.mesh}#{kind}"
+
+
+def _per_argument(found: Mapping[int, Assignment], count: int, offset: int = 0) -> list[str | None]:
+    meshes: list[str | None] = [None] * (offset + count)
+    for index, assignment in found.items():
+        meshes[offset + index] = _mesh_text(assignment)
+    return meshes
+
+
+def _keep_memory_kinds(main: FuncOp, kinds: Mapping[int, str | None]) -> None:
+    """Send results to the memory that was asked for, which mesh inference forgets for inferred fragments."""
+    for index, kind in kinds.items():
+        value = main.returned[index]
+        type = value.type
+        assert isinstance(type, MeshTensorType)
+        if kind in (None, "device", type.memory_kind):
+            continue
+        wanted = mesh_tensor(type.mesh, type.tensor, type.sharding, kind)
+        transfer = make_transfer(value, wanted)
+        main.body.insert_before(main.body.terminator, transfer)
+        main.body.terminator.set_operand(index, transfer.results[0])
+        main.refresh_type()
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Lowered:
+    """A traced program and, once asked for, its partitioned form."""
+
+    traced: Traced
+    config: Config
+    schedule: ScheduleChoice
+    hooks: Sequence[Hook] = ()
+    engine: str = "python"
+    adapter: Adapter | None = None
+
+    @property
+    def partition_arguments(self) -> dict[str, Any]:
+        """What `mpmd_trace.partition` takes besides the module."""
+        config, traced = self.config, self.traced
+        constants = len(traced.constants)
+        options = {**config.partitioning_options, **self.schedule.options}
+        options.pop("enable_heterogeneous_meshes", None)  # for the frontend
+        same_mesh = [(constants + i, o) for i, o in config.same_mesh(traced)]
+        return {
+            "func_name": traced.name,
+            "named_meshes": named_meshes(config),
+            "assignment": {
+                name: (_mesh_text(a) if a.stage is None else (_mesh_text(a), a.stage))
+                for name, a in config.assignments.items()
+            },
+            "input_meshes": _per_argument(
+                config.input_meshes(traced.in_tree), len(traced.inputs), constants
+            ),
+            "output_meshes": _per_argument(config.output_meshes(traced.out_tree), len(traced.outputs)),
+            "donate_argnums": [constants + i for i in traced.donated],
+            "partitioning_options": options,
+            "fragment_merge_rules": config.fragment_merge_rules,
+            "fragment_schedule_rules": config.fragment_schedule_rules,
+            **({"same_mesh": same_mesh} if same_mesh else {}),  # unknown to the C++ partitioner
+        }
+
+    @functools.cached_property
+    def partitioned(self) -> Partitioned:
+        """The exported module and what each pass did.  Raises `MpmdError`."""
+        found = self._partition()
+        kinds = dict(enumerate(self.traced.out_memories))
+        assigned = self.config.output_meshes(self.traced.out_tree)
+        kinds.update((i, a.memory_kind) for i, a in assigned.items() if a.memory_kind is not None)
+        _keep_memory_kinds(found.module.main, kinds)
+        return found
+
+    def _partition(self) -> Partitioned:
+        if self.engine == "cpp":
+            from mpmd_trace.passes.cpp_engine import partition_with_cpp
+
+            if self.schedule.predicate is not None or self.schedule.constraints is not None:
+                raise MpmdError(
+                    f"engine='cpp' knows the reference's schedules only, not '{self.schedule.name}'; use "
+                    "engine='python', or one of " + ", ".join(SCHEDULES)
+                )
+            return partition_with_cpp(self.traced.mlir_text(), **self.partition_arguments)
+        try:
+            return partition(
+                self.traced.mlir_text(),
+                **self.partition_arguments,
+                predicate=self.schedule.predicate,
+                constraints=self.schedule.constraints,
+                heterogeneous_meshes=self.config.is_heterogeneous,
+                hooks=self.hooks,
+            )
+        except MpmdError as error:
+            raise at_users_place(error, self.config.where) from None
+
+    def imported(self) -> Module:
+        """The program after the import phase, its backwards split: what schedules are chosen by."""
+        arguments = self.partition_arguments
+        options = {**arguments["partitioning_options"], "mpmd_split_bwd_fragments": True}
+        arguments["partitioning_options"] = options
+        arguments["heterogeneous_meshes"] = self.config.is_heterogeneous
+        try:
+            return partition(self.traced.mlir_text(), **arguments, phases="import").module
+        except MpmdError as error:
+            raise at_users_place(error, self.config.where) from None
+
+    def as_text(self, stage: Stage = "mpmd") -> str:
+        """The program as text: "jaxpr" as traced, "stablehlo" with named ops, "mpmd" as exported."""
+        if stage == "jaxpr":
+            return str(self.traced.jaxpr)
+        if stage == "stablehlo":
+            return self.traced.mlir_text(debug_info=False)
+        if stage == "mpmd":
+            return self.partitioned.as_text()
+        if stage == "plan":
+            return str(self.compile().program.plan)
+        raise ValueError(f"stage is 'jaxpr', 'stablehlo', 'mpmd' or 'plan', not {stage!r}")
+
+    def compile(self, progress: Callable[[int, int, str], None] | None = None) -> Compiled:
+        """XLA executables for every distinct program, ready to be called.
+
+        `progress(done, total, name)` is called as executables become ready.  Raises `MpmdError`, also
+        when a mesh of the topology has no devices.
+        """
+        if self.config.is_abstract:
+            message = (
+                "the topology has abstract meshes, which have no devices to run on; make it of "
+                "jax.sharding.Mesh to compile, or use lower(...).as_text() to look at the program"
+            )
+            raise MpmdError([problem(message, self.config.where)])
+        _check_devices(self.config)
+        program = load(
+            self.partitioned.module,
+            dict(self.config.topology),
+            progress=progress,
+            host_callbacks=self.traced.host_callbacks,
+        )
+        return Compiled(self, program)
+
+
+def _check_devices(config: Config) -> None:
+    """Raise `MpmdError` for meshes with devices that this process cannot use."""
+    problems = []
+    for name, mesh in config.topology.items():
+        missing = [d for d in mesh.devices.flat if d not in d.client.devices()]
+        if missing:
+            problems.append(
+                problem(
+                    f"the mesh {name!r} has {missing[0]}, which is not a device of this process. Make the "
+                    f"mesh of devices in jax.devices(); there are {len(jax.devices())}.",
+                    config.where,
+                )
+            )
+    raise_problems(problems)
+
+
+def _argument(path: tuple[Any, ...]) -> str:
+    """A path into (args, kwargs) in words."""
+    if len(path) < 2:
+        return ("positional arguments", "keyword arguments")[path[0].idx] if path else "the arguments"
+    rest = jax.tree_util.keystr(path[2:])
+    return f"argument {path[1].idx}{rest}" if path[0].idx == 0 else f"keyword argument {path[1].key}{rest}"
+
+
+class Compiled:
+    """A compiled program.  Call it with arguments of the types it was lowered for.
+
+    Arguments that are not where the program wants them are placed there first; `place` does that ahead of
+    time.
+    """
+
+    def __init__(self, lowered: Lowered, program: LoadedProgram) -> None:
+        self.lowered = lowered
+        self.program = program
+        traced = lowered.traced
+        self._in_tree = traced.in_tree
+        self._out_tree = traced.out_tree
+        self._keys_in = [(i, leaf.key_impl) for i, leaf in enumerate(traced.inputs) if leaf.key_impl]
+        self._keys_out = [(i, leaf.key_impl) for i, leaf in enumerate(traced.outputs) if leaf.key_impl]
+        self._weak_out = [i for i, leaf in enumerate(traced.outputs) if leaf.struct.weak_type]
+        program.explain_placing(
+            "move it with compiled.place(*args), which puts all arguments where the program wants them, or "
+            "with jax.device_put and a sharding of compiled.function_named_shardings.inputs"
+        )
+        count = len(traced.constants)
+        self._constants = [
+            jax.device_put(c, s) for c, s in zip(traced.constants, program.input_shardings, strict=False)
+        ]
+        self._in_shardings = list(program.input_shardings[count:])
+
+    # Calling.
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.call_flat(self._flatten(args, kwargs))
+
+    def call_flat(self, flat: list[Any]) -> Any:
+        """The result for the leaves of the arguments (static ones left out)."""
+        if self._keys_in:
+            flat = self._unwrap_keys(flat)
+        return self._unflatten(self.program(*self._constants, *flat))
+
+    def measure(self, *args: Any, **kwargs: Any) -> tuple[Any, Timeline]:
+        """The result, and when each program and transfer of the step ran on each mesh."""
+        flat = self._unwrap_keys(self._flatten(args, kwargs))
+        results, timeline = self.program.measure(*self._constants, *flat)
+        return self._unflatten(results), timeline
+
+    def _unflatten(self, results: list[Any]) -> Any:
+        for i, impl in self._keys_out:
+            results[i] = jax.random.wrap_key_data(results[i], impl=impl)
+        for i in self._weak_out:
+            results[i] = with_weak_type(results[i])
+        return self._unwrap(jax.tree_util.tree_unflatten(self._out_tree, results))
+
+    def _unwrap(self, tree: Any) -> Any:
+        adapter = self.lowered.adapter
+        return tree if adapter is None else adapter.unwrap(tree)
+
+    def _flatten(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        given: Any = (args, kwargs)
+        if self.lowered.adapter is not None:
+            given = self.lowered.adapter.wrap(given)
+        flat: list[Any]
+        flat, tree = jax.tree_util.tree_flatten(given)
+        if tree != self._in_tree:
+            lines = [f"  {_argument(path)}: {text}" for path, text in structure_differences(self._in_tree, tree)]
+            raise MpmdError(
+                f"{self.lowered.traced.name} was compiled for other arguments:\n" + "\n".join(shortened(lines)) + "\n"
+                "Compile it again for these (static arguments are left out of the call), or pass what it was "
+                "compiled for."
+            )
+        return flat
+
+    def _unwrap_keys(self, flat: list[Any]) -> list[Any]:
+        found: list[Any] = list(flat)
+        for i, impl in self._keys_in:
+            dtype = getattr(found[i], "dtype", None)
+            if dtype is None or not jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key):
+                name = self.lowered.traced.inputs[i].name
+                raise MpmdError(
+                    f"argument {name} must be a typed PRNG key ({impl}), as it was when the program was "
+                    "compiled; wrap it with jax.random.wrap_key_data"
+                )
+            found_impl = str(jax.random.key_impl(found[i]))
+            if found_impl != impl:
+                name = self.lowered.traced.inputs[i].name
+                raise MpmdError(
+                    f"argument {name} must be a typed PRNG key of {impl}, as it was when the program was "
+                    f"compiled, not of {found_impl}; make it with jax.random.key(seed, impl={impl!r})"
+                )
+            found[i] = jax.random.key_data(found[i])
+        return found
+
+    def place(self, *args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments as `(args, kwargs)`, each array moved to the mesh and sharding the program wants."""
+        flat = self._unwrap_keys(self._flatten(args, kwargs))
+        placed = [jax.device_put(v, s) for v, s in zip(flat, self._in_shardings, strict=True)]
+        for i, impl in self._keys_in:
+            placed[i] = jax.random.wrap_key_data(placed[i], impl=impl)
+        found: tuple[tuple[Any, ...], dict[str, Any]]
+        found = self._unwrap(jax.tree_util.tree_unflatten(self._in_tree, placed))
+        return found
+
+    # What is known about it.
+
+    @property
+    def function_named_shardings(self) -> InOut:
+        """The `NamedSharding` of each argument and result."""
+        count = len(self.lowered.traced.constants)
+        return self._in_out(
+            list(self.program.input_shardings)[count:], list(self.program.output_shardings)
+        )
+
+    @property
+    def function_mesh_assignment(self) -> InOut:
+        """The mesh name of each argument and result."""
+        count = len(self.lowered.traced.constants)
+        inputs: list[IoSpec] = self.lowered.partitioned.input_specs[count:]
+        outputs: list[IoSpec] = self.lowered.partitioned.output_specs
+        return self._in_out([s.mesh for s in inputs], [s.mesh for s in outputs])
+
+    @property
+    def function_types(self) -> InOut:
+        """Shape, dtype and sharding of each argument and result, as `jax.ShapeDtypeStruct`."""
+        traced = self.lowered.traced
+        shardings = [*self._in_shardings, *self.program.output_shardings]
+        types = [
+            jax.ShapeDtypeStruct(leaf.struct.shape, leaf.struct.dtype, sharding=sharding)
+            for leaf, sharding in zip([*traced.inputs, *traced.outputs], shardings, strict=True)
+        ]
+        return self._in_out(types[: len(traced.inputs)], types[len(traced.inputs) :])
+
+    def _in_out(self, inputs: list[Any], outputs: list[Any]) -> InOut:
+        return InOut(
+            self._unwrap(jax.tree_util.tree_unflatten(self._in_tree, inputs)),
+            self._unwrap(jax.tree_util.tree_unflatten(self._out_tree, outputs)),
+        )
+
+    def cost_analysis(self) -> dict[str, Any]:
+        """Floating point operations and bytes per mesh and in all, as XLA counts them, and bytes moved."""
+        return self.program.cost_analysis()
+
+    def memory_analysis(self) -> dict[str, MemoryAnalysis]:
+        """For each mesh the bytes of one device: the peak from the schedule, arguments, results, scratch."""
+        return self.program.memory_analysis()
+
+    def as_text(self, stage: Stage = "mpmd") -> str:
+        """See `Lowered.as_text`."""
+        return str(self.program.plan) if stage == "plan" else self.lowered.as_text(stage)

@@ -1,0 +1,1 @@
+"""Messages for people, and the places that they are about."""

@@ -1,0 +1,102 @@
+"""Source locations: where in the user's program (or in the MLIR text) an op comes from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from mpmd_trace.diagnostics.spelling import unquote
+
+__all__ = ["UNKNOWN", "Location", "fused", "parse_location"]
+
+_FILE = re.compile(r'"((?:[^"\\]|\\.)*)":(\d+):(\d+)')
+_NAME = re.compile(r'"((?:[^"\\]|\\.)*)"')
+
+
+class Location:
+    """A location in MLIR's spelling (without the surrounding `loc(...)`), resolved lazily.
+
+    `table` maps the aliases (`#loc3`) that `text` may mention to their definitions.
+    """
+
+    __slots__ = ("_resolved", "table", "text")
+
+    def __init__(self, text: str, table: dict[str, str] | None = None) -> None:
+        self.text = text
+        self.table = table
+        self._resolved: str | None = None
+
+    @property
+    def resolved(self) -> str:
+        """The location with every alias replaced by its definition."""
+        if self._resolved is None:
+            text, table = self.text, self.table or {}
+            for _ in range(200):
+                replaced = re.sub(r"#loc\d*", lambda m: table.get(m.group(), "unknown"), text)
+                if replaced == text:
+                    break
+                text = replaced
+            self._resolved = text
+        return self._resolved
+
+    @property
+    def files(self) -> Iterator[tuple[str, int, int]]:
+        """All `(file, line, column)` positions in it, innermost first."""
+        for match in _FILE.finditer(self.resolved):
+            yield _plain(match.group(1)), int(match.group(2)), int(match.group(3))
+
+    @property
+    def file(self) -> tuple[str, int, int] | None:
+        """The first position, or None when there is none."""
+        return next(self.files, None)
+
+    @property
+    def name(self) -> str | None:
+        """The name of a name location (`"jit(f)/add"(...)`), if it is one."""
+        match = _NAME.match(self.resolved)
+        if match is None or re.match(r":\d+:\d+", self.resolved[match.end() :]):
+            return None
+        return _plain(match.group(1))
+
+    @property
+    def prefix(self) -> str:
+        """What stands in front of a message about this place: `file:line:column: `, nothing if unknown."""
+        return "" if self.resolved == "unknown" else f"{self}: "
+
+    def __str__(self) -> str:
+        position = self.file
+        if position is not None:  # column 0 means that only the line is known
+            return f"{position[0]}:{position[1]}" + (f":{position[2]}" if position[2] else "")
+        name = self.name
+        return f'"{name}"' if name is not None else self.resolved
+
+    def __repr__(self) -> str:
+        return f"<Location {self}>"
+
+
+UNKNOWN = Location("unknown")
+
+
+def _plain(text: str) -> str:
+    """The inside of a string literal without escapes."""
+    if "\\" not in text:
+        return text
+    return unquote(f'"{text}"')
+
+
+def parse_location(text: str, table: dict[str, str] | None = None) -> Location:
+    """The location written as `loc(text)`."""
+    return UNKNOWN if text == "unknown" else Location(text, table)
+
+
+def fused(first: Location, second: Location) -> Location:
+    """The location of an op made of two others."""
+    if first is second or second is UNKNOWN:
+        return first
+    if first is UNKNOWN:
+        return second
+    if len(first.text) + len(second.text) > 4000:  # long merge chains would grow without bound
+        return first
+    if first.table is second.table:
+        return Location(f"fused[{first.text}, {second.text}]", first.table)
+    return Location(f"fused[{first.resolved}, {second.resolved}]")

@@ -1,0 +1,60 @@
+"""What is wrong, where in the user's program, and what to do."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Literal
+
+from mpmd_trace.diagnostics.location import UNKNOWN, Location
+
+__all__ = ["Diagnostic", "MpmdError", "MpmdWarning", "Note", "Severity", "shortened"]
+
+Severity = Literal["error", "warning", "remark"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Note:
+    """A note attached to a diagnostic."""
+
+    message: str
+    location: Location = UNKNOWN
+
+
+@dataclasses.dataclass(frozen=True)
+class Diagnostic:
+    """One message.  `op` is the text of the op it is about, when there is one."""
+
+    severity: Severity
+    message: str
+    location: Location = UNKNOWN
+    notes: tuple[Note, ...] = ()
+    op: str | None = None
+
+    def __str__(self) -> str:
+        lines = [f"{self.location.prefix}{self.severity}: {self.message}"]
+        if self.op:
+            lines += ["  " + line for line in self.op.splitlines()]
+        lines += [f"{note.location.prefix}note: {note.message}" for note in self.notes]
+        return "\n".join(lines)
+
+
+class MpmdError(Exception):
+    """A program that cannot be compiled.  `diagnostics` holds every problem found, errors first."""
+
+    def __init__(self, diagnostics: Sequence[Diagnostic] | str, *, pass_name: str | None = None) -> None:
+        if isinstance(diagnostics, str):
+            diagnostics = [Diagnostic("error", diagnostics)]
+        order = {"error": 0, "warning": 1, "remark": 2}
+        self.diagnostics: list[Diagnostic] = sorted(diagnostics, key=lambda d: order[d.severity])
+        self.pass_name = pass_name
+        super().__init__("\n".join(str(d) for d in self.diagnostics if d.severity == "error"))
+
+
+class MpmdWarning(UserWarning):
+    """A program does something else than its author is likely to want, or at a price."""
+
+
+def shortened(lines: Sequence[str], most: int = 8) -> list[str]:
+    """The lines of a list in a message, or the first ones and how many there are besides."""
+    return [*lines[:most], *([f"  and {len(lines) - most} more"] if len(lines) > most else [])]

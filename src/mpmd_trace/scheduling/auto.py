@@ -1,0 +1,447 @@
+"""`pipeline_schedule="auto"`: the schedule of the library that suits a program best, by simulation.
+
+The costs are the operations counted in the fragments after import, so the choice depends on the program, the
+assignment and the numbers in the configuration alone: the same program gets the same schedule everywhere.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace.ir.ops import FragmentOp, Module
+from mpmd_trace.schedules import (
+    ENTRIES,
+    Costs,
+    Schedule,
+    ScheduleError,
+    ScheduleWarning,
+    Simulation,
+    StageGraph,
+    Step,
+    Transfers,
+    get_schedule,
+    search,
+    simulate,
+)
+from mpmd_trace.scheduling.costs import flops
+from mpmd_trace.scheduling.transfers import Links, crossings, fragment_action, values_of_module
+
+if TYPE_CHECKING:
+    from mpmd_trace.passes.optimize.predicates import Unit
+
+__all__ = [
+    "AutoSchedule",
+    "Choice",
+    "StageCosts",
+    "best_schedule",
+    "program_costs",
+    "rank_schedules",
+    "replayed",
+    "stage_costs",
+    "stage_ranks",
+]
+
+#: How much faster a schedule must be to be worth its split backwards: more programs, more launches.
+SPLIT_GAIN = 0.02
+#: Makespans that differ by less are equal; then memory decides.
+EQUAL = 1e-3
+
+
+@dataclasses.dataclass(frozen=True)
+class AutoSchedule:
+    """Asks for the fastest schedule, as `pipeline_schedule=AutoSchedule(memory_limit=4)`.
+
+    `memory_limit`: microbatches whose activations a mesh can hold at once; any number when None.  `links`: what
+    transfers take, nothing by default; then `flops_per_second`, the speed of a device, must be given, too, to
+    compare with them.
+    """
+
+    memory_limit: float | None = None
+    links: Links | None = None
+    flops_per_second: float | None = None
+
+    def __post_init__(self) -> None:
+        limit = self.memory_limit
+        if limit is not None and not (isinstance(limit, int | float) and limit > 0):
+            raise MpmdError(f"memory_limit is {limit!r}; it is a number of microbatches above 0")
+        speed = self.flops_per_second
+        if speed is not None and not (isinstance(speed, int | float) and speed > 0):
+            raise MpmdError(f"flops_per_second is {speed!r}; it is the speed of a device, above 0")
+        if self.links is not None and not isinstance(self.links, Links):
+            raise MpmdError(f"links is {self.links!r}; make it with mpmd_trace.Links")
+        if self.links is not None and speed is None:
+            raise MpmdError(
+                "links are in seconds, but the work of the program is counted in operations; say with "
+                "flops_per_second how fast a device is"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class StageCosts:
+    """What a microbatch costs in each stage, and on which mesh the stage is; any unit of time.
+
+    `visits` are the microbatches that run through each stage, all of them by default.  A backward that cannot
+    be split is all `weight_grad` in a stage that needs no input gradient, else all `input_grad`.  `sends`,
+    `latency` (by pair of meshes), `bandwidth` and `transfers` are as in `schedules.Costs` and
+    `schedules.simulate`.
+    """
+
+    meshes: int
+    microbatches: int
+    mesh_of: tuple[int, ...]
+    forward: tuple[float, ...]
+    input_grad: tuple[float, ...]
+    weight_grad: tuple[float, ...]
+    visits: tuple[tuple[int, ...], ...] = ()
+    sends: Mapping[tuple[int, int], float] = dataclasses.field(default_factory=dict)
+    latency: Mapping[tuple[int, int], float] = dataclasses.field(default_factory=dict)
+    bandwidth: Mapping[tuple[int, int], float] | None = None
+    transfers: Transfers = "async"
+
+    @property
+    def forward_only(self) -> bool:
+        """Whether there are no backwards."""
+        return not any(self.input_grad) and not any(self.weight_grad)
+
+    @property
+    def chunks(self) -> int:
+        """Stages per mesh, where every mesh has as many; else 0."""
+        counts = {self.mesh_of.count(m) for m in range(self.meshes)}
+        return counts.pop() if len(counts) == 1 else 0
+
+    def costs(self) -> Costs:
+        """For the simulator."""
+        return Costs(
+            self.forward,
+            self.input_grad,
+            self.weight_grad,
+            latency=self.latency or 0.0,
+            bandwidth=self.bandwidth,
+            sends=self.sends,
+        )
+
+    def delays(self) -> Costs:
+        """For searches that know latencies only: with the time on the wire in them."""
+        whole = self.costs()
+        longest: dict[tuple[int, int], float] = dict(self.latency)
+        for (p, s), size in self.sends.items():
+            link = self.mesh_of[p], self.mesh_of[s]
+            time = whole.delay(*link) + size * whole.seconds_per_size(*link)
+            longest[link] = max(longest.get(link, 0.0), time)
+        return Costs(self.forward, self.input_grad, self.weight_grad, latency=longest or 0.0)
+
+    def scaled(self, factor: float) -> StageCosts:
+        """In another unit of time."""
+        return dataclasses.replace(
+            self.resized(factor),
+            sends=self.sends,
+            latency={k: v * factor for k, v in self.latency.items()},
+            bandwidth=None if self.bandwidth is None else {k: v / factor for k, v in self.bandwidth.items()},
+        )
+
+    def resized(self, factor: float) -> StageCosts:
+        """With microbatches of another size, where everything but latency is in proportion."""
+        return dataclasses.replace(
+            self,
+            forward=tuple(c * factor for c in self.forward),
+            input_grad=tuple(c * factor for c in self.input_grad),
+            weight_grad=tuple(c * factor for c in self.weight_grad),
+            sends={k: v * factor for k, v in self.sends.items()},
+        )
+
+    def linked(self, links: Links, meshes: Sequence[str], unit: float) -> StageCosts:
+        """With the transfer times of the links between these meshes; times are in units of so many seconds."""
+        pairs = [(a, b) for a in range(self.meshes) for b in range(self.meshes) if a != b]
+        known = {(a, b): links.between(meshes[a], meshes[b]) for a, b in pairs}
+        width = {k: v.bandwidth * unit for k, v in known.items() if v.bandwidth is not None}
+        return dataclasses.replace(
+            self,
+            latency={k: v.latency / unit for k, v in known.items() if v.latency},
+            bandwidth=width or None,
+            transfers=links.transfers,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """A schedule that a program can run, simulated with its costs."""
+
+    schedule: Schedule
+    result: Simulation
+    fits: bool
+    #: Whether every stage goes through its backwards in the order of the microbatches, as a program does that
+    #: adds gradients up in this order.
+    in_order: bool
+    #: Costs are simulated in units of this: the most expensive action is about 1.
+    unit: float = 1.0
+
+    @property
+    def makespan(self) -> float:
+        """The time of a step, in the unit of the costs."""
+        return self.result.makespan * self.unit
+
+    @property
+    def peak(self) -> float:
+        """The most activations that a mesh holds, in microbatches."""
+        return max(self.result.peak_activations, default=0.0)
+
+
+def stage_costs(module: Module) -> StageCosts | None:
+    """The costs of a module after the import phase, best with split backwards; None without microbatches."""
+    from mpmd_trace.passes.fragment_info import split_type
+    from mpmd_trace.passes.mesh_order import schedulable_meshes
+
+    found = _units(module)
+    if found is None:
+        return None
+    units, number, table = found
+    rank = {stage: i for i, stage in enumerate(sorted(table))}
+    times: dict[str, list[float]] = {kind: [0.0] * len(rank) for kind in "FIWB"}
+    visits: list[set[int]] = [set() for _ in rank]
+    for op, u in units.items():
+        stage = rank[number[op]]
+        kind = "F" if u.transpose == 0 else {"kKeepTransferred": "I", "kDropTransferred": "W"}.get(
+            split_type(op) or "", "B"
+        )
+        times[kind][stage] += flops(op.body, module)
+        visits[stage].add(u.counter)
+    mean = {k: [t / max(len(v), 1) for t, v in zip(row, visits, strict=True)] for k, row in times.items()}
+    for stage, whole in enumerate(mean["B"]):
+        starts_chain = stage == 0 or not visits[stage] & visits[stage - 1]
+        mean["W" if starts_chain else "I"][stage] += whole
+    topology = module.main.topology
+    assert topology is not None
+    return StageCosts(
+        meshes=len(schedulable_meshes(topology)),
+        microbatches=1 + max(u.counter for u in units.values()),
+        mesh_of=tuple(table[s] for s in sorted(table)),
+        forward=tuple(mean["F"]),
+        input_grad=tuple(mean["I"]),
+        weight_grad=tuple(mean["W"]),
+        visits=tuple(tuple(sorted(v)) for v in visits),
+    )
+
+
+def _units(module: Module) -> tuple[dict[FragmentOp, Unit], dict[FragmentOp, int], dict[int, int]] | None:
+    """The scheduling units, the number of the stage of each, and the mesh of each such number."""
+    from mpmd_trace.passes.fragment_info import is_scheduling_unit
+    from mpmd_trace.passes.mesh_order import schedulable_meshes
+    from mpmd_trace.passes.optimize.pipeline_scheduler import scheduling_units
+
+    main = module.lookup("main")
+    if main is None or main.topology is None:
+        return None
+    ops = [op for op in main.body if isinstance(op, FragmentOp) and is_scheduling_unit(op)]
+    units = scheduling_units(main, ops)
+    if not units or any(u.mesh_index is None for u in units.values()):
+        return None  # nothing, or on a host mesh
+    staged = all(u.stage is not None for u in units.values())
+    meshes = range(len(schedulable_meshes(main.topology)))
+    table: dict[int, int] = {} if staged else {m: m for m in meshes}
+    number = {op: u.stage if staged and u.stage is not None else u.m for op, u in units.items()}
+    for op, u in units.items():
+        table.setdefault(number[op], u.m)
+    return units, number, table
+
+
+def stage_ranks(module: Module) -> dict[int, int]:
+    """The place in the pipeline of each stage number that `transfers.fragment_action` gives."""
+    from mpmd_trace.passes.mesh_order import schedulable_meshes
+
+    found = _units(module)
+    topology = module.main.topology
+    if found is None or topology is None:
+        return {}
+    units, number, table = found
+    rank = {stage: i for i, stage in enumerate(sorted(table))}
+    index = {name: i for i, name in enumerate(topology.meshes)}
+    if all(u.stage is not None for u in units.values()):
+        return rank
+    ranks = {index[m]: rank[i] for i, m in enumerate(schedulable_meshes(topology)) if i in rank}
+    ranks.update({fragment_action(op, index[op.mesh]).stage: rank[number[op]] for op in units})
+    return ranks
+
+
+def program_costs(module: Module, auto: AutoSchedule) -> StageCosts | None:
+    """The costs by which "auto" chooses: operations or, where links are given, seconds.
+
+    The devices of a mesh are taken to have equal parts of its work and of what it sends.
+    """
+    from mpmd_trace.passes.mesh_order import schedulable_meshes
+
+    costs = stage_costs(module)
+    topology = module.main.topology if costs is not None else None
+    if costs is None or topology is None or auto.links is None or auto.flops_per_second is None:
+        return costs
+    meshes = schedulable_meshes(topology)
+    speed = [auto.flops_per_second * topology.meshes[meshes[m]].size for m in costs.mesh_of]
+    sent = crossings(values_of_module(module), stage_ranks(module), [meshes[m] for m in costs.mesh_of])
+    seconds = dataclasses.replace(
+        costs,
+        forward=tuple(c / s for c, s in zip(costs.forward, speed, strict=True)),
+        input_grad=tuple(c / s for c, s in zip(costs.input_grad, speed, strict=True)),
+        weight_grad=tuple(c / s for c, s in zip(costs.weight_grad, speed, strict=True)),
+        sends=sent.sends,
+    )
+    return seconds.linked(auto.links, meshes, 1.0)
+
+
+def rank_schedules(costs: StageCosts, memory_limit: float | None = None) -> list[Choice]:
+    """Every schedule of the library that has the program's stages where the program has them, best first.
+
+    Schedules that fit the memory come first, then those with the shortest step; among equals that with the
+    lowest peak of activations.
+    """
+    largest = max((*costs.forward, *costs.input_grad, *costs.weight_grad), default=0.0)
+    largest = largest or 1.0
+    scaled = costs.scaled(1.0 / largest)
+    found = _one_per_mesh(scaled, memory_limit) if costs.chunks == 1 else _several(scaled, memory_limit)
+    found = [dataclasses.replace(c, unit=largest) for c in found]
+    found.sort(key=lambda c: (not c.fits, round(c.result.makespan, 6), c.peak, c.schedule.splits_backward))
+    return found
+
+
+def _one_per_mesh(costs: StageCosts, memory_limit: float | None) -> list[Choice]:
+    if costs.mesh_of != tuple(range(costs.meshes)):
+        return []
+    if costs.forward_only:
+        choice = _choice(_forwards(get_schedule("gpipe", costs.meshes, costs.microbatches)), costs, None)
+        return [] if choice is None else [choice]
+    for limit in dict.fromkeys((memory_limit, None)):
+        try:
+            found = search(
+                costs.delays(), limit, meshes=costs.meshes, microbatches=costs.microbatches, exact=False
+            )
+        except ScheduleError:
+            continue  # nothing keeps to the limit; what comes closest is for the message
+        suiting = [c.schedule for c in found.candidates if _suits(c.schedule, costs)]
+        return [c for s in suiting if (c := _choice(s, costs, memory_limit)) is not None]
+    return []
+
+
+def _several(costs: StageCosts, memory_limit: float | None) -> list[Choice]:
+    """Schedules with several stages per mesh, in a loop, a V, or two chains."""
+    found: list[Choice] = []
+    seen: set[object] = set()
+    chunks = costs.chunks
+    for entry in ENTRIES if chunks > 1 else ():
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ScheduleWarning)
+                made = get_schedule(
+                    entry.name,
+                    costs.meshes,
+                    costs.microbatches,
+                    chunks=chunks if "chunks" in entry.options else None,
+                    memory_limit=memory_limit if "memory_limit" in entry.options else None,
+                    guard=False,
+                )
+        except ScheduleError:
+            continue  # not for these numbers
+        if not _suits(made, costs):
+            continue
+        made = _forwards(made) if costs.forward_only else made
+        if costs.forward_only and made.orders in seen:
+            continue  # what tells them apart is the order of the backwards
+        choice = _choice(made, costs, None if costs.forward_only else memory_limit)
+        if choice is not None:
+            seen.add(made.orders)
+            found.append(choice)
+    return found
+
+
+def _forwards(schedule: Schedule) -> Schedule:
+    """What of a schedule is left for a program without backwards."""
+    unfused = schedule.unfused()
+    orders = tuple(tuple(step for step in row if step.parts[0].kind == "F") for row in unfused.orders)
+    return dataclasses.replace(unfused, orders=orders, forward_only=True)
+
+
+def _suits(schedule: Schedule, costs: StageCosts) -> bool:
+    if schedule.placement.mesh_of != costs.mesh_of or schedule.forward_only:
+        return False
+    visits = costs.visits or (tuple(range(costs.microbatches)),) * len(costs.mesh_of)
+    return all(tuple(schedule.microbatches_of(s)) == own for s, own in enumerate(visits) if own)
+
+
+def _choice(schedule: Schedule, costs: StageCosts, memory_limit: float | None) -> Choice | None:
+    """The schedule, played with these costs; None when it cannot run with transfers of that kind."""
+    try:
+        result = simulate(schedule.with_graph(_graph(schedule, costs)), costs.costs(), transfers=costs.transfers)
+    except ScheduleError:
+        return None
+    fits = memory_limit is None or max(result.peak_activations) <= memory_limit + 1e-9
+    return Choice(schedule, result, fits, _in_order(schedule))
+
+
+def replayed(choice: Choice, costs: StageCosts, orders: Sequence[Sequence[Step]]) -> Choice | None:
+    """A choice with other orders of the same actions; None where they do not make a schedule.
+
+    A whole backward may stand for both of its parts.
+    """
+    changed = dataclasses.replace(choice.schedule, orders=tuple(tuple(row) for row in orders))
+    found = _choice(changed, costs.scaled(1.0 / choice.unit), None)
+    return None if found is None else dataclasses.replace(found, unit=choice.unit, fits=choice.fits)
+
+
+def _graph(schedule: Schedule, costs: StageCosts) -> StageGraph:
+    """The data flow of the schedule and what the program sends besides; gradients go back along it."""
+    known = {(p, s) for s, feeds in enumerate(schedule.graph.feeds) for p in feeds}
+    more = {(min(p, s), max(p, s)) for p, s in costs.sends} - known
+    return schedule.graph.with_skips(*sorted(more)) if more else schedule.graph
+
+
+def _in_order(schedule: Schedule) -> bool:
+    last: dict[tuple[int, str], int] = {}
+    for _, _, action in schedule.actions():
+        if action.kind in "BW":
+            if last.get((action.stage, action.kind), -1) > action.microbatch:
+                return False
+            last[action.stage, action.kind] = action.microbatch
+    return True
+
+
+def best_schedule(costs: StageCosts, memory_limit: float | None = None) -> Choice:
+    """The fastest schedule that fits the memory and goes through the backwards in order.
+
+    Among about equal ones that with the lowest peak; a schedule that splits backwards only when it is at
+    least 2 % faster.  Raises `MpmdError` when none fits.
+    """
+    usable = [c for c in rank_schedules(costs, memory_limit) if c.in_order]
+    fitting = [c for c in usable if c.fits]
+    if not fitting:
+        raise MpmdError(_nothing(costs, memory_limit, usable))
+    whole = [c for c in fitting if not c.schedule.splits_backward]
+    best = _first(fitting)
+    if best.schedule.splits_backward and whole:
+        simple = _first(whole)
+        if simple.result.makespan <= best.result.makespan * (1 + SPLIT_GAIN):
+            return simple
+    return best
+
+
+def _first(choices: Sequence[Choice]) -> Choice:
+    limit = min(c.result.makespan for c in choices) * (1 + EQUAL)
+    order = {entry.name: i for i, entry in enumerate(ENTRIES)}
+    equal = [c for c in choices if c.result.makespan <= limit]
+    return min(equal, key=lambda c: (c.peak, order.get(c.schedule.name, len(order))))
+
+
+def _nothing(costs: StageCosts, memory_limit: float | None, usable: Sequence[Choice]) -> str:
+    if usable:
+        lowest = min(usable, key=lambda c: c.peak)
+        return (
+            f"no schedule for {costs.meshes} meshes and {costs.microbatches} microbatches keeps the "
+            f"activations of {memory_limit:g} microbatches per mesh; {lowest.schedule.name} comes closest "
+            f"with {lowest.peak:g}. Raise memory_limit or use more stages."
+        )
+    stages = ", ".join(f"{s} on mesh {m}" for s, m in enumerate(costs.mesh_of))
+    return (
+        f"pipeline_schedule='auto' finds no schedule for these stages ({stages}) and {costs.microbatches} "
+        "microbatches; the library has loops (0 1 2 3 0 1 2 3) and a V (0 1 2 3 3 2 1 0), with as many "
+        "stages on each mesh. Change the stages, or name a schedule."
+    )

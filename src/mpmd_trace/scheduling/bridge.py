@@ -1,0 +1,221 @@
+"""From a schedule, however it is given, to what the scheduling pass understands.
+
+The library's schedules are explicit orders of actions; the pass orders *scheduling units* (fragments with a
+microbatch).  Here each action finds its fragments.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace.frontend.errors import problem
+from mpmd_trace.ir.ops import Module
+from mpmd_trace.passes.optimize.predicates import (
+    SCHEDULES,
+    Constraints,
+    Predicate,
+    ScheduleError,
+    Sparse,
+    Unit,
+    find_schedule,
+)
+from mpmd_trace.schedules import Schedule, find_entry, get_schedule
+from mpmd_trace.schedules import ScheduleError as LibraryError
+from mpmd_trace.scheduling.auto import AutoSchedule, best_schedule, program_costs
+
+if TYPE_CHECKING:
+    from mpmd_trace.frontend.config import Config
+
+__all__ = ["ScheduleChoice", "choose_schedule", "constraints_of", "settle"]
+
+#: Schedules that run the weight-gradient part apart from the rest, so the backward must be split for them.
+_SPLITS = "mpmd_split_bwd_fragments"
+
+
+@dataclasses.dataclass(frozen=True)
+class ScheduleChoice:
+    """How the scheduler is driven: partitioning options, and a predicate or constraints instead of a name."""
+
+    name: str
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    predicate: Predicate | None = None
+    constraints: Sparse | None = None
+    #: Still to be chosen by `settle`, from the program.
+    auto: AutoSchedule | None = None
+
+
+def choose_schedule(config: Config) -> ScheduleChoice:
+    """The schedule of a configuration: a name of the reference's or of the library's, a `Schedule`, "auto" or
+    an `AutoSchedule`, or a comparator `(unit, unit) -> bool` that says which of two fragments of a mesh runs
+    first.
+
+    Raises `MpmdError` for a name that neither has.
+    """
+    wanted = config.pipeline_schedule
+    if wanted is None:
+        return ScheduleChoice(config.partitioning_options.get("mpmd_pipeline_schedule") or "GPipe")
+    if isinstance(wanted, str) and wanted.lower() == "auto":
+        wanted = AutoSchedule()
+    if isinstance(wanted, AutoSchedule):
+        return ScheduleChoice("auto", auto=wanted)
+    if isinstance(wanted, str):
+        known = find_schedule(wanted)
+        if known is not None:
+            splits = {_SPLITS: True} if known.startswith("ZeroBubble") else {}
+            return ScheduleChoice(known, {"mpmd_pipeline_schedule": known, **splits})
+        try:
+            entry = find_entry(wanted)
+        except LibraryError as error:
+            known_names = ", ".join(SCHEDULES)
+            raise MpmdError(
+                [problem(f"{error} (the reference's own names: {known_names})", config.where)]
+            ) from None
+        return _of_library(entry.name, lambda p, m, v: get_schedule(entry.name, p, m, chunks=v))
+    if isinstance(wanted, Schedule):
+        return _of_library(wanted.name, lambda p, m, v: wanted)
+    if callable(wanted):
+        _check_comparator(wanted, config)
+        return ScheduleChoice(getattr(wanted, "__name__", "comparator"), predicate=wanted)
+    raise MpmdError(
+        [
+            problem(
+                f"pipeline_schedule is a name, a Schedule or a comparator of two fragments, not {wanted!r}",
+                config.where,
+            )
+        ]
+    )
+
+
+def _check_comparator(comparator: Callable[..., Any], config: Config) -> None:
+    """Raise `MpmdError` for a function that cannot be called with two units."""
+    try:
+        inspect.signature(comparator).bind(None, None)
+    except ValueError:
+        return  # nobody knows what it takes
+    except TypeError as error:
+        wanted = "pipeline_schedule is a comparator of two fragments, (unit, unit) -> bool"
+        message = f"{wanted}; this one cannot be called so: {error}"
+        raise MpmdError([problem(message, config.where)]) from None
+
+
+def settle(choice: ScheduleChoice, imported: Module) -> ScheduleChoice:
+    """The schedule that "auto" stands for, given the program after the import phase.
+
+    Without backward passes over microbatches every schedule is the same one, GPipe.
+    """
+    assert choice.auto is not None
+    costs = program_costs(imported, choice.auto)
+    if costs is None or costs.forward_only:
+        return ScheduleChoice("GPipe", {"mpmd_pipeline_schedule": "GPipe"})
+    best = best_schedule(costs, choice.auto.memory_limit).schedule
+    known = find_schedule(best.name) if costs.chunks == 1 else None
+    if known is not None:
+        return ScheduleChoice(known, {"mpmd_pipeline_schedule": known})
+    options = {_SPLITS: True} if best.splits_backward else {}
+    return ScheduleChoice(best.name, options, constraints=constraints_of(lambda p, m, v: best))
+
+
+def _of_library(name: str, make: Callable[[int, int, int | None], Schedule]) -> ScheduleChoice:
+    probe_splits = _splits_backward(name, make)
+    options = {_SPLITS: True} if probe_splits else {}
+    return ScheduleChoice(name, options, constraints=constraints_of(make))
+
+
+def _splits_backward(name: str, make: Callable[[int, int, int | None], Schedule]) -> bool:
+    """Whether the schedule has weight-gradient actions; asked on a size that every schedule can do."""
+    for chunks in (None, 2):
+        try:
+            return make(2, 8, chunks).splits_backward
+        except LibraryError:
+            continue
+    return False
+
+
+def constraints_of(make: Callable[[int, int, int | None], Schedule]) -> Sparse:
+    """Constraints for the scheduler from `make(meshes, microbatches, chunks)`.
+
+    Actions are matched with fragments by kind, microbatch, and rank of the stage among those of the mesh.
+    """
+    made: dict[tuple[int, int, int | None], Schedule] = {}
+
+    def constraints(units: Sequence[Unit]) -> Constraints:
+        stages = sorted({u.stage for u in units if u.stage is not None})
+        chunks = max(len(stages), 1)
+        microbatches = max(u.counter for u in units) + 1
+        meshes, mesh = units[0].num_meshes, units[0].m
+        key = (meshes, microbatches, chunks if chunks > 1 else None)
+        if key not in made:
+            try:
+                made[key] = make(*key)
+            except LibraryError as error:
+                raise ScheduleError(
+                    f"{error} (the program has {meshes} meshes, {microbatches} microbatches, "
+                    f"{chunks} stages on mesh '{units[0].mesh}')"
+                ) from None
+        schedule = made[key]
+        if schedule.meshes != meshes or schedule.microbatches != microbatches:
+            raise ScheduleError(
+                f"the schedule is for {schedule.meshes} meshes and {schedule.microbatches} microbatches, but "
+                f"the program has {meshes} and {microbatches}"
+            )
+        return Constraints(chains=[_chain(schedule, mesh, units, stages)])
+
+    return constraints
+
+
+#: The units that an action runs.  A backward action takes both parts of a split backward; an input-gradient
+#: action takes the whole backward where the program could not be split.
+_PARTS = {"F": "F", "I": "B", "W": "W", "B": "BW", "O": ""}
+_PARTS_OF_FIRST = {**_PARTS, "I": "", "W": "BW"}
+
+
+def _chain(
+    schedule: Schedule, mesh: int, units: Sequence[Unit], stages: Sequence[int]
+) -> list[list[Unit]]:
+    """The units of the mesh in the order of its actions."""
+    own = schedule.placement.stages_on[mesh]
+    if stages and len(own) != len(stages):
+        raise ScheduleError(
+            f"schedule '{schedule.name}' puts {len(own)} stages on mesh '{units[0].mesh}', but the program "
+            f"has {len(stages)} there ({', '.join(map(str, stages))}); assign as many stages, or choose "
+            "another schedule"
+        )
+    if len(own) > 1 and stages and tuple(stages) != own and stages[-1] < schedule.stages:
+        wanted = ", ".join(map(str, own))
+        placed = ", ".join(map(str, schedule.placement.mesh_of))
+        raise ScheduleError(
+            f"schedule '{schedule.name}' has the stages {wanted} on mesh '{units[0].mesh}', but the program "
+            f"has {', '.join(map(str, stages))} there; assign the names as (mesh, stage) so that the "
+            f"meshes of stages 0 to {schedule.stages - 1} are number {placed}"
+        )
+    rank = {stage: i for i, stage in enumerate(stages)}
+    waiting: dict[tuple[int, str, int], list[Unit]] = {}
+    for unit in units:
+        kind = "F" if unit.transpose == 0 else "W" if unit.drops_transferred else "B"
+        chunk = rank[unit.stage] if unit.stage is not None else 0
+        waiting.setdefault((chunk, kind, unit.counter), []).append(unit)
+    chain: list[list[Unit]] = []
+    parts = [_PARTS] * len(own)
+    for chunk, stage in enumerate(own):
+        # Nobody waits for the backward of a stage without inputs: all of it is weight gradient.
+        if not schedule.graph.feeds[stage] and not any(c == chunk and k == "W" for c, k, _ in waiting):
+            parts[chunk] = _PARTS_OF_FIRST
+    chunk_of = {stage: chunk for chunk, stage in enumerate(own)}
+    for stage, kind, microbatch in schedule.total_order(mesh):
+        chunk = chunk_of[stage]
+        for part in parts[chunk][kind]:
+            found = waiting.pop((chunk, part, microbatch), None)
+            if found:
+                chain.append(found)
+    if waiting:
+        (chunk, kind, microbatch), left = next(iter(waiting.items()))
+        count = "a fragment" if len(waiting) == 1 else f"{len(waiting)} fragments"
+        raise ScheduleError(
+            f"schedule '{schedule.name}' has no action for {count} of mesh "
+            f"'{left[0].mesh}', for example {kind} of microbatch {microbatch}, chunk {chunk}"
+        )
+    return chain

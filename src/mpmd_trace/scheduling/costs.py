@@ -1,0 +1,159 @@
+"""How much work a piece of a program is, counted from its ops: enough to balance stages before XLA sees them.
+
+A multiply-add of a contraction counts two, an element that is computed one, moving data nothing.  Bodies
+remember their count, so the microbatches that share one are counted once.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from typing import cast
+
+from mpmd_trace.ir.bodies import remembered
+from mpmd_trace.ir.core import Op, Region, Value
+from mpmd_trace.ir.ops import FuncOp, Module
+from mpmd_trace.ir.types import TensorType
+
+__all__ = ["flops"]
+
+#: Ops that move, reinterpret or make up data; XLA fuses them away or they cost bandwidth alone.
+_FREE = frozenset(
+    f"stablehlo.{name}"
+    for name in (
+        *("bitcast_convert", "broadcast_in_dim", "concatenate", "constant", "convert", "copy", "custom_call"),
+        *("dynamic_slice", "dynamic_update_slice", "gather", "get_tuple_element", "iota"),
+        *("optimization_barrier", "pad", "partition_id", "replica_id", "reshape", "return", "reverse"),
+        *("slice", "transpose", "tuple"),
+    )
+)
+#: Ops whose regions say how two elements are combined; the work is in the operands.
+_COMBINING = frozenset(
+    f"stablehlo.{name}"
+    for name in ("all_reduce", "map", "reduce", "reduce_scatter", "scatter", "select_and_scatter")
+)
+_LIST = re.compile(r"lhs_contracting_dimensions = \[([\d, ]*)\]")
+_KERNEL = re.compile(r"x\[([^\]]*)\]->")
+
+#: Own work, and how often each function is called from here.
+_Count = tuple[float, tuple[tuple[str, float], ...]]
+
+
+def flops(body: Region, module: Module | None = None) -> float:
+    """The floating point operations of one run of a body, about as XLA counts them.
+
+    Loops count as often as they run where the bound is a constant (otherwise once), branches as their most
+    expensive case.  Functions that are called are looked up in `module` and count nothing without it.
+    """
+    own, calls = _region(body)
+    if not calls or module is None:
+        return own
+    return _resolve((own, calls), {f.sym_name: f for f in module.functions}, {})
+
+
+def _resolve(count: _Count, functions: dict[str, FuncOp], known: dict[str, float]) -> float:
+    own, calls = count
+    for name, times in calls:
+        if name not in known:
+            known[name] = 0.0  # a function that calls itself does not exist, but must not hang us
+            function = functions.get(name)
+            if function is not None and not function.is_declaration:
+                known[name] = _resolve(_region(function.regions[0]), functions, known)
+        own += times * known[name]
+    return own
+
+
+def _region(region: Region) -> _Count:
+    if region.frozen:
+        return remembered(region, "flops", lambda: _sum(op for block in region.blocks for op in block))
+    return _sum(op for block in region.blocks for op in block)
+
+
+def _sum(ops: Iterable[Op]) -> _Count:
+    own = 0.0
+    calls: dict[str, float] = {}
+    for op in ops:
+        work, called = _op(op)
+        own += work
+        for name, times in called:
+            calls[name] = calls.get(name, 0.0) + times
+    return own, tuple(calls.items())
+
+
+def _times(count: _Count, factor: float) -> _Count:
+    own, calls = count
+    return own * factor, tuple((name, times * factor) for name, times in calls)
+
+
+def _op(op: Op) -> _Count:
+    name = op.name
+    if name == "stablehlo.dot_general":
+        return 2.0 * _elements(op.results) * _contracted(op), ()
+    if name == "stablehlo.convolution":
+        return 2.0 * _elements(op.results) * _window(op), ()
+    if name == "stablehlo.while":
+        return _times(_sum(o for r in op.regions for b in r.blocks for o in b), _trips(op))
+    if name in ("stablehlo.case", "stablehlo.if"):
+        return max((_region(r) for r in op.regions), key=lambda c: c[0], default=(0.0, ()))
+    if name in ("func.call", "mpmd.call"):
+        return 0.0, ((_callee(op), 1.0),)
+    if name == "sdy.manual_computation":
+        inner = op.regions[0].blocks[0].terminator
+        local = _elements(inner.operands) if inner is not None else 0
+        return _times(_region(op.regions[0]), _elements(op.results) / local if local else 1.0)
+    if name in _FREE or name.startswith(("sdy.", "mpmd.return", "func.")):
+        return 0.0, ()
+    if name in _COMBINING:
+        return float(_elements(op.operands)), ()
+    if name == "stablehlo.sort":
+        count = _elements(op.operands)
+        return count * max(1.0, math.log2(max(count, 1))), ()
+    if op.regions:
+        return _sum(o for r in op.regions for b in r.blocks for o in b)
+    return float(_elements(op.results)), ()
+
+
+def _elements(values: Iterable[Value]) -> int:
+    return sum(v.type.num_elements for v in values if isinstance(v.type, TensorType) and v.type.is_ranked)
+
+
+def _shape(value: Value) -> list[int]:
+    return [d for d in cast(TensorType, value.type).shape or () if isinstance(d, int)]
+
+
+def _contracted(op: Op) -> int:
+    numbers = op.props.get("dot_dimension_numbers")
+    found = _LIST.search(numbers.text) if numbers is not None else None
+    if found is None:
+        return 1
+    shape = _shape(op.operands[0])
+    return math.prod(shape[int(d)] for d in found.group(1).split(",") if d.strip())
+
+
+def _window(op: Op) -> float:
+    """What one output element of a convolution adds up: the kernel without its output features."""
+    kernel = _shape(op.operands[1])
+    numbers = op.props.get("dimension_numbers")
+    found = _KERNEL.search(numbers.text) if numbers is not None else None
+    order = [part.strip() for part in found.group(1).split(",")] if found is not None else []
+    features = kernel[order.index("o")] if "o" in order else 1
+    return math.prod(kernel) / max(features, 1)
+
+
+def _callee(op: Op) -> str:
+    attribute = op.props.get("callee")
+    return attribute.text.removeprefix("@").strip('"') if attribute is not None else ""
+
+
+def _trips(op: Op) -> float:
+    """How often a loop runs, when its condition compares with a constant, as those of JAX do; else 1."""
+    for inner in op.regions[0].blocks[0]:
+        if inner.name != "stablehlo.compare":
+            continue
+        for owner in (operand.defining_op for operand in inner.operands):
+            if owner is not None and owner.name == "stablehlo.constant":
+                digits = re.search(r"dense<(\d+)>", owner.props["value"].text)
+                if digits:
+                    return float(digits.group(1))
+    return 1.0
