@@ -1,6 +1,7 @@
 # `make demo` and `make test` set themselves up: a virtual environment in .venv, made once from
 # pyproject.toml and constraints.txt and renewed when one of them changes.
 PYTHON ?= python3
+# More arguments for pytest: files, -k, ...; for `make test` and `make test-newest`.
 VENV ?= .venv
 PYTEST_ARGS ?=
 STAMP = $(VENV)/.installed
