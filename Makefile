@@ -1,8 +1,8 @@
 # `make demo` and `make test` set themselves up: a virtual environment in .venv, made once from
 # pyproject.toml and constraints.txt and renewed when one of them changes.
 PYTHON ?= python3
-# More arguments for pytest: files, -k, ...; for `make test` and `make test-newest`.
 VENV ?= .venv
+# More arguments for pytest: files, -k, ...; for `make test` and `make test-newest`.
 PYTEST_ARGS ?=
 STAMP = $(VENV)/.installed
 BIN = $(VENV)/bin
