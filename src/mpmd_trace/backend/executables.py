@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from typing import Any, cast
 
 import jax
+from jax.sharding import Mesh
 
 from mpmd_trace.backend.placement import Placement
 from mpmd_trace.backend.plan import Plan, ProgramSpec
@@ -114,47 +115,77 @@ def compile_programs(
 ) -> list[Executable]:
     """The executables of `plan.programs`, in that order.
 
-    Lowering is Python and done here one after the other; XLA compiles in threads meanwhile.
+    Programs that are equal but for their names, on meshes of the same shape and kind of device, are compiled once,
+    for the first of these meshes, and bound to the devices of the others.  Lowering is Python and done here one after
+    the other; XLA compiles in threads meanwhile.
 
     Raises:
         MpmdError: when XLA refuses a program (every refusal of the module is in the message), or when a program
             calls back a Python function that is not among `host_callbacks`.
     """
-    from mpmd_trace.jax_compat.runtime import compile_lowered, lower_function
+    from mpmd_trace.jax_compat.runtime import compile_lowered, lower_function, rebound
 
     _check_callbacks(module, len(host_callbacks))
 
     texts: dict[str, str] = {}
+    equal: dict[_Kind, list[ProgramSpec]] = {}
+    for spec in plan.programs:
+        if spec.callee not in texts:
+            texts[spec.callee] = program_text(module, spec.callee)
+        kind = _kind(texts[spec.callee], spec, placement.meshes[spec.mesh], _donations(module, spec))
+        equal.setdefault(kind, []).append(spec)
+
+    def lowered(spec: ProgramSpec) -> Any:
+        return lower_function(
+            texts[spec.callee],
+            _structs(placement, spec.inputs),
+            _structs(placement, spec.outputs),
+            name=re.sub(r"[^\w.-]", "_", spec.callee),
+            donate=_donations(module, spec),
+            host_callbacks=host_callbacks if _CALLBACK.search(texts[spec.callee]) else (),
+        )
+
     total = len(plan.programs)
     workers = threads or max(1, min(total, os.cpu_count() or 1))
     done: dict[int, Executable] = {}
     problems: list[str] = []
     with ThreadPoolExecutor(workers, thread_name_prefix="mpmd-compile") as pool:
-        futures = {}
-        for spec in plan.programs:
-            if spec.callee not in texts:
-                texts[spec.callee] = program_text(module, spec.callee)
-            lowered = lower_function(
-                texts[spec.callee],
-                _structs(placement, spec.inputs),
-                _structs(placement, spec.outputs),
-                name=re.sub(r"[^\w.-]", "_", spec.callee),
-                donate=_donations(module, spec),
-                host_callbacks=host_callbacks if _CALLBACK.search(texts[spec.callee]) else (),
-            )
-            futures[pool.submit(compile_lowered, lowered, compiler_options)] = spec
-        for future in as_completed(futures):
-            spec = futures[future]
-            try:
-                done[spec.number] = Executable(spec, future.result())
-            except jax.errors.JaxRuntimeError as error:
-                problems.append(f"XLA cannot compile @{spec.callee} for mesh '{spec.mesh}': {error}")
-                continue
-            if progress is not None:
-                progress(len(done), total, spec.callee)
+        waiting: dict[Any, list[ProgramSpec]] = {}
+        for specs in equal.values():
+            waiting[pool.submit(compile_lowered, lowered(specs[0]), compiler_options)] = specs
+        while waiting:
+            for future in wait(waiting, return_when=FIRST_COMPLETED).done:
+                first, *others = waiting.pop(future)
+                try:
+                    compiled = future.result()
+                except jax.errors.JaxRuntimeError as error:
+                    problems.append(f"XLA cannot compile @{first.callee} for mesh '{first.mesh}': {error}")
+                    continue
+                found = [Executable(first, compiled)]
+                for spec in others:
+                    devices = list(placement.meshes[spec.mesh].devices.flat)
+                    bound = rebound(compiled, devices, _structs(placement, spec.outputs))
+                    if bound is not None:
+                        found.append(Executable(spec, bound))
+                    else:
+                        waiting[pool.submit(compile_lowered, lowered(spec), compiler_options)] = [spec]
+                for executable in found:
+                    done[executable.spec.number] = executable
+                    if progress is not None:
+                        progress(len(done), total, executable.name)
     if problems:
         raise MpmdError("\n".join(sorted(problems)))
     return [done[spec.number] for spec in plan.programs]
+
+
+_Kind = tuple[Hashable, ...]
+
+
+def _kind(text: str, spec: ProgramSpec, mesh: Mesh, donations: Mapping[int, int | None]) -> _Kind:
+    """What programs agree in that can be one executable."""
+    signature = tuple((type.tensor, type.sharding, kind) for type, kind in (*spec.inputs, *spec.outputs))
+    devices = mesh.devices.flat[0]
+    return (text, signature, tuple(donations.items()), tuple(mesh.shape.items()), devices.device_kind, devices.client)
 
 
 #: The targets of `stablehlo.custom_call`s that call back the Python function of a number.

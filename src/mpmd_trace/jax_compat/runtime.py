@@ -11,10 +11,12 @@ from types import MappingProxyType
 from typing import Any
 
 import jax
+import numpy as np
 from jax._src import array as jax_array
-from jax._src import core, op_shardings
+from jax._src import compiler, core, op_shardings
 from jax._src import mesh as jax_mesh
 from jax._src.interpreters import mlir as jax_mlir
+from jax._src.interpreters import pxla
 from jaxlib import _jax
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import func as func_dialect
@@ -24,6 +26,7 @@ __all__ = [
     "compile_lowered",
     "direct_call",
     "lower_function",
+    "rebound",
     "same_tiles",
     "traceback_scope",
 ]
@@ -149,6 +152,8 @@ def direct_call(compiled: Any) -> Callable[[Sequence[jax.Array]], list[jax.Array
 
     The arrays must have the shapes, dtypes and shardings of the program.
     """
+    if isinstance(compiled, Rebound):
+        return compiled.direct_call()
     executable = compiled._executable
     unsafe = executable.unsafe_call
     if unsafe.ordered_effects or unsafe.has_unordered_effects:  # callbacks are pure: they need no tokens
@@ -161,6 +166,65 @@ def direct_call(compiled: Any) -> Callable[[Sequence[jax.Array]], list[jax.Array
         return found
 
     return call
+
+
+class Rebound:
+    """A compiled program on other devices than those it was compiled for; see `rebound`."""
+
+    def __init__(self, compiled: Any, executable: Any, results: Sequence[jax.ShapeDtypeStruct]) -> None:
+        self._compiled = compiled  # its estimates and text are those of this one
+        self._executable = executable
+        avals = [core.ShapedArray(r.shape, r.dtype) for r in results]
+        handler: Any = pxla.global_avals_to_results_handler(avals, [r.sharding for r in results], True)
+        self._handlers = handler.handlers
+
+    def cost_analysis(self) -> Any:
+        return self._compiled.cost_analysis()
+
+    def memory_analysis(self) -> Any:
+        return self._compiled.memory_analysis()
+
+    def as_text(self) -> Any:
+        return self._compiled.as_text()
+
+    def direct_call(self) -> Callable[[Sequence[jax.Array]], list[jax.Array]]:
+        """As `direct_call` of the compiled program."""
+        execute, handlers = self._executable.execute_sharded, self._handlers
+
+        def call(args: Sequence[jax.Array]) -> list[jax.Array]:
+            found: list[jax.Array] = execute(args).consume_with_handlers(handlers)
+            return found
+
+        return call
+
+
+def rebound(
+    compiled: Any, devices: Sequence[jax.Device], results: Sequence[jax.ShapeDtypeStruct]
+) -> Rebound | None:
+    """The compiled program on other `devices`, as many and of the same kind, or None where that cannot be done.
+
+    The executable is serialised and read back with another device assignment: XLA does not compile again.
+    `results`: shape, dtype and sharding, over the other devices, of each result.
+    """
+    inner = compiled._executable
+    unsafe = inner.unsafe_call
+    if unsafe.ordered_effects or unsafe.has_unordered_effects or unsafe.has_host_callbacks:
+        return None
+    client = devices[0].client
+    try:
+        options = compiler.get_compile_options(
+            num_replicas=1, num_partitions=len(devices), device_assignment=np.array([[d.id for d in devices]])
+        )
+        executable = client.deserialize_executable(
+            inner.xla_executable.serialize(),
+            executable_devices=_jax.DeviceList(tuple(devices)),
+            compile_options=options,
+        )
+    except jax.errors.JaxRuntimeError:  # a platform whose executables belong to their devices
+        return None
+    if list(executable.local_devices()) != list(devices):
+        return None
+    return Rebound(compiled, executable, results)
 
 
 def same_tiles(shape: tuple[int, ...], source: jax.sharding.Sharding, target: jax.sharding.Sharding) -> bool:

@@ -1,0 +1,120 @@
+"""Programs that are equal but for their names are compiled once, whatever mesh they are for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+import mpmd_trace
+from mpmd_trace import enumerated_for, named_computation
+from mpmd_trace.jax_compat import runtime
+
+WIDTH = 8
+
+
+def _loss(weights: list[jax.Array], x: jax.Array) -> jax.Array:
+    for i, w in enumerate(weights):
+        x = named_computation(lambda w, x: jnp.tanh(x @ w), name=f"layer{i}")(w, x)
+    return jnp.mean(x**2)
+
+
+def _step(weights: list[jax.Array], batch: jax.Array) -> list[jax.Array]:
+    def microbatch(i: jax.Array, grads: list[jax.Array], x: jax.Array) -> list[jax.Array]:
+        return jax.tree.map(jnp.add, grads, jax.grad(_loss)(weights, x))
+
+    grads = enumerated_for(microbatch, jax.tree.map(jnp.zeros_like, weights), batch)
+    return jax.tree.map(lambda w, g: w - 0.1 * g, weights, grads)
+
+
+def _jitted(meshes: int, devices: int = 1) -> tuple[Any, tuple[list[jax.Array], jax.Array]]:
+    """The step as a pipeline of that many meshes with one layer each, and arguments for it."""
+    grid = np.array(jax.devices()[: meshes * devices]).reshape(meshes, devices)
+    topology = {f"m{i}": Mesh(row, ("data",)) for i, row in enumerate(grid)}
+    config = mpmd_trace.make_config(
+        topology,
+        {f"layer{i}": f"m{i}" for i in range(meshes)},
+        pipeline_schedule="1F1B",
+        partitioning_options={"mpmd_infer_transfers": True},
+    )
+    keys = jax.random.split(jax.random.key(0), meshes)
+    weights = [0.5 * jax.random.normal(key, (WIDTH, WIDTH)) for key in keys]
+    batch = jax.random.normal(jax.random.key(1), (8, 4, WIDTH))
+    return mpmd_trace.jit(_step, config), (weights, batch)
+
+
+@pytest.fixture
+def compiled_names() -> Iterator[list[str]]:
+    """What XLA compiled, in order: one entry for each compilation."""
+    found: list[str] = []
+
+    def listen(event: str, duration: float, **_: Any) -> None:
+        if event.endswith("backend_compile_duration"):
+            found.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    yield found
+    jax.monitoring.unregister_event_duration_listener(listen)
+
+
+def _compilations(meshes: int, names: list[str]) -> int:
+    step, arguments = _jitted(meshes)
+    lowered = step.lower(*arguments)
+    before = len(names)
+    lowered.compile()
+    return len(names) - before
+
+
+def test_compilations_do_not_grow_with_equal_meshes(compiled_names: list[str]) -> None:
+    few = _compilations(4, compiled_names)
+    assert 0 < _compilations(8, compiled_names) == few
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_values_on_every_mesh(devices: int) -> None:
+    step, arguments = _jitted(4, devices)
+    for wanted, got in zip(jax.jit(_step)(*arguments), step(*arguments), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-6, atol=1e-7)
+    meshes = [r.sharding.mesh for r in step(*arguments)]
+    assert [list(m.devices.flat) for m in meshes] == [jax.devices()[i * devices :][:devices] for i in range(4)]
+
+
+def test_platforms_that_cannot_compile_for_each_mesh(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime, "rebound", lambda *_: None)
+    step, arguments = _jitted(4)
+    compiled = step.lower(*arguments).compile()
+    assert not any(isinstance(e.compiled, runtime.Rebound) for e in compiled.program.runtime.executables)
+    for wanted, got in zip(jax.jit(_step)(*arguments), compiled(*arguments), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-6, atol=1e-7)
+
+
+def test_what_xla_says_of_a_program_on_other_devices() -> None:
+    step, arguments = _jitted(4)
+    programs = step.lower(*arguments).compile().program.runtime.executables
+    others = [e for e in programs if isinstance(e.compiled, runtime.Rebound)]
+    assert others
+    for executable in others:
+        assert executable.cost["flops"] > 0
+        assert executable.temporary_bytes >= 0
+        assert "HloModule" in executable.compiled.as_text()
+
+
+def test_one_executable_on_other_devices() -> None:
+    mesh_a, mesh_b = (Mesh(np.array(jax.devices()[i : i + 2]), ("x",)) for i in (0, 2))
+
+    def spec(mesh: Mesh, *axes: str | None) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((4, 4), jnp.float32, sharding=NamedSharding(mesh, PartitionSpec(*axes)))
+
+    text = "func.func @main(%a: tensor<4x4xf32>) -> tensor<4x4xf32> { return %a : tensor<4x4xf32> }"
+    compiled = runtime.compile_lowered(runtime.lower_function(text, [spec(mesh_a, "x")], [spec(mesh_a, "x")]))
+    bound = runtime.rebound(compiled, list(mesh_b.devices.flat), [spec(mesh_b, "x")])
+    assert bound is not None
+    x = jax.device_put(np.arange(16, dtype=np.float32).reshape(4, 4), spec(mesh_b, "x").sharding)
+    (y,) = bound.direct_call()([x])
+    assert y.sharding == x.sharding
+    np.testing.assert_array_equal(y, x)
