@@ -24,7 +24,7 @@ def compare_program(file: str, *, lines: int = 60, execute: bool = True) -> dict
     from mpmd_trace_cli.program import load_program
 
     program = load_program(file)
-    lowered = program.jitted().lower(*program.args)
+    lowered = program.jitted().lower_lazily(*program.args)
     arguments = lowered.partition_arguments
     text = lowered.traced.mlir_text()
     report: dict[str, Any] = {"phases": {}}

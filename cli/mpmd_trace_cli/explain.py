@@ -64,7 +64,7 @@ def _from_program(file: str) -> tuple[Module, bool, list[tuple[int, int]]]:
             raise _Reached
 
     program = load_program(file)
-    lowered = program.jitted().lower(*program.args, hooks=[hook])
+    lowered = program.jitted().lower_lazily(*program.args, hooks=[hook])
     arguments = lowered.partition_arguments
     options = arguments["partitioning_options"]
     with contextlib.suppress(_Reached):

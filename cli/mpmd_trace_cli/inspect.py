@@ -24,7 +24,7 @@ def dump_program(file: str, out: str, debug_info: bool) -> list[dict[str, Any]]:
     check_folder(out)
     program = load_program(file)
     snapshots = Snapshots(debug_info=debug_info)
-    lowered = program.jitted().lower(*program.args, hooks=[snapshots])
+    lowered = program.jitted().lower_lazily(*program.args, hooks=[snapshots])
     snapshots.start(parse(lowered.traced.mlir_text()))
     _ = lowered.partitioned
     write_folder(out, snapshots.files(diffs=True))
@@ -48,7 +48,7 @@ def show_program(file: str, stage: str) -> str:
     if stage not in names:
         raise MpmdError(f"--stage is jaxpr, ir, mpmd or plan, not '{stage}'")
     program = load_program(file)
-    lowered = program.jitted().lower(*program.args)
+    lowered = program.jitted().lower_lazily(*program.args)
     if stage == "plan":
         from mpmd_trace.backend.planner import make_plan
 

@@ -81,7 +81,7 @@ def plan_program(
     with progress() as shown:
         task = shown.add_task("trace and passes", total=1, info=program.name)
         actions = FragmentActions()
-        lowered = program.jitted().lower(*program.args, hooks=[actions])
+        lowered = program.jitted().lower_lazily(*program.args, hooks=[actions])
         check_plannable(lowered)
         _ = lowered.partitioned
         shown.update(task, completed=1)

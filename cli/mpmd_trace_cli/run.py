@@ -37,7 +37,7 @@ def run_program(file: str, out: str, settings: Sequence[str], *, quiet: bool = F
         started = time.perf_counter()
         jitted = program.jitted()
         snapshots, actions = Snapshots(), FragmentActions()
-        lowered = jitted.lower(*program.args, hooks=[snapshots, actions])
+        lowered = jitted.lower_lazily(*program.args, hooks=[snapshots, actions])
         snapshots.start(parse(lowered.traced.mlir_text()))
         trace_seconds = time.perf_counter() - started
         shown.update(task, completed=1)

@@ -9,6 +9,7 @@ import math
 import os
 import re
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ParamSpec, TextIO, TypeVar
@@ -127,12 +128,40 @@ def told(error: MpmdError) -> Iterator[str]:
         yield f"(in the pass {error.pass_name})"
 
 
+@contextmanager
+def _warnings_as_talk() -> Iterator[None]:
+    """Warnings about the program look like its errors."""
+    from mpmd_trace.diagnostics.messages import MpmdWarning
+
+    before = warnings.showwarning
+
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        if issubclass(category, MpmdWarning):
+            say(f"{filename}:{lineno}: warning: {message}".replace(os.getcwd() + os.sep, ""))
+        else:
+            before(message, category, filename, lineno, file, line)
+
+    warnings.showwarning = show
+    try:
+        yield
+    finally:
+        warnings.showwarning = before
+
+
 def guard(command: Callable[[], Any]) -> int:
     """Run a command; problems of the program or of the call become messages on stderr and exit status 1."""
     from mpmd_trace.diagnostics.messages import MpmdError
 
     try:
-        command()
+        with _warnings_as_talk():
+            command()
     except MpmdError as error:
         for line in told(error):
             say(line)

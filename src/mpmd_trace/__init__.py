@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mpmd_trace import equinox as equinox
     from mpmd_trace import schedules as schedules
+    from mpmd_trace.api.config import make_config as make_config
     from mpmd_trace.api.jit import Jitted as Jitted
     from mpmd_trace.api.jit import jit as jit
     from mpmd_trace.api.program import Program as Program
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from mpmd_trace.diagnostics.messages import MpmdWarning as MpmdWarning
     from mpmd_trace.frontend.config import Config as Config
     from mpmd_trace.frontend.config import MeshOfInput as MeshOfInput
-    from mpmd_trace.frontend.config import make_config as make_config
     from mpmd_trace.frontend.naming import broadcast as broadcast
     from mpmd_trace.frontend.naming import call as call
     from mpmd_trace.frontend.naming import enumerated_for as enumerated_for
@@ -61,7 +61,7 @@ _WHERE = {
     "enumerated_for": "frontend.naming",
     "fori_loop": "frontend.naming",
     "jit": "api.jit",
-    "make_config": "frontend.config",
+    "make_config": "api.config",
     "named_computation": "frontend.naming",
     "named_tensor": "frontend.naming",
     "parse": "ir.text",

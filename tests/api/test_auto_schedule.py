@@ -86,6 +86,7 @@ def test_best_schedule_of_equal_stages() -> None:
     assert limited.result.makespan > best.result.makespan
     with pytest.raises(MpmdError, match=r"activations of 0.5 microbatches per mesh; .* comes closest"):
         best_schedule(four, 0.5)
+    assert not best_schedule(four, whole_backwards=True).schedule.splits_backward
 
 
 def test_split_backwards_must_pay() -> None:
@@ -185,9 +186,9 @@ def test_auto_with_the_other_engine() -> None:
         pipeline_schedule="auto",
     )
     model = Model(4)
-    lowered = mpmd_trace.jit(training(model, 4), config, engine="cpp").lower(*data(model, 4))
+    jitted = mpmd_trace.jit(training(model, 4), config, engine="cpp")
     with pytest.raises(MpmdError, match="engine='cpp' knows the reference's schedules only"):
-        lowered.partitioned  # noqa: B018
+        jitted.lower(*data(model, 4))
 
 
 LINKS = Links(Link(2e-6, 1e9))

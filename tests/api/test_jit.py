@@ -15,6 +15,7 @@ from pipelines import Weights, accumulate, assert_same, batch, check, config, la
 import mpmd_trace
 from mpmd_trace import MpmdError, named_computation
 from mpmd_trace.api import jit as api
+from mpmd_trace.api import stages
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +39,39 @@ def test_texts(lowered: mpmd_trace.Lowered, compiled: mpmd_trace.Compiled) -> No
     assert "run" in compiled.as_text("plan") and "transfer" in compiled.as_text("plan")
     with pytest.raises(ValueError, match="stage is 'jaxpr'"):
         lowered.as_text("hlo")  # type: ignore[arg-type]
+
+
+def test_lowering_partitions_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    real = stages.partition
+
+    def counting(*args: Any, **kwargs: Any) -> Any:
+        calls.append(kwargs.get("phases", "all"))
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(stages, "partition", counting)
+    jitted = mpmd_trace.jit(accumulate, config())
+    lowered = jitted.lower_lazily(weights(), batch(2))
+    lowered.as_text("stablehlo")
+    assert calls == []
+    lowered = jitted.lower(weights(), batch(2))
+    assert calls == ["all"]
+    lowered.as_text()
+    assert calls == ["all"] and lowered.compile().lowered is lowered
+    assert calls == ["all"]
+    jitted(weights(), batch(2))
+    assert calls == ["all", "all"]
+
+
+def test_lowering_raises_what_is_wrong_with_the_partition() -> None:
+    def step(ws: Any, x: jax.Array) -> Any:
+        a, b = (named_computation(layer, name=f"f{i}")(w, x) for i, w in enumerate(ws))
+        return (a + b) * 2  # needs both, and nothing may be sent
+
+    jitted = mpmd_trace.jit(step, config(infer=False))
+    assert jitted.trace(weights(), batch()).names.keys() == {"f0", "f1"}
+    with pytest.raises(MpmdError, match="mpmd_infer_transfers"):
+        jitted.lower(weights(), batch())
 
 
 def test_compiled_can_be_called_and_inspected(compiled: mpmd_trace.Compiled) -> None:

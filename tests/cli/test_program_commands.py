@@ -109,7 +109,7 @@ def test_passes(command: Command) -> None:
 
 WRONG = {
     f"{TINY}:unknown_mesh": ": error: the name 'second' is assigned to the mesh 'm9', which",
-    f"{TINY}:unknown_name": "the name 'third' is assigned to mesh 'm1' but occurs nowhere in the program",
+    f"{TINY}:unknown_name": "Did you mean 'second' by 'secnd', which occurs nowhere?",
     f"{TINY}:odd_batch": "tiny.py:29:1: error: the program raised TypeError: cannot reshape array of",
     f"{TINY}:no_transfers": "mpmd_infer_transfers",
     f"{TINY}:number": "is of type int, not an mpmd_trace.Program",
@@ -127,6 +127,14 @@ def test_a_wrong_program_is_one_message(command: Command, where: str, tmp_path: 
     assert WRONG[where] in result.err
     assert "Traceback" not in result.err
     assert not out.exists(), "out is written whole or not at all"
+
+
+@pytest.mark.filterwarnings("default::mpmd_trace.MpmdWarning")
+def test_warnings_look_like_errors(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(TINY).parent)
+    result = command("show", f"{TINY}:spare_name")
+    assert result.status == 0
+    assert re.search(r"^tiny.py:\d+: warning: the name 'thrd' is assigned to mesh 'm1' but occurs", result.err, re.M)
 
 
 def test_files_that_cannot_be_imported(command: Command, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
+from mpmd_trace import MpmdWarning
 from mpmd_trace.frontend import FrontendError, Traced, check_names, trace
 from mpmd_trace.frontend.naming import broadcast, call, named_computation, named_tensor, reduce
 from programs import (
@@ -309,10 +310,16 @@ def test_check_names() -> None:
     with pytest.raises(FrontendError) as error:
         _check(traced, first=("m0", 0), secnd=("m1", 1))
     message = str(error.value)
-    assert "'secnd' is assigned to mesh 'm1' but occurs nowhere" in message
-    assert "Did you mean 'second'?" in message
     assert "the named computation 'second' is not assigned" in message
+    assert "Did you mean 'second' by 'secnd', which occurs nowhere?" in message
     assert "programs.py:" in message
+
+
+def test_names_for_other_programs_are_warned_of() -> None:
+    traced = trace(loss, weights(), batch()[0])
+    text = r"'secnd' is assigned to mesh 'm1' but occurs nowhere in the program; did you mean 'second'\?"
+    with pytest.warns(MpmdWarning, match=text):
+        _check(traced, first=("m0", 0), second=("m1", 1), secnd=("m1", None))
 
 
 def test_check_names_of_nested_computations() -> None:

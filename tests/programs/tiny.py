@@ -64,7 +64,11 @@ def unknown_mesh() -> mpmd_trace.Program:
 
 
 def unknown_name() -> mpmd_trace.Program:
-    return program(names={"first": "m0", "second": "m1", "third": "m1"})
+    return program(names={"first": "m0", "secnd": "m1"})
+
+
+def spare_name() -> mpmd_trace.Program:
+    return program(names={"first": "m0", "second": "m1", "thrd": "m1"})
 
 
 def merged() -> mpmd_trace.Program:

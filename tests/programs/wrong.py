@@ -69,7 +69,7 @@ def unknown_mesh() -> Any:
 
 
 def unknown_name() -> Any:
-    return program({**HALVES, "layer_9": "b"})
+    return program({"layers_0": "a", "layer_1": "b", "layers_2": "b"})
 
 
 def no_transfers() -> Any:

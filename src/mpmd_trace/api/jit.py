@@ -94,7 +94,16 @@ class Jitted:
         return self._trace(*self._wrap(args, kwargs))
 
     def lower(self, *args: Any, hooks: Sequence[Hook] = (), **kwargs: Any) -> Lowered:
-        """Trace on arrays or `jax.ShapeDtypeStruct`s; `hooks` see every pass.  Raises `MpmdError`."""
+        """Trace on arrays or `jax.ShapeDtypeStruct`s and partition; `hooks` see every pass.
+
+        Raises `MpmdError` with every problem found.
+        """
+        lowered = self.lower_lazily(*args, hooks=hooks, **kwargs)
+        _ = lowered.partitioned
+        return lowered
+
+    def lower_lazily(self, *args: Any, hooks: Sequence[Hook] = (), **kwargs: Any) -> Lowered:
+        """As `lower`, but partitioned when the result is first asked for that: for tools."""
         return self._lower(*self._wrap(args, kwargs), hooks)
 
     def _wrap(
@@ -134,7 +143,7 @@ class Jitted:
             return lowered
         imported = lowered.imported()
         try:
-            return dataclasses.replace(lowered, schedule=settle(schedule, imported))
+            return dataclasses.replace(lowered, schedule=settle(schedule, imported, self.config.partitioning_options))
         except MpmdError as error:
             raise at_users_place(error, self.config.where) from None
 

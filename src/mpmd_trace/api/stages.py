@@ -1,4 +1,4 @@
-"""What becomes of a traced program: lowered (partitioned once asked), compiled, ready to be called."""
+"""What becomes of a traced program: lowered (partitioned), compiled, ready to be called."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _keep_memory_kinds(main: FuncOp, kinds: Mapping[int, str | None]) -> None:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Lowered:
-    """A traced program and, once asked for, its partitioned form."""
+    """A traced program and its partitioned form."""
 
     traced: Traced
     config: Config

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from mpmd_trace.diagnostics.messages import Diagnostic
-from mpmd_trace.frontend.errors import problem
+from mpmd_trace.frontend.errors import is_users, problem
 
 
 class Assigned(Protocol):
@@ -35,36 +35,28 @@ def name_problems(
     nested: Mapping[tuple[str, str], str | None],
     assignments: Mapping[str, Assigned],
     where: str | None = None,
-) -> list[Diagnostic]:
-    """What does not fit.
+) -> tuple[list[Diagnostic], list[str]]:
+    """What does not fit, and what is likely to be a mistake: a configuration may serve several programs.
 
     Args:
         names: each name in the program, with the places where it occurs.
         computations: the named computations that are not inside another one, with a place.
         nested: (outer, inner) names of computations with names inside, with the inner's place.
         assignments: each assigned name, with its mesh and stage.
-        where: the place of the assignments.
+        where: the place of the assignments, told where a computation is named inside of a library.
     """
     problems = []
-    for name in assignments:
-        if name not in names:
-            problems.append(
-                problem(
-                    f"the name {name!r} is assigned to mesh {assignments[name].mesh!r} but occurs "
-                    "nowhere in the program. "
-                    + nearest(name, names)
-                    + " Remove the assignment, or name a computation or tensor so. (What nothing uses does not count.)",
-                    where,
-                )
-            )
+    unused = [name for name in assignments if name not in names]
     for name, place in computations.items():
         if name not in assignments:
+            meant = difflib.get_close_matches(name, unused, n=1)
             problems.append(
                 problem(
                     f"the named computation {name!r} is not assigned to a mesh. Add it to "
                     "name_to_mesh_assignment, which assigns "
-                    f"{', '.join(map(repr, assignments)) or 'nothing'}.",
-                    place,
+                    f"{', '.join(map(repr, assignments)) or 'nothing'}."
+                    + (f" Did you mean {name!r} by {meant[0]!r}, which occurs nowhere?" if meant else ""),
+                    place if place is not None and is_users(place.rpartition(":")[0]) else where,
                 )
             )
     for (outer, inner), place in nested.items():
@@ -81,7 +73,17 @@ def name_problems(
                     place,
                 )
             )
-    return problems
+    return problems, [_unused(name, assignments[name], names) for name in unused]
+
+
+def _unused(name: str, assigned: Assigned, names: Iterable[str]) -> str:
+    """The warning about an assigned name that the program does not have."""
+    close = difflib.get_close_matches(name, names, n=3)
+    return (
+        f"the name {name!r} is assigned to mesh {assigned.mesh!r} but occurs nowhere in the program"
+        + (f"; did you mean {' or '.join(map(repr, close))}?" if close else ".")
+        + " (What nothing uses does not count.)"
+    )
 
 
 def _place(assigned: Assigned) -> str:

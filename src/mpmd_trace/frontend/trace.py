@@ -13,7 +13,7 @@ import jax
 from mpmd_trace.frontend import arguments
 from mpmd_trace.frontend.arguments import Leaf
 from mpmd_trace.frontend.calls import live_equations
-from mpmd_trace.frontend.errors import FrontendError, place_of, problem, raise_problems
+from mpmd_trace.frontend.errors import FrontendError, place_of, problem, raise_problems, warn
 from mpmd_trace.frontend.memories import divide_results
 from mpmd_trace.frontend.names import name_problems
 from mpmd_trace.frontend.rewrite import Rewriter
@@ -276,11 +276,12 @@ def _check_effects(closed: Any, name: str, where: str | None) -> None:
 def check_names(traced: Traced, config: Config) -> None:
     """Raise one `FrontendError` for every name of `config` that does not fit the program.
 
-    Checked: each assigned name occurs; each named computation that is not inside another one is
-    assigned; a name inside a named computation has that one's mesh and stage, or none.
+    Checked: each named computation that is not inside another one is assigned; a name inside a named
+    computation has that one's mesh and stage, or none.  Assigned names that do not occur are warned of.
     """
-    raise_problems(
-        name_problems(
-            traced.names, traced.computations, traced.nested, config.assignments, config.where
-        )
+    problems, unused = name_problems(
+        traced.names, traced.computations, traced.nested, config.assignments, config.where
     )
+    raise_problems(problems)
+    for text in unused:
+        warn(text, config.where)

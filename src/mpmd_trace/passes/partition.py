@@ -147,15 +147,19 @@ def read_module(module: Any) -> Module:
     )
 
 
-def check_options(options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """All partitioning options with defaults filled in.  Raises `MpmdError` that lists every mistake."""
+def check_options(options: Mapping[str, Any] | None, besides: Iterable[str] = ()) -> dict[str, Any]:
+    """All partitioning options with defaults filled in.  Raises `MpmdError` that lists every mistake.
+
+    `besides`: options that the caller knows, to be offered instead of a name that is close.
+    """
+    offered = [*OPTIONS, *besides]
     checked: dict[str, Any] = {name: default for name, (default, _) in OPTIONS.items()}
     problems: list[str] = []
     for name, value in dict(options or {}).items():
         if name not in OPTIONS:
             problems.append(
                 f"there is no partitioning option '{name}'"
-                f"{nearest(name, OPTIONS) or '; known: ' + ', '.join(OPTIONS)}"
+                f"{nearest(name, offered) or '; known: ' + ', '.join(offered)}"
             )
         elif name == "mpmd_pipeline_schedule":
             known = find_schedule(value or "none") if isinstance(value, str | None) else None

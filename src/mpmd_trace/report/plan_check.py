@@ -70,7 +70,13 @@ def check_option(option: Option, study: Study, lowered: Lowered, traced: Module)
 
 def _scheduled(option: Option, study: Study, lowered: Lowered, traced: Module) -> Module:
     """The program after the optimise phase, with the stages and the schedule of the option."""
-    config = dataclasses.replace(lowered.config, pipeline_schedule=option.choice.schedule)
+    options = dict(lowered.config.partitioning_options)
+    options.pop("mpmd_pipeline_schedule", None)  # the choice says it
+    if options.get("mpmd_split_bwd_fragments") is False:
+        del options["mpmd_split_bwd_fragments"]
+    config = dataclasses.replace(
+        lowered.config, pipeline_schedule=option.choice.schedule, partitioning_options=options
+    )
     if option.assignment == "balanced":
         several = len(option.mesh_of) > len(set(option.mesh_of))
         places = {

@@ -405,13 +405,17 @@ def _in_order(schedule: Schedule) -> bool:
     return True
 
 
-def best_schedule(costs: StageCosts, memory_limit: float | None = None) -> Choice:
+def best_schedule(
+    costs: StageCosts, memory_limit: float | None = None, *, whole_backwards: bool = False
+) -> Choice:
     """The fastest schedule that fits the memory and goes through the backwards in order.
 
     Among about equal ones that with the lowest peak; a schedule that splits backwards only when it is at
-    least 2 % faster.  Raises `MpmdError` when none fits.
+    least 2 % faster, with `whole_backwards` never.  Raises `MpmdError` when none fits.
     """
     usable = [c for c in rank_schedules(costs, memory_limit) if c.in_order]
+    if whole_backwards:
+        usable = [c for c in usable if not c.schedule.splits_backward]
     fitting = [c for c in usable if c.fits]
     if not fitting:
         raise MpmdError(_nothing(costs, memory_limit, usable))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mpmd_trace.diagnostics.messages import MpmdError
@@ -34,6 +34,8 @@ __all__ = ["ScheduleChoice", "choose_schedule", "constraints_of", "settle"]
 
 #: Schedules that run the weight-gradient part apart from the rest, so the backward must be split for them.
 _SPLITS = "mpmd_split_bwd_fragments"
+#: The reference's way to name a schedule.
+_NAMED = "mpmd_pipeline_schedule"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,11 +55,38 @@ def choose_schedule(config: Config) -> ScheduleChoice:
     an `AutoSchedule`, or a comparator `(unit, unit) -> bool` that says which of two fragments of a mesh runs
     first.
 
-    Raises `MpmdError` for a name that neither has.
+    Raises `MpmdError` for a name that neither has, and for options that want something else than the schedule.
     """
+    choice = _choice(config)
+    problems = [problem(text, config.where) for text in _conflicts(config, choice)]
+    if problems:
+        raise MpmdError(problems)
+    return choice
+
+
+def _conflicts(config: Config, choice: ScheduleChoice) -> Iterator[str]:
+    """Why the schedule and the options cannot both be had."""
+    options, wanted = config.partitioning_options, config.pipeline_schedule
+    if wanted is not None and _NAMED in options:
+        named = options[_NAMED] or "none"
+        if not (isinstance(wanted, str) and isinstance(named, str) and wanted.lower() == named.lower()):
+            yield (
+                f"two schedules are asked for: '{choice.name}' by pipeline_schedule, {named!r} by the option "
+                f"{_NAMED}; leave one of them out"
+            )
+    if choice.options.get(_SPLITS) and options.get(_SPLITS) is False:
+        yield (
+            f"the schedule '{choice.name}' runs weight gradients apart from input gradients, for which backwards are "
+            f"split, but the option {_SPLITS} is False; leave the option out, or choose a schedule that keeps "
+            "backwards whole, such as '1F1B'"
+        )
+
+
+def _choice(config: Config) -> ScheduleChoice:
     wanted = config.pipeline_schedule
     if wanted is None:
-        return ScheduleChoice(config.partitioning_options.get("mpmd_pipeline_schedule") or "GPipe")
+        named = config.partitioning_options.get(_NAMED, "GPipe") or "none"
+        return ScheduleChoice(find_schedule(str(named)) or str(named))
     if isinstance(wanted, str) and wanted.lower() == "auto":
         wanted = AutoSchedule()
     if isinstance(wanted, AutoSchedule):
@@ -66,7 +95,7 @@ def choose_schedule(config: Config) -> ScheduleChoice:
         known = find_schedule(wanted)
         if known is not None:
             splits = {_SPLITS: True} if known.startswith("ZeroBubble") else {}
-            return ScheduleChoice(known, {"mpmd_pipeline_schedule": known, **splits})
+            return ScheduleChoice(known, {_NAMED: known, **splits})
         try:
             entry = find_entry(wanted)
         except LibraryError as error:
@@ -102,19 +131,20 @@ def _check_comparator(comparator: Callable[..., Any], config: Config) -> None:
         raise MpmdError([problem(message, config.where)]) from None
 
 
-def settle(choice: ScheduleChoice, imported: Module) -> ScheduleChoice:
-    """The schedule that "auto" stands for, given the program after the import phase.
+def settle(choice: ScheduleChoice, imported: Module, options: Mapping[str, Any]) -> ScheduleChoice:
+    """The schedule that "auto" stands for, given the program after the import phase and the partitioning options.
 
     Without backward passes over microbatches every schedule is the same one, GPipe.
     """
     assert choice.auto is not None
     costs = program_costs(imported, choice.auto)
     if costs is None or costs.forward_only:
-        return ScheduleChoice("GPipe", {"mpmd_pipeline_schedule": "GPipe"})
-    best = best_schedule(costs, choice.auto.memory_limit).schedule
+        return ScheduleChoice("GPipe", {_NAMED: "GPipe"})
+    whole = options.get(_SPLITS) is False
+    best = best_schedule(costs, choice.auto.memory_limit, whole_backwards=whole).schedule
     known = find_schedule(best.name) if costs.chunks == 1 else None
     if known is not None:
-        return ScheduleChoice(known, {"mpmd_pipeline_schedule": known})
+        return ScheduleChoice(known, {_NAMED: known})
     options = {_SPLITS: True} if best.splits_backward else {}
     return ScheduleChoice(best.name, options, constraints=constraints_of(lambda p, m, v: best))
 

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 from jax.sharding import AbstractMesh, Mesh
 
+from mpmd_trace import make_config
 from mpmd_trace.frontend import FrontendError
-from mpmd_trace.frontend.config import Assignment, make_config
+from mpmd_trace.frontend.config import Assignment
+from mpmd_trace.schedules import get_schedule
 
 MESH = AbstractMesh((2,), ("data",))
 TOPOLOGY = {"m0": MESH, "m1": MESH}
@@ -96,6 +98,12 @@ def _one_device() -> Mesh:
         (TOPOLOGY, {"a": "m0"}, {"name_to_stage_assignment": "a"}, "name_to_stage_assignment maps names"),
         (TOPOLOGY, {}, {"partitioning_options": 3}, "partitioning_options maps names to values"),
         (TOPOLOGY, {}, {"partitioning_options": {"enable_heterogeneous_meshes": "no"}}, "is True or False, not 'no'"),
+        (TOPOLOGY, {}, {"partitioning_options": {"mpmd_infer_transfer": True}}, "did you mean mpmd_infer_transfers"),
+        (TOPOLOGY, {}, {"partitioning_options": {"heterogeneous_meshes": True}}, "did you mean enable_heterog"),
+        (TOPOLOGY, {}, {"partitioning_options": {"mpmd_infer_transfers": 1}}, "mpmd_infer_transfers' is True or"),
+        (TOPOLOGY, {}, {"pipeline_schedule": "1F2B"}, "unknown schedule '1F2B'; did you mean 1f1b"),
+        (TOPOLOGY, {}, {"pipeline_schedule": 3}, "pipeline_schedule is a name, a Schedule or a comparator"),
+        (TOPOLOGY, {}, {"pipeline_schedule": lambda a: True}, "this one cannot be called so"),
         (TOPOLOGY, {}, {"fragment_merge_rules": None}, "fragment_merge_rules is a list of rules, not None"),
         (TOPOLOGY, {}, {"fragment_schedule_rules": "rule"}, "fragment_schedule_rules is a list of rules, not 'rule'"),
     ],
@@ -124,6 +132,29 @@ def test_all_mistakes_are_reported_at_once() -> None:
     with pytest.raises(FrontendError) as error:
         make_config(TOPOLOGY, {"a": "m7", "b": ("m0", -2)}, output_mesh_assignment="m9")
     assert len(error.value.diagnostics) == 3
+    options = {"mpmd_infer_transfer": True, "mpmd_pipeline_schedule": "GPip"}
+    with pytest.raises(FrontendError) as error:
+        make_config(TOPOLOGY, {"a": "m7"}, partitioning_options=options, pipeline_schedule="1F2B")
+    assert len(error.value.diagnostics) == 4, str(error.value)
+
+
+def test_two_schedules() -> None:
+    same = {"mpmd_pipeline_schedule": "1f1b"}
+    make_config(TOPOLOGY, {}, pipeline_schedule="1F1B", partitioning_options=same)
+    for wanted in ("ZeroBubbleH1", "auto", "zb-h1", lambda a, b: False):
+        with pytest.raises(FrontendError, match=r"two schedules are asked for: .* 'GPipe' by the option") as error:
+            make_config(
+                TOPOLOGY, {}, pipeline_schedule=wanted, partitioning_options={"mpmd_pipeline_schedule": "GPipe"}
+            )
+        assert "test_config.py:" in str(error.value)
+
+
+@pytest.mark.parametrize("schedule", ["ZeroBubbleH1", "zb-h1", get_schedule("zb-h1", 2, 4)])
+def test_a_schedule_that_splits_backwards_which_are_to_be_whole(schedule: Any) -> None:
+    options = {"mpmd_split_bwd_fragments": False}
+    with pytest.raises(FrontendError, match="are split, but the option mpmd_split_bwd_fragments is False"):
+        make_config(TOPOLOGY, {}, pipeline_schedule=schedule, partitioning_options=options)
+    make_config(TOPOLOGY, {}, pipeline_schedule="1F1B", partitioning_options=options)
 
 
 def test_a_config_cannot_be_changed() -> None:
