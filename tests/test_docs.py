@@ -85,6 +85,16 @@ def test_the_configuration_of_a_state_in_the_docs() -> None:
     assert config.output_mesh_assignment == ((mpmd_trace.MeshOfInput(0), mpmd_trace.MeshOfInput(1)), None)
 
 
+def test_the_model_in_the_docs_trains_over_two_meshes(tmp_path: Path) -> None:
+    code = blocks("docs/equinox.md")[0]
+    check = (
+        "\nplain, expected = eqx.filter_jit(step)(Model(jax.random.key(0)), jnp.ones((4, 8)), True)\n"
+        "np.testing.assert_allclose(np.asarray(value), np.asarray(expected), rtol=1e-5)\n"
+        "print([d.id for b in model.blocks for d in b.linear.weight.devices()], model.blocks[1].mpmd_name)\n"
+    )
+    assert run(code + check, tmp_path).strip() == "[0, 1] blocks_1"
+
+
 @pytest.mark.parametrize("command", ["make demo", "make test"])
 def test_readme_names_its_commands(command: str) -> None:
     assert command in (ROOT / "README.md").read_text()

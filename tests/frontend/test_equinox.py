@@ -65,7 +65,7 @@ def _loss(model: Any, tokens: jax.Array, key: jax.Array | None = None) -> jax.Ar
 
 def test_names_are_paths(model: Model) -> None:
     named = name_layers(model, where=lambda m: [m.embedding, *m.blocks])
-    assert [block.name for block in named.blocks] == ["blocks_0", "blocks_1"]
+    assert [block.mpmd_name for block in named.blocks] == ["blocks_0", "blocks_1"]
     assert named.blocks[0].linear.weight is model.blocks[0].linear.weight
     assert jax.tree.structure(model) != jax.tree.structure(named)
     assert jax.tree.leaves(model)[0] is jax.tree.leaves(named)[0]
@@ -73,11 +73,11 @@ def test_names_are_paths(model: Model) -> None:
 
 def test_names_can_be_chosen(model: Model) -> None:
     blocks = lambda m: m.blocks  # noqa: E731
-    assert [b.name for b in name_layers(model, blocks, name="b").blocks] == ["b"] * 2
-    assert [b.name for b in name_layers(model, blocks, name="xyz").blocks] == ["xyz"] * 2
-    assert [b.name for b in name_layers(model, blocks, name=["x", "y"]).blocks] == ["x", "y"]
+    assert [b.mpmd_name for b in name_layers(model, blocks, name="b").blocks] == ["b"] * 2
+    assert [b.mpmd_name for b in name_layers(model, blocks, name="xyz").blocks] == ["xyz"] * 2
+    assert [b.mpmd_name for b in name_layers(model, blocks, name=["x", "y"]).blocks] == ["x", "y"]
     upper = name_layers(model, blocks, name=str.upper).blocks
-    assert [b.name for b in upper] == ["BLOCKS_0", "BLOCKS_1"]
+    assert [b.mpmd_name for b in upper] == ["BLOCKS_0", "BLOCKS_1"]
 
 
 @pytest.mark.parametrize("dropout", [False, True])
@@ -99,7 +99,7 @@ def test_a_named_model_computes_the_same(model: Model, dropout: bool) -> None:
     found = origins(plain_text(traced))
     names = ["embedding", "blocks_0", "blocks_1", "head"]
     assert found == names + [f"{n}(1)" for n in reversed(names)]
-    assert "arrays.blocks[0].layer.linear.weight" in traced.in_names
+    assert "arrays.blocks[0].linear.weight" in traced.in_names
 
 
 def test_a_whole_training_step(model: Model) -> None:

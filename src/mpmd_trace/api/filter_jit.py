@@ -12,36 +12,9 @@ from mpmd_trace.api.jit import Jitted
 from mpmd_trace.frontend import tags
 from mpmd_trace.frontend.config import Config
 from mpmd_trace.frontend.errors import mistake
+from mpmd_trace.frontend.statics import StaticLeaf, is_hashable, without_statics
 
-__all__ = ["StaticLeaf", "StaticLeaves", "filter_jit"]
-
-
-@jax.tree_util.register_pytree_node_class
-class StaticLeaf:
-    """A leaf that is no array, as a part of the structure of its tree: compared by type and value."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def tree_flatten(self) -> tuple[tuple[()], StaticLeaf]:
-        return (), self
-
-    @classmethod
-    def tree_unflatten(cls, leaf: StaticLeaf, _: tuple[()]) -> StaticLeaf:
-        return leaf
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, StaticLeaf):
-            return NotImplemented
-        return type(self.value) is type(other.value) and bool(self.value == other.value)
-
-    def __hash__(self) -> int:
-        return hash((type(self.value), self.value))
-
-    def __repr__(self) -> str:
-        return repr(self.value)
+__all__ = ["StaticLeaves", "filter_jit"]
 
 
 def is_dynamic(leaf: Any) -> bool:
@@ -56,23 +29,17 @@ class StaticLeaves:
         return jax.tree_util.tree_map_with_path(self._one, tree)
 
     def unwrap(self, tree: Any) -> Any:
-        return jax.tree.map(
-            lambda leaf: leaf.value if isinstance(leaf, StaticLeaf) else leaf,
-            tree,
-            is_leaf=lambda x: isinstance(x, StaticLeaf),
-        )
+        return without_statics(tree)
 
     def _one(self, path: Sequence[Any], leaf: Any) -> Any:
         if is_dynamic(leaf):
             return leaf
-        try:
-            hash(leaf)
-        except TypeError:
+        if not is_hashable(leaf):
             raise mistake(
                 f"the leaf {jax.tree_util.keystr(tuple(path))} of type {type(leaf).__name__} is neither an "
                 "array nor hashable, so it can be neither an input nor a static part of a program. Make it "
                 "an array or something hashable: a tuple instead of a list or set, for example."
-            ) from None
+            )
         return StaticLeaf(leaf)
 
 

@@ -6,6 +6,7 @@ from mpmd_trace.api.placing import create as create
 from mpmd_trace.api.placing import place as place
 from mpmd_trace.api.saving import restore as restore
 from mpmd_trace.api.saving import save as save
+from mpmd_trace.equinox._layers import NamedFunction as NamedFunction
 from mpmd_trace.equinox._layers import NamedLayer as NamedLayer
 from mpmd_trace.equinox._layers import Statics as Statics
 from mpmd_trace.equinox._layers import join as join

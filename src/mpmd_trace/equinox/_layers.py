@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+import functools
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, TypeVar
 
 import equinox as eqx
 import jax
@@ -15,25 +17,97 @@ from mpmd_trace.frontend.errors import mistake
 M = TypeVar("M")
 
 
+class NamedLayer:
+    """What every layer that `name_layers` named is an instance of, beside its own class.
+
+    Its call is a named computation; everything else (fields, methods, properties, hash, leaves) is that of the layer.
+    """
+
+    #: The name of the computation.
+    mpmd_name: ClassVar[str]
+    _mpmd_class: ClassVar[Any]
+
+    def __init_subclass__(cls, **_: Any) -> None:
+        """Keeps hooks of the layer's class from seeing classes that its author did not write."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _named, (_unnamed(self), self.mpmd_name)
+
+
+class NamedFunction(NamedLayer, eqx.Module):  # type: ignore[misc]
+    """A callable that is no module, such as an activation function, whose call is a named computation."""
+
+    function: Any
+    mpmd_name: str = eqx.field(static=True)  # type: ignore[misc]
+
+    @property
+    def __wrapped__(self) -> Any:
+        return self.function
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """What the function returns; its arrays are operands of the named computation."""
+        return tags.tagged(self.function, tags.Tag("named_computation", self.mpmd_name))(*args, **kwargs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return NamedFunction, (self.function, self.mpmd_name)
+
+
 def _apply(layer: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return layer(*args, **kwargs)
 
 
-class NamedLayer(eqx.Module):  # type: ignore[misc]
-    """A layer whose call is a named computation. Its other attributes are the layer's own."""
+@functools.cache
+def _named_class(cls: Any, name: str) -> type[eqx.Module]:
+    """The subclass of `cls` whose instances are called `name`.
 
-    layer: Any
-    name: str = eqx.field(static=True)
+    The name is a property of the class, so that the fields (and what depends on them: `dataclasses.replace`,
+    serialisation, the generated `__init__`) are those of `cls`.
+    """
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """What the layer returns; its parameters are operands of the named computation."""
-        named = tags.tagged(_apply, tags.Tag("named_computation", self.name))
-        return named(self.layer, *args, **kwargs)
+    @functools.wraps(cls.__call__, updated=())
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        named = tags.tagged(_apply, tags.Tag("named_computation", name))
+        return named(_unnamed(self), *args, **kwargs)
 
-    def __getattr__(self, attribute: str) -> Any:
-        if attribute.startswith("__") or attribute == "layer":
-            raise AttributeError(attribute)
-        return getattr(self.layer, attribute)
+    content = {
+        "__call__": call,
+        "__doc__": cls.__doc__,
+        "__module__": cls.__module__,
+        "__qualname__": f"{cls.__qualname__}[{name!r}]",
+        "mpmd_name": name,
+        "_mpmd_class": cls,
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what Equinox has to say about `cls`, it said when that was made
+        made: Any = type(cls)  # Equinox's metaclass, or one of the user's
+        found: type[eqx.Module] = made(f"{cls.__name__}[{name!r}]", (NamedLayer, cls), content)
+    return found
+
+
+def _named(layer: Any, name: str) -> Any:
+    """`layer` with its call named; a layer has one name, so another one replaces it."""
+    layer = _unnamed(layer)
+    if not _is_module(layer):
+        return NamedFunction(layer, name)
+    cls: Any = type(layer)
+    return _as_class(layer, _named_class(cls, name))
+
+
+def _unnamed(layer: Any) -> Any:
+    if isinstance(layer, NamedFunction):
+        return layer.function
+    return _as_class(layer, layer._mpmd_class) if isinstance(layer, NamedLayer) else layer
+
+
+def _is_module(layer: Any) -> bool:
+    return isinstance(layer, eqx.Module)
+
+
+def _as_class(module: Any, cls: type[eqx.Module]) -> Any:
+    found = object.__new__(cls)
+    for attribute, value in vars(module).items():
+        object.__setattr__(found, attribute, value)
+    return found
 
 
 def name_layers(
@@ -44,7 +118,12 @@ def name_layers(
 ) -> M:
     """A copy of `model` in which the layers that `where` selects are named computations.
 
-    The default names are the paths of the layers, as in `blocks_0` for `model.blocks[0]`.
+    A named layer is an instance of its class still, with the same fields and methods, so `isinstance`,
+    `eqx.tree_at`, `eqx.nn.inference_mode`, stateful layers and serialisation work as before. Arrays in the
+    arguments of its call are operands; everything else (`inference=True`) is static, as for `eqx.filter_jit`.
+
+    The default names are the paths of the layers, as in `blocks_0` for `model.blocks[0]`. Naming a layer again
+    replaces its name (`layer.mpmd_name`). Layers inside of named layers may have names, too.
 
     Args:
         model: an Equinox module, or any pytree with callable modules in it.
@@ -53,10 +132,11 @@ def name_layers(
 
     Raises:
         FrontendError: when `where` selects nothing, something that is not callable or not part of
-            the model, or when the number of names differs from the number of layers.
+            the model, a function that the model holds more than once, or when the number of names differs
+            from the number of layers.
     """
-    paths = _paths(model, where)
-    defaults = list(paths)
+    layers = _select(model, where)
+    defaults = _paths(model, layers)
     if name is None:
         names = defaults
     elif isinstance(name, str):
@@ -71,19 +151,14 @@ def name_layers(
         )
     for one in names:
         tags.check_name(one, "name_layers")
-    layers = list(paths.values())
-    replaced = [NamedLayer(layer, n) for layer, n in zip(layers, names, strict=True)]
-    return _replace(model, layers, replaced)
+    named: M = _replace(model, {id(layer): n for layer, n in zip(layers, names, strict=True)})
+    return named
 
 
 def _select(model: Any, where: Callable[[Any], Any]) -> list[Any]:
-    selected = where(model)
-    return list(jax.tree.leaves(selected, is_leaf=lambda x: callable(x) or x is None))
-
-
-def _paths(model: Any, where: Callable[[Any], Any]) -> dict[str, Any]:
-    """The selected layers by the names that their paths give."""
-    layers = _select(model, where)
+    """What `where` selects, each once."""
+    selected = jax.tree.leaves(where(model), is_leaf=lambda x: callable(x) or x is None)
+    layers = list({id(layer): layer for layer in selected}.values())
     if not layers:
         raise mistake("name_layers: `where` selects no layer.")
     for layer in layers:
@@ -92,22 +167,41 @@ def _paths(model: Any, where: Callable[[Any], Any]) -> dict[str, Any]:
                 f"name_layers: `where` selects a {type(layer).__name__} ({layer!r}), which is not a "
                 "layer: a layer can be called. Select the module around it."
             )
-    flat, _ = jax.tree_util.tree_flatten_with_path(model, is_leaf=lambda x: _is_one_of(x, layers))
-    found: dict[int, str] = {}
-    for path, leaf in flat:
-        if _is_one_of(leaf, layers):
-            found.setdefault(id(leaf), "_".join(_key(k) for k in path) or "model")
+    return layers
+
+
+def _paths(model: Any, layers: Sequence[Any]) -> list[str]:
+    """The names that the paths of the layers give: of the first one, where a layer occurs several times."""
+    ids = {id(layer) for layer in layers}
+    found: dict[int, list[str]] = {}
+
+    def visit(node: Any, prefix: tuple[str, ...]) -> None:
+        # Layers that are selected may be inside of others.
+        flat, _ = jax.tree_util.tree_flatten_with_path(node, is_leaf=lambda x: x is not node and id(x) in ids)
+        for path, leaf in flat:
+            if id(leaf) in ids and leaf is not node:
+                place = (*prefix, *map(_key, path))
+                found.setdefault(id(leaf), []).append("_".join(place))
+                visit(leaf, place)
+
+    if id(model) in ids:
+        found[id(model)] = ["model"]
+    visit(model, ())
     for layer in layers:
-        if id(layer) not in found:
+        places = found.get(id(layer), [])
+        if not places:
             raise mistake(
                 f"name_layers: the {type(layer).__name__} that `where` returns is not part of the "
                 "model. Return modules as the model holds them."
             )
-    return {found[id(layer)]: layer for layer in layers}
-
-
-def _is_one_of(x: Any, layers: Sequence[Any]) -> bool:
-    return any(x is layer for layer in layers)
+        if len(places) > 1 and not _is_module(layer):
+            what = getattr(layer, "__name__", type(layer).__name__)
+            raise mistake(
+                f"name_layers: `where` selects {what}, which the model holds {len(places)} times "
+                f"({', '.join(places)}), so nobody knows which one is meant. Put it into the model as "
+                f"eqx.nn.Lambda({what})."
+            )
+    return [found[id(layer)][0] for layer in layers]
 
 
 def _key(key: Any) -> str:
@@ -117,12 +211,20 @@ def _key(key: Any) -> str:
     return str(key)
 
 
-def _replace(model: M, layers: Sequence[Any], replaced: Sequence[Any]) -> M:
-    by_identity = {id(a): b for a, b in zip(layers, replaced, strict=True)}
-    result: M = jax.tree.map(
-        lambda x: by_identity.get(id(x), x), model, is_leaf=lambda x: _is_one_of(x, layers)
-    )
-    return result
+def _replace(node: Any, names: Mapping[int, str]) -> Any:
+    """`node` with each part whose identity is in `names` named so."""
+    if jax.tree.structure(node) != _LEAF:
+        inside = jax.tree.map(
+            lambda x: _replace(x, names) if id(x) in names else x,
+            node,
+            is_leaf=lambda x: x is not node and id(x) in names,
+        )
+    else:
+        inside = node
+    return _named(inside, names[id(node)]) if id(node) in names else inside
+
+
+_LEAF = jax.tree.structure(0)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

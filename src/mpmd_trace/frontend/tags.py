@@ -21,6 +21,7 @@ import numpy as np
 
 from mpmd_trace.frontend import markers
 from mpmd_trace.frontend.errors import mistake
+from mpmd_trace.frontend.statics import StaticLeaf, is_hashable, without_statics
 
 _PREFIX = "mpmd_trace."
 _COUNTER = "mpmd_trace.call_counter="
@@ -119,35 +120,15 @@ def is_array(leaf: object) -> bool:
     return isinstance(leaf, (jax.Array, np.ndarray, np.generic)) or hasattr(leaf, "__jax_array__")
 
 
-def _is_dynamic(path: Sequence[Any], leaf: object) -> bool:
+def _is_dynamic(path: Sequence[Any], leaf: object, tag: Tag) -> bool:
     if is_array(leaf):
         return True
-    # A number in a list is data, as for jax.jit; a number in an object is a setting of the object
-    # (Equinox modules branch on such fields in Python).
+    if tag.kind == "named_computation":
+        return False  # as for equinox.filter_jit: layers branch on flags that are passed to them
+    # To a call, a number is data, as for jax.jit: calls with different numbers share one function. In an object it
+    # is a setting of the object (Equinox modules branch on such fields in Python).
     in_object = any(isinstance(key, _ATTRIBUTE_KEYS) for key in path)
     return isinstance(leaf, (bool, int, float, complex)) and not in_object
-
-
-class _Whole:
-    """A static argument, kept whole: opaque to the flattening of arguments."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Whole) and bool(self.value == other.value)
-
-    def __hash__(self) -> int:
-        return hash(self.value)
-
-    def __repr__(self) -> str:
-        return repr(self.value)
-
-
-def _unwrap(value: Any) -> Any:
-    return value.value if isinstance(value, _Whole) else value
 
 
 #: Per user function, the tagged jits made of it. They refer to it weakly, so that it can go.
@@ -174,10 +155,10 @@ def _jit_of(function: Callable[..., Any] | None, tag: Tag) -> Callable[..., Any]
 
     def run(statics: _Statics, *arrays: Any) -> Any:
         fill = iter(arrays)
-        leaves = [next(fill) if leaf is _HOLE else leaf for leaf in statics.leaves]
+        leaves = [next(fill) if leaf is _HOLE else leaf.value for leaf in statics.leaves]
         callee, args, kwargs = jax.tree.unflatten(statics.treedef, leaves)
         target = callee if function_is_argument else reference()
-        result = target(*map(_unwrap, args), **{k: _unwrap(v) for k, v in kwargs.items()})
+        result = _with_statics(target(*map(_value, args), **{k: _value(v) for k, v in kwargs.items()}))
         return markers.counted(result) if tag.kind == "named_computation" else result
 
     run.__name__ = run.__qualname__ = tag.encode()
@@ -185,6 +166,22 @@ def _jit_of(function: Callable[..., Any] | None, tag: Tag) -> Callable[..., Any]
     if made is not None:
         made[tag] = jitted
     return jitted
+
+
+def _value(argument: Any) -> Any:
+    """The argument that `_mark_static` marked."""
+    return argument.value if isinstance(argument, StaticLeaf) else argument
+
+
+def _with_statics(result: Any) -> Any:
+    """`result` with what can be no result of a jit (strings, functions) as a part of its structure."""
+    if all(_can_be_returned(leaf) for leaf in jax.tree.leaves(result)):
+        return result
+    return jax.tree.map(lambda leaf: leaf if _can_be_returned(leaf) else StaticLeaf(leaf), result)
+
+
+def _can_be_returned(leaf: object) -> bool:
+    return is_array(leaf) or isinstance(leaf, bool | int | float | complex)
 
 
 def _is_compared_by_identity(value: Any) -> bool:
@@ -202,8 +199,9 @@ def tagged(
     """`function` as a tagged jit.
 
     Arrays anywhere in the arguments, and in `function` itself when it is a pytree or a method of
-    one, become operands; every other leaf is static and must be hashable. `static_argnames` lists
-    arguments that are static as a whole.
+    one, become operands; every other leaf is static and must be hashable (but for numbers given to
+    a call or loop, which are operands as well). `static_argnames` lists arguments that are static as
+    a whole. What is no array in the result is passed through.
 
     Raises:
         FrontendError: when `function` is not callable, a static name does not exist, or a static
@@ -231,36 +229,30 @@ def tagged(
             args = (owner, *args)
         callee = function if target is None else None
         flat, treedef = jax.tree_util.tree_flatten_with_path((callee, args, kwargs))
-        arrays, rest = [], []
+        arrays: list[Any] = []
+        rest: list[Any] = []
         for path, leaf in flat:
-            dynamic = _is_dynamic(path, leaf)
+            dynamic = _is_dynamic(path, leaf, tag)
             arrays += [leaf] if dynamic else []
-            rest.append(_HOLE if dynamic else leaf)
-        statics = _Statics(treedef, tuple(rest))
-        try:
-            hash(statics)
-        except TypeError as error:
-            culprit = next((x for x in rest if not _hashable(x)), treedef)
-            raise mistake(
-                f"{tag.kind} {tag.name!r}: the argument leaf {culprit!r} of type "
-                f"{type(_unwrap(culprit)).__name__} "
-                + (
-                    "is static (static_argnames) and cannot be hashed. Make it hashable."
-                    if isinstance(culprit, _Whole)
-                    else "is neither an array nor hashable. Pass arrays, or make it hashable."
-                )
-            ) from error
-        return jitted(statics, *arrays)
+            rest.append(_HOLE if dynamic else StaticLeaf(leaf))
+        _check_hashable((*args, *kwargs.values()), rest, tag)
+        return without_statics(jitted(_Statics(treedef, tuple(rest)), *arrays))
 
     return wrapper
 
 
-def _hashable(value: object) -> bool:
-    try:
-        hash(value)
-    except TypeError:
-        return False
-    return True
+def _check_hashable(arguments: Sequence[Any], leaves: Sequence[Any], tag: Tag) -> None:
+    """Raise `FrontendError` for an argument or leaf that is static and not hashable."""
+    for leaf in (*arguments, *leaves):
+        if isinstance(leaf, StaticLeaf) and not is_hashable(leaf):
+            raise mistake(
+                f"{tag.kind} {tag.name!r}: the argument leaf {leaf!r} of type {type(leaf.value).__name__} "
+                + (
+                    "is static (static_argnames) and cannot be hashed. Make it hashable."
+                    if any(leaf is argument for argument in arguments)
+                    else "is neither an array nor hashable. Pass arrays, or make it hashable."
+                )
+            )
 
 
 def _signature(function: Callable[..., Any], names: tuple[str, ...], tag: Tag) -> inspect.Signature | None:
@@ -289,6 +281,6 @@ def _mark_static(
         if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
     ]
     marked = tuple(
-        _Whole(a) if i < len(positional) and positional[i] in names else a for i, a in enumerate(args)
+        StaticLeaf(a) if i < len(positional) and positional[i] in names else a for i, a in enumerate(args)
     )
-    return marked, {k: _Whole(v) if k in names else v for k, v in kwargs.items()}
+    return marked, {k: StaticLeaf(v) if k in names else v for k, v in kwargs.items()}
