@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import jax
@@ -170,3 +171,15 @@ def test_names_mean_nothing_elsewhere() -> None:
         found = one(weights(), batch())
         jax.tree.map(lambda a, b: pytest.approx(a, b), found, expected)
         assert all(jnp.allclose(a, b, atol=1e-6) for a, b in zip(found, expected, strict=True))
+
+
+def test_a_list_of_microbatches_is_not_stacked() -> None:
+    def step(ws: Weights, xs: list[jax.Array]) -> Any:
+        def body(i: Any, carry: Any, x: jax.Array) -> Any:
+            return jax.tree.map(jnp.add, carry, jax.grad(loss)(ws, x))
+
+        return enumerated_for(body, jax.tree.map(jnp.zeros_like, ws), xs)
+
+    xs = [batch() + k for k in range(3)]
+    jitted = check(step, weights(), xs)
+    assert not re.search(r"stablehlo\.(concatenate|slice)", jitted.lower(weights(), xs).as_text("mpmd"))

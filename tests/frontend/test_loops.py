@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from mpmd_trace import MpmdWarning
 from mpmd_trace.frontend import FrontendError, trace
 from mpmd_trace.frontend.naming import call, enumerated_for, fori_loop
 from programs import (
@@ -173,3 +174,94 @@ def test_a_loop_of_unknown_length_around_names_is_an_error() -> None:
     text = str(error.value)
     assert "'first', 'second' occurs inside a loop with a number of iterations" in text
     assert "test_loops.py:" in text
+
+
+def test_a_list_holds_the_microbatches() -> None:
+    xs = batch()
+
+    def step(f: Callable[..., Any], stacked: bool) -> Callable[..., Any]:
+        def run(ws: list[jax.Array], *parts: Any) -> Any:
+            inputs = {"x": jnp.stack(parts), "k": jnp.arange(3)} if stacked else [
+                {"x": part, "k": k} for k, part in enumerate(parts)
+            ]
+            zero = jax.tree.map(jnp.zeros_like, ws)
+
+            def body(i: Any, carry: Any, item: Any) -> Any:
+                grads = jax.grad(f)(ws, item["x"] * item["k"])
+                return jax.tree.map(jnp.add, carry, grads), item["k"] + i
+
+            return enumerated_for(body, zero, inputs)
+
+        return run
+
+    text = plain_text(check_same(step(loss, False), step(plain_loss, True), weights(), *xs))
+    assert calls(text) == [("iteration", 0), ("iteration", 1), ("iteration", 2)]
+
+
+XS = jnp.array([1.0, 2.0, 3.0])
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (lambda carry, i, x: carry + x, r"calls its body as body\(i, carry, x\), and the parameters of <lambda> are"),
+        (lambda acc, idx, batch: acc + batch, "'idx' does"),
+        (lambda state, mb_index, batch: state + batch, "'mb_index' does"),
+        (lambda c, x: c + x, r"which <lambda>\(c, x\) does not take: too many positional arguments"),
+    ],
+)
+def test_a_body_that_takes_the_carry_first_is_an_error(body: Callable[..., Any], message: str) -> None:
+    with pytest.raises(FrontendError, match=message) as error:
+        enumerated_for(body, 0.0, XS)
+    assert "test_loops.py:" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (lambda i, carry, x: carry + x, 6.0),
+        (lambda _, count, x: count + x, 6.0),
+        (lambda k, i, x: i + x, 6.0),
+        (lambda mb, c, x: c + x * mb, 8.0),
+        (lambda *args: args[1] + args[2], 6.0),
+        (lambda a, b, x: b + x, 6.0),
+        (lambda a, b, x: x * 2, 6.0),
+    ],
+)
+def test_bodies_in_the_right_order(body: Callable[..., Any], expected: float) -> None:
+    assert float(enumerated_for(body, 0.0, XS)) == expected
+
+
+@pytest.mark.parametrize("carry", [0.0, jnp.zeros(2)])
+def test_a_carry_that_only_counts_is_a_warning(carry: Any) -> None:
+    def body(total: Any, number: Any, x: Any) -> Any:
+        return total + x
+
+    xs = XS if jnp.ndim(carry) == 0 else jnp.ones((3, 2))
+    with pytest.warns(MpmdWarning, match="returns as carry depends on i, and not on the carry that it gets"):
+        enumerated_for(body, carry, xs)
+
+
+def test_an_error_in_a_body_tells_the_order() -> None:
+    def body(grads: Any, number: Any, x: Any) -> Any:
+        return jax.tree.map(jnp.add, grads, {"a": x, "b": x})
+
+    with pytest.raises(TypeError) as error:
+        enumerated_for(body, {"a": 0.0, "b": 0.0}, XS)
+    note = "enumerated_for calls its body as body(i, carry, x): the index comes first, then the carry."
+    assert note in error.value.__notes__
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ([], "an empty list of microbatches"),
+        ([(), ()], "the first microbatch has no array"),
+        ([jnp.ones(3), jnp.ones(2)], r"microbatch 1 is float32\[2\], the first float32\[3\]. A list given to"),
+        ([{"a": jnp.ones(3)}, {"a": jnp.arange(3)}], r"microbatch 1\['a'\] is int32\[3\]"),
+        ([jnp.ones(3), (jnp.ones(3),)], "microbatch 1 has the structure"),
+    ],
+)
+def test_microbatches_that_differ(inputs: Any, message: str) -> None:
+    with pytest.raises(FrontendError, match=message):
+        enumerated_for(lambda i, c, x: c, 0.0, inputs)

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mpmd_trace.frontend import tags
+from mpmd_trace.frontend import loop_bodies, tags
 from mpmd_trace.frontend.errors import mistake
 
 Carry = TypeVar("Carry")
@@ -84,28 +84,23 @@ def enumerated_for(
     Args:
         body: a function of the index (an `int32` scalar), the carry and one slice of the inputs.
         carry: the first carry, a pytree of arrays.
-        inputs: a pytree of arrays whose first axes have the same length.
+        inputs: a pytree of arrays whose first axes have the same length; or a list of microbatches, which
+            are pytrees of one structure and type. Several stacked arrays are given as a tuple.
         unroll: None, True or the number of slices, which mean the same.
 
     Raises:
-        FrontendError: when the first axes differ or there is no array, or for another `unroll`.
+        FrontendError: when the first axes differ or there is no array, when the microbatches of a list differ,
+            for a body that takes the carry first, or for another `unroll`.
     """
     _check_body(body, "enumerated_for")
-    leaves = jax.tree_util.tree_leaves_with_path(inputs)
-    lengths = {jax.tree_util.keystr(p): jnp.shape(x)[:1] for p, x in leaves}
-    if not leaves or len(set(lengths.values())) != 1 or () in lengths.values():
-        listed = ", ".join(f"inputs{path}: {n[0] if n else 'scalar'}" for path, n in lengths.items())
-        raise mistake(
-            "enumerated_for needs inputs whose arrays have first axes of one length, got "
-            f"{listed or 'no array'}."
-        )
-    count = next(iter(lengths.values()))[0]
+    order = loop_bodies.parameter_order(body)
+    inputs, count = _sliced(inputs)
     structure = jax.tree.structure(carry)
     stacks = False
 
     def step(i: Any, state: Carry, item: Any) -> tuple[Carry, Any]:
         nonlocal stacks
-        result = body(i, state, item)
+        result = loop_bodies.checked(body, order, i, state, item)
         if jax.tree.structure(result) == structure:
             return result, None
         if not isinstance(result, tuple) or len(result) != 2:
@@ -119,6 +114,46 @@ def enumerated_for(
 
     final, outputs = _loop("enumerated_for", step, carry, inputs, count, unroll)
     return (final, outputs) if stacks else final
+
+
+def _sliced(inputs: Any) -> tuple[Any, int]:
+    """The inputs of a loop as a pytree to be sliced along the first axes, and how many slices there are."""
+    if isinstance(inputs, list):
+        if not inputs:
+            raise mistake("enumerated_for got an empty list of microbatches.")
+        _check_alike(inputs)
+        # Inside of mpmd_trace.jit nothing is stacked in the end: passes see that each slice is a microbatch.
+        return jax.tree.map(lambda *parts: jnp.stack(parts), *inputs), len(inputs)
+    leaves = jax.tree_util.tree_leaves_with_path(inputs)
+    lengths = {jax.tree_util.keystr(p): jnp.shape(x)[:1] for p, x in leaves}
+    if not leaves or len(set(lengths.values())) != 1 or () in lengths.values():
+        listed = ", ".join(f"inputs{path}: {n[0] if n else 'scalar'}" for path, n in lengths.items())
+        raise mistake(
+            "enumerated_for needs inputs whose arrays have first axes of one length, got "
+            f"{listed or 'no array'}."
+        )
+    return inputs, next(iter(lengths.values()))[0]
+
+
+def _check_alike(microbatches: list[Any]) -> None:
+    """Raise `FrontendError` when the microbatches of a list are of different structures or types."""
+    hint = (
+        "A list given to enumerated_for is a list of microbatches, which are alike; give several arrays that are "
+        "stacked along their first axes as a tuple."
+    )
+    first = jax.tree_util.tree_leaves_with_path(microbatches[0])
+    structure = jax.tree.structure(microbatches[0])
+    if not first:
+        raise mistake(f"the first microbatch has no array. {hint}")
+    for number, other in enumerate(microbatches[1:], 1):
+        if jax.tree.structure(other) != structure:
+            found = jax.tree.structure(other)
+            raise mistake(f"microbatch {number} has the structure {found}, the first {structure}. {hint}")
+        for (path, a), b in zip(first, jax.tree.leaves(other), strict=True):
+            types = [f"{jnp.result_type(x)}{list(jnp.shape(x))}" for x in (a, b)]
+            if types[0] != types[1]:
+                where = jax.tree_util.keystr(path)
+                raise mistake(f"microbatch {number}{where} is {types[1]}, the first{where} {types[0]}. {hint}")
 
 
 def _loop(
