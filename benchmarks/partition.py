@@ -15,6 +15,7 @@ import statistics
 
 from mpmd_trace.passes.cpp_engine import available, partition_with_cpp
 from mpmd_trace.passes.partition import partition
+from mpmd_trace.passes.request import PartitionRequest
 from programs import arguments, training_step
 
 
@@ -44,7 +45,7 @@ def main() -> None:
         if available() and small:
             text = training_step(stages, microbatches)
             found = [
-                partition_with_cpp(text, **arguments(stages, microbatches), phases=options.phases)
+                partition_with_cpp(text, PartitionRequest.of(**arguments(stages, microbatches)), phases=options.phases)
                 .runs[0]
                 .seconds
                 for _ in range(repeat)

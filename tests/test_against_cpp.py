@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import functools
 from typing import Any
@@ -14,7 +15,9 @@ import mpmd_trace as mt
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.frontend.trace import trace
 from mpmd_trace.passes.cpp_engine import CppPartitioner, available, partition_with_cpp
-from mpmd_trace.passes.partition import Phases, partition
+from mpmd_trace.passes.optimize.schedules import Schedule
+from mpmd_trace.passes.partition import partition, partition_as
+from mpmd_trace.passes.request import PartitionRequest, Phases
 
 needs_cpp = pytest.mark.skipif(not available(), reason="this jaxlib has no C++ partitioner")
 
@@ -68,6 +71,12 @@ def step_arguments(inputs: int, outputs: int, layers: int, meshes: int) -> dict[
     }
 
 
+def refused_by_cpp(request: PartitionRequest) -> PartitionRequest:
+    """The same with a schedule that the C++ partitioner does not have, for which it aborts."""
+    options = dataclasses.replace(request.options, mpmd_pipeline_schedule=Schedule("nonsense", lambda unit: ()))
+    return dataclasses.replace(request, options=options)
+
+
 def compare(
     cpp: CppPartitioner, text: str, inputs: int, outputs: int, layers: int, meshes: int, options: dict[str, Any]
 ) -> None:
@@ -77,7 +86,7 @@ def compare(
         "partitioning_options": {"mpmd_infer_transfers": True, **options},
     }
     phases: tuple[Phases, ...] = ("import", "optimize", "all")
-    theirs = cpp.partition(text, **arguments, phases=phases)
+    theirs = cpp.partition(text, PartitionRequest.of(**arguments), phases=phases)
     assert theirs.error is None, theirs.error
     for phase in phases:
         result = partition(text, **arguments, phases=phase)
@@ -126,12 +135,13 @@ def test_the_second_engine_gives_a_module_or_raises() -> None:
         "input_meshes": [None] * inputs,
         "output_meshes": [None] * outputs,
     }
-    assert partition_with_cpp(text, **arguments).as_text() == partition(text, **arguments).as_text()
+    request = PartitionRequest.of(**arguments)
+    assert partition_with_cpp(text, request).as_text() == partition_as(text, request).as_text()
     with pytest.raises(MpmdError, match=r"stopped with status -6.*nonsense"):
-        partition_with_cpp(text, **arguments, partitioning_options={"mpmd_pipeline_schedule": "nonsense"})
+        partition_with_cpp(text, refused_by_cpp(request))
 
 
 @pytest.mark.skipif(available(), reason="this jaxlib has the C++ partitioner")
 def test_the_second_engine_says_what_it_needs() -> None:
     with pytest.raises(MpmdError, match=r"needs the partitioner inside jaxlib 0\.12"):
-        partition_with_cpp("module {}", "f", [("m", [("x", 1)])], {}, [], [])
+        partition_with_cpp("module {}", PartitionRequest.of("f", [("m", [("x", 1)])], {}, [], []))

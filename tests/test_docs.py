@@ -66,12 +66,13 @@ def test_the_comparator_in_the_docs_is_gpipe() -> None:
     from mpmd_trace.ir.text import parse
     from mpmd_trace.passes.manager import run_passes
     from mpmd_trace.passes.optimize.pipeline_scheduler import PipelineScheduler
+    from mpmd_trace.passes.optimize.schedules import Comparator
 
-    space: dict[str, object] = {}
+    space: dict[str, Any] = {}
     code = blocks("docs/passes.md")[2].split("config =")[0]
     exec(code, space)
     module = parse(pipeline(2, 3))
-    run_passes(module, [PipelineScheduler(predicate=space["one_forward_first"])])  # type: ignore[arg-type]
+    run_passes(module, [PipelineScheduler(Comparator("mine", space["one_forward_first"]))])
     assert orders(module)["m0"] == "F0 F1 F2 B0 B1 B2"
 
 

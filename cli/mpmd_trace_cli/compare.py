@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from typing import Any
 
-from mpmd_trace.passes.partition import Phases
+from mpmd_trace.passes.request import Phases
 from mpmd_trace_cli.talk import data, say
 
 __all__ = ["compare_program"]
@@ -20,18 +20,18 @@ def compare_program(file: str, *, lines: int = 60, execute: bool = True) -> dict
     the results.  Raises `MpmdError` when an engine refuses the program.
     """
     from mpmd_trace.passes.cpp_engine import partition_with_cpp
-    from mpmd_trace.passes.partition import partition
+    from mpmd_trace.passes.partition import partition_as
     from mpmd_trace_cli.program import load_program
 
     program = load_program(file)
     lowered = program.jitted().lower_lazily(*program.args)
-    arguments = lowered.partition_arguments
+    request = lowered.request
     text = lowered.traced.mlir_text()
     report: dict[str, Any] = {"phases": {}}
     modules: dict[str, Any] = {}
     for phase in _PHASES:
-        ours = partition(text, **arguments, phases=phase)
-        theirs = partition_with_cpp(text, **arguments, phases=phase)
+        ours = partition_as(text, request, phases=phase)
+        theirs = partition_with_cpp(text, request, phases=phase)
         modules = {"python": ours.module, "cpp": theirs.module}
         a, b = ours.as_text(), theirs.as_text()
         seconds = [round(sum(r.seconds for r in one.runs), 4) for one in (ours, theirs)]

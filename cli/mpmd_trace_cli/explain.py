@@ -12,6 +12,7 @@ from mpmd_trace_cli.files import read_text
 
 if TYPE_CHECKING:
     from mpmd_trace.ir.ops import Module
+    from mpmd_trace.passes.import_.assignments import SameMesh
     from mpmd_trace.passes.manager import PassRun
     from mpmd_trace.report.explain import Explanation
 
@@ -52,7 +53,7 @@ def as_json(found: Explanation) -> dict[str, Any]:
     return plain
 
 
-def _from_program(file: str) -> tuple[Module, bool, list[tuple[int, int]]]:
+def _from_program(file: str) -> tuple[Module, bool, tuple[SameMesh, ...]]:
     """The program's module before mesh inference, whether it lets transfers be inferred, what shares a mesh."""
     from mpmd_trace_cli.program import load_program
 
@@ -65,10 +66,9 @@ def _from_program(file: str) -> tuple[Module, bool, list[tuple[int, int]]]:
 
     program = load_program(file)
     lowered = program.jitted().lower_lazily(*program.args, hooks=[hook])
-    arguments = lowered.partition_arguments
-    options = arguments["partitioning_options"]
+    request = lowered.request
     with contextlib.suppress(_Reached):
         _ = lowered.partitioned
     if not found:
         raise MpmdError(f"{os.path.basename(file)} was partitioned without the pass {_READY}")
-    return found[0], bool(options.get("mpmd_infer_transfers", False)), arguments.get("same_mesh", [])
+    return found[0], request.options.mpmd_infer_transfers, request.same_mesh

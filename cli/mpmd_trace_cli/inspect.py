@@ -9,6 +9,7 @@ import sys
 from typing import Any
 
 from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace.passes.option_text import option_text
 from mpmd_trace_cli.talk import data, say
 
 __all__ = ["diff_snapshots", "dump_program", "list_passes", "print_passes", "show_program"]
@@ -159,6 +160,5 @@ def print_passes(name: str | None, json: bool) -> None:
 
 
 def _default(value: Any) -> Any:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return ",".join(map(str, value)) if isinstance(value, tuple) else value
+    """As JSON: numbers as they are, everything else as text."""
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else option_text(value)

@@ -160,7 +160,7 @@ def plan_program(
 
 def _phases_apart(program: Program) -> Program:
     """The program without the options that merge forwards with backwards, since each has its own cost."""
-    from mpmd_trace.passes.partition import OUR_OPTIONS
+    from mpmd_trace.passes.request import OUR_OPTIONS
 
     options = {**program.config.partitioning_options, **dict.fromkeys(OUR_OPTIONS, False)}
     config = dataclasses.replace(program.config, partitioning_options=options)

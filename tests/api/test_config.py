@@ -11,7 +11,7 @@ from jax.sharding import AbstractMesh, Mesh
 
 from mpmd_trace import make_config
 from mpmd_trace.frontend import FrontendError
-from mpmd_trace.frontend.config import Assignment
+from mpmd_trace.ir.assignment import Assignment
 from mpmd_trace.schedules import get_schedule
 
 MESH = AbstractMesh((2,), ("data",))
@@ -31,7 +31,6 @@ def test_forms_of_assignments() -> None:
         "t": Assignment("m1", None, "pinned_host"),
         "u": Assignment("m1"),
     }
-    assert config.assignment_text == "a@m0/0,b@m0/0,c@m1/1,t@m1#pinned_host,u@m1"
     assert config.name_to_mesh_assignment["t"] == "m1#pinned_host"
     assert config.name_to_stage_assignment == {"a": 0, "b": 0, "c": 1}
     assert list(config.topology) == ["m0", "m1"]

@@ -11,6 +11,7 @@ from pipelines import accumulate, assert_same, batch, config, weights
 import mpmd_trace
 from mpmd_trace import MpmdError
 from mpmd_trace.passes.cpp_engine import partition_with_cpp
+from mpmd_trace.passes.request import PartitionRequest
 from mpmd_trace.report.timeline import FragmentActions, actions_by_place, measured_timeline, planned_timeline
 
 MICROBATCHES = 4
@@ -96,7 +97,7 @@ def test_gpipe_has_no_such_neighbours() -> None:
 def test_the_cpp_engine_has_no_such_options() -> None:
     options = dict.fromkeys((FORWARD_FIRST, BACKWARD_FIRST), True)
     with pytest.raises(MpmdError) as caught:
-        partition_with_cpp("", "f", [], {}, [], [], partitioning_options=options)
+        partition_with_cpp("", PartitionRequest.of("f", [("m", [("x", 1)])], {}, [], [], partitioning_options=options))
     assert str(caught.value) == (
         f"error: the C++ partitioner has no option {FORWARD_FIRST}, {BACKWARD_FIRST}; use engine='python', or leave "
         "it out"

@@ -19,7 +19,8 @@ from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.cpp_engine import CppAnswer, CppPartitioner
 from mpmd_trace.passes.export.lower_to_fragment_calls import LowerToFragmentCalls
 from mpmd_trace.passes.manager import PassRun
-from mpmd_trace.passes.partition import IoSpec, Phases, partition
+from mpmd_trace.passes.partition import IoSpec, partition
+from mpmd_trace.passes.request import PartitionRequest, Phases
 
 PHASES: tuple[Phases, ...] = ("import", "optimize", "all")
 
@@ -87,7 +88,7 @@ def ours(program: Program) -> Outcome:
 
 def difference(cpp: CppPartitioner, program: Program) -> str | None:
     """How the results differ, in words and lines; None when they are equal or both refuse the program."""
-    theirs = cpp.partition(program.text, **program.arguments, phases=PHASES, timeout=60)
+    theirs = cpp.partition(program.text, PartitionRequest.of(**program.arguments), phases=PHASES, timeout=60)
     found = ours(program)
     for phase in PHASES:
         a, b = theirs.texts.get(phase), found.texts.get(phase)

@@ -7,6 +7,7 @@ Some hundred programs run with the suite, the same ones every time.  For thousan
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 from typing import Any
@@ -22,9 +23,10 @@ from mpmd_trace.ir.ops import FragmentOp
 from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.cpp_engine import CppPartitioner, available
 from mpmd_trace.passes.fragment_rules import FragmentInfo, MergeRule, ScheduleRule
-from mpmd_trace.passes.partition import OPTIONS, partition
+from mpmd_trace.passes.partition import partition
+from mpmd_trace.passes.request import PartitioningOptions, PartitionRequest
 from oracle import assert_same_meaning
-from test_against_cpp import step_arguments, step_text
+from test_against_cpp import refused_by_cpp, step_arguments, step_text
 
 needs_cpp = pytest.mark.skipif(
     not available() or jax.__version_info__ < (0, 12),
@@ -133,7 +135,7 @@ def _fragments(program: Program) -> list[FragmentInfo]:
 
 
 def test_every_option_is_generated() -> None:
-    switches = {name for name, (default, _) in OPTIONS.items() if isinstance(default, bool)}
+    switches = {field.name for field in dataclasses.fields(PartitioningOptions) if isinstance(field.default, bool)}
     assert switches == {"mpmd_infer_transfers", *HONOURED, *IGNORED}
 
 
@@ -141,13 +143,14 @@ def test_every_option_is_generated() -> None:
 def test_an_abort_loses_one_program_only(cpp: CppPartitioner) -> None:
     text, inputs, outputs = step_text(1)
     arguments = step_arguments(inputs, outputs, layers=1, meshes=1)
-    bad = cpp.partition(text, **arguments, partitioning_options={"mpmd_pipeline_schedule": "nonsense"})
+    request = PartitionRequest.of(**arguments)
+    bad = cpp.partition(text, refused_by_cpp(request))
     assert bad.stopped and bad.error is not None and re.search("status -6.*nonsense", bad.error)
-    refused = cpp.partition(text.replace("stablehlo.tanh", "stablehlo.nothing"), **arguments)
+    refused = cpp.partition(text.replace("stablehlo.tanh", "stablehlo.nothing"), request)
     assert not refused.stopped and refused.error is not None and "says" in refused.error
-    good = cpp.partition(text, **arguments, phases=PHASES)
+    good = cpp.partition(text, request, phases=PHASES)
     assert good.error is None and list(good.texts) == list(PHASES)
-    whole = cpp.partition(text, **arguments)
+    whole = cpp.partition(text, request)
     assert whole.texts == {"all": good.texts["all"]}
     mine = partition(text, **arguments)
     assert (good.input_specs, good.output_specs) == (mine.input_specs, mine.output_specs)

@@ -11,11 +11,12 @@ import jax
 from jax.sharding import AbstractMesh, Mesh
 
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
-from mpmd_trace.frontend.config import Assignment, Config, MeshOfInput
+from mpmd_trace.frontend.config import Config, MeshOfInput
 from mpmd_trace.frontend.errors import callers_place, problem, raise_problems
 from mpmd_trace.frontend.names import nearest
 from mpmd_trace.frontend.tags import is_name
-from mpmd_trace.passes.partition import check_options
+from mpmd_trace.ir.assignment import Assignment
+from mpmd_trace.passes.request import PartitioningOptions
 from mpmd_trace.scheduling.bridge import choose_schedule
 
 __all__ = ["make_config"]
@@ -136,7 +137,7 @@ def _check_options(options: Mapping[str, Any], problems: list[Diagnostic]) -> No
         text = f"partitioning option '{_HETEROGENEOUS}' is True or False, not {value!r}"
         problems.append(problem(text))
     try:
-        check_options({k: v for k, v in options.items() if k != _HETEROGENEOUS}, besides=(_HETEROGENEOUS,))
+        PartitioningOptions.of({k: v for k, v in options.items() if k != _HETEROGENEOUS}, besides=(_HETEROGENEOUS,))
     except MpmdError as error:
         problems += error.diagnostics
 
@@ -278,29 +279,30 @@ def _assignment(
             problem(f'{what} is assigned to {value!r}. Write "mesh", "mesh/stage" or (mesh, stage).')
         )
         return None
-    head, slash, tail = text.rpartition("/")
-    if slash and tail.isdecimal() and text not in meshes:
-        if stage is not None:
-            problems.append(problem(f"{what} is assigned to {value!r}, which gives two stages."))
-            return None
-        text, stage = head, int(tail)
-    mesh, has_kind, kind = text.partition("#")
-    if mesh not in meshes:
+    try:
+        found = Assignment.parse(text)
+    except ValueError:
+        found = Assignment.on_mesh(text)  # no mesh is called so
+    if found.stage is not None and stage is not None:
+        problems.append(problem(f"{what} is assigned to {value!r}, which gives two stages."))
+        return None
+    if found.mesh not in meshes:
         problems.append(
             problem(
-                f"{what} is assigned to the mesh {mesh!r}, which the topology lacks. " + nearest(mesh, meshes)
+                f"{what} is assigned to the mesh {found.mesh!r}, which the topology lacks. "
+                + nearest(found.mesh, meshes)
             )
         )
         return None
-    if has_kind and kind not in MEMORY_KINDS:
+    if found.memory_kind not in (None, *MEMORY_KINDS):
         problems.append(
             problem(
-                f"{what} is assigned to memory {kind!r} of mesh {mesh!r}; memories are "
+                f"{what} is assigned to memory {found.memory_kind!r} of mesh {found.mesh!r}; memories are "
                 f"{' and '.join(MEMORY_KINDS)}."
             )
         )
         return None
-    return Assignment(mesh, stage, kind if has_kind else None)
+    return found if stage is None else dataclasses.replace(found, stage=stage)
 
 
 def _check_stages(assignments: Mapping[str, Assignment], problems: list[Diagnostic]) -> None:

@@ -12,19 +12,24 @@ import jax
 from mpmd_trace.backend.load import LoadedProgram, MemoryAnalysis, load
 from mpmd_trace.backend.timeline import Timeline
 from mpmd_trace.diagnostics.messages import MpmdError, shortened
-from mpmd_trace.frontend.config import Assignment, Config
+from mpmd_trace.frontend.config import Config
 from mpmd_trace.frontend.errors import at_users_place, problem, raise_problems
 from mpmd_trace.frontend.trace import Traced
+from mpmd_trace.ir.assignment import Assignment
+from mpmd_trace.ir.attributes import MeshAttr, TopologyAttr
 from mpmd_trace.ir.ops import FuncOp, Module, make_transfer
 from mpmd_trace.ir.types import MeshTensorType, mesh_tensor
 from mpmd_trace.jax_compat.runtime import with_weak_type
 from mpmd_trace.jax_compat.tracing import structure_differences
+from mpmd_trace.passes.cpp_engine import partition_with_cpp
+from mpmd_trace.passes.fragment_rules import MergeRule, ScheduleRule
+from mpmd_trace.passes.import_.assignments import SameMesh
 from mpmd_trace.passes.manager import Hook
-from mpmd_trace.passes.optimize.predicates import SCHEDULES
-from mpmd_trace.passes.partition import IoSpec, Partitioned, partition
+from mpmd_trace.passes.partition import IoSpec, Partitioned, partition_as
+from mpmd_trace.passes.request import PartitioningOptions, PartitionRequest
 from mpmd_trace.scheduling.bridge import ScheduleChoice
 
-__all__ = ["Adapter", "Compiled", "InOut", "Lowered", "Stage", "named_meshes"]
+__all__ = ["Adapter", "Compiled", "InOut", "Lowered", "Stage"]
 
 Stage = Literal["jaxpr", "stablehlo", "mpmd", "plan"]
 
@@ -46,21 +51,8 @@ class InOut(NamedTuple):
     outputs: Any
 
 
-def named_meshes(config: Config) -> list[tuple[str, list[tuple[str, int]]]]:
-    """The topology as the partitioner takes it: (mesh name, [(axis name, size), ...])."""
-    return [(name, [(str(a), n) for a, n in mesh.shape.items()]) for name, mesh in config.topology.items()]
-
-
-def _mesh_text(assignment: Assignment) -> str:
-    kind = assignment.memory_kind
-    return assignment.mesh if kind is None else f"{assignment.mesh}#{kind}"
-
-
-def _per_argument(found: Mapping[int, Assignment], count: int, offset: int = 0) -> list[str | None]:
-    meshes: list[str | None] = [None] * (offset + count)
-    for index, assignment in found.items():
-        meshes[offset + index] = _mesh_text(assignment)
-    return meshes
+def _per_argument(found: Mapping[int, Assignment], count: int, offset: int = 0) -> tuple[Assignment | None, ...]:
+    return (*(None,) * offset, *(found.get(i) for i in range(count)))
 
 
 def _keep_memory_kinds(main: FuncOp, kinds: Mapping[int, str | None]) -> None:
@@ -90,30 +82,26 @@ class Lowered:
     adapter: Adapter | None = None
 
     @property
-    def partition_arguments(self) -> dict[str, Any]:
-        """What `mpmd_trace.partition` takes besides the module."""
+    def request(self) -> PartitionRequest:
+        """What the partitioner is asked for.  Raises `MpmdError`."""
         config, traced = self.config, self.traced
         constants = len(traced.constants)
         options = {**config.partitioning_options, **self.schedule.options}
         options.pop("enable_heterogeneous_meshes", None)  # for the frontend
-        same_mesh = [(constants + i, o) for i, o in config.same_mesh(traced)]
-        return {
-            "func_name": traced.name,
-            "named_meshes": named_meshes(config),
-            "assignment": {
-                name: (_mesh_text(a) if a.stage is None else (_mesh_text(a), a.stage))
-                for name, a in config.assignments.items()
-            },
-            "input_meshes": _per_argument(
-                config.input_meshes(traced.in_tree), len(traced.inputs), constants
-            ),
-            "output_meshes": _per_argument(config.output_meshes(traced.out_tree), len(traced.outputs)),
-            "donate_argnums": [constants + i for i in traced.donated],
-            "partitioning_options": options,
-            "fragment_merge_rules": config.fragment_merge_rules,
-            "fragment_schedule_rules": config.fragment_schedule_rules,
-            **({"same_mesh": same_mesh} if same_mesh else {}),  # unknown to the C++ partitioner
-        }
+        meshes = {n: MeshAttr.get((str(a), size) for a, size in m.shape.items()) for n, m in config.topology.items()}
+        return PartitionRequest(
+            traced.name,
+            TopologyAttr.get(meshes),
+            config.assignments,
+            _per_argument(config.input_meshes(traced.in_tree), len(traced.inputs), constants),
+            _per_argument(config.output_meshes(traced.out_tree), len(traced.outputs)),
+            tuple(constants + i for i in traced.donated),
+            PartitioningOptions.of(options),
+            tuple(MergeRule.parse(str(rule)) for rule in config.fragment_merge_rules),
+            tuple(ScheduleRule.parse(str(rule)) for rule in config.fragment_schedule_rules),
+            tuple(SameMesh(constants + i, o) for i, o in config.same_mesh(traced)),
+            config.is_heterogeneous,
+        )
 
     @functools.cached_property
     def partitioned(self) -> Partitioned:
@@ -127,34 +115,19 @@ class Lowered:
 
     def _partition(self) -> Partitioned:
         if self.engine == "cpp":
-            from mpmd_trace.passes.cpp_engine import partition_with_cpp
-
-            if self.schedule.predicate is not None or self.schedule.constraints is not None:
-                raise MpmdError(
-                    f"engine='cpp' knows the reference's schedules only, not '{self.schedule.name}'; use "
-                    "engine='python', or one of " + ", ".join(SCHEDULES)
-                )
-            return partition_with_cpp(self.traced.mlir_text(), **self.partition_arguments)
+            return partition_with_cpp(self.traced.mlir_text(), self.request)
         try:
-            return partition(
-                self.traced.mlir_text(),
-                **self.partition_arguments,
-                predicate=self.schedule.predicate,
-                constraints=self.schedule.constraints,
-                heterogeneous_meshes=self.config.is_heterogeneous,
-                hooks=self.hooks,
-            )
+            return partition_as(self.traced.mlir_text(), self.request, hooks=self.hooks)
         except MpmdError as error:
             raise at_users_place(error, self.config.where) from None
 
     def imported(self) -> Module:
         """The program after the import phase, its backwards split: what schedules are chosen by."""
-        arguments = self.partition_arguments
-        options = {**arguments["partitioning_options"], "mpmd_split_bwd_fragments": True}
-        arguments["partitioning_options"] = options
-        arguments["heterogeneous_meshes"] = self.config.is_heterogeneous
         try:
-            return partition(self.traced.mlir_text(), **arguments, phases="import").module
+            request = self.request
+            options = dataclasses.replace(request.options, mpmd_split_bwd_fragments=True)
+            request = dataclasses.replace(request, options=options)
+            return partition_as(self.traced.mlir_text(), request, phases="import").module
         except MpmdError as error:
             raise at_users_place(error, self.config.where) from None
 

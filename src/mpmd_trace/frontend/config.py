@@ -12,22 +12,10 @@ from jax.sharding import AbstractMesh, Mesh
 from mpmd_trace.diagnostics.messages import Diagnostic
 from mpmd_trace.frontend.arguments import Leaf, one_line
 from mpmd_trace.frontend.errors import FrontendError, problem, raise_problems
+from mpmd_trace.ir.assignment import Assignment
 
 if TYPE_CHECKING:
     from mpmd_trace.frontend.trace import Traced
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Assignment:
-    """The mesh of a name; for a computation perhaps a stage, for a tensor perhaps a memory."""
-
-    mesh: str
-    stage: int | None = None
-    memory_kind: str | None = None
-
-    def __str__(self) -> str:
-        kind = "" if self.memory_kind is None else f"#{self.memory_kind}"
-        stage = "" if self.stage is None else f"/{self.stage}"
-        return f"{self.mesh}{kind}{stage}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -67,17 +55,12 @@ class Config:
     @property
     def name_to_mesh_assignment(self) -> dict[str, str]:
         """The mesh of each name, with `#memory_kind` where there is one."""
-        return {n: str(dataclasses.replace(a, stage=None)) for n, a in self.assignments.items()}
+        return {n: a.place for n, a in self.assignments.items()}
 
     @property
     def name_to_stage_assignment(self) -> dict[str, int]:
         """The stage of each name that has one."""
         return {n: a.stage for n, a in self.assignments.items() if a.stage is not None}
-
-    @property
-    def assignment_text(self) -> str:
-        """The assignments as the passes' option: `name@mesh/stage`, comma separated."""
-        return ",".join(f"{name}@{a}" for name, a in self.assignments.items())
 
     @property
     def is_abstract(self) -> bool:

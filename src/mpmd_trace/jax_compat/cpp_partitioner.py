@@ -5,9 +5,8 @@ request gets a fork of that process, so that an abort loses one request only:
 
     python -m mpmd_trace.jax_compat.cpp_partitioner < requests
 
-Request: `text`, `func_name`, `named_meshes`, `assignment`, `input_meshes`, `output_meshes`, `donate_argnums`,
-`partitioning_options`, `merge_rules`, `schedule_rules`, `phases` (one or more of "import", "optimize" and "all",
-in this order: after which phases to print the module), `timeout` (seconds, or null).
+Request: `text`, `arguments` (of `apply_mpmd_partitioning` by name, in plain data), `phases` (one or more of "import",
+"optimize" and "all", in this order: after which phases to print the module), `timeout` (seconds, or null).
 Answers: one line with `phase`, `text` and `seconds` of CPU time for each of the phases; then one line with `end`,
 which is "done" (with `input_specs` and `output_specs` after the last phase), "error" (with `message`) or "stopped"
 (with `status`, and `log`, the last lines it printed).
@@ -22,6 +21,7 @@ import sys
 import tempfile
 import time
 import types
+from collections.abc import Callable
 from typing import Any
 
 __all__ = ["main"]
@@ -52,6 +52,20 @@ def _info(library: Any, fields: dict[str, Any]) -> Any:
     )
 
 
+#: How arguments are made of plain data.
+_READ: dict[str, Callable[[Any, Any], Any]] = {
+    "named_meshes": lambda library, meshes: [(name, [(a, n) for a, n in axes]) for name, axes in meshes],
+    "assignment": lambda library, found: {k: v if isinstance(v, str) else tuple(v) for k, v in found.items()},
+    "fragment_merge_rules": lambda library, rules: [
+        library.FragmentMergeRule([_info(library, i) for i in rule["sources"]], _info(library, rule["target"]))
+        for rule in rules
+    ],
+    "fragment_schedule_rules": lambda library, rules: [
+        library.FragmentScheduleRule([_info(library, i) for i in rule["ordered_fragments"]]) for rule in rules
+    ],
+}
+
+
 def _spec(spec: Any) -> dict[str, Any]:
     return {
         "mesh": spec.mesh_name,
@@ -73,14 +87,9 @@ def _partition(library: Any, request: dict[str, Any], answer: Any) -> dict[str, 
         "optimize": library.IMPORT | library.OPTIMIZE,
         "all": library.ALL,
     }
-    merge_rules = [
-        library.FragmentMergeRule([_info(library, i) for i in r["sources"]], _info(library, r["target"]))
-        for r in request["merge_rules"]
-    ]
-    schedule_rules = [
-        library.FragmentScheduleRule([_info(library, i) for i in r["ordered_fragments"]])
-        for r in request["schedule_rules"]
-    ]
+    arguments = dict(request["arguments"])
+    for name, read in _READ.items():
+        arguments[name] = read(library, arguments[name])
     context = new_context()
     with context, ir.Location.unknown(context):
         module = ir.Module.parse(request["text"], context)
@@ -88,15 +97,7 @@ def _partition(library: Any, request: dict[str, Any], answer: Any) -> dict[str, 
             started = time.process_time()
             result = library.apply_mpmd_partitioning(
                 module,
-                request["func_name"],
-                [(name, [(a, n) for a, n in axes]) for name, axes in request["named_meshes"]],
-                {k: v if isinstance(v, str) else tuple(v) for k, v in request["assignment"].items()},
-                request["input_meshes"],
-                request["output_meshes"],
-                request["donate_argnums"],
-                partitioning_options=request["partitioning_options"],
-                fragment_merge_rules=merge_rules,
-                fragment_schedule_rules=schedule_rules,
+                **arguments,
                 phases=library.PartitioningPhase(upto[phase].value & ~done.value),
             )
             done = upto[phase]

@@ -16,9 +16,10 @@ from typing import Any, Self
 
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.text import parse
-from mpmd_trace.passes.fragment_rules import parse_merge_rule, parse_schedule_rule
 from mpmd_trace.passes.manager import PassRun
-from mpmd_trace.passes.partition import OUR_OPTIONS, Assignment, IoSpec, NamedMeshes, Partitioned, Phases
+from mpmd_trace.passes.optimize.schedules import SCHEDULES, Schedule
+from mpmd_trace.passes.partition import IoSpec, Partitioned
+from mpmd_trace.passes.request import OUR_OPTIONS, PartitionRequest, Phases
 
 __all__ = ["CppAnswer", "CppPartitioner", "available", "partition_with_cpp"]
 
@@ -50,7 +51,7 @@ class CppPartitioner:
     """A process that partitions modules, each in a fork of its own: started once, and an abort harms no other.
 
     with CppPartitioner() as cpp:
-        answer = cpp.partition(text, "f", ...)
+        answer = cpp.partition(text, request)
     """
 
     def __init__(self) -> None:
@@ -86,47 +87,18 @@ class CppPartitioner:
         self._process.wait()
 
     def partition(
-        self,
-        text: str,
-        func_name: str,
-        named_meshes: NamedMeshes,
-        assignment: Assignment,
-        input_meshes: Sequence[str | None],
-        output_meshes: Sequence[str | None],
-        donate_argnums: Sequence[int] = (),
-        *,
-        partitioning_options: Mapping[str, Any] | None = None,
-        fragment_merge_rules: Sequence[Any] = (),
-        fragment_schedule_rules: Sequence[Any] = (),
-        phases: Sequence[Phases] = ("all",),
-        timeout: float = 900.0,
+        self, text: str, request: PartitionRequest, *, phases: Sequence[Phases] = ("all",), timeout: float = 900.0
     ) -> CppAnswer:
-        """What the reference makes of the module, after each of the phases; arguments as for `mpmd_trace.partition`.
+        """What the reference makes of the module, after each of the phases.
 
         Raises `MpmdError` only when the process itself cannot be talked to.
         """
-        options = {k: v for k, v in dict(partitioning_options or {}).items() if v is not False}
-        request = {
-            "text": text,
-            "func_name": func_name,
-            "named_meshes": [[name, [list(a) for a in axes]] for name, axes in named_meshes],
-            "assignment": {
-                k: v if isinstance(v, str) or v[1] is not None else v[0] for k, v in assignment.items()
-            },
-            "input_meshes": list(input_meshes),
-            "output_meshes": list(output_meshes),
-            "donate_argnums": list(donate_argnums),
-            "partitioning_options": options,
-            "merge_rules": [dataclasses.asdict(parse_merge_rule(str(r))) for r in fragment_merge_rules],
-            "schedule_rules": [dataclasses.asdict(parse_schedule_rule(str(r))) for r in fragment_schedule_rules],
-            "phases": list(phases),
-            "timeout": timeout,
-        }
+        question = {"text": text, "arguments": _arguments(request), "phases": list(phases), "timeout": timeout}
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None and stdout is not None
         answer = CppAnswer()
         try:
-            stdin.write(json.dumps(request) + "\n")
+            stdin.write(json.dumps(question) + "\n")
             stdin.flush()
             while "end" not in (line := json.loads(stdout.readline())):
                 answer.texts[line["phase"]] = line["text"]
@@ -157,50 +129,47 @@ def _io_spec(fields: Mapping[str, Any]) -> IoSpec:
     )
 
 
+def _arguments(request: PartitionRequest) -> dict[str, Any]:
+    """The request as arguments of the reference's driver, in plain data."""
+    return {
+        "func_name": request.func_name,
+        "named_meshes": [[name, mesh.axes] for name, mesh in request.topology.meshes.items()],
+        "assignment": {
+            name: a.place if a.stage is None else [a.place, a.stage] for name, a in request.assignment.items()
+        },
+        "input_meshes": [None if a is None else a.place for a in request.inputs],
+        "output_meshes": [None if a is None else a.place for a in request.outputs],
+        "donate_argnums": list(request.donated),
+        "partitioning_options": request.options.changed(),
+        "fragment_merge_rules": [dataclasses.asdict(rule) for rule in request.merge_rules],
+        "fragment_schedule_rules": [dataclasses.asdict(rule) for rule in request.schedule_rules],
+    }
+
+
 def partition_with_cpp(
-    text: str,
-    func_name: str,
-    named_meshes: NamedMeshes,
-    assignment: Assignment,
-    input_meshes: Sequence[str | None],
-    output_meshes: Sequence[str | None],
-    donate_argnums: Sequence[int] = (),
-    *,
-    partitioning_options: Mapping[str, Any] | None = None,
-    fragment_merge_rules: Sequence[Any] = (),
-    fragment_schedule_rules: Sequence[Any] = (),
-    phases: Phases = "all",
-    same_mesh: Sequence[tuple[int, int]] = (),
-    timeout: float = 900.0,
+    text: str, request: PartitionRequest, *, phases: Phases = "all", timeout: float = 900.0
 ) -> Partitioned:
-    """What the reference makes of the module; arguments as for `mpmd_trace.partition`.
+    """What the reference makes of the module.
 
     Raises `MpmdError` with the reference's message, also when it aborts or takes longer than `timeout` seconds,
-    and for what only `mpmd_trace.partition` takes: some options, and `same_mesh`.
+    and for what only our own engine does: some options and schedules, and `same_mesh`.
     """
-    if same_mesh:
+    if request.same_mesh:
         raise MpmdError(
             "the C++ partitioner cannot be told that results are where arguments are (MeshOfInput); use "
             "engine='python', or give the results meshes"
         )
-    ours = [name for name in OUR_OPTIONS if (partitioning_options or {}).get(name)]
+    order = request.options.mpmd_pipeline_schedule
+    if not isinstance(order, Schedule):
+        raise MpmdError(
+            f"engine='cpp' knows the reference's schedules only, not '{order}'; use engine='python', or one of "
+            + ", ".join(SCHEDULES)
+        )
+    ours = [name for name in OUR_OPTIONS if getattr(request.options, name)]
     if ours:
         raise MpmdError(f"the C++ partitioner has no option {', '.join(ours)}; use engine='python', or leave it out")
     with CppPartitioner() as cpp:
-        answer = cpp.partition(
-            text,
-            func_name,
-            named_meshes,
-            assignment,
-            input_meshes,
-            output_meshes,
-            donate_argnums,
-            partitioning_options=partitioning_options,
-            fragment_merge_rules=fragment_merge_rules,
-            fragment_schedule_rules=fragment_schedule_rules,
-            phases=(phases,),
-            timeout=timeout,
-        )
+        answer = cpp.partition(text, request, phases=(phases,), timeout=timeout)
     if answer.error is not None:
         raise MpmdError(answer.error)
     run = PassRun(0, "the C++ partitioner", True, answer.seconds)

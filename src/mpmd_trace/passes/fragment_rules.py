@@ -16,7 +16,7 @@ from mpmd_trace.ir.attributes import UserOriginAttr
 from mpmd_trace.ir.ops import FragmentOp
 from mpmd_trace.passes.fragment_info import SplitType, call_counter, set_call_counter, set_split_type, split_type
 
-__all__ = ["FragmentInfo", "MergeRule", "ScheduleRule", "parse_merge_rule", "parse_schedule_rule"]
+__all__ = ["FragmentInfo", "MergeRule", "ScheduleRule"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,6 +69,16 @@ class MergeRule:
     sources: tuple[FragmentInfo, ...]
     target: FragmentInfo
 
+    @classmethod
+    def parse(cls, text: str) -> MergeRule:
+        """The merge rule that `text` spells.  Raises `MpmdError` that shows where the text goes wrong."""
+        reader = _Reader(text)
+        reader.expect("FragmentMergeRule(sources=[")
+        sources = reader.infos(",", "],target=")
+        target = reader.info()
+        reader.expect(")")
+        return cls(sources, target)
+
     def __str__(self) -> str:
         return f"FragmentMergeRule(sources=[{_join(self.sources, ',')}],target={self.target})"
 
@@ -79,40 +89,19 @@ class ScheduleRule:
 
     ordered_fragments: tuple[FragmentInfo, ...]
 
+    @classmethod
+    def parse(cls, text: str) -> ScheduleRule:
+        """The schedule rule that `text` spells.  Raises `MpmdError` that shows where the text goes wrong."""
+        reader = _Reader(text)
+        reader.expect("FragmentScheduleRule(ordered_fragments=[")
+        return cls(reader.infos("->", "])"))
+
     def __str__(self) -> str:
         return f"FragmentScheduleRule(ordered_fragments=[{_join(self.ordered_fragments, '->')}])"
 
 
 def _join(infos: Iterable[FragmentInfo], separator: str) -> str:
     return separator.join(map(str, infos))
-
-
-def parse_merge_rule(text: str) -> MergeRule:
-    """The merge rule that `text` spells.  Raises `MpmdError` that shows where the text goes wrong."""
-    reader = _Reader(text)
-    reader.expect("FragmentMergeRule(sources=[")
-    sources: list[FragmentInfo] = []
-    while not reader.at("]"):
-        sources.append(reader.info())
-        if not reader.take(",") and not reader.at("],target="):
-            raise reader.error("',' or '],target='")
-    reader.expect("],target=")
-    target = reader.info()
-    reader.expect(")")
-    return MergeRule(tuple(sources), target)
-
-
-def parse_schedule_rule(text: str) -> ScheduleRule:
-    """The schedule rule that `text` spells.  Raises `MpmdError` that shows where the text goes wrong."""
-    reader = _Reader(text)
-    reader.expect("FragmentScheduleRule(ordered_fragments=[")
-    infos: list[FragmentInfo] = []
-    while not reader.at("]"):
-        infos.append(reader.info())
-        if not reader.take("->") and not reader.at("])"):
-            raise reader.error("'->' or '])'")
-    reader.expect("])")
-    return ScheduleRule(tuple(infos))
 
 
 _INTEGER = re.compile(r"-?[0-9]+")
@@ -170,6 +159,16 @@ class _Reader:
             count = self.integer("a transpose count")
             self.expect(")")
         return name, count
+
+    def infos(self, separator: str, end: str) -> tuple[FragmentInfo, ...]:
+        """The infos up to `end`, which is read, too."""
+        found: list[FragmentInfo] = []
+        while not self.at("]"):
+            found.append(self.info())
+            if not self.take(separator) and not self.at(end):
+                raise self.error(f"'{separator}' or '{end}'")
+        self.expect(end)
+        return tuple(found)
 
     def info(self) -> FragmentInfo:
         self.expect("FragmentInfo(origins=[")

@@ -50,7 +50,7 @@ def option_text(value: Any) -> str:
     """The value of an option as text that reads back as the same value."""
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, tuple | list):
+    if type(value) in (tuple, list):  # named tuples have a text of their own
         parts = [option_text(v) for v in value]
         text = ",".join(_wrapped(p) if not p or split_outside(p, ",") != [p] else p for p in parts)
         # The braces of the list, since its only part may have some of its own.

@@ -42,6 +42,8 @@ def convert(text: str | None, annotation: Any, default: Any, where: str) -> Any:
     if typing.get_origin(annotation) is tuple:
         element = typing.get_args(annotation)[0]
         return tuple(convert(p, element, None, where) for p in split_outside(text, ","))
+    if hasattr(annotation, "parse"):
+        return annotation.parse(text)
     raise TypeError(f"{where}: options of type {annotation} are not supported")
 
 

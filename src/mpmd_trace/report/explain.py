@@ -23,6 +23,8 @@ from mpmd_trace.frontend.errors import users_place
 from mpmd_trace.ir.core import BlockArg, Op, OpResult, Value
 from mpmd_trace.ir.ops import AssignOp, CallOp, ForOp, FragmentOp, FuncOp, Module, NamedComputationOp, UnassignOp
 from mpmd_trace.ir.types import MeshTensorType
+from mpmd_trace.passes.import_.assignments import SameMesh
+from mpmd_trace.passes.import_.infer_mesh_assign_mesh_func_leaves import InferMeshAssignMeshFuncLeaves
 from mpmd_trace.passes.import_.infer_mesh_assign_using_input_output_constraints import (
     InferMeshAssignUsingInputOutputConstraints,
 )
@@ -223,17 +225,14 @@ class _Explainer:
     def __init__(self, module: Module, infer_transfers: bool, same_mesh: Sequence[tuple[int, int]]) -> None:
         self.module = module
         self.infer_transfers = infer_transfers
-        self.constraints = tuple(f"{i}:{o}" for i, o in same_mesh)
+        self.constraints = tuple(SameMesh(i, o) for i, o in same_mesh)
 
     def placements(self, targets: list[_Target]) -> tuple[Placement, ...]:
         PassManager(_ANALYSIS, error_is_failure=False).run(self.module)
         before = MeshSets(self.module)
         wanted = {id(thing): self._needed(before, thing) for thing, _ in targets}
         possible = {id(thing): self._possible(before, thing) for thing, _ in targets}
-        leaves = (
-            "mpmd-infer-mesh-assign-mesh-func-leaves"
-            f"{{infer-transfers={'true' if self.infer_transfers else 'false'} error-limit=-1}}"
-        )
+        leaves = InferMeshAssignMeshFuncLeaves(self.infer_transfers, error_limit=-1)
         with contextlib.suppress(MpmdError):  # what could not be placed says so below
             together = InferMeshAssignUsingInputOutputConstraints(self.constraints)
             PassManager([together, leaves, _ANALYSIS[0]], error_is_failure=False).run(self.module)

@@ -12,8 +12,12 @@ from collections.abc import Sequence
 from mpmd_trace.api.stages import Lowered
 from mpmd_trace.backend.planner import make_plan
 from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace.ir.assignment import Assignment
+from mpmd_trace.ir.attributes import TopologyAttr
 from mpmd_trace.ir.ops import Module
-from mpmd_trace.passes.partition import OUR_OPTIONS, partition
+from mpmd_trace.passes.optimize.schedules import SCHEDULES
+from mpmd_trace.passes.partition import partition_as
+from mpmd_trace.passes.request import OUR_OPTIONS, PartitionRequest
 from mpmd_trace.report.plan_values import Profile, activation_slots, cut_bytes, other_bytes, values_of_plan
 from mpmd_trace.report.timeline import FragmentActions
 from mpmd_trace.scheduling.transfers import Value
@@ -48,24 +52,27 @@ def values_of_layers(lowered: Lowered, traced: Module, names: Sequence[str]) -> 
     held = [n for n in names if config.assignments[n].memory_kind not in (None, "device")]
     if held:
         raise MpmdError(f"'{held[0]}' is assigned to a memory of its mesh")
-    arguments = lowered.partition_arguments
+    request = lowered.request
     meshes = [f"layer{i}" for i in range(len(names))]
-    axes = arguments["named_meshes"][0][1]
-    arguments["named_meshes"] = [(mesh, axes) for mesh in meshes]
-    arguments["assignment"] = dict(zip(names, meshes, strict=True))
-    arguments["input_meshes"] = [None] * len(arguments["input_meshes"])
-    arguments["output_meshes"] = [None] * len(arguments["output_meshes"])
-    arguments.pop("same_mesh", None)
-    arguments["fragment_merge_rules"] = arguments["fragment_schedule_rules"] = ()
-    arguments["partitioning_options"] = {
-        **arguments["partitioning_options"],
-        "mpmd_infer_transfers": True,
-        "mpmd_pipeline_schedule": "GPipe",
-        "mpmd_split_bwd_fragments": False,
+    axes = next(iter(request.topology.meshes.values()))
+    options = dataclasses.replace(
+        request.options,
+        mpmd_infer_transfers=True,
+        mpmd_pipeline_schedule=SCHEDULES["GPipe"],
+        mpmd_split_bwd_fragments=False,
         **dict.fromkeys(OUR_OPTIONS, False),
-    }
+    )
+    request = PartitionRequest(
+        request.func_name,
+        TopologyAttr.get(dict.fromkeys(meshes, axes)),
+        {name: Assignment(mesh) for name, mesh in zip(names, meshes, strict=True)},
+        (None,) * len(request.inputs),
+        (None,) * len(request.outputs),
+        request.donated,
+        options,
+    )
     actions = FragmentActions()
-    plan = make_plan(partition(traced, **arguments, hooks=[actions]).module)
+    plan = make_plan(partition_as(traced, request, hooks=[actions]).module)
     values = values_of_plan(plan, actions)
     layers = {i: i for i in range(len(names))}
     seen: list[set[int]] = [set() for _ in names]

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 from mpmd_trace.api.stages import Lowered
 from mpmd_trace.diagnostics.messages import MpmdError
-from mpmd_trace.frontend.config import Assignment
+from mpmd_trace.ir.assignment import Assignment
 from mpmd_trace.ir.ops import FragmentOp, Module
-from mpmd_trace.passes.partition import partition
+from mpmd_trace.passes.partition import partition_as
 from mpmd_trace.report.plan_options import Option, ranked, with_choice
 from mpmd_trace.report.planning import Study
 from mpmd_trace.schedules import Action, Step
@@ -89,13 +89,7 @@ def _scheduled(option: Option, study: Study, lowered: Lowered, traced: Module) -
         )
     changed = dataclasses.replace(lowered, config=config, schedule=choose_schedule(config), hooks=())
     with _quiet():
-        return partition(
-            traced,
-            **changed.partition_arguments,
-            constraints=changed.schedule.constraints,
-            heterogeneous_meshes=config.is_heterogeneous,
-            phases="optimize",
-        ).module
+        return partition_as(traced, changed.request, phases="optimize").module
 
 
 @contextlib.contextmanager

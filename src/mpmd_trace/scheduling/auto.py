@@ -31,7 +31,7 @@ from mpmd_trace.scheduling.costs import flops
 from mpmd_trace.scheduling.transfers import Links, crossings, fragment_action, values_of_module
 
 if TYPE_CHECKING:
-    from mpmd_trace.passes.optimize.predicates import Unit
+    from mpmd_trace.passes.optimize.schedules import Unit
 
 __all__ = [
     "AutoSchedule",

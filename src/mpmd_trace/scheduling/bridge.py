@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.frontend.errors import problem
 from mpmd_trace.ir.ops import Module
-from mpmd_trace.passes.optimize.predicates import (
+from mpmd_trace.passes.optimize.schedules import (
     SCHEDULES,
+    Comparator,
     Constraints,
-    Predicate,
+    ExplicitOrder,
     ScheduleError,
     Sparse,
     Unit,
@@ -35,17 +36,15 @@ __all__ = ["ScheduleChoice", "choose_schedule", "constraints_of", "settle"]
 #: Schedules that run the weight-gradient part apart from the rest, so the backward must be split for them.
 _SPLITS = "mpmd_split_bwd_fragments"
 #: The reference's way to name a schedule.
-_NAMED = "mpmd_pipeline_schedule"
+_SCHEDULE = "mpmd_pipeline_schedule"
 
 
 @dataclasses.dataclass(frozen=True)
 class ScheduleChoice:
-    """How the scheduler is driven: partitioning options, and a predicate or constraints instead of a name."""
+    """How the scheduler is driven: partitioning options, among them the schedule."""
 
     name: str
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    predicate: Predicate | None = None
-    constraints: Sparse | None = None
     #: Still to be chosen by `settle`, from the program.
     auto: AutoSchedule | None = None
 
@@ -67,12 +66,12 @@ def choose_schedule(config: Config) -> ScheduleChoice:
 def _conflicts(config: Config, choice: ScheduleChoice) -> Iterator[str]:
     """Why the schedule and the options cannot both be had."""
     options, wanted = config.partitioning_options, config.pipeline_schedule
-    if wanted is not None and _NAMED in options:
-        named = options[_NAMED] or "none"
+    if wanted is not None and _SCHEDULE in options:
+        named = options[_SCHEDULE] or "none"
         if not (isinstance(wanted, str) and isinstance(named, str) and wanted.lower() == named.lower()):
             yield (
                 f"two schedules are asked for: '{choice.name}' by pipeline_schedule, {named!r} by the option "
-                f"{_NAMED}; leave one of them out"
+                f"{_SCHEDULE}; leave one of them out"
             )
     if choice.options.get(_SPLITS) and options.get(_SPLITS) is False:
         yield (
@@ -85,8 +84,8 @@ def _conflicts(config: Config, choice: ScheduleChoice) -> Iterator[str]:
 def _choice(config: Config) -> ScheduleChoice:
     wanted = config.pipeline_schedule
     if wanted is None:
-        named = config.partitioning_options.get(_NAMED, "GPipe") or "none"
-        return ScheduleChoice(find_schedule(str(named)) or str(named))
+        named = config.partitioning_options.get(_SCHEDULE, "GPipe") or "none"
+        return ScheduleChoice(str(find_schedule(str(named)) or named))
     if isinstance(wanted, str) and wanted.lower() == "auto":
         wanted = AutoSchedule()
     if isinstance(wanted, AutoSchedule):
@@ -94,8 +93,8 @@ def _choice(config: Config) -> ScheduleChoice:
     if isinstance(wanted, str):
         known = find_schedule(wanted)
         if known is not None:
-            splits = {_SPLITS: True} if known.startswith("ZeroBubble") else {}
-            return ScheduleChoice(known, {_NAMED: known, **splits})
+            splits = {_SPLITS: True} if known.name.startswith("ZeroBubble") else {}
+            return ScheduleChoice(known.name, {_SCHEDULE: known, **splits})
         try:
             entry = find_entry(wanted)
         except LibraryError as error:
@@ -108,7 +107,8 @@ def _choice(config: Config) -> ScheduleChoice:
         return _of_library(wanted.name, lambda p, m, v: wanted)
     if callable(wanted):
         _check_comparator(wanted, config)
-        return ScheduleChoice(getattr(wanted, "__name__", "comparator"), predicate=wanted)
+        name = getattr(wanted, "__name__", "comparator")
+        return ScheduleChoice(name, {_SCHEDULE: Comparator(name, wanted)})
     raise MpmdError(
         [
             problem(
@@ -139,20 +139,22 @@ def settle(choice: ScheduleChoice, imported: Module, options: Mapping[str, Any])
     assert choice.auto is not None
     costs = program_costs(imported, choice.auto)
     if costs is None or costs.forward_only:
-        return ScheduleChoice("GPipe", {_NAMED: "GPipe"})
+        return ScheduleChoice("GPipe", {_SCHEDULE: SCHEDULES["GPipe"]})
     whole = options.get(_SPLITS) is False
     best = best_schedule(costs, choice.auto.memory_limit, whole_backwards=whole).schedule
     known = find_schedule(best.name) if costs.chunks == 1 else None
     if known is not None:
-        return ScheduleChoice(known, {_NAMED: known})
-    options = {_SPLITS: True} if best.splits_backward else {}
-    return ScheduleChoice(best.name, options, constraints=constraints_of(lambda p, m, v: best))
+        return ScheduleChoice(known.name, {_SCHEDULE: known})
+    return _explicit(best.name, lambda p, m, v: best, best.splits_backward)
 
 
 def _of_library(name: str, make: Callable[[int, int, int | None], Schedule]) -> ScheduleChoice:
-    probe_splits = _splits_backward(name, make)
-    options = {_SPLITS: True} if probe_splits else {}
-    return ScheduleChoice(name, options, constraints=constraints_of(make))
+    return _explicit(name, make, _splits_backward(name, make))
+
+
+def _explicit(name: str, make: Callable[[int, int, int | None], Schedule], splits: bool) -> ScheduleChoice:
+    options = {_SPLITS: True} if splits else {}
+    return ScheduleChoice(name, {_SCHEDULE: ExplicitOrder(name, constraints_of(make)), **options})
 
 
 def _splits_backward(name: str, make: Callable[[int, int, int | None], Schedule]) -> bool:

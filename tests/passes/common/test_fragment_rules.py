@@ -9,8 +9,6 @@ from mpmd_trace.passes.fragment_rules import (
     FragmentInfo,
     MergeRule,
     ScheduleRule,
-    parse_merge_rule,
-    parse_schedule_rule,
 )
 from mpmd_trace.passes.manager import PassManager
 
@@ -24,23 +22,23 @@ EMPTY = FragmentInfo(mesh_name="n")
 def test_round_trip() -> None:
     """Printing gives the canonical text back."""
     merge = f"FragmentMergeRule(sources=[{F},{G}],target={G})"
-    assert parse_merge_rule(merge) == MergeRule((FULL, EMPTY), EMPTY)
-    assert str(parse_merge_rule(merge)) == merge
+    assert MergeRule.parse(merge) == MergeRule((FULL, EMPTY), EMPTY)
+    assert str(MergeRule.parse(merge)) == merge
     schedule = f"FragmentScheduleRule(ordered_fragments=[{F}->{G}->{F}])"
-    assert parse_schedule_rule(schedule) == ScheduleRule((FULL, EMPTY, FULL))
-    assert str(parse_schedule_rule(schedule)) == schedule
+    assert ScheduleRule.parse(schedule) == ScheduleRule((FULL, EMPTY, FULL))
+    assert str(ScheduleRule.parse(schedule)) == schedule
 
 
 def test_leniency() -> None:
     """Fields in any order, trailing commas, a missing opening quote, empty lists, text behind the end."""
-    rule = parse_merge_rule(
+    rule = MergeRule.parse(
         'FragmentMergeRule(sources=[FragmentInfo(origins=[f",],mesh_name="m",split_type=kKeepTransferred,'
         "stage=-1),],target=FragmentInfo(origins=[]))anything"
     )
     assert rule.sources == (FragmentInfo((("f", 0),), -1, None, "kKeepTransferred", "m"),)
     assert rule.target == FragmentInfo()
-    assert parse_merge_rule("FragmentMergeRule(sources=[],target=FragmentInfo(origins=[]))").sources == ()
-    assert parse_schedule_rule("FragmentScheduleRule(ordered_fragments=[])x").ordered_fragments == ()
+    assert MergeRule.parse("FragmentMergeRule(sources=[],target=FragmentInfo(origins=[]))").sources == ()
+    assert ScheduleRule.parse("FragmentScheduleRule(ordered_fragments=[])x").ordered_fragments == ()
 
 
 @pytest.mark.parametrize(
@@ -64,13 +62,13 @@ def test_leniency() -> None:
 def test_errors(text: str, wanted: str) -> None:
     """The message says what was expected and shows where."""
     with pytest.raises(MpmdError, match="rule") as error:
-        parse_merge_rule(text)
+        MergeRule.parse(text)
     assert wanted in str(error.value)
 
 
 def test_missing_arrow() -> None:
     with pytest.raises(MpmdError, match="->"):
-        parse_schedule_rule(f"FragmentScheduleRule(ordered_fragments=[{F},{G}])")
+        ScheduleRule.parse(f"FragmentScheduleRule(ordered_fragments=[{F},{G}])")
 
 
 def test_bad_rules_are_found_when_the_pipeline_is_built() -> None:
@@ -83,7 +81,7 @@ def test_numbers_have_32_bits(field: str) -> None:
     """The greatest and the smallest number are read, the next ones are not."""
     rule = "FragmentMergeRule(sources=[],target=FragmentInfo(origins=[],{}={}))"
     for number in (2**31 - 1, -(2**31)):
-        assert getattr(parse_merge_rule(rule.format(field, number)).target, field) == number
+        assert getattr(MergeRule.parse(rule.format(field, number)).target, field) == number
     for number in (2**31, -(2**31) - 1):
         with pytest.raises(MpmdError, match=f"an integer value for '{field}'"):
-            parse_merge_rule(rule.format(field, number))
+            MergeRule.parse(rule.format(field, number))

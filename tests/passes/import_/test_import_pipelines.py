@@ -9,16 +9,22 @@ import pytest
 from import_programs import PRELUDE, TOPOLOGY, T, check
 
 from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace.ir.assignment import Assignment
 from mpmd_trace.ir.ops import FragmentOp, TransferOp
 from mpmd_trace.ir.text import parse
 from mpmd_trace.ir.types import MeshTensorType
 from mpmd_trace.passes.base import Pass
+from mpmd_trace.passes.import_.assignments import IndexAssignment, NameAssignment, SameMesh
 from mpmd_trace.passes.import_.clean_up import CleanUp
 from mpmd_trace.passes.import_.pipelines import ImportPipeline, InferMeshPipeline
 from mpmd_trace.passes.manager import run_passes
 from oracle import assert_same_meaning
 from util import check as check_with
 from util import diagnostics
+
+
+def named(name: str, mesh: str, stage: int | None = None) -> NameAssignment:
+    return NameAssignment(name, Assignment(mesh, stage))
 
 
 def example(name: str) -> tuple[str, str]:
@@ -82,7 +88,7 @@ def test_transfers_imply_reductions() -> None:
 
 
 def test_the_parameters_of_inference() -> None:
-    pipeline = InferMeshPipeline(max_clones=3, error_limit=-1, constraints=("0:1", "1:0"))
+    pipeline = InferMeshPipeline(max_clones=3, error_limit=-1, constraints=(SameMesh(0, 1), SameMesh(1, 0)))
     specs = [p.spec for p in pipeline.passes()]
     assert (
         "mpmd-infer-mesh-assign-using-input-output-constraints"
@@ -140,14 +146,14 @@ def test_the_steps_of_import() -> None:
 
 def test_wrong_options_are_noticed_when_the_pipeline_is_made() -> None:
     with pytest.raises(MpmdError, match="NAME@MESH"):
-        ImportPipeline(("f",))
+        run_passes(parse(""), "mpmd-import-pipeline{name-to-mesh-assignment=f}")
     with pytest.raises(MpmdError, match="INPUT:OUTPUT"):
-        InferMeshPipeline(constraints=("0",))
+        run_passes(parse(""), "mpmd-infer-mesh-assign-using-input-output-constraints{constraints=0}")
 
 
 def test_a_pipeline_is_a_pass() -> None:
     before, after = example("whole_import")
-    module = run_passes(parse(before), [ImportPipeline(("first@m1", "second@m2"))])
+    module = run_passes(parse(before), [ImportPipeline((named("first", "m1"), named("second", "m2")))])
     assert str(module) == str(parse(after))
 
 
@@ -265,11 +271,11 @@ def program(seed: int) -> str:
 def test_meaning(seed: int) -> None:
     before = parse(PRELUDE + program(seed))
     pipeline = ImportPipeline(
-        ("f@p0", "g@p1") if seed % 2 else ("f@p0/0", "g@p1/1"),
+        (named("f", "p0"), named("g", "p1")) if seed % 2 else (named("f", "p0", 0), named("g", "p1", 1)),
         merge_after_scheduling=seed % 5 == 0,
-        input_assignment=("1@p1",) if seed % 3 == 0 else (),
-        output_assignment=("0@p2",) if seed % 4 == 0 else (),
-        constraints=("0:0",) if seed % 3 == 1 else (),
+        input_assignment=(IndexAssignment(1, Assignment("p1")),) if seed % 3 == 0 else (),
+        output_assignment=(IndexAssignment(0, Assignment("p2")),) if seed % 4 == 0 else (),
+        constraints=(SameMesh(0, 0),) if seed % 3 == 1 else (),
         infer_transfers=True,
         absorb_on_entry_point=seed % 7 == 0,
         split_bwd_fragments=seed % 2 == 0,

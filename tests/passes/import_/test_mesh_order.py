@@ -10,7 +10,6 @@ from mpmd_trace.passes.mesh_order import (
     mesh_index,
     schedulable_meshes,
     sort_by_mesh_order,
-    split_memory_kind,
 )
 
 
@@ -59,16 +58,3 @@ def test_host_meshes_are_not_stages() -> None:
 def test_topology_order_puts_unknown_names_last() -> None:
     assert in_topology_order(["x", "m1", "m2", "m1"], topology("m2", "m1")) == ["m2", "m1", "x"]
     assert in_topology_order(["b", "a"], None) == ["b", "a"]
-
-
-@pytest.mark.parametrize(
-    ("written", "parts"),
-    [
-        ("m1", ("m1", None)),
-        ("m1#pinned_host", ("m1", "pinned_host")),
-        ("m1#a#b", ("m1", "a#b")),
-        ("m1#", ("m1#", None)),
-    ],
-)
-def test_memory_kinds(written: str, parts: tuple[str, str | None]) -> None:
-    assert split_memory_kind(written) == parts

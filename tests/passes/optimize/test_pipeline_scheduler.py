@@ -16,7 +16,7 @@ from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.block_order import Join, scan_order
 from mpmd_trace.passes.manager import run_passes
 from mpmd_trace.passes.optimize.pipeline_scheduler import PipelineScheduler
-from mpmd_trace.passes.optimize.predicates import SCHEDULES, Unit
+from mpmd_trace.passes.optimize.schedules import SCHEDULES, Comparator, Order, Unit
 
 # Section 9 of the optimise specification.
 VECTORS: list[tuple[str, int, int, dict[str, str]]] = [
@@ -104,8 +104,8 @@ def test_conformance(
 ) -> None:
     before = parse(_program(name, meshes, microbatches))
     module = before.clone()
-    predicate = SCHEDULES[name][0] if pair_by_pair else None
-    run_passes(module, [PipelineScheduler(must_happen_before=name, predicate=predicate)])
+    schedule: Order = SCHEDULES[name]
+    run_passes(module, [PipelineScheduler(Comparator(name, schedule.before) if pair_by_pair else schedule)])
     assert orders(module, stages=name.startswith("Circular")) == wanted
     assert_same_meaning(before, module)
 
@@ -149,39 +149,46 @@ def test_the_sparse_form_gives_the_order_of_the_pairs(case: tuple[str, str, list
         if following is not None and following is not body.last and following not in op.users:
             op.move_after(following)
     other = module.clone()
-    run_passes(module, [PipelineScheduler(must_happen_before=name)])
-    run_passes(other, [PipelineScheduler(must_happen_before=name, predicate=SCHEDULES[name][0])])
+    run_passes(module, [PipelineScheduler(SCHEDULES[name])])
+    run_passes(other, [PipelineScheduler(Comparator(name, SCHEDULES[name].before))])
     assert module.to_generic() == other.to_generic()
 
 
-def _units(name: str, meshes: int, mesh: int, microbatches: int) -> list[Unit]:
-    stages = (mesh, mesh + meshes) if name.startswith("Circular") else (None,)
-    kinds = [(0, False), (1, False)] + ([(1, True)] if name.startswith("ZeroBubble") else [])
+@st.composite
+def units_of_a_mesh(draw: st.DrawFn, name: str) -> list[Unit]:
+    """The units of one mesh, in any order; of some kinds several, or none."""
+    meshes, microbatches = draw(st.integers(1, 6)), draw(st.integers(1, 9))
+    mesh = draw(st.integers(0, meshes - 1))
+    stages: list[int | None] = [mesh, mesh + meshes] if name.startswith("Circular") else [None]
+    kinds = [(0, False), (1, False), (1, True)]
     if name.startswith("Parallel"):
         kinds = kinds[:1]
     keys = [(s, t, w, c) for s in stages for t, w in kinds for c in range(microbatches)]
-    return [
-        Unit(i, f"m{mesh}", mesh, meshes, t, c, s, w) for i, (s, t, w, c) in enumerate(keys)
-    ]
+    if name.startswith(("Circular", "Parallel")):
+        keys = [(s, t, w, c) for s, t, w, c in keys if not w]  # these refuse two of a kind
+    else:
+        keys += draw(st.lists(st.sampled_from(keys), max_size=5))
+    keys = draw(st.permutations(keys))[draw(st.integers(0, len(keys) - 1)) :]
+    return [Unit(i, f"m{mesh}", mesh, meshes, t, c, s, w) for i, (s, t, w, c) in enumerate(keys)]
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-@pytest.mark.parametrize("meshes", [1, 2, 3, 5])
-def test_constraints_and_predicate_have_one_closure(name: str, meshes: int) -> None:
-    for mesh in range(meshes):
-        units = _units(name, meshes, mesh, 7)
-        predicate, sparse = SCHEDULES[name]
-        found = sparse(units)
-        assert found is not None
-        n = len(units)
-        direct = {(a.index, b.index) for a in units for b in units if a is not b and predicate(a, b)}
-        given_edges = {(a.index, b.index) for a, b in found.edges if a is not b}
-        for firsts, seconds in found.barriers:
-            given_edges |= {(a.index, b.index) for a in firsts for b in seconds}
-        for chain in found.chains:
-            for left, right in itertools.pairwise(chain):
-                given_edges |= {(a.index, b.index) for a in left for b in right}
-        assert _closure(n, direct) == _closure(n, given_edges), (name, meshes, mesh)
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_pairs_and_constraints_have_one_closure(name: str, data: st.DataObject) -> None:
+    units = data.draw(units_of_a_mesh(name))
+    schedule = SCHEDULES[name]
+    found = schedule.constraints(units)
+    assert found is not None
+    n = len(units)
+    direct = {(a.index, b.index) for a in units for b in units if a is not b and schedule.before(a, b)}
+    given_edges = {(a.index, b.index) for a, b in found.edges if a is not b}
+    for firsts, seconds in found.barriers:
+        given_edges |= {(a.index, b.index) for a in firsts for b in seconds}
+    for chain in found.chains:
+        for left, right in itertools.pairwise(chain):
+            given_edges |= {(a.index, b.index) for a in left for b in right}
+    assert _closure(n, direct) == _closure(n, given_edges)
 
 
 def _closure(n: int, edges: set[tuple[int, int]]) -> list[int]:
@@ -239,7 +246,7 @@ def test_control_operands_can_be_kept() -> None:
 
 
 def test_spec_prints_back() -> None:
-    one = PipelineScheduler(must_happen_before="GPipe")
+    one = PipelineScheduler(SCHEDULES["GPipe"])
     assert one.spec == "mpmd-pipeline-scheduler{must-happen-before=GPipe}"
 
 

@@ -10,8 +10,10 @@ from tests.util import check
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.ops import FragmentOp
 from mpmd_trace.ir.text import parse
+from mpmd_trace.passes.fragment_rules import MergeRule, ScheduleRule
 from mpmd_trace.passes.manager import run_passes
 from mpmd_trace.passes.optimize.pipelines import OptimizePipeline
+from mpmd_trace.passes.optimize.schedules import SCHEDULES
 
 S = '!s = !mpmd.mesh_tensor<"s0", tensor<4xf32>>\n'
 SIGNATURE = 'attributes {topology = #mpmd.topology<<"s0" : <["d"=2]>>>}'
@@ -184,8 +186,8 @@ def test_pipeline_composition() -> None:
     merge = f"FragmentMergeRule(sources=[{info('a')},{info('b')}],target={info('c')})"
     full = OptimizePipeline(
         any_schedule=True,
-        pipeline_schedule="GPipe",
-        fragment_merge_rules=(merge,),
+        pipeline_schedule=SCHEDULES["GPipe"],
+        fragment_merge_rules=(MergeRule.parse(merge),),
         apply_fragment_remat=True,
         merge_remat_fragments=True,
         merge_after_scheduling=True,
@@ -202,5 +204,5 @@ def test_pipeline_composition() -> None:
         "mpmd-merge-inferred-fragments{merge-sideways=true}",
         "mpmd-merge-forward-with-backward",
     ]
-    rules = OptimizePipeline(fragment_schedule_rules=("s",)).passes()
-    assert rules[0].spec == "mpmd-rule-based-schedule{rules=s}"
+    rules = OptimizePipeline(fragment_schedule_rules=(ScheduleRule.parse(rule("a", "b")),)).passes()
+    assert rules[0].spec == f"mpmd-rule-based-schedule{{rules={rule('a', 'b')}}}"

@@ -5,30 +5,23 @@ from __future__ import annotations
 from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.canonicalize_mpmd import CanonicalizeMpmd
 from mpmd_trace.passes.common.absorb_inferred_fragments import AbsorbInferredFragments
-from mpmd_trace.passes.common.call_inline import CallInline
 from mpmd_trace.passes.common.fragment_dce import FragmentDce
 from mpmd_trace.passes.common.merge_inferred_fragments import MergeInferredFragments
 from mpmd_trace.passes.common.merge_user_fragments_into_scheduling_units import MergeUserFragmentsIntoSchedulingUnits
 from mpmd_trace.passes.common.move_transfers_to_producer import MoveTransfersToProducer
 from mpmd_trace.passes.common.scheduling_units_verifier import SchedulingUnitsVerifier
 from mpmd_trace.passes.common.split_bwd_fragments import SplitBwdFragments
-from mpmd_trace.passes.symbol_dce import SymbolDce
 
-__all__ = ["call_inlining", "merge_inferred", "scheduling_preprocessing"]
+__all__ = ["merge_inferred", "scheduling_preprocessing"]
 
 
-def merge_inferred(*, absorb_on_entry_point_function: bool = False) -> list[Pass]:
+def merge_inferred(absorb_on_entry_point_function: bool = False) -> list[Pass]:
     """Passes after which inferred fragments are part of their neighbours wherever possible."""
     return [
         AbsorbInferredFragments(absorb_on_entry_point_function=absorb_on_entry_point_function),
         MergeInferredFragments(merge_any_consumer=True),
         MergeInferredFragments(merge_sideways=True),
     ]
-
-
-def call_inlining() -> list[Pass]:
-    """Passes after which there are no calls and no functions that were only called."""
-    return [CallInline(), SymbolDce()]
 
 
 def scheduling_preprocessing(*, split_bwd: bool = False, verify: bool = False) -> list[Pass]:

@@ -16,7 +16,7 @@ from mpmd_trace.passes.block_order import sort_block
 from mpmd_trace.passes.common.merge import merge_fragments
 from mpmd_trace.passes.control_dependencies import remove_control_dependencies
 from mpmd_trace.passes.fragment_info import describe_fragment
-from mpmd_trace.passes.fragment_rules import FragmentInfo, MergeRule, parse_merge_rule
+from mpmd_trace.passes.fragment_rules import FragmentInfo, MergeRule
 from mpmd_trace.passes.greedy import Rewriter, apply_greedily
 
 __all__ = ["RuleBasedMerge"]
@@ -37,22 +37,14 @@ class RuleBasedMerge(FunctionPass):
     name: ClassVar[str] = "mpmd-rule-based-merge"
     summary: ClassVar[str] = "merge groups of fragments named by rules"
     mpmd_only: ClassVar[bool] = True
-    rules: tuple[str, ...] = option((), "merge rules: FragmentMergeRule(sources=[INFO,...],target=INFO)")
+    rules: tuple[MergeRule, ...] = option((), "merge rules: FragmentMergeRule(sources=[INFO,...],target=INFO)")
     remove_control_dependencies: bool = option(
         True, "take out the control operands that a scheduling pass left behind"
     )
 
-    def __post_init__(self) -> None:
-        _ = self.parsed  # a rule that cannot be read is reported when the pipeline is built
-
-    @functools.cached_property
-    def parsed(self) -> tuple[MergeRule, ...]:
-        """The rules.  Raises `MpmdError` for text that is no rule."""
-        return tuple(parse_merge_rule(text) for text in self.rules)
-
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         rule_of: dict[FragmentInfo, MergeRule] = {}
-        for rule in self.parsed:
+        for rule in self.rules:
             for info in rule.sources:
                 if info in rule_of:
                     raise diagnostics.fatal(

@@ -10,8 +10,25 @@ from typing import ClassVar
 
 from mpmd_trace.passes.base import Pass, Pipeline, option
 from mpmd_trace.passes.canonicalize_mpmd import CanonicalizeMpmd
+from mpmd_trace.passes.common.copy_constants import CopyConstants
+from mpmd_trace.passes.common.fragment_dce import FragmentDce
+from mpmd_trace.passes.common.fragment_dedup import FragmentDedup
+from mpmd_trace.passes.common.merge_inferred_fragments import MergeInferredFragments
+from mpmd_trace.passes.common.merge_transfers import MergeTransfers
+from mpmd_trace.passes.common.uniquify_function_inputs_outputs import UniquifyFunctionInputsOutputs
 from mpmd_trace.passes.cse_native import CseNative
-from mpmd_trace.passes.registry import build
+from mpmd_trace.passes.export.delay_inferred_fragments import DelayInferredFragments
+from mpmd_trace.passes.export.delay_transfers_from_cpu import DelayTransfersFromCpu
+from mpmd_trace.passes.export.lower_to_fragment_calls import LowerToFragmentCalls
+from mpmd_trace.passes.export.mark_aliasing_and_donation import MarkAliasingAndDonation
+from mpmd_trace.passes.export.mark_fragment_reserved_memory import MarkFragmentReservedMemory
+from mpmd_trace.passes.export.mark_input_output_with_layouts import MarkInputOutputWithLayouts
+from mpmd_trace.passes.export.mark_offloaded_input_output import MarkOffloadedInputOutput
+from mpmd_trace.passes.export.sink_create_token_into_fragments import SinkCreateTokenIntoFragments
+from mpmd_trace.passes.export.validate_no_backward_deps import ValidateNoBackwardDeps
+from mpmd_trace.passes.export.validate_no_inferred_fragments import ValidateNoInferredFragments
+from mpmd_trace.passes.export.validate_no_param_transfers import ValidateNoParamTransfers
+from mpmd_trace.passes.export.validate_no_reshards import ValidateNoReshards
 
 __all__ = ["ExportPipeline"]
 
@@ -45,33 +62,27 @@ class ExportPipeline(Pipeline):
 
     def passes(self) -> list[Pass]:
         """The steps, in order."""
-        from mpmd_trace.passes.export.lower_to_fragment_calls import LowerToFragmentCalls
-        from mpmd_trace.passes.export.validate_no_backward_deps import ValidateNoBackwardDeps
-        from mpmd_trace.passes.export.validate_no_inferred_fragments import ValidateNoInferredFragments
-        from mpmd_trace.passes.export.validate_no_param_transfers import ValidateNoParamTransfers
-        from mpmd_trace.passes.export.validate_no_reshards import ValidateNoReshards
-
-        steps: list[str | Pass] = [CseNative()]
+        steps: list[Pass] = [CseNative()]
         if self.copy_constants_from_producer_to_consumer:
-            steps.append("mpmd-copy-constants")
-        steps += [CanonicalizeMpmd(), "mpmd-fragment-dedup"]
+            steps.append(CopyConstants())
+        steps += [CanonicalizeMpmd(), FragmentDedup()]
         if self.apply_merge_transfers:
-            steps += ["mpmd-merge-transfers", "mpmd-fragment-dedup", CseNative()]
+            steps += [MergeTransfers(), FragmentDedup(), CseNative()]
         steps += [
-            "mpmd-fragment-dce",
-            "mpmd-uniquify-function-inputs-outputs",
-            "mpmd-merge-inferred-fragments",
-            "mpmd-mark-offloaded-input-output",
-            "mpmd-mark-input-output-with-layouts",
-            "mpmd-delay-inferred-fragments",
-            "mpmd-delay-transfers-from-cpu",
-            "mpmd-sink-create-token-into-fragments",
-            "mpmd-mark-aliasing-and-donation",
-            "mpmd-mark-fragment-reserved-memory",
+            FragmentDce(),
+            UniquifyFunctionInputsOutputs(),
+            MergeInferredFragments(),
+            MarkOffloadedInputOutput(),
+            MarkInputOutputWithLayouts(),
+            DelayInferredFragments(),
+            DelayTransfersFromCpu(),
+            SinkCreateTokenIntoFragments(),
+            MarkAliasingAndDonation(),
+            MarkFragmentReservedMemory(),
             ValidateNoParamTransfers(self.fail_on_param_transfers, self.param_transfer_pattern),
             ValidateNoInferredFragments(self.fail_on_inferred_fragments),
             LowerToFragmentCalls(self.verbose_logging),
             ValidateNoReshards(self.fail_on_reshard_only_fragments),
             ValidateNoBackwardDeps(self.fail_on_backward_deps),
         ]
-        return build(steps)
+        return steps

@@ -8,7 +8,7 @@ from typing import ClassVar
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FuncOp, Module, make_transfer
 from mpmd_trace.passes.base import FunctionPass, option
-from mpmd_trace.passes.import_.assignments import parse_constraints
+from mpmd_trace.passes.import_.assignments import SameMesh
 from mpmd_trace.passes.import_.building_blocks import check_constraints, result_location
 
 __all__ = ["EnforceInputOutputEquisharding"]
@@ -28,18 +28,14 @@ class EnforceInputOutputEquisharding(FunctionPass):
     mpmd_only: ClassVar[bool] = True
     entry_only: ClassVar[bool] = True
 
-    constraints: tuple[str, ...] = option((), "pairs that must be placed alike, as INPUT:OUTPUT,...")
-
-    def __post_init__(self) -> None:
-        parse_constraints(self.constraints)
+    constraints: tuple[SameMesh, ...] = option((), "pairs that must be placed alike, as INPUT:OUTPUT,...")
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
-        constraints = parse_constraints(self.constraints)
-        check_constraints(function, constraints, diagnostics)
+        check_constraints(function, self.constraints, diagnostics)
         before = function.type
         returning = function.body.terminator
         changed = False
-        for i, o in constraints:
+        for i, o in self.constraints:
             if before.inputs[i] is before.results[o]:
                 continue
             transfer = make_transfer(

@@ -14,7 +14,7 @@ from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FuncOp, Module, make_assign, make_unassign
 from mpmd_trace.ir.types import MeshTensorType, TensorType
 from mpmd_trace.passes.base import Pass, option
-from mpmd_trace.passes.import_.assignments import Constraint, parse_constraints
+from mpmd_trace.passes.import_.assignments import SameMesh
 from mpmd_trace.passes.import_.building_blocks import on_mesh
 from mpmd_trace.passes.import_.mesh_sets import EMPTY, MeshSet, MeshSets, insert, intersect, pick, use_of_op
 
@@ -36,18 +36,17 @@ class InferMeshAssignUsingInputOutputConstraints(Pass):
 
     name: ClassVar[str] = "mpmd-infer-mesh-assign-using-input-output-constraints"
     summary: ClassVar[str] = "place constrained inputs and outputs on one mesh"
-    constraints: tuple[str, ...] = option((), "input:output pairs of indices, comma separated")
+    constraints: tuple[SameMesh, ...] = option((), "input:output pairs of indices, comma separated")
     verbose_logging: bool = option(False, "accepted for compatibility; nothing is logged")
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
-        pairs = parse_constraints(self.constraints)
         changed = False
         for function in module.mpmd_functions:
             if not function.is_entry_point or function.is_declaration:
                 continue
-            _check(pairs, function, diagnostics)
+            _check(self.constraints, function, diagnostics)
             sets = MeshSets(module)
-            for input, output in pairs:
+            for input, output in self.constraints:
                 mesh = _choose(function, input, output, sets, diagnostics)
                 if mesh is not None:
                     changed = _assign(function, input, output, mesh) or changed
@@ -55,7 +54,7 @@ class InferMeshAssignUsingInputOutputConstraints(Pass):
         return changed
 
 
-def _check(pairs: Iterable[Constraint], function: FuncOp, diagnostics: Diagnostics) -> None:
+def _check(pairs: Iterable[SameMesh], function: FuncOp, diagnostics: Diagnostics) -> None:
     """Raise after an error unless every pair names an input and an output of the function."""
     counts = {"input": len(function.body.args), "output": len(function.returned)}
     for pair in pairs:
@@ -63,7 +62,7 @@ def _check(pairs: Iterable[Constraint], function: FuncOp, diagnostics: Diagnosti
             if not 0 <= index < count:
                 raise diagnostics.fatal(
                     function,
-                    f"the constraint {pair[0]}:{pair[1]} names {what} {index}, but @{function.sym_name} "
+                    f"the constraint {pair} names {what} {index}, but @{function.sym_name} "
                     f"has {count} {what}s (they are counted from 0)",
                 )
 

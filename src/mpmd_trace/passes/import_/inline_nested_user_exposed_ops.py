@@ -8,13 +8,14 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from mpmd_trace.diagnostics.spelling import quote
+from mpmd_trace.ir.assignment import Assignment
 from mpmd_trace.ir.bodies import BodyBuilder
 from mpmd_trace.ir.core import Block, Op, Region, Value
 from mpmd_trace.ir.diagnostics import Diagnostics, PassFailed
 from mpmd_trace.ir.ops import BroadcastOp, FuncOp, Module, NamedComputationOp, NamedTensorOp, ReduceOp
 from mpmd_trace.passes.base import FunctionPass, option
 from mpmd_trace.passes.greedy import walk_mutable
-from mpmd_trace.passes.import_.assignments import Target, parse_name_assignment
+from mpmd_trace.passes.import_.assignments import NameAssignment
 
 __all__ = ["InlineNestedUserExposedOps"]
 
@@ -38,13 +39,10 @@ class InlineNestedUserExposedOps(FunctionPass):
     name: ClassVar[str] = "mpmd-inline-nested-user-exposed-ops"
     summary: ClassVar[str] = "inline named ops into the named computation around them"
 
-    assignment: tuple[str, ...] = option((), "meshes of names, as NAME@MESH[/STAGE],...")
-
-    def __post_init__(self) -> None:
-        parse_name_assignment(self.assignment)
+    assignment: tuple[NameAssignment, ...] = option((), "meshes of names, as NAME@MESH[/STAGE],...")
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
-        inliner = _Inliner(parse_name_assignment(self.assignment), diagnostics)
+        inliner = _Inliner(dict(self.assignment), diagnostics)
         changed = False
         try:
             for op in walk_mutable(function.regions[0]):
@@ -58,7 +56,7 @@ class InlineNestedUserExposedOps(FunctionPass):
 
 
 class _Inliner:
-    def __init__(self, targets: Mapping[str, Target], diagnostics: Diagnostics) -> None:
+    def __init__(self, targets: Mapping[str, Assignment], diagnostics: Diagnostics) -> None:
         self.targets = targets
         self.diagnostics = diagnostics
         #: Results for bodies in which nothing was to be reported.
@@ -104,7 +102,7 @@ class _Inliner:
         op.replace_all_uses_with(values)
         op.erase()
 
-    def _target_of(self, parent: NamedComputationOp, nested: str) -> Target:
+    def _target_of(self, parent: NamedComputationOp, nested: str) -> Assignment:
         name = parent.origin.name
         target = self.targets.get(name)
         if target is None:
@@ -137,11 +135,11 @@ class _Inliner:
         if inner is None:
             return
         # The mesh around is compared as written: a parent on `m#kind` never matches.
-        if inner.mesh_name != outer.mesh:
+        if inner.mesh != outer.place:
             self.diagnostics.error(
                 op,
-                f"named tensor '{name}' is assigned to mesh {quote(inner.mesh_name)}, but it is nested "
-                f"in '{parent.origin.name}', which is assigned to mesh {quote(outer.mesh)}: assign both "
+                f"named tensor '{name}' is assigned to mesh {quote(inner.mesh)}, but it is nested "
+                f"in '{parent.origin.name}', which is assigned to mesh {quote(outer.place)}: assign both "
                 f"to the same mesh, leave '{name}' unassigned, or move it out of "
                 f"'{parent.origin.name}'",
             )
@@ -157,9 +155,9 @@ class _Inliner:
             )
 
 
-def _place(target: Target) -> str:
+def _place(target: Assignment) -> str:
     stage = "without a stage" if target.stage is None else f"in stage {target.stage}"
-    return f"mesh {quote(target.mesh)} {stage}"
+    return f"mesh {quote(target.place)} {stage}"
 
 
 def _has_exposed(body: Region) -> bool:

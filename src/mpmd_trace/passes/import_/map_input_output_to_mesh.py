@@ -7,13 +7,14 @@ import logging
 from typing import ClassVar
 
 from mpmd_trace.diagnostics.spelling import quote
+from mpmd_trace.ir.assignment import Assignment
 from mpmd_trace.ir.attributes import DictAttr, StringAttr
 from mpmd_trace.ir.core import Op
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FuncOp, Module, make_assign, make_unassign
 from mpmd_trace.ir.types import MeshTensorType, Type
 from mpmd_trace.passes.base import FunctionPass, option
-from mpmd_trace.passes.import_.assignments import Target, parse_index_assignment
+from mpmd_trace.passes.import_.assignments import IndexAssignment
 from mpmd_trace.passes.import_.building_blocks import check_mesh, on_mesh, redirect_other_uses, result_location
 
 __all__ = ["MapInputOutputToMesh"]
@@ -39,22 +40,18 @@ class MapInputOutputToMesh(FunctionPass):
     mpmd_only: ClassVar[bool] = True
     entry_only: ClassVar[bool] = True
 
-    input_assignment: tuple[str, ...] = option((), "meshes of inputs, as INDEX@MESH[#KIND],...")
-    output_assignment: tuple[str, ...] = option((), "meshes of outputs, as INDEX@MESH[#KIND],...")
-
-    def __post_init__(self) -> None:
-        parse_index_assignment(self.input_assignment)
-        parse_index_assignment(self.output_assignment)
+    input_assignment: tuple[IndexAssignment, ...] = option((), "meshes of inputs, as INDEX@MESH[#KIND],...")
+    output_assignment: tuple[IndexAssignment, ...] = option((), "meshes of outputs, as INDEX@MESH[#KIND],...")
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
-        inputs = parse_index_assignment(self.input_assignment)
-        outputs = parse_index_assignment(self.output_assignment)
+        inputs = dict(self.input_assignment)
+        outputs = dict(self.output_assignment)
         _check(function, "input", inputs, function.type.inputs, diagnostics)
         _check(function, "output", outputs, function.type.results, diagnostics)
         last: Op | None = None
         for index, target in sorted(inputs.items()):
             arg = function.body.args[index]
-            arg.type = on_mesh(arg.type, target.mesh_name, target.memory_kind)
+            arg.type = on_mesh(arg.type, target.mesh, target.memory_kind)
             unassign = make_unassign(arg, "user_in")
             if last is None:
                 function.body.insert_front(unassign)
@@ -65,7 +62,7 @@ class MapInputOutputToMesh(FunctionPass):
         for index, target in sorted(outputs.items()):
             returning = function.body.terminator
             value = returning.operand(index)
-            type_ = on_mesh(value.type, target.mesh_name, target.memory_kind)
+            type_ = on_mesh(value.type, target.mesh, target.memory_kind)
             assert isinstance(type_, MeshTensorType)
             assign = make_assign(value, type_, "user_out", loc=result_location(function, index))
             function.body.insert_before(returning, assign)
@@ -78,7 +75,7 @@ class MapInputOutputToMesh(FunctionPass):
 def _check(
     function: FuncOp,
     what: str,
-    assignment: dict[int, Target],
+    assignment: dict[int, Assignment],
     types: tuple[Type, ...],
     diagnostics: Diagnostics,
 ) -> None:
@@ -87,12 +84,12 @@ def _check(
     for index, target in sorted(assignment.items()):
         if not 0 <= index < len(types):
             problems.append(
-                f"{what} {index} of @{function.sym_name} is assigned to mesh {quote(target.mesh)}, "
+                f"{what} {index} of @{function.sym_name} is assigned to mesh {quote(target.place)}, "
                 f"but the function has {len(types)} {what}s (they are counted from 0)"
             )
         elif isinstance(types[index], MeshTensorType):
             problems.append(
-                f"{what} {index} of @{function.sym_name} is assigned to mesh {quote(target.mesh)}, "
+                f"{what} {index} of @{function.sym_name} is assigned to mesh {quote(target.place)}, "
                 f"but it is a mesh tensor already: {types[index]}"
             )
     for problem in problems[:-1]:
@@ -102,7 +99,7 @@ def _check(
     for index, target in sorted(assignment.items()):
         where = function.body.args[index].location if what == "input" else result_location(function, index)
         check_mesh(
-            function, target.mesh_name, where, f"{what} {index} of @{function.sym_name}", diagnostics
+            function, target.mesh, where, f"{what} {index} of @{function.sym_name}", diagnostics
         )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from mpmd_trace.diagnostics.spelling import quote
+from mpmd_trace.ir.assignment import Assignment
 from mpmd_trace.ir.bodies import remembered
 from mpmd_trace.ir.core import Op, Region, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
@@ -24,7 +25,7 @@ from mpmd_trace.ir.ops import (
 from mpmd_trace.ir.types import MeshTensorType
 from mpmd_trace.passes.base import FunctionPass, option
 from mpmd_trace.passes.greedy import walk_mutable
-from mpmd_trace.passes.import_.assignments import Target, parse_name_assignment
+from mpmd_trace.passes.import_.assignments import NameAssignment
 from mpmd_trace.passes.import_.building_blocks import check_mesh, enclosing_function, on_mesh
 
 __all__ = ["MapNamedOpsToMpmdOps"]
@@ -48,13 +49,10 @@ class MapNamedOpsToMpmdOps(FunctionPass):
     name: ClassVar[str] = "mpmd-map-named-ops-to-mpmd-ops"
     summary: ClassVar[str] = "turn named computations into fragments, named tensors into assignments"
 
-    assignment: tuple[str, ...] = option((), "meshes of names, as NAME@MESH[/STAGE],...")
-
-    def __post_init__(self) -> None:
-        parse_name_assignment(self.assignment)
+    assignment: tuple[NameAssignment, ...] = option((), "meshes of names, as NAME@MESH[/STAGE],...")
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
-        targets = parse_name_assignment(self.assignment)
+        targets = dict(self.assignment)  # the last entry of a name counts
         changed = False
         for op in list(walk_mutable(function.regions[0])):
             if isinstance(op, NamedComputationOp):
@@ -66,7 +64,7 @@ class MapNamedOpsToMpmdOps(FunctionPass):
 
 
 def _map_computation(
-    op: NamedComputationOp, targets: Mapping[str, Target], diagnostics: Diagnostics
+    op: NamedComputationOp, targets: Mapping[str, Assignment], diagnostics: Diagnostics
 ) -> bool:
     name = op.origin.name
     target = targets.get(name)
@@ -79,14 +77,14 @@ def _map_computation(
         )
         diagnostics.fail()
         return False
-    mesh = target.mesh_name
+    mesh = target.mesh
     if target.memory_kind is not None:
         log.warning(
             "%snamed computation '%s' is assigned to %s; a computation has no memory kind, so only the mesh %s "
             "is used",
             op.loc.prefix,
             name,
-            quote(target.mesh),
+            quote(target.place),
             quote(mesh),
         )
     check_mesh(enclosing_function(op), mesh, op, f"named computation '{name}'", diagnostics)
@@ -162,7 +160,7 @@ def _named_ops(body: Region) -> list[str]:
 
 
 def _map_tensor(
-    op: NamedTensorOp, targets: Mapping[str, Target], diagnostics: Diagnostics
+    op: NamedTensorOp, targets: Mapping[str, Assignment], diagnostics: Diagnostics
 ) -> None:
     name = op.tensor_name
     target = targets.get(name)
@@ -170,8 +168,8 @@ def _map_tensor(
     if target is not None:
         function = enclosing_function(op)
         _check_place(op, f"named tensor '{name}'", diagnostics)
-        check_mesh(function, target.mesh_name, op, f"named tensor '{name}'", diagnostics)
-        type_ = on_mesh(value.type, target.mesh_name, target.memory_kind)
+        check_mesh(function, target.mesh, op, f"named tensor '{name}'", diagnostics)
+        type_ = on_mesh(value.type, target.mesh, target.memory_kind)
         assert isinstance(type_, MeshTensorType)
         value = _insert(op, make_assign(value, type_, name, loc=op.loc))
         value = _insert(op, make_unassign(value, name, loc=op.loc))

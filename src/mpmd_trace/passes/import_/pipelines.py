@@ -1,7 +1,4 @@
-"""The pipelines that put a traced program on meshes.
-
-Source: sections 20 and 21 of the import specification.
-"""
+"""The pipelines that put a traced program on meshes."""
 
 from __future__ import annotations
 
@@ -9,15 +6,45 @@ import dataclasses
 from typing import ClassVar
 
 from mpmd_trace.passes.base import Pass, Pipeline, option
-from mpmd_trace.passes.import_.assignments import parse_constraints, parse_index_assignment, parse_name_assignment
+from mpmd_trace.passes.common.call_inline import CallInline
+from mpmd_trace.passes.common.erase_unused_callee_block_arguments import EraseUnusedCalleeBlockArguments
+from mpmd_trace.passes.common.fragment_dce import FragmentDce
+from mpmd_trace.passes.common.fragment_dedup import FragmentDedup
+from mpmd_trace.passes.common.from_unroll_to_call_counter import FromUnrollToCallCounter
+from mpmd_trace.passes.common.merge_inferred_fragments import MergeInferredFragments
+from mpmd_trace.passes.common.pipelines import merge_inferred, scheduling_preprocessing
+from mpmd_trace.passes.common.remove_transfer_cycles import RemoveTransferCycles
+from mpmd_trace.passes.common.sink_negligible_ops_into_call_op import SinkNegligibleOpsIntoCallOp
+from mpmd_trace.passes.common.unroll_for_loops import UnrollForLoops
+from mpmd_trace.passes.import_.assignments import IndexAssignment, NameAssignment, SameMesh
 from mpmd_trace.passes.import_.clean_up import CanonicalizeUnrolled, CleanUp
-from mpmd_trace.passes.registry import build
+from mpmd_trace.passes.import_.copy_topology_from_main import CopyTopologyFromMain
+from mpmd_trace.passes.import_.enforce_input_output_equisharding import EnforceInputOutputEquisharding
+from mpmd_trace.passes.import_.generate_sdy_meshes_from_topology import GenerateSdyMeshesFromTopology
+from mpmd_trace.passes.import_.infer_mesh_assign_mesh_func_leaves import InferMeshAssignMeshFuncLeaves
+from mpmd_trace.passes.import_.infer_mesh_assign_using_input_output_constraints import (
+    InferMeshAssignUsingInputOutputConstraints,
+)
+from mpmd_trace.passes.import_.infer_mesh_convert_reduce_ops import InferMeshConvertReduceOps
+from mpmd_trace.passes.import_.infer_mesh_finalize import InferMeshFinalize
+from mpmd_trace.passes.import_.infer_mesh_populate_src_set import InferMeshPopulateSrcSet
+from mpmd_trace.passes.import_.infer_mesh_populate_use_set import InferMeshPopulateUseSet
+from mpmd_trace.passes.import_.infer_mesh_rewrite_using_analysis import InferMeshRewriteUsingAnalysis
+from mpmd_trace.passes.import_.infer_mesh_validate_no_additional_transfers_needed import (
+    InferMeshValidateNoAdditionalTransfersNeeded,
+)
+from mpmd_trace.passes.import_.infer_mesh_validate_src_set_not_empty import InferMeshValidateSrcSetNotEmpty
+from mpmd_trace.passes.import_.inline_nested_user_exposed_ops import InlineNestedUserExposedOps
+from mpmd_trace.passes.import_.insert_nameless_clone_of_negligible_ops import InsertNamelessCloneOfNegligibleOps
+from mpmd_trace.passes.import_.introduce_transfers import IntroduceTransfers
+from mpmd_trace.passes.import_.map_input_output_to_mesh import MapInputOutputToMesh
+from mpmd_trace.passes.import_.map_named_ops_to_mpmd_ops import MapNamedOpsToMpmdOps
+from mpmd_trace.passes.import_.simplify_named_computations import SimplifyNamedComputations
+from mpmd_trace.passes.import_.validate_named_ops_in_mpmd_func import ValidateNamedOpsInMpmdFunc
+from mpmd_trace.passes.stablehlo_optimize import StablehloOptimize
+from mpmd_trace.passes.symbol_dce import SymbolDce
 
 __all__ = ["ImportPipeline", "InferMeshPipeline"]
-
-
-def _flag(value: bool) -> str:
-    return "true" if value else "false"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,40 +69,21 @@ class InferMeshPipeline(Pipeline):
     #: The driver sets these; the text form does not have them.
     max_clones: int = 1
     error_limit: int = 5
-    constraints: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        parse_constraints(self.constraints)
+    constraints: tuple[SameMesh, ...] = ()
 
     def passes(self) -> list[Pass]:
         """The steps, in order."""
-        transfers = _flag(self.infer_transfers)
-        reductions = _flag(self.infer_transfers or self.infer_cross_mesh_reductions)
-        limit = f"error-limit={self.error_limit}"
-        steps = ["mpmd-infer-mesh-populate-use-set", "mpmd-infer-mesh-populate-src-set"]
+        steps: list[Pass] = [InferMeshPopulateUseSet(), InferMeshPopulateSrcSet()]
         if self.constraints:
-            verbose = _flag(self.error_limit == -1)
-            steps.append(
-                "mpmd-infer-mesh-assign-using-input-output-constraints"
-                f"{{constraints={','.join(self.constraints)} verbose-logging={verbose}}}"
-            )
-        steps.append(
-            "mpmd-infer-mesh-convert-reduce-ops"
-            f"{{infer-cross-mesh-reductions={reductions} keep-initial-value=true}}"
-        )
+            steps.append(InferMeshAssignUsingInputOutputConstraints(self.constraints, self.error_limit == -1))
+        reductions = self.infer_transfers or self.infer_cross_mesh_reductions
+        steps.append(InferMeshConvertReduceOps(infer_cross_mesh_reductions=reductions, keep_initial_value=True))
         if not self.infer_transfers:
-            steps.append(f"mpmd-infer-mesh-validate-src-set-not-empty{{{limit}}}")
-        steps += [
-            f"mpmd-infer-mesh-assign-mesh-func-leaves{{infer-transfers={transfers} {limit}}}",
-            "mpmd-infer-mesh-populate-use-set",
-        ]
+            steps.append(InferMeshValidateSrcSetNotEmpty(self.error_limit))
+        steps += [InferMeshAssignMeshFuncLeaves(self.infer_transfers, self.error_limit), InferMeshPopulateUseSet()]
         if not self.infer_transfers:
-            steps.append(f"mpmd-infer-mesh-validate-no-additional-transfers-needed{{{limit}}}")
-        steps += [
-            f"mpmd-infer-mesh-rewrite-using-analysis{{max-clones={self.max_clones}}}",
-            f"mpmd-infer-mesh-finalize{{infer-transfers={transfers}}}",
-        ]
-        return build(steps)
+            steps.append(InferMeshValidateNoAdditionalTransfersNeeded(self.error_limit))
+        return [*steps, InferMeshRewriteUsingAnalysis(self.max_clones), InferMeshFinalize(self.infer_transfers)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +98,7 @@ class ImportPipeline(Pipeline):
     name: ClassVar[str] = "mpmd-import-pipeline"
     summary: ClassVar[str] = "put a traced program on meshes"
 
-    name_to_mesh_assignment: tuple[str, ...] = option(
+    name_to_mesh_assignment: tuple[NameAssignment, ...] = option(
         (), "meshes of names, as NAME@MESH[/STAGE],..."
     )
     merge_after_scheduling: bool = option(
@@ -100,9 +108,9 @@ class ImportPipeline(Pipeline):
         False, "the meshes differ: take sdy meshes from the topology"
     )
     #: The driver sets these; the text form does not have them.
-    input_assignment: tuple[str, ...] = ()
-    output_assignment: tuple[str, ...] = ()
-    constraints: tuple[str, ...] = ()
+    input_assignment: tuple[IndexAssignment, ...] = ()
+    output_assignment: tuple[IndexAssignment, ...] = ()
+    constraints: tuple[SameMesh, ...] = ()
     absorb_on_entry_point: bool = False
     infer_transfers: bool = False
     infer_cross_mesh_reductions: bool = False
@@ -111,40 +119,28 @@ class ImportPipeline(Pipeline):
     split_bwd_fragments: bool = False
     verify_schedule_units: bool = False
 
-    def __post_init__(self) -> None:
-        parse_name_assignment(self.name_to_mesh_assignment)
-        parse_index_assignment(self.input_assignment)
-        parse_index_assignment(self.output_assignment)
-        parse_constraints(self.constraints)
-
     def passes(self) -> list[Pass]:
         """The steps, in order."""
         return [*self._named_program(), *self._on_meshes(), *self._units()]
 
     def _named_program(self) -> list[Pass]:
         """The steps before anything has a mesh."""
-        steps: list[str | Pass] = [CleanUp(), "mpmd-copy-topology-from-main"]
+        steps: list[Pass] = [CleanUp(), CopyTopologyFromMain()]
         if self.enable_heterogeneous_meshes:
-            steps.append("mpmd-generate-sdy-meshes-from-topology")
-        steps += [
-            "mpmd-unroll-for-loops",
+            steps.append(GenerateSdyMeshesFromTopology())
+        return [
+            *steps,
+            UnrollForLoops(),
             CanonicalizeUnrolled(),
-            "stablehlo-target-independent-optimization"
-            "{fold-op-element-limit=0 optimize-float=true assume-no-undeclared-side-effects=false}",
-            "mpmd-from-unroll-to-call-counter",
-            "mpmd-sink-negligible-ops-into-call-op",
-            "mpmd-insert-nameless-clone-of-negligible-ops",
-            "mpmd-simplify-named-computations",
+            StablehloOptimize(fold_op_element_limit=0, optimize_float=True),
+            FromUnrollToCallCounter(),
+            SinkNegligibleOpsIntoCallOp(),
+            InsertNamelessCloneOfNegligibleOps(),
+            SimplifyNamedComputations(),
         ]
-        return build(steps)
 
     def _on_meshes(self) -> list[Pass]:
         """The steps that give everything a mesh."""
-        from mpmd_trace.passes.import_.enforce_input_output_equisharding import EnforceInputOutputEquisharding
-        from mpmd_trace.passes.import_.inline_nested_user_exposed_ops import InlineNestedUserExposedOps
-        from mpmd_trace.passes.import_.map_input_output_to_mesh import MapInputOutputToMesh
-        from mpmd_trace.passes.import_.map_named_ops_to_mpmd_ops import MapNamedOpsToMpmdOps
-
         infer = InferMeshPipeline(
             self.infer_transfers,
             self.infer_cross_mesh_reductions,
@@ -152,35 +148,27 @@ class ImportPipeline(Pipeline):
             self.error_limit,
             self.constraints,
         )
-        steps: list[str | Pass] = [
+        merge = [] if self.merge_after_scheduling else merge_inferred(self.absorb_on_entry_point)
+        return [
             MapInputOutputToMesh(self.input_assignment, self.output_assignment),
             InlineNestedUserExposedOps(self.name_to_mesh_assignment),
-            "mpmd-validate-named-ops-in-mpmd-func",
+            ValidateNamedOpsInMpmdFunc(),
             MapNamedOpsToMpmdOps(self.name_to_mesh_assignment),
-            "mpmd-introduce-transfers",
-            "mpmd-erase-unused-callee-block-arguments",
+            IntroduceTransfers(),
+            EraseUnusedCalleeBlockArguments(),
             *infer.passes(),
+            *merge,
+            EnforceInputOutputEquisharding(self.constraints),
         ]
-        if not self.merge_after_scheduling:
-            from mpmd_trace.passes.common.pipelines import merge_inferred
-
-            steps += merge_inferred(absorb_on_entry_point_function=self.absorb_on_entry_point)
-        steps.append(EnforceInputOutputEquisharding(self.constraints))
-        return build(steps)
 
     def _units(self) -> list[Pass]:
         """The steps after which the user fragments are what a schedule orders."""
-        from mpmd_trace.passes.common.pipelines import call_inlining, scheduling_preprocessing
-
-        steps: list[str | Pass] = [
-            "mpmd-fragment-dedup",
-            "mpmd-fragment-dce",
-            "mpmd-remove-transfer-cycles",
-            *call_inlining(),
+        return [
+            FragmentDedup(),
+            FragmentDce(),
+            RemoveTransferCycles(),
+            CallInline(),
+            SymbolDce(),
+            *([] if self.merge_after_scheduling else [MergeInferredFragments()]),
+            *scheduling_preprocessing(split_bwd=self.split_bwd_fragments, verify=self.verify_schedule_units),
         ]
-        if not self.merge_after_scheduling:
-            steps.append("mpmd-merge-inferred-fragments")
-        steps += scheduling_preprocessing(
-            split_bwd=self.split_bwd_fragments, verify=self.verify_schedule_units
-        )
-        return build(steps)

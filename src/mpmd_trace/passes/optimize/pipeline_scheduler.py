@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from mpmd_trace.ir.attributes import Attribute
@@ -18,16 +18,15 @@ from mpmd_trace.passes.control_dependencies import add_control_dependency, remov
 from mpmd_trace.passes.fragment_info import call_counter, single_transpose_count, split_type
 from mpmd_trace.passes.mesh_order import schedulable_meshes
 from mpmd_trace.passes.optimize.paths import find_path
-from mpmd_trace.passes.optimize.predicates import (
+from mpmd_trace.passes.optimize.schedules import (
     SCHEDULES,
     Constraints,
-    Predicate,
+    ExplicitOrder,
+    Order,
+    Schedule,
     ScheduleError,
-    Sparse,
     Unit,
-    find_schedule,
 )
-from mpmd_trace.passes.options import nearest
 
 __all__ = ["PipelineScheduler"]
 
@@ -60,6 +59,13 @@ def scheduling_units(function: FuncOp, ops: Sequence[Op]) -> dict[FragmentOp, Un
             drops_transferred="split_drop_transferred" in op.attrs and split_type(op) == "kDropTransferred",
         )
     return units
+
+
+def _by_mesh(units: Mapping[FragmentOp, Unit]) -> list[list[Unit]]:
+    found: dict[str, list[Unit]] = {}
+    for unit in units.values():
+        found.setdefault(unit.mesh, []).append(unit)
+    return list(found.values())
 
 
 def _as_graph(found: list[Constraints]) -> tuple[list[tuple[int, int]], list[Join]]:
@@ -98,41 +104,26 @@ class PipelineScheduler(FunctionPass):
     name: ClassVar[str] = "mpmd-pipeline-scheduler"
     summary: ClassVar[str] = "Orders the fragments of each mesh by a pipeline schedule."
     mpmd_only: ClassVar[bool] = True
-    must_happen_before: str = option("1F1B", f"The schedule: {', '.join(SCHEDULES)}.")
+    schedule: Order = option(
+        SCHEDULES["1F1B"], f"The schedule: {', '.join(SCHEDULES)}.", name="must-happen-before"
+    )
     remove_control_dependencies: bool = option(
         True, "Whether the control operands that express the order are removed at the end."
     )
-    #: A predicate of the user's own instead of a name: says whether the first unit must precede the second.
-    predicate: Predicate | None = None
-    #: The orders wanted on a mesh, from its units, instead of a name (schedules that are explicit orders).
-    constraints: Sparse | None = None
-
-    def run(self, module: Module, diagnostics: Diagnostics) -> bool:
-        named = self.predicate is None and self.constraints is None
-        if named and find_schedule(self.must_happen_before) is None:
-            raise diagnostics.fatal(
-                None,
-                f"there is no schedule '{self.must_happen_before}'"
-                f"{nearest(self.must_happen_before, SCHEDULES) or '; known: ' + ', '.join(SCHEDULES)}",
-            )
-        return super().run(module, diagnostics)
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         ops = function.body.ops[:-1]
         units = scheduling_units(function, ops)
-        if self.constraints is not None:
-            return self._explicit_order(function, ops, units, self.constraints, diagnostics)
-        name = find_schedule(self.must_happen_before)
-        if self.predicate is None and name in ("Circular", "CircularWithReversedBackward"):
-            self._check_stages(units, name)
-        if self.predicate is None and self.remove_control_dependencies:
-            assert name is not None
-            order = self._sparse_order(ops, units, SCHEDULES[name][1])
+        if isinstance(self.schedule, ExplicitOrder):
+            return self._explicit_order(function, ops, units, diagnostics)
+        if isinstance(self.schedule, Schedule) and self.schedule.by_stage:
+            self._check_stages(units)
+        if self.remove_control_dependencies:
+            order = self._sparse_order(ops, units)
             if order is not None:
                 return apply_order(function.body, order)
-        predicate = self.predicate if self.predicate is not None else SCHEDULES[name or "none"][0]
         try:
-            self._add_pair_by_pair(units, predicate)
+            self._add_pair_by_pair(units)
         except ScheduleError as error:
             remove_control_dependencies(function)
             raise diagnostics.fatal(function.loc, str(error)) from None
@@ -142,27 +133,22 @@ class PipelineScheduler(FunctionPass):
             remove_control_dependencies(function)
         return function.body.ops != before
 
-    def _check_stages(self, units: dict[FragmentOp, Unit], name: str) -> None:
+    def _check_stages(self, units: dict[FragmentOp, Unit]) -> None:
         for op, unit in units.items():
             if unit.stage is None:
                 log.warning(
                     "%sthe %s schedule orders by stage, but a fragment of mesh '%s' (%s) has none; it "
                     "stays where its operands allow. Assign a stage to its name.",
                     op.loc.prefix,
-                    name,
+                    self.schedule,
                     unit.mesh,
                     ", ".join(o.short for o in op.origin),
                 )
 
-    def _sparse_order(
-        self, ops: Sequence[Op], units: dict[FragmentOp, Unit], sparse: Sparse
-    ) -> list[Op] | None:
-        by_mesh: dict[str, list[Unit]] = {}
-        for unit in units.values():
-            by_mesh.setdefault(unit.mesh, []).append(unit)
+    def _sparse_order(self, ops: Sequence[Op], units: dict[FragmentOp, Unit]) -> list[Op] | None:
         found: list[Constraints] = []
-        for group in by_mesh.values():
-            constraints = sparse(group)
+        for group in _by_mesh(units):
+            constraints = self.schedule.constraints(group)
             if constraints is None:
                 return None
             found.append(constraints)
@@ -174,11 +160,10 @@ class PipelineScheduler(FunctionPass):
         function: FuncOp,
         ops: Sequence[Op],
         units: dict[FragmentOp, Unit],
-        constraints: Sparse,
         diagnostics: Diagnostics,
     ) -> bool:
         try:
-            order = self._sparse_order(ops, units, constraints)
+            order = self._sparse_order(ops, units)
         except ScheduleError as error:
             raise diagnostics.fatal(function.loc, str(error)) from None
         if order is None:
@@ -188,26 +173,21 @@ class PipelineScheduler(FunctionPass):
                 "for example, against backwards from the last to the first); those keep the program's order.",
                 function.loc.prefix,
             )
-            order = self._nearest_order(ops, units, constraints)
+            order = self._nearest_order(ops, units)
         return apply_order(function.body, order)
 
-    def _nearest_order(
-        self, ops: Sequence[Op], units: dict[FragmentOp, Unit], constraints: Sparse
-    ) -> list[Op]:
+    def _nearest_order(self, ops: Sequence[Op], units: dict[FragmentOp, Unit]) -> list[Op]:
         """The order of the schedule as far as the uses allow; other ops come as soon as they can."""
         rank = [-1] * len(ops)
-        by_mesh: dict[str, list[Unit]] = {}
-        for unit in units.values():
-            by_mesh.setdefault(unit.mesh, []).append(unit)
-        for group in by_mesh.values():
-            found = constraints(group)
+        for group in _by_mesh(units):
+            found = self.schedule.constraints(group)
             for chain in found.chains if found is not None else ():
                 for place, members in enumerate(chain):
                     for unit in members:
                         rank[unit.index] = place
         return [ops[i] for i in ranked_order(block_dependencies(ops), rank)]
 
-    def _add_pair_by_pair(self, units: dict[FragmentOp, Unit], before: Predicate) -> None:
+    def _add_pair_by_pair(self, units: dict[FragmentOp, Unit]) -> None:
         """The reference's way: every independent pair of a mesh, each edge visible to the next question."""
         by_mesh: dict[str, list[tuple[FragmentOp, Unit]]] = {}
         for op, unit in units.items():
@@ -218,7 +198,7 @@ class PipelineScheduler(FunctionPass):
                     continue
                 earlier, later = (a, b) if unit_a.index < unit_b.index else (b, a)
                 try:
-                    wanted = before(unit_a, unit_b)
+                    wanted = self.schedule.before(unit_a, unit_b)
                 except ScheduleError:
                     if find_path(earlier, later) is None:  # only independent units need an order
                         raise

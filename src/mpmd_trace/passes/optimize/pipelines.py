@@ -1,4 +1,4 @@
-"""The optimise pipeline.  Source: section 2 of the optimise specification."""
+"""The optimise pipeline."""
 
 from __future__ import annotations
 
@@ -7,11 +7,16 @@ from typing import ClassVar
 
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.passes.base import Pass, Pipeline, option
+from mpmd_trace.passes.common.merge_backward_with_forward import MergeBackwardWithForward
+from mpmd_trace.passes.common.merge_forward_with_backward import MergeForwardWithBackward
+from mpmd_trace.passes.common.pipelines import merge_inferred
+from mpmd_trace.passes.common.rule_based_merge import RuleBasedMerge
+from mpmd_trace.passes.common.verify_stage_merging import VerifyStageMerging
+from mpmd_trace.passes.fragment_rules import MergeRule, ScheduleRule
 from mpmd_trace.passes.optimize.pipeline_scheduler import PipelineScheduler
-from mpmd_trace.passes.optimize.predicates import Predicate, Sparse
 from mpmd_trace.passes.optimize.remat_fragment import RematFragment
 from mpmd_trace.passes.optimize.rule_based_schedule import RuleBasedSchedule
-from mpmd_trace.passes.registry import build
+from mpmd_trace.passes.optimize.schedules import SCHEDULES, Order
 
 __all__ = ["OptimizePipeline"]
 
@@ -30,12 +35,9 @@ class OptimizePipeline(Pipeline):
     merge_after_scheduling: bool = option(
         False, "Whether inferred fragments are merged after scheduling instead of at import."
     )
-    pipeline_schedule: str = option("1F1B", f"The schedule: {', '.join(_TEXT_SCHEDULES)}.")
-    #: A predicate, or explicit constraints, instead of a schedule's name.
-    predicate: Predicate | None = None
-    constraints: Sparse | None = None
-    fragment_merge_rules: tuple[str, ...] = ()
-    fragment_schedule_rules: tuple[str, ...] = ()
+    pipeline_schedule: Order = option(SCHEDULES["1F1B"], f"The schedule: {', '.join(_TEXT_SCHEDULES)}.")
+    fragment_merge_rules: tuple[MergeRule, ...] = ()
+    fragment_schedule_rules: tuple[ScheduleRule, ...] = ()
     apply_fragment_remat: bool = False
     merge_remat_fragments: bool = False
     merge_forward_with_backward: bool = False
@@ -46,7 +48,7 @@ class OptimizePipeline(Pipeline):
 
     def passes(self) -> list[Pass]:
         """The passes, in order.  Raises `MpmdError` for a schedule that the textual form does not have."""
-        if not self.any_schedule and self.pipeline_schedule not in _TEXT_SCHEDULES:
+        if not self.any_schedule and self.pipeline_schedule.name not in _TEXT_SCHEDULES:
             raise MpmdError(
                 f"option mpmd-optimize-pipeline pipeline-schedule is one of {', '.join(_TEXT_SCHEDULES)}, "
                 f"not '{self.pipeline_schedule}'; run mpmd-pipeline-scheduler for the others"
@@ -62,28 +64,18 @@ class OptimizePipeline(Pipeline):
         else:
             found.append(
                 PipelineScheduler(
-                    must_happen_before=self.pipeline_schedule,
-                    remove_control_dependencies=not keep_control,
-                    predicate=self.predicate,
-                    constraints=self.constraints,
+                    schedule=self.pipeline_schedule, remove_control_dependencies=not keep_control
                 )
             )
         if self.fragment_merge_rules:
-            from mpmd_trace.passes.common.rule_based_merge import RuleBasedMerge
-
             found.append(RuleBasedMerge(rules=self.fragment_merge_rules))
         if self.apply_fragment_remat:
             found.append(RematFragment(merge_remat_fragments=self.merge_remat_fragments))
-        found += build("mpmd-verify-stage-merging")
+        found.append(VerifyStageMerging())
         if self.merge_after_scheduling:
-            absorb = "true" if self.absorb_on_entry_point else "false"
-            found += build(
-                f"mpmd-absorb-inferred-fragments{{absorb-on-entry-point-function={absorb}}},"
-                "mpmd-merge-inferred-fragments{merge-any-consumer=true},"
-                "mpmd-merge-inferred-fragments{merge-sideways=true}"
-            )
+            found += merge_inferred(self.absorb_on_entry_point)
         if self.merge_forward_with_backward:
-            found += build("mpmd-merge-forward-with-backward")
+            found.append(MergeForwardWithBackward())
         if self.merge_backward_with_forward:
-            found += build("mpmd-merge-backward-with-forward")
+            found.append(MergeBackwardWithForward())
         return found

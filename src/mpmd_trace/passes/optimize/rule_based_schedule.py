@@ -12,7 +12,7 @@ from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
 from mpmd_trace.passes.base import FunctionPass, option
 from mpmd_trace.passes.block_order import sort_block
 from mpmd_trace.passes.control_dependencies import add_control_dependency, remove_control_dependencies
-from mpmd_trace.passes.fragment_rules import FragmentInfo, ScheduleRule, parse_schedule_rule
+from mpmd_trace.passes.fragment_rules import FragmentInfo, ScheduleRule
 from mpmd_trace.passes.optimize.paths import find_path
 
 __all__ = ["RuleBasedSchedule"]
@@ -40,7 +40,7 @@ class RuleBasedSchedule(FunctionPass):
     name: ClassVar[str] = "mpmd-rule-based-schedule"
     summary: ClassVar[str] = "Orders fragments by rules given by the user."
     mpmd_only: ClassVar[bool] = True
-    rules: tuple[str, ...] = option(
+    rules: tuple[ScheduleRule, ...] = option(
         (), "Comma separated rules: FragmentScheduleRule(ordered_fragments=[INFO->INFO])."
     )
     remove_control_dependencies: bool = option(
@@ -66,8 +66,8 @@ class RuleBasedSchedule(FunctionPass):
         if ambiguous:
             diagnostics.fail()
             return False
-        for text in self.rules:
-            self._apply(parse_schedule_rule(text), fragments)
+        for rule in self.rules:
+            self._apply(rule, fragments)
         before = function.body.ops
         if not sort_block(function.body):
             log.warning("%sthe schedule rules contradict each other or the data flow", function.loc.prefix)

@@ -9,7 +9,15 @@ import dataclasses
 from typing import ClassVar
 
 from mpmd_trace.passes.base import Pass, Pipeline
-from mpmd_trace.passes.registry import build
+from mpmd_trace.passes.common.uniquify_function_inputs_outputs import UniquifyFunctionInputsOutputs
+from mpmd_trace.passes.sharding.convert_sdy_constants import ConvertSdyConstants
+from mpmd_trace.passes.sharding.convert_sdy_shardings_to_mpmd_types import ConvertSdyShardingsToMpmdTypes
+from mpmd_trace.passes.sharding.enforce_user_shardings import EnforceUserShardings
+from mpmd_trace.passes.sharding.extract_reshards_from_inter_mesh_transfers import ExtractReshardsFromInterMeshTransfers
+from mpmd_trace.passes.sharding.populate_unreduced_out_sharding import PopulateUnreducedOutSharding
+from mpmd_trace.passes.sharding.shardy_propagation import ShardyPropagation
+from mpmd_trace.passes.sharding.simplify_program import SimplifyProgram
+from mpmd_trace.passes.stablehlo_optimize import StablehloOptimize
 
 __all__ = ["ShardingPropagationPipeline"]
 
@@ -26,15 +34,14 @@ class ShardingPropagationPipeline(Pipeline):
 
     def passes(self) -> list[Pass]:
         """The steps, in order."""
-        steps: list[str | Pass] = [
-            "mpmd-uniquify-function-inputs-outputs{use-transfer-instead-of-fragment=true}",
-            "mpmd-shardy-propagation",
-            "mpmd-populate-unreduced-out-sharding",
-            "mpmd-enforce-user-shardings",
-            "mpmd-extract-reshards-from-inter-mesh-transfers",
-            "mpmd-convert-sdy-shardings-to-mpmd-types",
-            "mpmd-convert-sdy-constants",
-            "stablehlo-target-independent-optimization",
-            "mpmd-simplify-program",
+        return [
+            UniquifyFunctionInputsOutputs(use_transfer_instead_of_fragment=True),
+            ShardyPropagation(),
+            PopulateUnreducedOutSharding(),
+            EnforceUserShardings(),
+            ExtractReshardsFromInterMeshTransfers(),
+            ConvertSdyShardingsToMpmdTypes(),
+            ConvertSdyConstants(),
+            StablehloOptimize(),
+            SimplifyProgram(),
         ]
-        return build(steps)

@@ -1,0 +1,206 @@
+"""What `mpmd_trace.partition` is asked for: where a program lives and how it is scheduled."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, Self
+
+from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
+from mpmd_trace.ir.assignment import Assignment
+from mpmd_trace.ir.attributes import MeshAttr, TopologyAttr
+from mpmd_trace.passes.base import option
+from mpmd_trace.passes.fragment_rules import MergeRule, ScheduleRule
+from mpmd_trace.passes.import_.assignments import SameMesh
+from mpmd_trace.passes.optimize.schedules import SCHEDULES, Comparator, ExplicitOrder, Order, Predicate, Sparse
+from mpmd_trace.passes.options import nearest
+
+__all__ = [
+    "OUR_OPTIONS",
+    "NamedMeshes",
+    "PartitionRequest",
+    "PartitioningOptions",
+    "Phases",
+    "check_phases",
+]
+
+Phases = Literal["import", "optimize", "all"]
+NamedMeshes = Sequence[tuple[str, Sequence[tuple[str, int]]]]
+
+
+@dataclasses.dataclass(frozen=True)
+class PartitioningOptions:
+    """The options of `partition`."""
+
+    mpmd_infer_transfers: bool = option(False, "add transfers where values are needed on other meshes")
+    mpmd_infer_cross_mesh_reductions: bool = option(
+        False, "turn reductions over values of several meshes into mpmd reductions"
+    )
+    mpmd_fragment_remat: bool = option(False, "recompute forward fragments before backward ones")
+    mpmd_merge_remat_fragments: bool = option(False, "merge the recomputation into the backward fragment")
+    mpmd_split_bwd_fragments: bool = option(
+        False, "split backward fragments at the values that are transferred"
+    )
+    mpmd_pipeline_schedule: Order = option(SCHEDULES["GPipe"], f"one of {', '.join(SCHEDULES)}")
+    mpmd_assume_homogeneous_devices: bool = option(False, "accepted for the reference's sake; has no effect")
+    mpmd_absorb_inferred_fragments_on_entry_point_function: bool = option(
+        False, "let user fragments absorb inferred ones in the main function, too"
+    )
+    mpmd_copy_constant_creation_from_producer_to_consumer: bool = option(
+        False, "create constants where they are used instead of sending them"
+    )
+    mpmd_apply_merge_transfers_pass: bool = option(
+        False, "send small values between the same meshes in one transfer"
+    )
+    mpmd_merge_inferred_after_scheduling: bool = option(
+        False, "merge inferred fragments after scheduling instead of before"
+    )
+    mpmd_fail_on_backward_deps: bool = option(
+        False, "refuse programs in which a value moves to an earlier mesh in a forward pass"
+    )
+    mpmd_merge_forward_with_backward: bool = option(
+        False,
+        "one program for a forward and the backward that follows it on its mesh, as on the last one of 1F1B "
+        "(the C++ partitioner has the pass, but no such option)",
+    )
+    mpmd_merge_backward_with_forward: bool = option(
+        False,
+        "one program for a backward and the next microbatch's forward that follows it on its mesh, as between the "
+        "warm-up and the end of 1F1B (the C++ partitioner has no such pass)",
+    )
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any] | None, besides: Iterable[str] = ()) -> Self:
+        """The options by name, defaults for the others.  Raises `MpmdError` that lists every mistake.
+
+        `besides`: options that the caller knows, to be offered instead of a name that is close.
+        """
+        known = [field.name for field in dataclasses.fields(cls)]
+        offered = [*known, *besides]
+        values: dict[str, Any] = {}
+        problems: list[Diagnostic] = []
+        for name, value in dict(given or {}).items():
+            if name not in known:
+                text = f"there is no partitioning option '{name}'"
+                text += nearest(name, offered) or f"; known: {', '.join(offered)}"
+                problems.append(Diagnostic("error", text))
+            elif isinstance(value, Order) and name == "mpmd_pipeline_schedule":
+                values[name] = value
+            elif name == "mpmd_pipeline_schedule":
+                try:
+                    values[name] = Order.parse("none" if value is None else str(value) or "none")
+                except MpmdError as error:
+                    problems += error.diagnostics
+            elif not isinstance(value, bool):
+                text = f"partitioning option '{name}' is True or False, not {value!r}"
+                problems.append(Diagnostic("error", text))
+            else:
+                values[name] = value
+        if problems:
+            raise MpmdError(problems)
+        return cls(**values)
+
+    def changed(self) -> dict[str, Any]:
+        """The options that are not at their default, with schedules by name."""
+        found = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if getattr(self, f.name) != f.default}
+        return {name: value if isinstance(value, bool) else str(value) for name, value in found.items()}
+
+
+#: Options that change the program and that the reference's driver does not know.
+OUR_OPTIONS = ("mpmd_merge_forward_with_backward", "mpmd_merge_backward_with_forward")
+
+
+@dataclasses.dataclass(frozen=True)
+class PartitionRequest:
+    """What `partition` is to do with a module.
+
+    func_name: the program's name, for messages; the function processed is always `@main`.
+    topology: the meshes, in order.
+    assignment: where each named computation and tensor is.
+    inputs: where each argument of `@main` is, None where that is inferred; likewise `outputs`.
+    donated: the arguments whose buffers the program may reuse.
+    merge_rules: which fragments become one.
+    schedule_rules: which fragments run in a given order; they replace the schedule.
+    same_mesh: arguments and results that are to share a mesh.
+    heterogeneous: whether the meshes have axes of their own.
+    """
+
+    func_name: str
+    topology: TopologyAttr
+    assignment: Mapping[str, Assignment]
+    inputs: tuple[Assignment | None, ...]
+    outputs: tuple[Assignment | None, ...]
+    donated: tuple[int, ...] = ()
+    options: PartitioningOptions = PartitioningOptions()
+    merge_rules: tuple[MergeRule, ...] = ()
+    schedule_rules: tuple[ScheduleRule, ...] = ()
+    same_mesh: tuple[SameMesh, ...] = ()
+    heterogeneous: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        func_name: str,
+        named_meshes: NamedMeshes,
+        assignment: Mapping[str, str | tuple[str, int | None]],
+        input_meshes: Sequence[str | None],
+        output_meshes: Sequence[str | None],
+        donate_argnums: Sequence[int] = (),
+        *,
+        partitioning_options: Mapping[str, Any] | None = None,
+        fragment_merge_rules: Sequence[Any] = (),
+        fragment_schedule_rules: Sequence[Any] = (),
+        predicate: Predicate | None = None,
+        constraints: Sparse | None = None,
+        same_mesh: Sequence[tuple[int, int]] = (),
+        heterogeneous_meshes: bool = False,
+    ) -> Self:
+        """The request that arguments of `mpmd_trace.partition` make.  Raises `MpmdError`."""
+        options = PartitioningOptions.of(partitioning_options)
+        if constraints is not None or predicate is not None:
+            order = _order(predicate, constraints)
+            options = dataclasses.replace(options, mpmd_pipeline_schedule=order)
+        if not named_meshes:
+            raise MpmdError("the topology has no mesh; give at least one")
+        found = cls(
+            func_name,
+            TopologyAttr.get({name: MeshAttr.get((str(a), int(n)) for a, n in axes) for name, axes in named_meshes}),
+            {n: Assignment.on_mesh(v) if isinstance(v, str) else Assignment.on_mesh(*v) for n, v in assignment.items()},
+            tuple(None if mesh is None else Assignment.on_mesh(mesh) for mesh in input_meshes),
+            tuple(None if mesh is None else Assignment.on_mesh(mesh) for mesh in output_meshes),
+            tuple(donate_argnums),
+            options,
+            tuple(MergeRule.parse(str(rule)) for rule in fragment_merge_rules),
+            tuple(ScheduleRule.parse(str(rule)) for rule in fragment_schedule_rules),
+            tuple(SameMesh(i, o) for i, o in same_mesh),
+            heterogeneous_meshes,
+        )
+        found._check_names()
+        return found
+
+    def _check_names(self) -> None:
+        wanted = [(f"name '{name}'", place) for name, place in self.assignment.items()]
+        for what, places in (("input", self.inputs), ("output", self.outputs)):
+            wanted += [(f"{what} {i}", place) for i, place in enumerate(places) if place is not None]
+        meshes = self.topology.meshes
+        problems = [
+            f"{what} is assigned to mesh '{place.mesh}', which the topology does not have"
+            f"{nearest(place.mesh, meshes) or '; it has ' + ', '.join(meshes)}"
+            for what, place in wanted
+            if place.mesh not in meshes
+        ]
+        if problems:
+            raise MpmdError([Diagnostic("error", p) for p in problems])
+
+
+def _order(predicate: Predicate | None, constraints: Sparse | None) -> Order:
+    if constraints is not None:
+        return ExplicitOrder("constraints", constraints)
+    assert predicate is not None
+    return Comparator(getattr(predicate, "__name__", "predicate"), predicate)
+
+
+def check_phases(phases: str) -> None:
+    """Raise `ValueError` for what is no phase."""
+    if phases not in ("import", "optimize", "all"):
+        raise ValueError(f"phases is 'import', 'optimize' or 'all', not {phases!r}")
