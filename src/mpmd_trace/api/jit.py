@@ -129,6 +129,7 @@ class Jitted:
             in_shardings=self.in_shardings,
             out_shardings=self.out_shardings,
             meshes=tuple(self.config.topology.values()),
+            place=self.config.place,
             **{k: v for k, v in kwargs.items() if k not in fixed},
         )
         check_names(traced, self.config)

@@ -11,7 +11,7 @@ import jax
 
 from mpmd_trace.backend.load import LoadedProgram, MemoryAnalysis, load
 from mpmd_trace.backend.timeline import Timeline
-from mpmd_trace.diagnostics.messages import MpmdError, shortened
+from mpmd_trace.diagnostics.messages import MpmdError, Note, shortened
 from mpmd_trace.frontend.config import Config
 from mpmd_trace.frontend.errors import at_users_place, problem, raise_problems
 from mpmd_trace.frontend.trace import Traced
@@ -21,6 +21,7 @@ from mpmd_trace.ir.ops import FuncOp, Module, make_transfer
 from mpmd_trace.ir.types import MeshTensorType, mesh_tensor
 from mpmd_trace.jax_compat.runtime import with_weak_type
 from mpmd_trace.jax_compat.tracing import structure_differences
+from mpmd_trace.passes.common.verify_stage_merging import VerifyStageMerging
 from mpmd_trace.passes.cpp_engine import partition_with_cpp
 from mpmd_trace.passes.fragment_rules import MergeRule, ScheduleRule
 from mpmd_trace.passes.import_.assignments import SameMesh
@@ -119,7 +120,20 @@ class Lowered:
         try:
             return partition_as(self.traced.mlir_text(), self.request, hooks=self.hooks)
         except MpmdError as error:
-            raise at_users_place(error, self.config.where) from None
+            raise at_users_place(self._explained(error), self.config.where) from None
+
+    def _explained(self, error: MpmdError) -> MpmdError:
+        """The error, with the reason of it when that is a checkpoint."""
+        place = self.traced.recomputed
+        if place is None or error.pass_name != VerifyStageMerging.name:
+            return error
+        text = (
+            "jax.checkpoint around several stages recomputes them here, for the backward of a loop or call whose "
+            "forward pass is another one. Take the gradient inside of the body of the loop, or checkpoint each stage"
+        )
+        note = Note(text, problem("", place).location)
+        first, *rest = error.diagnostics
+        return MpmdError([dataclasses.replace(first, notes=(*first.notes, note)), *rest], pass_name=error.pass_name)
 
     def imported(self) -> Module:
         """The program after the import phase, its backwards split: what schedules are chosen by."""

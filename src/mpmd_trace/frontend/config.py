@@ -72,6 +72,11 @@ class Config:
         """Whether the meshes may have different axes."""
         return bool(self.partitioning_options.get("enable_heterogeneous_meshes"))
 
+    def place(self, name: str) -> tuple[str | None, int | None]:
+        """The mesh and stage of a name."""
+        found = self.assignments.get(name)
+        return (None, None) if found is None else (found.mesh, found.stage)
+
     def input_meshes(self, in_tree: Any) -> dict[int, Assignment]:
         """The assigned inputs, by position among the leaves of `in_tree` (args, kwargs)."""
         leaves = jax.tree.unflatten(in_tree, range(in_tree.num_leaves))[0]

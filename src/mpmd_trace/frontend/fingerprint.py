@@ -47,12 +47,12 @@ class Fingerprints:
 
         def use(atom: Any) -> Hashable:
             if tracing.is_literal(atom):
-                return ("literal", _type(atom.aval), self._value(atom.val))
+                return ("literal", _type(atom.aval), self.value(atom.val))
             return number[atom]
 
         lines: list[Hashable] = [
             define(parts.constvars),
-            tuple(map(self._value, parts.consts)),
+            tuple(map(self.value, parts.consts)),
             define(parts.invars),
         ]
         for eqn in parts.eqns:
@@ -61,7 +61,7 @@ class Fingerprints:
                 (
                     eqn.primitive.name,
                     tuple(map(use, eqn.invars)),
-                    tuple((k, self._value(v)) for k, v in eqn.params.items() if k not in _RULES),
+                    self.params(eqn),
                     tracing.transposes(eqn),
                     tags.counter_in(scopes),
                     any("rematted_computation" in s for s in scopes),
@@ -70,11 +70,16 @@ class Fingerprints:
             )
         return (tuple(lines), tuple(map(use, parts.outvars)))
 
-    def _value(self, value: Any) -> Hashable:
+    def params(self, eqn: tracing.Equation) -> Hashable:
+        """What stands for the parameters of `eqn`, but for rules."""
+        return tuple((k, self.value(v)) for k, v in eqn.params.items() if k not in _RULES)
+
+    def value(self, value: Any) -> Hashable:
+        """What stands for a parameter or constant: equal for equal ones."""
         if tracing.is_jaxpr(value):
             return ("jaxpr", self.of(value))
         if isinstance(value, (tuple, list)):
-            return tuple(map(self._value, value))
+            return tuple(map(self.value, value))
         if isinstance(value, (np.ndarray, np.generic)) and value.size <= 16:
             return (str(value.dtype), value.shape, value.tobytes())
         if isinstance(value, (bool, int, float, complex)):

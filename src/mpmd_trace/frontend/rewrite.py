@@ -16,10 +16,12 @@ import jax
 from jax import lax
 
 from mpmd_trace.diagnostics.messages import Diagnostic
-from mpmd_trace.frontend import folding, markers, memories, tags
+from mpmd_trace.frontend import folding, markers, memories
 from mpmd_trace.frontend.calls import Place, Plan, live_equations, plan
 from mpmd_trace.frontend.errors import problem
 from mpmd_trace.frontend.fingerprint import Fingerprints
+from mpmd_trace.frontend.recomputed import Expressions, Site, Values, now
+from mpmd_trace.frontend.scope import Scope, Shared, count_in, distinct, is_computation, tag_of
 from mpmd_trace.frontend.shardings import Meshes, without_devices
 from mpmd_trace.jax_compat import lowering, tracing
 from mpmd_trace.jax_compat.tracing import Closed, Equation, opened
@@ -42,57 +44,15 @@ _REMAT = frozenset({"checkpoint", "remat", "remat2"})
 _MARKERS = frozenset(p.name for p in (markers.named_tensor_p, markers.broadcast_p, markers.reduce_p))
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Scope:
-    """What surrounds the equations being interpreted.
-
-    `level` is `main`, `callee` (the body of a call), `named` (of a named computation) or `kept`
-    (control flow that stays as it is, inside a named computation).
-    """
-
-    level: str = "main"
-    transposes: int = 0
-    counter: int | None = None
-    rematerialised: bool = False
-    parent: str | None = None
-
-    def at(self, eqn: Equation) -> Scope:
-        """The scope inside `eqn`."""
-        scopes = tracing.scopes(eqn)
-        counter = tags.counter_in(scopes)
-        return dataclasses.replace(
-            self,
-            transposes=self.transposes + tracing.transposes(eqn),
-            counter=self.counter if counter is None else counter,
-            rematerialised=self.rematerialised or any("rematted_computation" in scope for scope in scopes),
-        )
-
-
-@dataclasses.dataclass(frozen=True)
-class Shared:
-    """A rewritten body, and where each result of the original comes from.
-
-    A source is `(True, i)` for the i-th result of `closed`, `(False, i)` for its i-th argument:
-    results that are equal, or that only pass an argument on, do not leave the body.
-    """
-
-    closed: Closed
-    sources: tuple[tuple[bool, int], ...]
-
-    @property
-    def emits(self) -> bool:
-        """Whether any result is computed."""
-        return any(computed for computed, _ in self.sources)
-
-    def results(self, operands: Sequence[Any], out: Sequence[Any]) -> list[Any]:
-        """The results of the original, for the operands and results of `closed`."""
-        return [(out if computed else operands)[i] for computed, i in self.sources]
-
-
 class Rewriter:
-    """Interprets one program; collects the names, meshes and mistakes that it finds."""
+    """Interprets one program; collects the names, meshes and mistakes that it finds.
 
-    def __init__(self, meshes: Meshes) -> None:
+    Args:
+        meshes: the meshes of the topology.
+        place: where a name is, for what `jax.checkpoint` recomputes; None when that is not known.
+    """
+
+    def __init__(self, meshes: Meshes, place: Callable[[str], Site] | None = None) -> None:
         self.names: dict[str, list[str]] = {}
         self.computations: dict[str, str | None] = {}
         self.nested: dict[tuple[str, str], str | None] = {}
@@ -103,6 +63,14 @@ class Rewriter:
         self._large_memo: dict[int, tuple[Closed, dict[int, Any]]] = {}
         self._bodies: dict[Any, Shared] = {}
         self._constants: list[dict[int, Any]] = []
+        self._place = place
+        self._expressions = Expressions(self._fingerprints, _applied)
+        #: Of the traces that are being made, innermost last: the values, where some are recomputed.
+        self._values: list[Values | None] = []
+        #: By id, equations of the forward pass that only the backward needs.
+        self._kept: dict[int, Equation] = {}
+        #: Where something recomputed is handed to another place, and the forward pass is not at hand to keep it.
+        self.recomputed: str | None = None
 
     # ---- constants ------------------------------------------------------------------------
 
@@ -153,6 +121,24 @@ class Rewriter:
                 return True
         return False
 
+    def _recomputes(self, closed: Closed) -> bool:
+        """Whether anything named in `closed` is recomputed for a backward."""
+        return any(
+            self.has_names(inner) and (eqn.primitive.name in _REMAT or self._recomputes(inner))
+            for eqn in opened(closed).eqns
+            for inner in tracing.subjaxprs(eqn)
+        )
+
+    @contextmanager
+    def _trace_of(self, closed: Closed, scope: Scope) -> Iterator[None]:
+        """Keep track of the values of the trace that `closed` is interpreted in."""
+        known = self._place is not None and scope.is_open and self._recomputes(closed)
+        self._values.append(Values(self._expressions, self._place) if known and self._place else None)
+        try:
+            yield
+        finally:
+            self._values.pop()
+
     def _must_change(self, closed: Closed) -> bool:
         """Whether control flow that stays contains something that cannot stay."""
         return self.has_names(closed) or any(
@@ -165,17 +151,25 @@ class Rewriter:
 
     # ---- interpretation -------------------------------------------------------------------
 
-    def program(self, closed: Closed) -> Callable[..., list[Any]]:
-        """`closed` as a function of its large constants, then its arguments."""
+    def program(self, closed: Closed) -> Closed:
+        """`closed`, rewritten, with its large constants before its arguments."""
         large = self.large_constants(closed)
 
         def run(*args: Any) -> list[Any]:
             constants = dict(zip(large, args, strict=False))
-            with self._constants_from(constants):
-                results = self.evaluate(closed, args[len(large) :], Scope())
+            scope = Scope()
+            with self._constants_from(constants), self._trace_of(closed, scope):
+                results = self.evaluate(closed, args[len(large) :], scope)
             return [folding.whole(r) for r in results]
 
-        return run
+        return self._traced(run, [jax.typeof(c) for c in large.values()] + list(tracing.in_avals(closed)))
+
+    def _traced(self, run: Callable[..., Any], types: Sequence[Any]) -> Closed:
+        """`run` on arguments of these types; what only the backward needs of the forward pass goes first."""
+        before = len(self._kept)
+        made = tracing.make_closed(run, types)
+        # A function of its own: JAX remembers what it traced.
+        return made if len(self._kept) == before else tracing.make_closed(lambda *args: run(*args), types)
 
     def evaluate(
         self,
@@ -201,17 +195,59 @@ class Rewriter:
 
         alive = live_equations(closed, wanted, set(ready))
         for eqn, used in zip(parts.eqns, alive, strict=True):
-            if used:
-                results = self._equation(eqn, [read(v) for v in eqn.invars], scope)
-                env.update(zip(eqn.outvars, results, strict=True))
+            operands = [read(v) for v in eqn.invars]
+            if not used and id(eqn) in self._kept and all(a is not None for a in operands):
+                operands, used = [now(a) for a in operands], True
+            results = (self._equation if used else self._unused)(eqn, operands, scope)
+            env.update((v, r) for v, r in zip(eqn.outvars, results, strict=True) if v not in ready)
         return [read(v) for v in parts.outvars]
 
     def _equation(self, eqn: Equation, args: list[Any], outer: Scope) -> list[Any]:
         scope = outer.at(eqn)
+        values = self._values[-1] if scope.is_open else None
+        if values is None or (self._opens(eqn) and not is_computation(eqn)):
+            return self._interpret(eqn, args, scope)
+        tag = tag_of(eqn)
+        name = None if tag is None else tag.name
+        if scope.is_backward:
+            args = values.operands(args, name)
+            if name is not None and values.crosses(args, name):
+                self.recomputed = self.recomputed or tracing.location(eqn)
+        results = self._interpret(eqn, args, scope)
+        values.add(eqn, args, results, name, scope)
+        return results
+
+    def _unused(self, eqn: Equation, args: list[Any], outer: Scope) -> Sequence[Any]:
+        """The results of an equation that no result depends on: values for the backward to keep, or None."""
+        scope = outer.at(eqn)
+        values = self._values[-1] if scope.is_open else None
+        if values is None or scope.is_backward or any(a is None for a in args):
+            return [None] * len(eqn.outvars)
+        if not self._opens(eqn) or is_computation(eqn):
+
+            def compute(args: Sequence[Any]) -> list[Any]:
+                self._kept[id(eqn)] = eqn
+                return self._equation(eqn, list(args), outer)
+
+            return values.add_later(eqn, args, scope, compute)
+        inner = _applied(eqn)
+        if inner is None:
+            return [None] * len(eqn.outvars)
+        return self.evaluate(inner, args, scope, [False] * len(eqn.outvars))
+
+    def _opens(self, eqn: Equation) -> bool:
+        """Whether the equations inside of `eqn` are interpreted in its place, where no call is."""
+        tag = tag_of(eqn)
+        if tag is not None and tag.kind == "call":
+            return True
+        names = any(self.has_names(inner) for inner in tracing.subjaxprs(eqn))
+        return eqn.primitive.name in _INLINED or (names and eqn.primitive.name in {*_REMAT, "scan"})
+
+    def _interpret(self, eqn: Equation, args: list[Any], scope: Scope) -> list[Any]:
         name = eqn.primitive.name
         tag = tag_of(eqn)
         with tracing.source_of(eqn):
-            if scope.level in ("main", "callee"):
+            if scope.is_open:
                 folded = folding.fold(eqn, args) or folding.sliced(eqn, args)
                 if folded is not None:
                     return folded
@@ -241,7 +277,7 @@ class Rewriter:
         named = any(self.has_names(inner) for inner in tracing.subjaxprs(eqn))
         if named and name in _REMAT:
             return self.evaluate(eqn.params["jaxpr"], args, scope)
-        if named and scope.level in ("main", "callee"):
+        if named and scope.is_open:
             if name == "scan":
                 return self._unroll(eqn, args, scope)
             self.problems.append(self._cannot_open(eqn))
@@ -316,7 +352,7 @@ class Rewriter:
         if not shared.emits:  # the derivative of something that does not depend on its arguments
             return shared.results(operands, [])
         # A forward computation below a transposition is recomputed for the backward pass.
-        count = _count_in(body) or scope.transposes
+        count = count_in(body) or scope.transposes
         out = lowering.named_computation_p.bind(
             *operands, body=shared.closed, name=name, transpose_count=count
         )
@@ -388,16 +424,16 @@ class Rewriter:
             for position, value in zip(positions, inputs, strict=False):
                 args[position] = value
             given = dict(zip(places, inputs[len(positions) :], strict=True))
-            with self._constants_from(constants):
+            with self._constants_from(constants), self._trace_of(body, scope):
                 found = self.evaluate(body, args, scope, wanted, given)
                 needed = [r for i, r in enumerate(found) if wanted is None or wanted[i]]
-                distinct, sources[:] = _distinct([folding.whole(r) for r in needed], values)
-            return distinct
+                kept, sources[:] = distinct([folding.whole(r) for r in needed], values)
+            return kept
 
         types = [jax.typeof(c) for c in large.values()]
         types += [parts.invars[i].aval for i in positions]
         types += [parts.eqns[i].outvars[k].aval for i, k in places]
-        closed = tracing.make_closed(run, types)
+        closed = self._traced(run, types)
         self._bodies[key] = shared = Shared(closed, tuple(sources))
         return shared
 
@@ -454,31 +490,10 @@ class Rewriter:
         return [*carry, *stacks]
 
 
-def tag_of(eqn: Equation) -> tags.Tag | None:
-    """The tag of a tagged jit, None for any other equation."""
-    if eqn.primitive.name not in ("jit", "pjit"):
-        return None
-    return tags.decode(eqn.params["name"])
-
-
-def _count_in(body: Closed) -> int:
-    """How often the named computation with this body was transposed."""
-    eqns = opened(body).eqns
-    counts = [e.params["count"] for e in eqns if e.primitive is markers.transposes_p]
-    return max(counts, default=0)
-
-
-def _distinct(results: Sequence[Any], arguments: Sequence[Any]) -> tuple[list[Any], list[tuple[bool, int]]]:
-    """The results without arguments and repetitions, and the source of each of them."""
-    distinct: list[Any] = []
-    place = {id(a): (False, i) for i, a in enumerate(arguments)}
-    sources = []
-    for result in results:
-        if id(result) not in place:
-            place[id(result)] = (True, len(distinct))
-            distinct.append(result)
-        sources.append(place[id(result)])
-    return distinct, sources
+def _applied(eqn: Equation) -> Closed | None:
+    """The jaxpr that `eqn` only applies to its operands, if it does."""
+    name = eqn.primitive.name
+    return eqn.params["jaxpr" if name in _REMAT else _INLINED[name]] if name in _INLINED or name in _REMAT else None
 
 
 def _plain(value: Any) -> bool:

@@ -60,6 +60,8 @@ class Traced:
     computations: dict[str, str | None]
     #: (outer, inner) for named computations and tensors inside named computations, with a place.
     nested: dict[tuple[str, str], str | None]
+    #: Where `jax.checkpoint` recomputes a part for another one that runs elsewhere (`file:line`), if it does.
+    recomputed: str | None
     #: The text of each `sdy.mesh` op that the shardings of the program need.
     mesh_ops: tuple[str, ...]
     platform: str
@@ -154,6 +156,7 @@ def trace(
     out_shardings: Any = None,
     meshes: Sequence[Any] = (),
     platform: str | None = None,
+    place: Callable[[str], Any] | None = None,
     **kwargs: Any,
 ) -> Traced:
     """Trace `fn` on example arguments (arrays or `jax.ShapeDtypeStruct`s).
@@ -167,6 +170,7 @@ def trace(
         out_shardings: a pytree prefix of the result, likewise.
         meshes: where `in_shardings` says nothing, committed arguments on one of these keep their sharding.
         platform: what to lower for (`cpu`, `cuda`, `tpu`); by default JAX's default backend.
+        place: where a name is (hashable): what `jax.checkpoint` recomputes is cut there.  None: nowhere.
         **kwargs: keyword arguments, dynamic.
 
     Raises:
@@ -200,10 +204,9 @@ def trace(
     )
     _check_effects(closed, given.name, place_of(fn))
 
-    rewriter = Rewriter(Meshes(m.shape for m in meshes))
+    rewriter = Rewriter(Meshes(m.shape for m in meshes), place)
     large = rewriter.large_constants(closed)
-    avals = [jax.typeof(c) for c in large.values()] + list(tracing.in_avals(closed))
-    program = tracing.make_closed(rewriter.program(closed), avals)
+    program = rewriter.program(closed)
     problems = list(rewriter.problems)
     in_specs, bad_in = arguments.shardings(
         in_shardings,
@@ -234,6 +237,7 @@ def trace(
         names=dict(sorted(rewriter.names.items())),
         computations=rewriter.computations,
         nested=rewriter.nested,
+        recomputed=rewriter.recomputed,
         mesh_ops=rewriter.meshes.ops(),
         platform=platform,
         name=given.name,

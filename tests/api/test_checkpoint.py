@@ -1,0 +1,122 @@
+"""`jax.checkpoint` around several stages: each stage recomputes its own part, as the start of its backward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from pipelines import Weights, assert_same, batch, check, config, layer, weights
+
+import mpmd_trace
+from mpmd_trace import MpmdError, enumerated_for, named_computation
+
+STAGES = {f"f{i}": (f"m{i // 2}", i // 2) for i in range(4)}
+Model = Callable[[Weights, jax.Array], jax.Array]
+
+
+def part(first: int, last: int) -> Model:
+    def run(ws: Weights, x: jax.Array) -> jax.Array:
+        for i in range(first, last):
+            x = named_computation(layer, name=f"f{i}")(ws[i], x)
+        return x
+
+    return run
+
+
+def whole(ws: Weights, x: jax.Array) -> jax.Array:
+    return jax.checkpoint(lambda ws, x: jnp.mean(part(0, 4)(ws, x) ** 2))(ws, x)
+
+
+def across(ws: Weights, x: jax.Array) -> jax.Array:
+    """From the middle of the first stage to that of the second."""
+    return jnp.mean(part(3, 4)(ws, jax.checkpoint(part(1, 3))(ws, part(0, 1)(ws, x))) ** 2)
+
+
+def nested(ws: Weights, x: jax.Array) -> jax.Array:
+    first = jax.checkpoint(part(0, 2))
+    return jax.checkpoint(lambda ws, x: jnp.mean(part(2, 4)(ws, first(ws, x)) ** 2))(ws, x)
+
+
+def with_policy(ws: Weights, x: jax.Array) -> jax.Array:
+    policy = jax.checkpoint_policies.dots_saveable
+    return jnp.mean(jax.checkpoint(part(0, 4), policy=policy)(ws, x) ** 2)
+
+
+def residual(ws: Weights, x: jax.Array) -> jax.Array:
+    """Unnamed code between the stages, values that skip some, and rules of their own for derivatives."""
+
+    def norm(h: jax.Array) -> jax.Array:
+        return h * jax.lax.rsqrt(jnp.mean(h**2, -1, keepdims=True) + 1e-3)
+
+    def run(ws: Weights, x: jax.Array) -> jax.Array:
+        for i, w in enumerate(ws):
+            x = x + named_computation(lambda w, h: jax.nn.gelu(jax.nn.relu(h) @ w), name=f"f{i}")(w, norm(x))
+        return jnp.mean(norm(x) * x)
+
+    return jax.checkpoint(run)(ws, x)
+
+
+def gradients(model: Model) -> Callable[..., Weights]:
+    def step(ws: Weights, xs: jax.Array) -> Weights:
+        def body(i: Any, grads: Weights, x: jax.Array) -> Weights:
+            added: Weights = jax.tree.map(jnp.add, grads, jax.grad(model)(ws, x))
+            return added
+
+        grads: Weights = enumerated_for(body, jax.tree.map(jnp.zeros_like, ws), xs)
+        return grads
+
+    return step
+
+
+@pytest.mark.parametrize("model", [whole, across, nested, with_policy, residual])
+def test_around_several_stages(model: Model) -> None:
+    check(gradients(model), weights(4), batch(2), config=config(STAGES, pipeline_schedule="1F1B"))
+
+
+def test_each_stage_runs_once_forwards_and_once_backwards() -> None:
+    """The gradient alone: the forward pass is there for what the stages hand on."""
+    jitted = check(gradients(whole), weights(4), batch(3), config=config(STAGES))
+    plan = jitted.lower(weights(4), batch(3)).compile().program.plan
+    assert [run.mesh for run in plan.runs].count("m0") == 6  # forward and backward of each microbatch
+    assert [run.mesh for run in plan.runs].count("m1") == 3  # both at once
+
+
+def test_the_backward_recomputes_its_stage() -> None:
+    """The backward of the first stage takes its input, and nothing that its forward computed inside."""
+    widen = 16
+
+    def wide(w: jax.Array, x: jax.Array) -> jax.Array:
+        return jnp.tanh(jnp.tile(x @ w, widen)).reshape(*x.shape, widen).sum(-1)
+
+    def model(ws: Weights, x: jax.Array) -> jax.Array:
+        return jnp.mean(named_computation(layer, name="f1")(ws[1], named_computation(wide, name="f0")(ws[0], x)))
+
+    def held(model: Model) -> int:
+        names = {"f0": ("m0", 0), "f1": ("m1", 1)}
+        jitted = check(gradients(model), weights(), batch(2), config=config(names))
+        analysis = jitted.lower(weights(), batch(2)).compile().memory_analysis()
+        return analysis["m0"].peak - analysis["m0"].temporary
+
+    assert held(jax.checkpoint(model)) < held(model)
+
+
+def test_zero_bubble() -> None:
+    check(gradients(whole), weights(4), batch(2), config=config(STAGES, pipeline_schedule="zb-h1"))
+
+
+def around(ws: Weights, xs: jax.Array) -> Any:
+    return jax.grad(lambda ws: enumerated_for(lambda i, c, x: c + whole(ws, x), jnp.zeros(()), xs))(ws)
+
+
+def test_gradient_around_the_loop() -> None:
+    """Forward and backward of a microbatch are then different calls: without stages it runs, with them it is told."""
+    jitted = mpmd_trace.jit(around, config({name: mesh for name, (mesh, _) in STAGES.items()}))
+    assert_same(jitted(weights(4), batch(2)), jax.jit(around)(weights(4), batch(2)))
+    with pytest.raises(MpmdError) as found:
+        mpmd_trace.jit(around, config(STAGES))(weights(4), batch(2))
+    assert f"{__file__}:" in str(found.value)
+    assert "note: jax.checkpoint around several stages recomputes them here" in str(found.value)
+    assert "Take the gradient inside of the body of the loop" in str(found.value)
