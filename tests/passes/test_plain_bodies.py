@@ -256,6 +256,6 @@ def test_equal_bodies_are_shared_without_printing(monkeypatch: pytest.MonkeyPatc
     pool = [random_bodies.body(rng, SHARDY) for _ in range(2)]
     module = parse(random_bodies.module(pool * 6))
     assert distinct_bodies(module) == 12
-    monkeypatch.setattr("mpmd_trace.ir.printer.print_region", lambda region: pytest.fail("printed"))
+    monkeypatch.setattr("mpmd_trace.ir.bodies.print_region", lambda region: pytest.fail("printed"))
     run_passes(module, "mpmd-shardy-propagation")
     assert distinct_bodies(module) == 2

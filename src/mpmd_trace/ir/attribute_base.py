@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 from mpmd_trace.diagnostics.spelling import quote
-from mpmd_trace.ir.types import Type
+from mpmd_trace.ir.interning import Interned, Interner
 
 __all__ = [
-    "INTERNED",
+    "ATTRIBUTES",
     "UNIT",
     "ArrayAttr",
     "Attribute",
@@ -27,7 +27,6 @@ __all__ = [
     "StringAttr",
     "SymbolRefAttr",
     "TopologyAttr",
-    "TypeAttr",
     "UnitAttr",
     "UserOriginAttr",
     "dict_text",
@@ -35,29 +34,21 @@ __all__ = [
 ]
 
 
-class Attribute:
+class Attribute(Interned):
     """Any MLIR attribute.  `text` is its canonical spelling."""
 
-    __slots__ = ("__weakref__", "text")
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-
-    def __str__(self) -> str:
-        return self.text
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.text}>"
+    __slots__ = ()
 
 
-INTERNED: dict[str, Attribute] = {}
+ATTRIBUTES: Interner[Attribute] = Interner()
 A = TypeVar("A", bound=Attribute)
 
 
 def intern(text: str, make: Callable[[str], A]) -> A:
-    found = INTERNED.get(text)
+    """The attribute with this text, made if need be."""
+    found = ATTRIBUTES.find(text)
     if found is None:
-        found = INTERNED[text] = make(text)
+        found = ATTRIBUTES.keep(text, make(text))
     return found  # type: ignore[return-value]  # one text is always one class
 
 
@@ -130,20 +121,6 @@ class SymbolRefAttr(Attribute):
 
         plain = re.fullmatch(r"[A-Za-z_][A-Za-z0-9_$.]*", name)
         return intern("@" + (name if plain else quote(name)), make)
-
-
-class TypeAttr(Attribute):
-    __slots__ = ("type",)
-    type: Type
-
-    @staticmethod
-    def get(type: Type) -> TypeAttr:
-        def make(text: str) -> TypeAttr:
-            attr = TypeAttr(text)
-            attr.type = type
-            return attr
-
-        return intern(type.text, make)
 
 
 class ArrayAttr(Attribute):

@@ -14,7 +14,7 @@ from mpmd_trace.diagnostics.spelling import matching_bracket as matching_bracket
 from mpmd_trace.diagnostics.spelling import quote as quote
 from mpmd_trace.diagnostics.spelling import split_top_level as split_top_level
 from mpmd_trace.diagnostics.spelling import unquote as unquote
-from mpmd_trace.ir.attribute_base import INTERNED as INTERNED
+from mpmd_trace.ir.attribute_base import ATTRIBUTES
 from mpmd_trace.ir.attribute_base import UNIT as UNIT
 from mpmd_trace.ir.attribute_base import ArrayAttr as ArrayAttr
 from mpmd_trace.ir.attribute_base import Attribute as Attribute
@@ -28,7 +28,6 @@ from mpmd_trace.ir.attribute_base import ReductionAttr as ReductionAttr
 from mpmd_trace.ir.attribute_base import StringAttr as StringAttr
 from mpmd_trace.ir.attribute_base import SymbolRefAttr as SymbolRefAttr
 from mpmd_trace.ir.attribute_base import TopologyAttr as TopologyAttr
-from mpmd_trace.ir.attribute_base import TypeAttr as TypeAttr
 from mpmd_trace.ir.attribute_base import UnitAttr as UnitAttr
 from mpmd_trace.ir.attribute_base import UserOriginAttr as UserOriginAttr
 from mpmd_trace.ir.attribute_base import dict_text as dict_text
@@ -37,6 +36,7 @@ from mpmd_trace.ir.sharding_attributes import Axis as Axis
 from mpmd_trace.ir.sharding_attributes import TensorShardingAttr as TensorShardingAttr
 from mpmd_trace.ir.sharding_attributes import TensorShardingPerValueAttr as TensorShardingPerValueAttr
 from mpmd_trace.ir.sharding_attributes import parse_sharding_body as parse_sharding_body
+from mpmd_trace.ir.types import TypeAttr as TypeAttr
 from mpmd_trace.ir.types import parse_type
 
 __all__ = [
@@ -129,10 +129,9 @@ def parse_dict_body(text: str) -> dict[str, Attribute]:
 
 def parse_attribute(text: str) -> Attribute:
     """The attribute that `text` (as printed by MLIR) spells.  What no pass reads stays opaque."""
-    found = INTERNED.get(text)
+    found = ATTRIBUTES.find(text)
     if found is None:
-        found = _parse(text)
-        INTERNED[text] = found
+        found = ATTRIBUTES.keep(text, _parse(text))
     return found
 
 
@@ -178,4 +177,4 @@ def _parse(text: str) -> Attribute:
         return TensorShardingPerValueAttr.get(
             parse_sharding_body(p) for p in split_top_level(body[1:-1])
         )
-    return INTERNED.setdefault(text, Attribute(text))
+    return Attribute(text)

@@ -12,6 +12,7 @@ from typing import TypeVar, cast
 
 from mpmd_trace.diagnostics.location import UNKNOWN, Location
 from mpmd_trace.ir.core import Block, Op, Region, Value, make_op
+from mpmd_trace.ir.printer import print_region
 from mpmd_trace.ir.semantics import is_removable
 from mpmd_trace.ir.types import Type
 
@@ -230,8 +231,6 @@ def map_ops(body: Region, key: Hashable, rewrite: Callable[[Region], bool]) -> R
 
 def fingerprint(region: Region) -> str:
     """A text that two regions share iff they print the same (up to value names).  Frozen ones remember it."""
-    from mpmd_trace.ir.printer import print_region
-
     if region.frozen:
         return remembered(region, "fingerprint", lambda: print_region(region))
     return print_region(region)

@@ -1,10 +1,10 @@
-"""Ops; with `ir/values.py` and `ir/blocks.py` the whole model of a program.
+"""Values, ops, blocks and regions: the model of a program.
 
 The model is MLIR's, because the results of passes depend on it: every value keeps the list of its uses,
 newest first (an op's last operand is newer than its first), blocks are ordered op lists, ops may hold regions.
 
 One thing differs.  The body of a fragment or of a named computation is *frozen* once built: ops refer to it,
-many ops may share it, and nobody changes it.  A pass that needs another body builds a new one
+many ops may share it, and nobody can change it.  A pass that needs another body builds a new one
 (`ir/bodies.py`), so that equal changes on many microbatches are made once.
 """
 
@@ -15,14 +15,11 @@ from typing import Any, ClassVar, TypeVar
 
 from mpmd_trace.diagnostics.location import UNKNOWN, Location
 from mpmd_trace.ir.attributes import Attribute
-from mpmd_trace.ir.blocks import Block as Block
-from mpmd_trace.ir.blocks import Region as Region
-from mpmd_trace.ir.blocks import has_order as has_order
+from mpmd_trace.ir.frozen import NO_ATTRIBUTES, NO_ENTRIES, Frozen, FrozenDict, FrozenList, refuse
+from mpmd_trace.ir.op_lists import Linked, OpList
+from mpmd_trace.ir.printer import print_op
 from mpmd_trace.ir.types import Type
-from mpmd_trace.ir.values import BlockArg as BlockArg
-from mpmd_trace.ir.values import OpResult as OpResult
-from mpmd_trace.ir.values import Use as Use
-from mpmd_trace.ir.values import Value as Value
+from mpmd_trace.ir.use_lists import Link, UseList
 
 __all__ = [
     "Block",
@@ -38,8 +35,117 @@ __all__ = [
     "op_class",
 ]
 
+_ORDERED_DIALECTS = frozenset({"func", "mpmd", "stablehlo", "chlo", "sdy", "scf", "affine"})
 
-class Op:
+
+class Use(Link["Value"]):
+    """Operand number `index` of `owner`; a node of the use list of `value`."""
+
+    __slots__ = ("index", "owner")
+    prev: Use | None
+    next: Use | None
+
+    def __init__(self, owner: Op, index: int, value: Value) -> None:
+        self.owner = owner
+        self.index = index
+        self.value = value
+        self.prev = None
+        self.next = first = value._first
+        if first is not None:
+            first.prev = self
+        value._first = self
+
+    def __repr__(self) -> str:
+        return f"<Use {self.index} of {self.owner.name}>"
+
+
+class Value(UseList[Use]):
+    """An SSA value: a block argument or an op result."""
+
+    __slots__ = ("index", "type")
+
+    def __init__(self, type: Type, index: int) -> None:
+        self.type = type
+        self.index = index
+        self._first = None
+
+    @property
+    def users(self) -> list[Op]:
+        """The owners of the uses, newest first; an op that uses the value twice is there twice."""
+        found, use = [], self._first
+        while use is not None:
+            found.append(use.owner)
+            use = use.next
+        return found
+
+    @property
+    def distinct_users(self) -> list[Op]:
+        """The owners of the uses, newest first, each once."""
+        return list(dict.fromkeys(self.users))
+
+    @property
+    def defining_op(self) -> Op | None:
+        """The op that produces it; None for a block argument."""
+        return None
+
+    @property
+    def block(self) -> Block | None:
+        """The block in which it is defined."""
+        raise NotImplementedError
+
+    @property
+    def location(self) -> Location:
+        raise NotImplementedError
+
+
+class BlockArg(Value):
+    __slots__ = ("loc", "owner")
+
+    def __init__(self, type: Type, index: int, owner: Block, loc: Location = UNKNOWN) -> None:
+        self.type = type
+        self.index = index
+        self._first = None
+        self.owner = owner
+        self.loc = loc
+
+    @property
+    def block(self) -> Block | None:
+        return self.owner
+
+    @property
+    def location(self) -> Location:
+        return self.loc
+
+    def __repr__(self) -> str:
+        return f"<argument {self.index} : {self.type}>"
+
+
+class OpResult(Value):
+    __slots__ = ("op",)
+
+    def __init__(self, type: Type, index: int, op: Op) -> None:
+        self.type = type
+        self.index = index
+        self._first = None
+        self.op = op
+
+    @property
+    def defining_op(self) -> Op | None:
+        return self.op
+
+    @property
+    def block(self) -> Block | None:
+        return self.op.block
+
+    @property
+    def location(self) -> Location:
+        return self.op.loc
+
+    def __repr__(self) -> str:
+        return f"<result {self.index} of {self.op.name} : {self.type}>"
+
+
+class Op(Linked):
     """An operation.
 
     `props` are its inherent attributes (MLIR properties), `attrs` the discardable ones.  `results` is a
@@ -48,12 +154,8 @@ class Op:
 
     __slots__ = (
         "_capacity",
-        "_next",
         "_operands",
-        "_order",
-        "_prev",
         "attrs",
-        "block",
         "loc",
         "name",
         "props",
@@ -63,6 +165,11 @@ class Op:
     )
     #: The op name that this class models; None for the generic class.
     op_name: ClassVar[str | None] = None
+    #: Whether the op is part of a frozen body; then it refuses every change.
+    frozen: ClassVar[bool] = False
+    #: The class of a copy of the op that may change, if that is not its own.
+    _mutable_class: ClassVar[type[Op] | None] = None
+    block: Block | None
 
     def __init__(
         self,
@@ -191,8 +298,8 @@ class Op:
         self._operands, self._capacity = uses, capacity
 
     def _check_mutable(self) -> None:
-        if self.block is not None and self.block.frozen:
-            raise RuntimeError(f"'{self.name}' is part of a frozen body; build a new body instead")
+        if self.frozen:
+            refuse(repr(self))
 
     # Results.
 
@@ -285,17 +392,18 @@ class Op:
 
     def erase(self) -> None:
         """Remove the op from its block and drop its operands.  Raises if a result still has uses."""
+        self._check_mutable()
         for result in self.results:
             if result._first is not None:
                 raise RuntimeError(
                     f"'{self.name}' still has users: {result._first.owner.name} uses result {result.index}"
                 )
-        self._check_mutable()
         self._detach()
         self.drop_all_references()
 
     def drop_all_references(self) -> None:
         """Take this op, and everything in its regions that is not frozen, off all use lists."""
+        self._check_mutable()
         for use in self._operands:
             use._unlink()
         self._operands = []
@@ -331,7 +439,8 @@ class Op:
         """
         mapping = {} if mapping is None else mapping
         regions = [r if r.frozen else r.clone(mapping) for r in self.regions] if self.regions else ()
-        copy = self.__class__.__new__(self.__class__)
+        cls = self._mutable_class or self.__class__
+        copy = cls.__new__(cls)
         # What `__init__` does, without the detours.
         copy.name, copy.loc = self.name, self.loc
         copy.props, copy.attrs = self.props.copy(), self.attrs.copy()
@@ -361,9 +470,215 @@ class Op:
         return f"<Op {self.name}>"
 
     def __str__(self) -> str:
-        from mpmd_trace.ir.printer import print_op
-
         return print_op(self)
+
+
+class Block(OpList[Op]):
+    """An ordered list of ops with arguments.  Iteration fixes the next op before it hands out one."""
+
+    __slots__ = ("args", "parent")
+
+    def __init__(self, arg_types: Iterable[Type] = ()) -> None:
+        self.args: list[BlockArg] = [BlockArg(t, i, self) for i, t in enumerate(arg_types)]
+        self.parent: Region | None = None
+        self._first = self._last = None
+        self._ordered = True
+
+    @property
+    def parent_op(self) -> Op | None:
+        return None if self.parent is None else self.parent.parent
+
+    def add_arg(self, type: Type, index: int | None = None, loc: Location = UNKNOWN) -> BlockArg:
+        """Insert an argument (at the end by default)."""
+        self.check_mutable()
+        if index is None or index == len(self.args):
+            arg = BlockArg(type, len(self.args), self, loc)
+            self.args.append(arg)
+            return arg
+        arg = BlockArg(type, index, self, loc)
+        self.args.insert(index, arg)
+        for i, other in enumerate(self.args):
+            other.index = i
+        return arg
+
+    def erase_args(self, indices: Iterable[int]) -> None:
+        """Remove arguments.  Raises if one still has uses."""
+        self.check_mutable()
+        gone = set(indices)
+        for i in gone:
+            if self.args[i].has_uses:
+                raise RuntimeError(f"block argument {i} still has uses")
+        self.args = [a for i, a in enumerate(self.args) if i not in gone]
+        for i, arg in enumerate(self.args):
+            arg.index = i
+
+
+class Region:
+    """The blocks that an op holds.
+
+    `frozen`: the region is immutable and may be shared by many ops; then `parent` is None.  `memo` lets
+    functions from bodies to bodies remember their results (`ir/bodies.py`).
+    """
+
+    __slots__ = ("blocks", "frozen", "memo", "parent")
+
+    def __init__(self, blocks: Iterable[Block] = ()) -> None:
+        self.blocks: list[Block] = list(blocks)
+        self.parent: Op | None = None
+        self.frozen = False
+        self.memo: dict[Any, Any] = {}
+        for block in self.blocks:
+            block.parent = self
+
+    @property
+    def block(self) -> Block:
+        """The only block.  Raises `ValueError` when there are none or several."""
+        if len(self.blocks) != 1:
+            raise ValueError(f"the region has {len(self.blocks)} blocks, not one")
+        return self.blocks[0]
+
+    @property
+    def returned(self) -> list[Value]:
+        """The operands of the terminator of the only block."""
+        return self.block.terminator.operands
+
+    def add_block(self, block: Block) -> Block:
+        if self.__class__ is not Region:
+            refuse(repr(self))
+        block.parent = self
+        self.blocks.append(block)
+        return block
+
+    def freeze(self) -> Region:
+        """Make the region immutable and shareable.  Returns it."""
+        if not self.frozen:
+            self.frozen = True
+            self.parent = None
+            self._freeze_blocks()
+        return self
+
+    def _freeze_blocks(self) -> None:
+        # Regions of leaf ops in the body may capture its values, so they are not shareable by themselves.
+        for block in self.blocks:
+            for arg in block.args:
+                arg.__class__ = _FrozenArg
+            block.args = FrozenList(block.args)
+            block.__class__ = _FrozenBlock
+            op = block._first
+            while op is not None:  # every op of a program comes by here: no calls
+                for use in op._operands:
+                    use.__class__ = _FrozenUse
+                for result in op.results:
+                    result.__class__ = _FrozenResult
+                op.results = FrozenList(op.results)
+                op.props = FrozenDict(op.props) if op.props else NO_ATTRIBUTES
+                op.attrs = FrozenDict(op.attrs) if op.attrs else NO_ATTRIBUTES
+                if op.regions:
+                    for region in op.regions:
+                        if not region.frozen:
+                            region._freeze_blocks()
+                    op.regions = FrozenList(op.regions)
+                else:
+                    op.regions = NO_ENTRIES
+                op.successors = FrozenList(op.successors) if op.successors else NO_ENTRIES
+                cls = op.__class__
+                op.__class__ = _FROZEN_CLASSES.get(cls) or _frozen_class(cls)
+                op = op._next
+        self.blocks = FrozenList(self.blocks)
+        self.__class__ = _FrozenRegion
+
+    def walk(self, *, post_order: bool = True, reverse: bool = False) -> Iterator[Op]:
+        """Every op in the region."""
+        for block in reversed(self.blocks) if reverse else self.blocks:
+            for op in reversed(block) if reverse else block:
+                yield from op.walk(post_order=post_order, reverse=reverse)
+
+    def clone(self, mapping: dict[Value, Value] | None = None) -> Region:
+        """An unfrozen copy; values defined outside are mapped by `mapping` or kept."""
+        mapping = {} if mapping is None else mapping
+        blocks: dict[Block, Block] = {}
+        for old in self.blocks:
+            new = Block()
+            for arg in old.args:
+                mapping[arg] = new.add_arg(arg.type, loc=arg.loc)
+            blocks[old] = new
+        copy = Region(blocks.values())
+        later: dict[Value, Value] = {}
+        if self._may_refer_ahead:  # until the definition is copied, something else stands for its results
+            later = {result: Value(result.type, 0) for block in self.blocks for op in block for result in op.results}
+            mapping.update(later)
+        for old, new in blocks.items():
+            clones = [op.clone(mapping) for op in old]
+            for clone in clones:
+                if clone.successors:
+                    clone.successors = [blocks.get(b, b) for b in clone.successors]
+            new.append_all(clones)
+        if later:
+            copy._refer_to_copies({stand_in: mapping[result] for result, stand_in in later.items()})
+        return copy
+
+    @property
+    def _may_refer_ahead(self) -> bool:
+        """Whether values may be used above their definition: between blocks, or where order means nothing."""
+        if len(self.blocks) > 1:
+            return True
+        parent = self.parent
+        return parent is not None and not has_order(parent)
+
+    def __repr__(self) -> str:
+        return f"<Region of {self.parent.name if self.parent is not None else 'blocks'}: {len(self.blocks)}>"
+
+    def _refer_to_copies(self, mapping: Mapping[Value, Value]) -> None:
+        for block in self.blocks:
+            for op in block:
+                for use in op._operands:
+                    ahead = mapping.get(use.value)
+                    if ahead is not None:
+                        use.set(ahead)
+                if op.name != "func.func":  # sees nothing of what is around it
+                    for region in op.regions:
+                        if not region.frozen:
+                            region._refer_to_copies(mapping)
+
+
+class _FrozenUse(Frozen, Use):
+    __slots__ = ()
+
+
+class _FrozenArg(Frozen, BlockArg):
+    __slots__ = ()
+
+
+class _FrozenResult(Frozen, OpResult):
+    __slots__ = ()
+
+
+class _FrozenRegion(Frozen, Region):
+    __slots__ = ()
+
+
+class _FrozenBlock(Frozen, Block):
+    __slots__ = ()
+    frozen = True
+
+    def _renumber(self) -> None:  # the numbers only say where an op is, and are made when someone asks
+        for number, op in enumerate(self):
+            object.__setattr__(op, "_order", number)
+        object.__setattr__(self, "_ordered", True)
+
+
+def _frozen_class(cls: type[Op]) -> type[Op]:
+    """The class of ops in frozen bodies that are instances of `cls` otherwise."""
+    found = type(cls.__name__, (Frozen, cls), {"__slots__": (), "frozen": True, "_mutable_class": cls})
+    return _FROZEN_CLASSES.setdefault(cls, found)
+
+
+_FROZEN_CLASSES: dict[type[Op], type[Op]] = {}
+
+
+def has_order(op: Op) -> bool:
+    """Whether values in the regions of the op are defined before they are used (not so in graph regions)."""
+    return op.name.partition(".")[0] in _ORDERED_DIALECTS
 
 
 _PLACEHOLDER = Value(Type("none"), 0)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from mpmd_trace.diagnostics.location import UNKNOWN, Location
 from mpmd_trace.diagnostics.messages import Diagnostic, Note, Severity
+from mpmd_trace.ir.attributes import dict_text
 from mpmd_trace.ir.core import Op, Value
 
 __all__ = ["Diagnostics", "PassFailed", "describe"]
@@ -89,8 +90,6 @@ def describe(op: Op) -> str:
     """A short text of the op: generic form without the insides of its regions."""
     operands = ", ".join(v.type.text for v in op.operands)
     results = ", ".join(r.type.text for r in op.results)
-    from mpmd_trace.ir.attributes import dict_text
-
     merged = {**op.props, **op.attrs}
     merged.pop("arg_attrs", None)
     merged.pop("res_attrs", None)

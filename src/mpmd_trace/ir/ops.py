@@ -24,6 +24,7 @@ from mpmd_trace.ir.attributes import (
     UserOriginAttr,
 )
 from mpmd_trace.ir.core import Block, Op, Region, Use, Value, make_op, make_unary, op_class
+from mpmd_trace.ir.printer import print_op
 from mpmd_trace.ir.types import FunctionType, MeshTensorType, TensorType, Type, function_type
 
 __all__ = [
@@ -551,8 +552,6 @@ class Module:
 
     def to_generic(self, *, debug_info: bool = False) -> str:
         """The module in MLIR's generic form (fast; no dialect library is needed)."""
-        from mpmd_trace.ir.printer import print_op
-
         text = print_op(self.op, debug_info=debug_info) + "\n"
         return f"{text}\n{self.resources}\n" if self.resources else text
 

@@ -5,11 +5,55 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
+
 from mpmd_trace.diagnostics.location import Location
-from mpmd_trace.ir.attributes import dict_text
-from mpmd_trace.ir.core import Block, Op, Region, Value
+from mpmd_trace.ir.attributes import Attribute, dict_text
+from mpmd_trace.ir.types import Type
 
 __all__ = ["print_op", "print_region"]
+
+# What there is to print of the nodes of `ir/core.py`.
+
+
+class Value(Protocol):
+    type: Type
+
+    @property
+    def location(self) -> Location: ...
+    @property
+    def defining_op(self) -> Op | None: ...
+
+
+class Op(Protocol):
+    name: str
+    loc: Location
+
+    @property
+    def operands(self) -> Sequence[Value]: ...
+    @property
+    def results(self) -> Sequence[Value]: ...
+    @property
+    def props(self) -> Mapping[str, Attribute]: ...
+    @property
+    def attrs(self) -> Mapping[str, Attribute]: ...
+    @property
+    def regions(self) -> Sequence[Region]: ...
+    @property
+    def successors(self) -> Sequence[Block]: ...
+
+
+class Block(Iterable[Op], Protocol):
+    @property
+    def args(self) -> Sequence[Value]: ...
+    @property
+    def first(self) -> Op | None: ...
+
+
+class Region(Protocol):
+    @property
+    def blocks(self) -> Sequence[Block]: ...
 
 
 def print_op(op: Op, *, debug_info: bool = False) -> str:
@@ -124,7 +168,7 @@ class _Printer:
                     if arg not in self.names:
                         self.names[arg] = f"%arg{self.args}"
                         self.args += 1
-                    parts.append(f"{self.names[arg]}: {arg.type.text}{self.loc(arg.loc)}")
+                    parts.append(f"{self.names[arg]}: {arg.type.text}{self.loc(arg.location)}")
                 label = self.block_name(block)
                 write(f"{indent}{label}({', '.join(parts)}):\n" if parts else f"{indent}{label}:\n")
             for op in block:

@@ -6,18 +6,19 @@ the functions below or with `parse_type`; never call the constructors.
 
 from __future__ import annotations
 
-import functools
 import re
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from mpmd_trace.ir.sharding_attributes import TensorShardingAttr
+from mpmd_trace.diagnostics.spelling import matching_bracket, quote, split_top_level, unquote
+from mpmd_trace.ir.attribute_base import Attribute, intern
+from mpmd_trace.ir.interning import Interned, Interner
+from mpmd_trace.ir.sharding_attributes import TensorShardingAttr, parse_sharding_body
 
 __all__ = [
     "FunctionType",
     "MeshTensorType",
     "TensorType",
     "Type",
+    "TypeAttr",
     "function_type",
     "mesh_tensor",
     "parse_type",
@@ -25,19 +26,10 @@ __all__ = [
 ]
 
 
-class Type:
+class Type(Interned):
     """Any MLIR type.  `text` is its canonical spelling."""
 
-    __slots__ = ("__weakref__", "text")
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-
-    def __str__(self) -> str:
-        return self.text
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.text}>"
+    __slots__ = ()
 
     @property
     def is_token(self) -> bool:
@@ -48,7 +40,7 @@ class Type:
 class TensorType(Type):
     """A builtin tensor.  `shape` is None when unranked; a dynamic dimension is -1."""
 
-    __slots__ = ("element", "encoding", "shape")
+    __slots__ = ("_on_meshes", "element", "encoding", "shape")
 
     def __init__(
         self, text: str, shape: tuple[int, ...] | None, element: str, encoding: str | None
@@ -57,6 +49,8 @@ class TensorType(Type):
         self.shape = shape
         self.element = element
         self.encoding = encoding
+        #: What `mesh_tensor` gave for this tensor: it is asked very often, and its text is long.
+        self._on_meshes: dict[tuple[str, TensorShardingAttr | None, str | None], MeshTensorType] = {}
 
     @property
     def is_ranked(self) -> bool:
@@ -124,7 +118,23 @@ class FunctionType(Type):
         self.results = results
 
 
-_types: dict[str, Type] = {}
+class TypeAttr(Attribute):
+    """A type as an attribute."""
+
+    __slots__ = ("type",)
+    type: Type
+
+    @staticmethod
+    def get(type: Type) -> TypeAttr:
+        def make(text: str) -> TypeAttr:
+            attr = TypeAttr(text)
+            attr.type = type
+            return attr
+
+        return intern(type.text, make)
+
+
+_TYPES: Interner[Type] = Interner()
 _SIMPLE_TENSOR = re.compile(r"tensor<((?:(?:\d+|\?)x)*|\*x)([^,<>]+|complex<[a-z0-9]+>)>$")
 
 
@@ -132,14 +142,11 @@ def tensor(shape: tuple[int, ...], element: str, encoding: str | None = None) ->
     """The ranked tensor type with this shape (dynamic: -1) and element type, e.g. `tensor((4, 2), "f32")`."""
     dims = "".join("?x" if size < 0 else f"{size}x" for size in shape)
     text = f"tensor<{dims}{element}{', ' + encoding if encoding else ''}>"
-    found = _types.get(text)
-    if found is None:
-        found = _types[text] = TensorType(text, shape, element, encoding)
+    found = _TYPES.find(text) or _TYPES.keep(text, TensorType(text, shape, element, encoding))
     assert isinstance(found, TensorType)
     return found
 
 
-@functools.cache
 def mesh_tensor(
     mesh: str,
     tensor: TensorType,
@@ -147,18 +154,19 @@ def mesh_tensor(
     memory_kind: str | None = None,
 ) -> MeshTensorType:
     """The mesh tensor type of `tensor` on `mesh`."""
-    from mpmd_trace.diagnostics.spelling import quote
-
+    key = (mesh, sharding, memory_kind)
+    known = tensor._on_meshes.get(key)
+    if known is not None:
+        return known
     text = f"!mpmd.mesh_tensor<{quote(mesh)}, {tensor.text}"
     if sharding is not None:
         text += f", sharding={sharding.stripped}"
     if memory_kind is not None:
         text += f", memory_kind={quote(memory_kind)}"
     text += ">"
-    found = _types.get(text)
-    if found is None:
-        found = _types[text] = MeshTensorType(text, mesh, tensor, sharding, memory_kind)
+    found = _TYPES.find(text) or _TYPES.keep(text, MeshTensorType(text, mesh, tensor, sharding, memory_kind))
     assert isinstance(found, MeshTensorType)
+    tensor._on_meshes[key] = found
     return found
 
 
@@ -170,9 +178,7 @@ def function_type(inputs: tuple[Type, ...], results: tuple[Type, ...]) -> Functi
     else:
         right = "(" + ", ".join(t.text for t in results) + ")"
     text = f"({left}) -> {right}"
-    found = _types.get(text)
-    if found is None:
-        found = _types[text] = FunctionType(text, inputs, results)
+    found = _TYPES.find(text) or _TYPES.keep(text, FunctionType(text, inputs, results))
     assert isinstance(found, FunctionType)
     return found
 
@@ -182,23 +188,21 @@ def parse_type(text: str) -> Type:
 
     Raises `ValueError` when the text of a tensor, mesh tensor or function type is malformed.
     """
-    found = _types.get(text)
+    found = _TYPES.find(text)
     if found is None:
-        found = _parse(text.strip())
-        _types[text] = found
+        text = text.strip()
+        found = _TYPES.find(text) or _TYPES.keep(text, _parse(text))
     return found
 
 
 def _parse(text: str) -> Type:
-    if text in _types:
-        return _types[text]
     if text.startswith("tensor<"):
         return _parse_tensor(text)
     if text.startswith("!mpmd.mesh_tensor<"):
         return _parse_mesh_tensor(text)
     if text.startswith("("):
         return _parse_function(text)
-    return _types.setdefault(text, Type(text))
+    return Type(text)
 
 
 def _parse_tensor(text: str) -> TensorType:
@@ -213,8 +217,6 @@ def _parse_tensor(text: str) -> TensorType:
     match = re.match(r"((?:(?:\d+|\?)x)*|\*x)", inner)
     assert match is not None
     dims, rest = match.group(1), inner[match.end() :]
-    from mpmd_trace.diagnostics.spelling import split_top_level
-
     parts = split_top_level(rest)
     encoding = ", ".join(parts[1:]) or None
     shape_: tuple[int, ...] | None = tuple(
@@ -224,9 +226,6 @@ def _parse_tensor(text: str) -> TensorType:
 
 
 def _parse_mesh_tensor(text: str) -> MeshTensorType:
-    from mpmd_trace.diagnostics.spelling import split_top_level, unquote
-    from mpmd_trace.ir.sharding_attributes import parse_sharding_body
-
     parts = split_top_level(text[len("!mpmd.mesh_tensor<") : -1])
     inner = parse_type(parts[1])
     if not isinstance(inner, TensorType):
@@ -244,8 +243,6 @@ def _parse_mesh_tensor(text: str) -> MeshTensorType:
 
 
 def _parse_function(text: str) -> FunctionType:
-    from mpmd_trace.diagnostics.spelling import matching_bracket, split_top_level
-
     close = matching_bracket(text, 0)
     inputs = tuple(parse_type(t) for t in split_top_level(text[1:close]))
     rest = text[close + 1 :].strip()

@@ -33,9 +33,7 @@ def block_dependencies(ops: Sequence[Op]) -> list[list[int]]:
     found: list[list[int]] = []
     for op in ops:
         # Producers first, then their numbers: a fragment has many operands, but they come from few ops.
-        producers = {
-            use.value.op: None for use in op._operands if use.value.__class__ is OpResult
-        }
+        producers = {use.value.op: None for use in op._operands if isinstance(use.value, OpResult)}
         for region in op.regions:
             if not region.frozen:
                 for value in free_values(op):

@@ -8,8 +8,11 @@ from collections.abc import Callable, Sequence
 
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.collector import paused_collector
+from mpmd_trace.ir.core import Region
 from mpmd_trace.ir.diagnostics import Diagnostics, PassFailed
 from mpmd_trace.ir.ops import Module
+from mpmd_trace.ir.printer import print_region
+from mpmd_trace.ir.verifier import verify
 from mpmd_trace.passes.base import Pass, said_by
 from mpmd_trace.passes.registry import build
 from mpmd_trace.passes.run_caches import caches_of_a_run
@@ -36,7 +39,8 @@ class PassManager:
 
     `run` works on the module in place.  It raises `MpmdError` with all diagnostics collected so far when a
     pass fails; `error_is_failure` makes an error diagnostic of a pass that did not fail raise at the end.
-    `verify` checks the module after each pass that changed it; one that leaves an invalid module has failed.
+    `verify` checks the module after each pass that changed it; one that leaves an invalid module, or that found a
+    way to change a frozen body, has failed.
     """
 
     def __init__(
@@ -62,7 +66,10 @@ class PassManager:
             return self._run(module)
 
     def _run(self, module: Module) -> list[PassRun]:
+        bodies: dict[Region, str] = {}
         for one in self.passes:
+            if self.verify:
+                bodies = _printed(module, bodies)
             started = time.process_time()
             try:
                 changed = said_by(one, one.run(module, self.diagnostics))
@@ -75,8 +82,10 @@ class PassManager:
                 changed = True
             record = PassRun(self.first_index + len(self.runs), one.spec, changed, time.process_time() - started)
             self.runs.append(record)
-            if self.verify and changed and not self.diagnostics.failed:
-                verify_after(one, module, self.diagnostics)
+            if self.verify and not self.diagnostics.failed:
+                _check_bodies(one, bodies, self.diagnostics)
+                if changed:
+                    verify_after(one, module, self.diagnostics)
             if self.diagnostics.failed:
                 if not self.diagnostics.errors:
                     self.diagnostics.error(None, f"{one.name} failed without saying why")
@@ -90,13 +99,33 @@ class PassManager:
 
 def verify_after(one: Pass, module: Module, diagnostics: Diagnostics) -> None:
     """Check the module that a pass left behind; the pass has failed when it is not valid."""
-    from mpmd_trace.ir.verifier import verify
-
     problems = verify(module)
     if problems:
         diagnostics.found += [
             dataclasses.replace(p, message=f"{p.message} (after {one.name})") for p in problems
         ]
+        diagnostics.fail()
+
+
+def _printed(module: Module, known: dict[Region, str]) -> dict[Region, str]:
+    """The text of each distinct body of the module."""
+    found: dict[Region, str] = {}
+    for op in module.walk():
+        for region in op.regions:
+            if region.frozen and region not in found:
+                found[region] = known.get(region) or print_region(region)
+    return found
+
+
+def _check_bodies(one: Pass, before: dict[Region, str], diagnostics: Diagnostics) -> None:
+    """The pass has failed if one of these bodies does not print as it did."""
+    changed = sum(print_region(body) != text for body, text in before.items())
+    if changed:
+        diagnostics.error(
+            None,
+            f"{one.name} changed {changed} of the {len(before)} bodies that fragments and named computations share; "
+            f"a body stays as it is, and a pass derives another one from it: see map_ops in mpmd_trace.ir.bodies",
+        )
         diagnostics.fail()
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from mpmd_trace.ir.bodies import remembered, without_dead_ops
 from mpmd_trace.ir.core import Block, Op, Region, Value
+from mpmd_trace.ir.frozen import FrozenBodyError
 from mpmd_trace.ir.semantics import trivially_dead
 from mpmd_trace.passes.constants import constants_stay, with_unique_constants
 from mpmd_trace.passes.greedy import Choices, Pattern, Rewriter
@@ -75,7 +76,7 @@ class Settled:
             return False
         try:
             return self._stays(scope, scope.blocks[0])
-        except _WouldChange:
+        except (_WouldChange, FrozenBodyError):  # a frozen body refuses by itself
             return False
 
     def _stays(self, scope: Region, block: Block) -> bool:

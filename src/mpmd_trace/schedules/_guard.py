@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from mpmd_trace.schedules._classic import one_f_one_b
 from mpmd_trace.schedules._costs import Costs
+from mpmd_trace.schedules._entry import Entry
 from mpmd_trace.schedules._schedule import Schedule
 from mpmd_trace.schedules._simulate import simulate
 from mpmd_trace.schedules._zero_bubble import h2_warm_up
-
-if TYPE_CHECKING:
-    from mpmd_trace.schedules._registry import Entry
 
 
 def degenerate(entry: Entry, schedule: Schedule, costs: Costs | None = None) -> list[str]:

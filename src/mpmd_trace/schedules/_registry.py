@@ -5,44 +5,16 @@ from __future__ import annotations
 import difflib
 import operator
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import partial
-from importlib import import_module
+from collections.abc import Mapping
 from typing import Any
 
 from mpmd_trace.schedules._check import validate
 from mpmd_trace.schedules._costs import Costs
+from mpmd_trace.schedules._entry import Entry
 from mpmd_trace.schedules._errors import Problem, ScheduleError, ScheduleWarning
 from mpmd_trace.schedules._graph import StageGraph
+from mpmd_trace.schedules._guard import degenerate
 from mpmd_trace.schedules._schedule import Schedule, contiguous_stages
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A schedule of the library.
-
-    `options` are the keyword arguments beside meshes and microbatches: `chunks`, `group_size`,
-    `costs`, `memory_limit`, `weight_fraction`. `chunks` is the number of chunks per mesh it has
-    when it cannot choose.
-    """
-
-    name: str
-    summary: str
-    source: str
-    function: str
-    aliases: tuple[str, ...] = ()
-    options: tuple[str, ...] = ()
-    fixed: tuple[tuple[str, Any], ...] = ()
-    placement: str = "one stage per mesh"
-    needs: str = ""
-
-    def generator(self) -> Callable[..., Schedule]:
-        """The function that makes the schedule; its module is imported now, not before."""
-        module, function = self.function.split(":")
-        made = getattr(import_module(f"mpmd_trace.schedules.{module}"), function)
-        return partial(made, **dict(self.fixed)) if self.fixed else made
-
 
 _INTERLEAVED = ("chunks", "group_size")
 _LOOP = "V chunks per mesh, in a loop"
@@ -197,8 +169,6 @@ def get_schedule(
         schedule = schedule.with_graph(graph)
     validate(schedule)
     if guard:
-        from mpmd_trace.schedules._guard import degenerate
-
         for text in degenerate(entry, schedule, costs):
             warnings.warn(text, ScheduleWarning, stacklevel=2)
     return schedule
