@@ -288,20 +288,13 @@ def test_a_name_in_a_conditional_is_an_error_with_its_place() -> None:
     assert origins(plain_text(trace(inside, weights()[0], batch()[0]))) == ["whole"]
 
 
-class _Config:
-    where: str | None = None
-
-    def __init__(self, **assigned: tuple[str, int | None]) -> None:
-        self.assignments = {n: _Assigned(*a) for n, a in assigned.items()}
-
-
 class _Assigned:
     def __init__(self, mesh: str, stage: int | None) -> None:
         self.mesh, self.stage = mesh, stage
 
 
 def _check(traced: Traced, **assigned: tuple[str, int | None]) -> None:
-    check_names(traced, _Config(**assigned))  # type: ignore[arg-type]
+    check_names(traced, {name: _Assigned(*mesh_and_stage) for name, mesh_and_stage in assigned.items()})
 
 
 def test_check_names() -> None:

@@ -132,7 +132,7 @@ class Jitted:
             place=self.config.place,
             **{k: v for k, v in kwargs.items() if k not in fixed},
         )
-        check_names(traced, self.config)
+        check_names(traced, self.config.assignments, self.config.where)
         return traced
 
     def _lower(

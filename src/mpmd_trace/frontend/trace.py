@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import jax
 
@@ -15,13 +15,10 @@ from mpmd_trace.frontend.arguments import Leaf
 from mpmd_trace.frontend.calls import live_equations
 from mpmd_trace.frontend.errors import FrontendError, place_of, problem, raise_problems, warn
 from mpmd_trace.frontend.memories import divide_results
-from mpmd_trace.frontend.names import name_problems
+from mpmd_trace.frontend.names import Assigned, name_problems
 from mpmd_trace.frontend.rewrite import Rewriter
 from mpmd_trace.frontend.shardings import Meshes
 from mpmd_trace.jax_compat import lowering, tracing
-
-if TYPE_CHECKING:
-    from mpmd_trace.frontend.config import Config
 
 tracing.hide_from_locations(os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep)
 
@@ -277,15 +274,13 @@ def _check_effects(closed: Any, name: str, where: str | None) -> None:
         )
 
 
-def check_names(traced: Traced, config: Config) -> None:
-    """Raise one `FrontendError` for every name of `config` that does not fit the program.
+def check_names(traced: Traced, assignments: Mapping[str, Assigned], where: str | None = None) -> None:
+    """Raise one `FrontendError` for every assigned name that does not fit the program; `where` it was assigned.
 
     Checked: each named computation that is not inside another one is assigned; a name inside a named
     computation has that one's mesh and stage, or none.  Assigned names that do not occur are warned of.
     """
-    problems, unused = name_problems(
-        traced.names, traced.computations, traced.nested, config.assignments, config.where
-    )
+    problems, unused = name_problems(traced.names, traced.computations, traced.nested, assignments, where)
     raise_problems(problems)
     for text in unused:
-        warn(text, config.where)
+        warn(text, where)

@@ -26,6 +26,7 @@ from mpmd_trace.ir.attributes import (
 from mpmd_trace.ir.core import Block, Op, Region, Use, Value, make_op, make_unary, op_class
 from mpmd_trace.ir.printer import print_op
 from mpmd_trace.ir.types import FunctionType, MeshTensorType, TensorType, Type, function_type
+from mpmd_trace.jax_compat.mlir import prettify
 
 __all__ = [
     "AssignOp",
@@ -556,8 +557,6 @@ class Module:
         return f"{text}\n{self.resources}\n" if self.resources else text
 
     def __str__(self) -> str:
-        from mpmd_trace.jax_compat.mlir import prettify
-
         return prettify(self.to_generic())
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
 from mpmd_trace.ir.ops import Module
 from mpmd_trace.ir.parser import parse_generic
+from mpmd_trace.jax_compat.mlir import to_generic
 
 __all__ = ["parse"]
 
@@ -21,8 +22,6 @@ def parse(
     `filename` appears in diagnostics.  Warnings and remarks of the parser go to `diagnostics`.  Raises
     `MpmdError` with every diagnostic of the parser and verifier.
     """
-    from mpmd_trace.jax_compat.mlir import to_generic
-
     generic = to_generic(
         text, filename=filename, allow_unregistered=allow_unregistered, diagnostics=diagnostics
     )

@@ -24,18 +24,20 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from mpmd_trace.jax_compat.mlir import new_context
+
 __all__ = ["main"]
 
 
 def _library() -> Any:
-    import jaxlib._jax
+    import jaxlib._jax  # loads the library: only the process that asks for it
 
     # The module looks for jaxlib under a name that the wheel does not have.
     alias: Any = types.ModuleType("jax.jaxlib")
     alias._jax = jaxlib._jax
     sys.modules["jax.jaxlib"] = alias
     sys.modules["jax.jaxlib._jax"] = jaxlib._jax
-    from jaxlib import _sdy_mpmd
+    from jaxlib import _sdy_mpmd  # finds what it looks for only now
 
     return _sdy_mpmd
 
@@ -77,9 +79,7 @@ def _spec(spec: Any) -> dict[str, Any]:
 
 def _partition(library: Any, request: dict[str, Any], answer: Any) -> dict[str, Any]:
     """Run the phases, tell `answer` about each, and give what `end` says."""
-    from jaxlib.mlir import ir
-
-    from mpmd_trace.jax_compat.mlir import new_context
+    from jaxlib.mlir import ir  # with the library, not before
 
     done = library.NONE
     upto = {

@@ -24,7 +24,7 @@ __all__ = ["normalize_attribute", "prettify", "run_pipeline", "to_generic"]
 
 @functools.cache
 def _registry() -> Any:
-    from jaxlib.mlir import ir
+    from jaxlib.mlir import ir  # late: the command line starts without jaxlib
     from jaxlib.mlir._mlir_libs import _jax_mlir_ext
     from jaxlib.mlir.dialects import stablehlo
 
@@ -36,7 +36,7 @@ def _registry() -> Any:
 
 def new_context(*, allow_unregistered: bool = False) -> Any:
     """A fresh MLIR context with every dialect that programs may use."""
-    from jaxlib.mlir import ir
+    from jaxlib.mlir import ir  # late: the command line starts without jaxlib
     from jaxlib.mlir.dialects import chlo, mpmd, sdy, stablehlo
 
     context = ir.Context()
@@ -107,7 +107,7 @@ def _parse(
     text: str, context: Any, filename: str, diagnostics: list[Diagnostic] | None = None
 ) -> Any:
     """The jaxlib module; warnings and remarks go to `diagnostics`.  Raises `MpmdError`."""
-    from jaxlib.mlir import ir
+    from jaxlib.mlir import ir  # late: the command line starts without jaxlib
 
     _check_risks(text, filename)
     with _collecting(context, filename) as found:
@@ -214,7 +214,7 @@ def module_to_generic(module: Any) -> str:
 
 def prettify(generic: str, *, debug_info: bool = False, allow_unregistered: bool = True) -> str:
     """Generic text in the dialects' own syntax.  Text that does not verify stays generic."""
-    from jaxlib.mlir import ir
+    from jaxlib.mlir import ir  # late: the command line starts without jaxlib
 
     context = new_context(allow_unregistered=allow_unregistered)
     with context, _collecting(context):
@@ -255,7 +255,7 @@ def run_pipeline(
 
 def _run(module: Any, pipeline: str, context: Any, filename: str) -> list[Diagnostic]:
     """Run a pipeline on a jaxlib module in place; returns what it reports.  Raises `MpmdError`."""
-    from jaxlib.mlir import ir, passmanager
+    from jaxlib.mlir import ir, passmanager  # late: the command line starts without jaxlib
 
     _check_entry_point(module, pipeline)
     try:
@@ -293,7 +293,7 @@ def _check_entry_point(module: Any, pipeline: str) -> None:
 @functools.cache
 def pipeline_parses(pipeline: str) -> bool:
     """Whether MLIR's pass registry in jaxlib knows every pass of this textual pipeline."""
-    from jaxlib.mlir import passmanager
+    from jaxlib.mlir import passmanager  # late: the command line starts without jaxlib
 
     context = new_context()
     with context, _collecting(context):
@@ -307,7 +307,7 @@ def pipeline_parses(pipeline: str) -> bool:
 @functools.cache
 def expand_pipeline(pipeline: str) -> str:
     """The passes that a pipeline stands for, as text.  Raises `MpmdError` when jaxlib does not know it."""
-    from jaxlib.mlir import passmanager
+    from jaxlib.mlir import passmanager  # late: the command line starts without jaxlib
 
     context = new_context()
     said: list[str] = []
@@ -350,6 +350,6 @@ def _attribute_context() -> Any:
 
 def normalize_attribute(text: str) -> str:
     """The attribute as MLIR prints it: `dense<"0x0000803F"> : tensor<f32>` is `dense<1.000000e+00> : ...`."""
-    from jaxlib.mlir import ir
+    from jaxlib.mlir import ir  # late: the command line starts without jaxlib
 
     return str(ir.Attribute.parse(text, _attribute_context()))

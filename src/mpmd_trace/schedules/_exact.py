@@ -137,6 +137,7 @@ def solve_exact(
 
 
 def _solve(problem: OrderProblem, time_limit: float) -> Any:
+    # SciPy takes long to load, and only this function needs it.
     import numpy as np
     from scipy.optimize import Bounds, LinearConstraint, milp
     from scipy.sparse import csr_matrix

@@ -65,7 +65,7 @@ def _n(value: float) -> str:
 def save_png(picture: Picture, path: str | Path, zoom: float | None = None) -> None:
     """Writes a PNG of the picture's size times `zoom` (2, less if very wide); needs Pillow."""
     try:
-        from PIL import Image, ImageDraw, ImageFont
+        from PIL import Image, ImageDraw, ImageFont  # not everyone has it
     except ImportError:
         raise ScheduleError(
             "PNG pictures need Pillow; install it, or write SVG, which needs nothing"

@@ -9,10 +9,13 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.ops import FragmentOp, Module
+from mpmd_trace.passes.fragment_info import is_scheduling_unit, split_type
+from mpmd_trace.passes.mesh_order import schedulable_meshes
+from mpmd_trace.passes.optimize.pipeline_scheduler import scheduling_units
+from mpmd_trace.passes.optimize.schedules import Unit
 from mpmd_trace.schedules import (
     ENTRIES,
     Costs,
@@ -29,9 +32,6 @@ from mpmd_trace.schedules import (
 )
 from mpmd_trace.scheduling.costs import flops
 from mpmd_trace.scheduling.transfers import Links, crossings, fragment_action, values_of_module
-
-if TYPE_CHECKING:
-    from mpmd_trace.passes.optimize.schedules import Unit
 
 __all__ = [
     "AutoSchedule",
@@ -192,9 +192,6 @@ class Choice:
 
 def stage_costs(module: Module) -> StageCosts | None:
     """The costs of a module after the import phase, best with split backwards; None without microbatches."""
-    from mpmd_trace.passes.fragment_info import split_type
-    from mpmd_trace.passes.mesh_order import schedulable_meshes
-
     found = _units(module)
     if found is None:
         return None
@@ -228,10 +225,6 @@ def stage_costs(module: Module) -> StageCosts | None:
 
 def _units(module: Module) -> tuple[dict[FragmentOp, Unit], dict[FragmentOp, int], dict[int, int]] | None:
     """The scheduling units, the number of the stage of each, and the mesh of each such number."""
-    from mpmd_trace.passes.fragment_info import is_scheduling_unit
-    from mpmd_trace.passes.mesh_order import schedulable_meshes
-    from mpmd_trace.passes.optimize.pipeline_scheduler import scheduling_units
-
     main = module.lookup("main")
     if main is None or main.topology is None:
         return None
@@ -250,8 +243,6 @@ def _units(module: Module) -> tuple[dict[FragmentOp, Unit], dict[FragmentOp, int
 
 def stage_ranks(module: Module) -> dict[int, int]:
     """The place in the pipeline of each stage number that `transfers.fragment_action` gives."""
-    from mpmd_trace.passes.mesh_order import schedulable_meshes
-
     found = _units(module)
     topology = module.main.topology
     if found is None or topology is None:
@@ -271,8 +262,6 @@ def program_costs(module: Module, auto: AutoSchedule) -> StageCosts | None:
 
     The devices of a mesh are taken to have equal parts of its work and of what it sends.
     """
-    from mpmd_trace.passes.mesh_order import schedulable_meshes
-
     costs = stage_costs(module)
     topology = module.main.topology if costs is not None else None
     if costs is None or topology is None or auto.links is None or auto.flops_per_second is None:

@@ -12,6 +12,14 @@ from mpmd_trace.ir.core import Value as IrValue
 from mpmd_trace.ir.ops import FragmentOp, Module, TransferOp
 from mpmd_trace.ir.shardings import byte_size, mesh_symbols
 from mpmd_trace.ir.types import MeshTensorType
+from mpmd_trace.passes.fragment_info import (
+    call_counter,
+    has_remat,
+    merged_call_counters,
+    single_transpose_count,
+    split_type,
+    transpose_counts,
+)
 from mpmd_trace.schedules import TRANSFERS, Action, Step, Transfers, backward, forward, fused
 
 __all__ = [
@@ -191,8 +199,6 @@ def fragment_action(op: FragmentOp, mesh: int) -> Action:
 
     Its stage is its own number or that of its mesh.
     """
-    from mpmd_trace.passes.fragment_info import call_counter, single_transpose_count, split_type
-
     stage = op.stage if op.stage is not None else mesh
     counter, count = call_counter(op), single_transpose_count(op)
     if counter is None or count not in (0, 1):
@@ -205,8 +211,6 @@ def fragment_action(op: FragmentOp, mesh: int) -> Action:
 
 def fragment_step(op: FragmentOp, mesh: int) -> Step:
     """As `fragment_action`, but a forward merged with a backward is a block of both."""
-    from mpmd_trace.passes.fragment_info import call_counter, has_remat, merged_call_counters, transpose_counts
-
     merged = merged_call_counters(op)
     if merged is not None:
         stage = op.stage if op.stage is not None else mesh
