@@ -100,3 +100,21 @@ def test_the_model_in_the_docs_trains_over_two_meshes(tmp_path: Path) -> None:
 def test_readme_names_its_commands(command: str) -> None:
     assert command in (ROOT / "README.md").read_text()
     assert f"\n{command.split()[1]}:" in (ROOT / "Makefile").read_text()
+
+
+def test_a_format_in_the_docs_is_the_layout_of_the_argument(tmp_path: Path) -> None:
+    before = """
+import jax, jax.numpy as jnp, numpy as np
+import mpmd_trace
+jax.config.update("jax_num_cpu_devices", 2)
+topology = {"m0": jax.sharding.Mesh(np.array(jax.devices()), ("x",))}
+config = mpmd_trace.make_config(topology, {})
+fn = lambda w, x: w @ x
+"""
+    after = """
+x = np.arange(8.0, dtype=np.float32).reshape(2, 4)
+assert np.array_equal(step(x, x.T), x @ x.T)
+print(step.lower(x, x.T).compile().input_formats[0][0] == jax.device_put(x, columns).format)
+"""
+    [_, code] = blocks("docs/steps.md")
+    assert run(before + code + after, tmp_path).strip() == "True"

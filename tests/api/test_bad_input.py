@@ -245,6 +245,35 @@ def test_shardings_that_are_none_of_the_topology(kind: str) -> None:
         assert message in str(error) and here(error, "mpmd_trace.jit(lambda x: x * 2")
 
 
+@pytest.mark.parametrize("kind", ["in_shardings", "out_shardings"])
+def test_shardings_over_other_devices(kind: str) -> None:
+    foreign = NamedSharding(Mesh(np.array(jax.devices()[1:3]), ("x",)), PartitionSpec("x"))
+    jitted = mpmd_trace.jit(lambda x: x * 2, config({}), **{kind: foreign})  # type: ignore[arg-type]
+    error = error_of(lambda: jitted(batch()))
+    assert "sharding over a mesh of devices [1, 2], which is no mesh of the topology (devices [0, 1] or [2, 3])" in str(
+        error
+    )
+    assert here(error, "mpmd_trace.jit(lambda x: x * 2")
+
+
+def test_shardings_that_contradict_assignments() -> None:
+    there = NamedSharding(topology()["m1"], PartitionSpec())
+    where = config({}, input_mesh_assignment=("m0",), output_mesh_assignment="m0")
+    jitted = mpmd_trace.jit(lambda x: x * 2, where, in_shardings=(there,), out_shardings=there)
+    with pytest.raises(MpmdError) as found:
+        jitted(batch())
+    assert [d.message for d in found.value.diagnostics] == [
+        f"{name} is on mesh 'm0' in {what}_mesh_assignment, and its sharding is over the devices of mesh 'm1'. Give "
+        "both the same mesh, or leave one of them out."
+        for name, what in (("x", "input"), ("result", "output"))
+    ]
+
+def test_a_computation_has_no_memory() -> None:
+    jitted = mpmd_trace.jit(loss, config({"f0": "m0#pinned_host", "f1": "m1"}))
+    error = error_of(lambda: jitted(weights(), batch()))
+    assert "'f0' is assigned to m0#pinned_host, but only values have a memory. Assign it to 'm0'" in str(error)
+
+
 def test_a_constraint_over_a_mesh_that_is_not_of_the_topology() -> None:
     other = NamedSharding(Mesh(np.array(jax.devices()[:2]), ("y",)), PartitionSpec("y"))
     jitted = mpmd_trace.jit(lambda x: jax.lax.with_sharding_constraint(x, other), config({}))

@@ -186,3 +186,62 @@ class TestOffload:
         found = mpmd_trace.jit(step, config(topology=ONE))(weights(), batch())
         assert_same(found, (2 * batch(), self.two(weights(), batch())))
         assert found[0].sharding.memory_kind == "pinned_host"
+
+    @pytest.mark.parametrize("said", ["array", "in_shardings", "in_mesh", "in_and_out_mesh", "same_mesh", "donated"])
+    @pytest.mark.parametrize("used", [True, False], ids=["used", "unused"])
+    def test_an_argument_that_is_returned(self, said: str, used: bool) -> None:
+        """It stays where it is, whoever put it there; programs that use it get it as ever."""
+        host = [NamedSharding(mesh, PartitionSpec(), memory_kind="pinned_host") for mesh in ONE.values()]
+        kinds = ["m0#pinned_host", "m1#pinned_host"]
+
+        def step(ws: Any, x: jax.Array, others: Any) -> Any:
+            return self.two(ws if used else others, x), ws
+
+        ws, others = weights(), [2 * w for w in weights()]
+        expected = jax.jit(step)(ws, batch(), others)
+        options: dict[str, Any] = {}
+        where: dict[str, Any] = {}
+        if said == "array":
+            ws = jax.device_put(ws, host)
+        elif said in ("in_shardings", "donated"):
+            options = {"in_shardings": (host, None, None), "donate_argnums": (0,) if said == "donated" else ()}
+        else:
+            where["input_mesh_assignment"] = (kinds, None, None)
+        if said == "in_and_out_mesh":
+            where["output_mesh_assignment"] = (None, kinds)
+        if said == "same_mesh":
+            where["output_mesh_assignment"] = (None, mpmd_trace.MeshOfInput(0))
+        jitted = mpmd_trace.jit(step, config(topology=ONE, **where), **options)
+        found = jitted(ws, batch(), others)
+        assert_same(found, expected)
+        assert [w.sharding.memory_kind for w in found[1]] == ["pinned_host"] * 2
+        assert_same(jitted(found[1], batch(), others), expected)
+
+    @pytest.mark.parametrize("kinds", ["hd", "dh", "hh", "h-"])
+    @pytest.mark.parametrize("given", [None, "m1", "m1#pinned_host", "m0#pinned_host"])
+    def test_uses_in_several_memories(self, kinds: str, given: str | None) -> None:
+        def step(ws: Any, x: jax.Array, u: jax.Array) -> Any:
+            t = named_tensor(u, name="t")
+            s = u if kinds[1] == "-" else named_tensor(u, name="s")
+            return self.two(ws, x) + t * s, t, s, u
+
+        memories = {"h": "m1#pinned_host", "d": "m1"}
+        names = {"f0": "m0", "f1": "m1", "t": memories[kinds[0]], "s": memories.get(kinds[1], "")}
+        if kinds[1] == "-":
+            del names["s"]
+        where = config(names, topology=ONE, input_mesh_assignment=(None, None, given))
+        args = weights(), batch(), batch()
+        found = mpmd_trace.jit(step, where)(*args)
+        assert_same(found, jax.jit(step)(*args))
+        wanted = ["pinned_host" if kind == "h" else "device" for kind in kinds]
+        wanted[1] = found[2].sharding.memory_kind if kinds[1] == "-" else wanted[1]
+        assert [found[1].sharding.memory_kind, found[2].sharding.memory_kind] == wanted
+
+    def test_a_value_sent_from_host_to_host(self) -> None:
+        def step(ws: Any, x: jax.Array) -> Any:
+            t = named_tensor(named_computation(layer, name="f0")(ws[0], x), name="t")
+            return named_tensor(t, name="s"), self.two(ws, x)
+
+        names = {"f0": "m0", "f1": "m1", "waiting": "m0", "t": "m0#pinned_host", "s": "m1#pinned_host"}
+        found = check(step, weights(), batch(), config=config(names, topology=ONE))(weights(), batch())
+        assert found[0].sharding.memory_kind == "pinned_host"

@@ -221,13 +221,28 @@ def test_shardings_of_arguments_and_results() -> None:
         value, grads = jax.value_and_grad(loss)(ws, x)
         return value, grads, x * 2
 
-    jitted = check(step, weights(), batch(), in_shardings=(None, split), out_shardings=(None, split, None))
+    axes = NamedSharding(meshes["m0"].abstract_mesh, PartitionSpec("x"))
+    jitted = check(step, weights(), batch(), in_shardings=(None, split), out_shardings=(None, axes, None))
     value, grads, _ = jitted(weights(), batch())
     assert [g.sharding.spec for g in grads] == [PartitionSpec("x")] * 2
-    assert grads[1].sharding.mesh == meshes["m1"], "the axes count, not the mesh they were written for"
+    assert [g.sharding.mesh for g in grads] == [meshes["m0"], meshes["m1"]], "an abstract mesh says axes alone"
     assert value.sharding.is_equivalent_to(NamedSharding(meshes["m1"], PartitionSpec()), 0)
     found = jitted.lower(weights(), batch()).compile().function_named_shardings
     assert found.inputs[0][1].is_equivalent_to(split, 2)
+
+
+def test_a_sharding_over_a_mesh_puts_arguments_and_results_there() -> None:
+    meshes = topology()
+    there = NamedSharding(meshes["m1"], PartitionSpec("x"))
+    cfg = config(topology=meshes)
+
+    def step(ws: Weights, x: jax.Array) -> Any:
+        return loss(ws, x), x + 1
+
+    jitted = check(step, weights(), batch(), config=cfg, in_shardings=(there, None), out_shardings=(None, there))
+    assert meshes_of(jitted(weights(), batch()), meshes) == ("m1", "m1")
+    found = jitted.lower(weights(), batch()).compile().function_mesh_assignment
+    assert found.inputs == ((["m1", "m1"], "m0"), {})
 
 
 def test_donation() -> None:

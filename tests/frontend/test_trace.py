@@ -291,6 +291,7 @@ def test_a_name_in_a_conditional_is_an_error_with_its_place() -> None:
 class _Assigned:
     def __init__(self, mesh: str, stage: int | None) -> None:
         self.mesh, self.stage = mesh, stage
+        self.memory_kind: str | None = None
 
 
 def _check(traced: Traced, **assigned: tuple[str, int | None]) -> None:

@@ -169,10 +169,12 @@ class Jitted:
             return self._inline(args, kwargs)
         lowered = self._lower(args, kwargs)
         if any(lowered.traced.in_shardings == c.lowered.traced.in_shardings for c in found):
-            return found[0].call_flat(flat)  # raises: the wanted shardings are not for us to choose
+            # The wanted shardings are not for us to choose: results of ours are moved, the rest is an error.
+            found[0].program.take_back_results(self._ours, within_mesh=True)
+            return found[0].call_flat(flat)
         # Nothing is kept when compiling fails.
         compiled = lowered.compile()
-        compiled.program.take_back_results(self._ours)
+        compiled.program.take_back_results(self._ours, within_mesh=False)
         self._compiled[kind.key] = found
         found.insert(0, compiled)
         return compiled.call_flat(flat)
@@ -288,7 +290,8 @@ def jit(
     Args:
         fn: a function of pytrees of arrays, written for one device; parts of it carry names.
         config: which name lives on which mesh; see `make_config`.
-        in_shardings: a pytree prefix of the arguments, of `NamedSharding` or None (chosen by the compiler).
+        in_shardings: a pytree prefix of the arguments, of `NamedSharding`, `Format` (with a layout in memory) or None
+            (chosen by the compiler).  A sharding over a mesh of the topology puts the argument there.
         out_shardings: likewise for the result.
         donate_argnums: positions of arguments whose buffers may be reused.
         static_argnums: positions of arguments that are part of the program; they must be hashable.

@@ -12,6 +12,7 @@ from mpmd_trace.api.filter_jit import is_dynamic
 from mpmd_trace.api.jit import Compiled
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
 from mpmd_trace.frontend.arguments import path_name
+from mpmd_trace.jax_compat.layouts import place_of, put
 
 __all__ = ["abstract", "create", "place"]
 
@@ -41,7 +42,7 @@ def place(compiled: Compiled, *args: Any) -> tuple[Any, ...]:
     """
     wanted = abstract(compiled, range(len(args)))
     leaves, structure = _matched(wanted, args, compiled)
-    placed = [jax.device_put(x, spec.sharding) if is_dynamic(spec) else x for x, spec in leaves]
+    placed = [put(x, spec) if is_dynamic(spec) else x for x, spec in leaves]
     found: tuple[Any, ...] = jax.tree.unflatten(structure, placed)
     return found
 
@@ -84,7 +85,7 @@ def create(
     specs = [spec for _, spec in leaves if is_dynamic(spec)]
     arrays: list[Any] = [None] * len(specs)
     for mesh, indices in _by_mesh(specs).items():
-        here = [specs[i].sharding for i in indices]
+        here = [place_of(specs[i]) for i in indices]
         # The inner jit is traced once; XLA drops what this mesh does not need.
         part = jax.jit(lambda given, indices=indices: [make(given)[i] for i in indices], out_shardings=here)
         given = jax.device_put(dynamic, NamedSharding(mesh, PartitionSpec()))

@@ -12,6 +12,7 @@ from mpmd_trace.api.filter_jit import is_dynamic
 from mpmd_trace.api.jit import Compiled
 from mpmd_trace.api.placing import abstract
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
+from mpmd_trace.jax_compat.layouts import put
 from mpmd_trace.jax_compat.tracing import key_implementation
 
 __all__ = ["restore", "save"]
@@ -95,7 +96,7 @@ def restore(
         array = arrays[jax.tree_util.keystr(key_path)]
         if _is_key(leaf):
             array = jax.random.wrap_key_data(array, impl=key_implementation(leaf))
-        leaves.append(array)
+        leaves.append(put(array, leaf) if isinstance(leaf, jax.ShapeDtypeStruct) and leaf.sharding else array)
     return jax.tree.unflatten(structure, leaves)
 
 

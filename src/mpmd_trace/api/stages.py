@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
 import jax
 
+from mpmd_trace.api import finishing, meshes
 from mpmd_trace.backend.load import LoadedProgram, MemoryAnalysis, load
 from mpmd_trace.backend.timeline import Timeline
 from mpmd_trace.diagnostics.messages import MpmdError, Note, shortened
 from mpmd_trace.frontend.config import Config
 from mpmd_trace.frontend.errors import at_users_place, problem, raise_problems
+from mpmd_trace.frontend.memories import HOST
+from mpmd_trace.frontend.placements import Spec
 from mpmd_trace.frontend.trace import Traced
 from mpmd_trace.ir.assignment import Assignment
 from mpmd_trace.ir.attributes import MeshAttr, TopologyAttr
-from mpmd_trace.ir.ops import FuncOp, Module, make_transfer
-from mpmd_trace.ir.types import MeshTensorType, mesh_tensor
+from mpmd_trace.ir.ops import Module
+from mpmd_trace.jax_compat.layouts import place_of, put
 from mpmd_trace.jax_compat.runtime import with_weak_type
 from mpmd_trace.jax_compat.tracing import structure_differences
 from mpmd_trace.passes.common.verify_stage_merging import VerifyStageMerging
@@ -52,23 +55,6 @@ class InOut(NamedTuple):
     outputs: Any
 
 
-def _per_argument(found: Mapping[int, Assignment], count: int, offset: int = 0) -> tuple[Assignment | None, ...]:
-    return (*(None,) * offset, *(found.get(i) for i in range(count)))
-
-
-def _keep_memory_kinds(main: FuncOp, kinds: Mapping[int, str | None]) -> None:
-    """Send results to the memory that was asked for, which mesh inference forgets for inferred fragments."""
-    for index, kind in kinds.items():
-        value = main.returned[index]
-        type = value.type
-        assert isinstance(type, MeshTensorType)
-        if kind in (None, "device", type.memory_kind):
-            continue
-        wanted = mesh_tensor(type.mesh, type.tensor, type.sharding, kind)
-        transfer = make_transfer(value, wanted)
-        main.body.insert_before(main.body.terminator, transfer)
-        main.body.terminator.set_operand(index, transfer.results[0])
-        main.refresh_type()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -89,30 +75,69 @@ class Lowered:
         constants = len(traced.constants)
         options = {**config.partitioning_options, **self.schedule.options}
         options.pop("enable_heterogeneous_meshes", None)  # for the frontend
-        meshes = {n: MeshAttr.get((str(a), size) for a, size in m.shape.items()) for n, m in config.topology.items()}
+        shapes = {n: MeshAttr.get((str(a), size) for a, size in m.shape.items()) for n, m in config.topology.items()}
         return PartitionRequest(
             traced.name,
-            TopologyAttr.get(meshes),
+            TopologyAttr.get(shapes),
             config.assignments,
-            _per_argument(config.input_meshes(traced.in_tree), len(traced.inputs), constants),
-            _per_argument(config.output_meshes(traced.out_tree), len(traced.outputs)),
+            (*(None,) * constants, *self._assignments[0]),
+            tuple(self._assignments[1]),
             tuple(constants + i for i in traced.donated),
             PartitioningOptions.of(options),
             tuple(MergeRule.parse(str(rule)) for rule in config.fragment_merge_rules),
             tuple(ScheduleRule.parse(str(rule)) for rule in config.fragment_schedule_rules),
             tuple(SameMesh(constants + i, o) for i, o in config.same_mesh(traced)),
             config.is_heterogeneous,
+            copies_between_hosts=True,
         )
 
     @functools.cached_property
     def partitioned(self) -> Partitioned:
         """The exported module and what each pass did.  Raises `MpmdError`."""
         found = self._partition()
-        kinds = dict(enumerate(self.traced.out_memories))
-        assigned = self.config.output_meshes(self.traced.out_tree)
-        kinds.update((i, a.memory_kind) for i, a in assigned.items() if a.memory_kind is not None)
-        _keep_memory_kinds(found.module.main, kinds)
+        traced, main = self.traced, found.module.main
+        kinds = dict(enumerate(traced.out_memories))
+        assigned = self.config.output_meshes(traced.out_tree)
+        kinds.update((i, a.memory_kind or kinds[i] or "device") for i, a in assigned.items())
+        constants = len(traced.constants)
+        functions = {f.sym_name: f for f in found.module.functions}
+        for index in sorted({*traced.late_memories, *self._on_host}):
+            returned = [o for o, i in traced.returned.items() if i == index]
+            finishing.put_on_host(
+                main,
+                functions,
+                constants + index,
+                moved=index in self._on_host,
+                returned={o: kinds[o] in (None, HOST) for o in returned},
+            )
+        finishing.keep_memory_kinds(main, kinds)
+        finishing.set_layouts(main, [*[None] * constants, *traced.in_shardings], traced.out_shardings)
         return found
+
+    @functools.cached_property
+    def _on_host(self) -> frozenset[int]:
+        """The arguments that are assigned to host memory, from which programs get them by a transfer."""
+        assigned, specs = self._assigned_inputs, self.traced.in_shardings
+        return frozenset(
+            i for i, a in assigned.items() if a.memory_kind == HOST and (specs[i] or Spec()).memory != HOST
+        )
+
+    @functools.cached_property
+    def _assigned_inputs(self) -> dict[int, Assignment]:
+        return {**meshes.of_named_inputs(self.traced, self.config), **self.config.input_meshes(self.traced.in_tree)}
+
+    @functools.cached_property
+    def _assignments(self) -> tuple[list[Assignment | None], list[Assignment | None]]:
+        """The mesh of each argument and result that is assigned to one, or has a sharding over one."""
+        config, traced = self.config, self.traced
+        inputs, bad = meshes.assigned(
+            config, self._assigned_inputs, traced.in_shardings, traced.inputs, "input"
+        )
+        outputs, worse = meshes.assigned(
+            config, config.output_meshes(traced.out_tree), traced.out_shardings, traced.outputs, "output"
+        )
+        raise_problems([*bad, *worse], config.where)
+        return inputs, outputs
 
     def _partition(self) -> Partitioned:
         if self.engine == "cpp":
@@ -225,9 +250,9 @@ class Compiled:
         )
         count = len(traced.constants)
         self._constants = [
-            jax.device_put(c, s) for c, s in zip(traced.constants, program.input_shardings, strict=False)
+            put(c, spec) for c, spec in zip(traced.constants, program.input_specs, strict=False)
         ]
-        self._in_shardings = list(program.input_shardings[count:])
+        self._in_specs = list(program.input_specs[count:])
 
     # Calling.
 
@@ -295,7 +320,7 @@ class Compiled:
     def place(self, *args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments as `(args, kwargs)`, each array moved to the mesh and sharding the program wants."""
         flat = self._unwrap_keys(self._flatten(args, kwargs))
-        placed = [jax.device_put(v, s) for v, s in zip(flat, self._in_shardings, strict=True)]
+        placed = [put(v, spec) for v, spec in zip(flat, self._in_specs, strict=True)]
         for i, impl in self._keys_in:
             placed[i] = jax.random.wrap_key_data(placed[i], impl=impl)
         found: tuple[tuple[Any, ...], dict[str, Any]]
@@ -313,6 +338,17 @@ class Compiled:
         )
 
     @property
+    def input_formats(self) -> Any:
+        """Sharding and layout in memory of each argument, as `(args, kwargs)`; see `jax.stages.Compiled`."""
+        count = len(self.lowered.traced.constants)
+        return self._unflattened(self._in_tree, self.program.input_formats[count:])
+
+    @property
+    def output_formats(self) -> Any:
+        """Sharding and layout in memory of each result."""
+        return self._unflattened(self._out_tree, self.program.output_formats)
+
+    @property
     def function_mesh_assignment(self) -> InOut:
         """The mesh name of each argument and result."""
         count = len(self.lowered.traced.constants)
@@ -324,18 +360,18 @@ class Compiled:
     def function_types(self) -> InOut:
         """Shape, dtype and sharding of each argument and result, as `jax.ShapeDtypeStruct`."""
         traced = self.lowered.traced
-        shardings = [*self._in_shardings, *self.program.output_shardings]
+        places = [place_of(s) for s in (*self._in_specs, *self.program.output_specs)]
         types = [
-            jax.ShapeDtypeStruct(leaf.struct.shape, leaf.struct.dtype, sharding=sharding)
-            for leaf, sharding in zip([*traced.inputs, *traced.outputs], shardings, strict=True)
+            jax.ShapeDtypeStruct(leaf.struct.shape, leaf.struct.dtype, sharding=place)
+            for leaf, place in zip([*traced.inputs, *traced.outputs], places, strict=True)
         ]
         return self._in_out(types[: len(traced.inputs)], types[len(traced.inputs) :])
 
     def _in_out(self, inputs: list[Any], outputs: list[Any]) -> InOut:
-        return InOut(
-            self._unwrap(jax.tree_util.tree_unflatten(self._in_tree, inputs)),
-            self._unwrap(jax.tree_util.tree_unflatten(self._out_tree, outputs)),
-        )
+        return InOut(self._unflattened(self._in_tree, inputs), self._unflattened(self._out_tree, outputs))
+
+    def _unflattened(self, tree: Any, leaves: Sequence[Any]) -> Any:
+        return self._unwrap(jax.tree_util.tree_unflatten(tree, leaves))
 
     def cost_analysis(self) -> dict[str, Any]:
         """Floating point operations and bytes per mesh and in all, as XLA counts them, and bytes moved."""

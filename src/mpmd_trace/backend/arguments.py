@@ -10,6 +10,7 @@ import numpy as np
 
 from mpmd_trace.backend.plan import Plan
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
+from mpmd_trace.jax_compat.layouts import full_format, layout_of, put, same_layout
 
 __all__ = ["ArgumentChecker", "TracedArgument", "WrongSharding"]
 
@@ -31,12 +32,16 @@ class ArgumentChecker:
         self.plan = plan
         self.specs = list(specs)
         self.array_class: Any = ArrayImpl
-        #: For each argument the type and sharding, as JAX's own objects, of the last array that was fit.
-        self._fit: list[tuple[Any, Any]] = [(None, None)] * len(self.specs)
+        #: For each argument type, sharding and layout, as JAX's own objects, of the last array that was fit.  No
+        #: layout: there is only one for arrays of this type.
+        self._fit: list[tuple[Any, Any, Any]] = [(None, None, None)] * len(self.specs)
+        self._layouts = [full_format(spec).layout for spec in self.specs]
         self.donated = sorted(plan.donated)
         #: By id, the sharding objects of results that the caller got.  Arrays with one of them are not where the
         #: caller put them but where a step left them, and may be passed back from any mesh.
         self.ours: dict[int, Any] = {}
+        #: Whether they may also be passed back with another sharding or layout on the mesh where they are wanted.
+        self.moves_ours_within_mesh = True
         #: How the caller can move argument `{index}`.
         self.remedy = "move it with jax.device_put(x, program.input_shardings[{index}])"
 
@@ -51,13 +56,19 @@ class ArgumentChecker:
         problems: list[str] = []
         only_sharding, traced = True, False
         cls = self.array_class
-        for i, (x, (aval, sharding)) in enumerate(zip(args, self._fit, strict=True)):
-            if x.__class__ is cls and x.aval is aval and x.sharding is sharding and not x.is_deleted():
+        for i, (x, (aval, sharding, layout)) in enumerate(zip(args, self._fit, strict=True)):
+            if (
+                x.__class__ is cls
+                and x.aval is aval
+                and x.sharding is sharding
+                and not x.is_deleted()
+                and (layout is None or x._pjrt_layout == layout)
+            ):
                 continue
             try:
                 found[i] = placed = self._place(i, x)
                 if placed is x:
-                    self._fit[i] = x.aval, x.sharding
+                    self._fit[i] = x.aval, x.sharding, None if self._has_one_layout(i) else layout_of(x)
             except _Misfit as misfit:
                 problems.append(f"{self.name(i)} {misfit}")
                 only_sharding &= isinstance(misfit, _OtherSharding)
@@ -74,6 +85,13 @@ class ArgumentChecker:
         """`argument 3 (params['w'])`."""
         name = self.plan.slots[index].name
         return f"argument {index} ({name})" if name else f"argument {index}"
+
+    def _moves(self, x: jax.Array, elsewhere: bool) -> bool:
+        """Whether a committed array that does not fit is moved: a step returned it."""
+        return (elsewhere or self.moves_ours_within_mesh) and id(x.sharding) in self.ours
+
+    def _has_one_layout(self, index: int) -> bool:
+        return len(self.specs[index].shape) < 2 and not self._layouts[index].tiling
 
     def _place(self, index: int, x: Any) -> jax.Array:
         spec = self.specs[index]
@@ -98,9 +116,15 @@ class ArgumentChecker:
                 x.sharding.is_equivalent_to(spec.sharding, x.ndim)
                 and x.sharding.memory_kind == spec.sharding.memory_kind
             ):
-                return x
+                if self._has_one_layout(index) or same_layout(self._layouts[index], layout_of(x)):
+                    return x
+                if x.committed and not self._moves(x, elsewhere=False):
+                    raise _OtherSharding(
+                        f"has the layout {_order(x.format.layout)} in memory, and the program wants "
+                        f"{_order(self._layouts[index])}; " + self.remedy.format(index=index)
+                    )
             elsewhere = x.sharding.device_set != spec.sharding.device_set
-            if x.committed and not (elsewhere and id(x.sharding) in self.ours):
+            if x.committed and not self._moves(x, elsewhere):
                 here = ", ".join(str(d.id) for d in sorted(x.sharding.device_set, key=lambda d: d.id))
                 if elsewhere:
                     there = ", ".join(str(d.id) for d in sorted(spec.sharding.device_set, key=lambda d: d.id))
@@ -113,7 +137,7 @@ class ArgumentChecker:
                     + self.remedy.format(index=index)
                 )
             # What the program may reuse must not share its buffer with an array that lives on.
-            placed = jax.device_put(x, spec.sharding, may_alias=False if index in self.plan.donated else None)
+            placed = put(x, spec, may_alias=False if index in self.plan.donated else None)
         else:
             placed = self._from_host(spec, x)
         if isinstance(placed, jax.core.Tracer):  # inside of jax.jit even constants are traced
@@ -134,7 +158,7 @@ class ArgumentChecker:
             raise _Misfit(f"must be {_shown(spec)}, not {_shown(value)}")
         with jax.enable_x64(True):
             # The caller may change or keep its memory: never share it.
-            return jax.device_put(value.astype(spec.dtype, copy=False), spec.sharding, may_alias=False)
+            return put(value.astype(spec.dtype, copy=False), spec, may_alias=False)
 
     def _check_donated_twice(self, args: Sequence[Any], problems: list[str]) -> None:
         """A donated array may not be passed twice: its buffer is reused while the program runs."""
@@ -150,6 +174,11 @@ class ArgumentChecker:
                     f"{self.name(i)} is the same array as {self.name(first)}, and "
                     f"{self.name(donated)} is donated; pass a copy (jnp.copy) or do not donate it"
                 )
+
+
+def _order(layout: Any) -> str:
+    tiles = f" in tiles {layout.tiling}" if layout.tiling else ""
+    return f"{layout.major_to_minor} (major to minor){tiles}"
 
 
 def _shown(x: Any) -> str:

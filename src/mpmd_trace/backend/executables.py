@@ -12,20 +12,18 @@ import jax
 from jax.sharding import Mesh
 
 from mpmd_trace.backend.placement import Placement
-from mpmd_trace.backend.plan import Plan, ProgramSpec
+from mpmd_trace.backend.plan import Place, Plan, ProgramSpec
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
 from mpmd_trace.diagnostics.spelling import unquote
 from mpmd_trace.ir.attributes import SYMBOL, IntegerAttr
 from mpmd_trace.ir.core import Op
 from mpmd_trace.ir.diagnostics import describe
 from mpmd_trace.ir.ops import FuncOp, Module
-from mpmd_trace.ir.types import MeshTensorType
 
 __all__ = ["Executable", "Progress", "compile_programs"]
 
 #: Called with (programs done, programs in all, name of the program just done).
 Progress = Callable[[int, int, str], None]
-Signature = Sequence[tuple[MeshTensorType, str | None]]
 
 
 class Executable:
@@ -183,7 +181,8 @@ _Kind = tuple[Hashable, ...]
 
 def _kind(text: str, spec: ProgramSpec, mesh: Mesh, donations: Mapping[int, int | None]) -> _Kind:
     """What programs agree in that can be one executable."""
-    signature = tuple((type.tensor, type.sharding, kind) for type, kind in (*spec.inputs, *spec.outputs))
+    places = (*spec.inputs, *spec.outputs)
+    signature = tuple((type.tensor, type.sharding, kind, layout) for type, kind, layout in places)
     devices = mesh.devices.flat[0]
     return (text, signature, tuple(donations.items()), tuple(mesh.shape.items()), devices.device_kind, devices.client)
 
@@ -240,5 +239,5 @@ def _donations(module: Module, spec: ProgramSpec) -> dict[int, int | None]:
     return found
 
 
-def _structs(placement: Placement, signature: Signature) -> list[jax.ShapeDtypeStruct]:
-    return [placement.spec(type, kind) for type, kind in signature]
+def _structs(placement: Placement, signature: Sequence[Place]) -> list[jax.ShapeDtypeStruct]:
+    return [placement.spec(*place) for place in signature]

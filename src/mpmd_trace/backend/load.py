@@ -18,6 +18,7 @@ from mpmd_trace.backend.runtime import Runtime
 from mpmd_trace.backend.timeline import Timeline, measure
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.ops import Module
+from mpmd_trace.jax_compat.layouts import Format, full_format
 
 __all__ = ["LoadedProgram", "MemoryAnalysis", "load", "run_module"]
 
@@ -44,10 +45,11 @@ class LoadedProgram:
         self.plan = plan
         self.runtime = runtime
         self.placement = placement
-        specs = [placement.spec(s.type, s.memory_kind) for s in plan.slots[: len(plan.arguments)]]
-        self.input_specs: tuple[jax.ShapeDtypeStruct, ...] = tuple(specs)
+        self.input_specs: tuple[jax.ShapeDtypeStruct, ...] = tuple(
+            placement.spec(*slot.place) for slot in plan.slots[: len(plan.arguments)]
+        )
         self.output_specs: tuple[jax.ShapeDtypeStruct, ...] = tuple(
-            placement.spec(plan.slots[s].type, plan.slots[s].memory_kind) for s in plan.results
+            placement.spec(*plan.slots[s].place) for s in plan.results
         )
         self._checker = ArgumentChecker(plan, self.input_specs)
         self._has_run = False
@@ -64,16 +66,28 @@ class LoadedProgram:
         """Where each result will be."""
         return tuple(s.sharding for s in self.output_specs)
 
+    @property
+    def input_formats(self) -> tuple[Format, ...]:
+        """Where each argument has to be, and its layout in memory."""
+        return tuple(map(full_format, self.input_specs))
+
+    @property
+    def output_formats(self) -> tuple[Format, ...]:
+        """Where each result will be, and its layout in memory."""
+        return tuple(map(full_format, self.output_specs))
+
     def explain_placing(self, remedy: str) -> None:
         """Say in messages how to move an argument; `{index}` in the text is its number."""
         self._checker.remedy = remedy
 
-    def take_back_results(self, ours: dict[int, Any]) -> None:
+    def take_back_results(self, ours: dict[int, Any], *, within_mesh: bool) -> None:
         """Take results as arguments from any mesh: our own, and those of the other programs that share `ours`.
 
         A state may leave a step on another mesh than the one where the step wants it, and is moved then.
+        `within_mesh`: also one that is there already, but sharded or laid out in another way.
         """
         self._checker.ours = ours
+        self._checker.moves_ours_within_mesh = within_mesh
 
     def _remember(self, results: Sequence[jax.Array]) -> None:
         """Know these results again by their sharding objects, which are the same after every call.

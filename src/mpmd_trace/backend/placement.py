@@ -13,6 +13,7 @@ from mpmd_trace.backend.dtypes import dtype_of, tensor_type
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
 from mpmd_trace.ir.attributes import Axis, MeshAttr, TensorShardingAttr, TopologyAttr
 from mpmd_trace.ir.types import MeshTensorType, Type
+from mpmd_trace.jax_compat.layouts import Format, from_text
 
 __all__ = ["Placement", "check_topology", "spec_of"]
 
@@ -127,15 +128,20 @@ class Placement:
             return found.with_memory_kind(kind)
         return found
 
-    def _spec(self, type: MeshTensorType, memory_kind: str | None = None) -> jax.ShapeDtypeStruct:
-        return spec_of(type, self.sharding(type, memory_kind))
+    def _spec(
+        self, type: MeshTensorType, memory_kind: str | None = None, layout: str | None = None
+    ) -> jax.ShapeDtypeStruct:
+        """Shape, dtype and sharding of a value; with its layout if it has an unusual one."""
+        sharding = self.sharding(type, memory_kind)
+        wanted = None if layout is None else from_text(layout)
+        return spec_of(type, sharding if wanted is None else Format(wanted, sharding))
 
     def device_ids(self, mesh: str) -> tuple[int, ...]:
         """The ids of the devices of a mesh, in the order of the mesh."""
         return tuple(d.id for d in self.meshes[mesh].devices.flat)
 
 
-def spec_of(type: Type, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
+def spec_of(type: Type, sharding: NamedSharding | Format) -> jax.ShapeDtypeStruct:
     """Shape, dtype and sharding of the arrays of this type.  64-bit types stay 64 bits wide."""
     found = tensor_type(type)
     with jax.enable_x64(True):

@@ -10,14 +10,18 @@ from collections.abc import Iterable, Iterator
 
 from mpmd_trace.ir.types import MeshTensorType
 
-__all__ = ["Free", "Instruction", "Plan", "ProgramSpec", "Run", "Slot", "Transfer"]
+__all__ = ["Free", "Instruction", "Place", "Plan", "ProgramSpec", "Run", "Slot", "Transfer"]
+
+#: Type, memory kind and layout of a value.
+Place = tuple[MeshTensorType, str | None, str | None]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Slot:
     """A value of the plan: a whole array on one mesh.
 
-    `memory_kind` is what the program says (in the type or in an attribute); `bytes` are per device.
+    `memory_kind` is what the program says (in the type or in an attribute); `bytes` are per device.  `layout` is
+    the order in memory as in `mhlo.layout_mode`, None where it is the usual one.
     """
 
     number: int
@@ -25,10 +29,15 @@ class Slot:
     memory_kind: str | None
     bytes: int
     name: str = ""
+    layout: str | None = None
 
     @property
     def mesh(self) -> str:
         return self.type.mesh
+
+    @property
+    def place(self) -> Place:
+        return self.type, self.memory_kind, self.layout
 
     def __str__(self) -> str:
         tensor = self.type.tensor
@@ -36,7 +45,8 @@ class Slot:
         sharding = self.type.sharding
         if sharding is not None and not sharding.is_fully_replicated:
             text += "{" + ", ".join(d for d in sharding.dims) + "}"
-        return text + (f" {self.memory_kind}" if self.memory_kind else "")
+        text += f" {self.memory_kind}" if self.memory_kind else ""
+        return text + (f" layout {self.layout}" if self.layout else "")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -49,8 +59,8 @@ class ProgramSpec:
     number: int
     callee: str
     mesh: str
-    inputs: tuple[tuple[MeshTensorType, str | None], ...]
-    outputs: tuple[tuple[MeshTensorType, str | None], ...]
+    inputs: tuple[Place, ...]
+    outputs: tuple[Place, ...]
     donated: tuple[int, ...]
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 
 from mpmd_trace.backend.dtypes import dtype_of, tensor_type
-from mpmd_trace.backend.plan import Free, Instruction, Plan, ProgramSpec, Run, Slot, Transfer
+from mpmd_trace.backend.plan import Free, Instruction, Place, Plan, ProgramSpec, Run, Slot, Transfer
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
 from mpmd_trace.diagnostics.spelling import unquote
 from mpmd_trace.ir.attributes import Attribute, BoolAttr, DictAttr, StringAttr, TopologyAttr
@@ -107,7 +107,8 @@ class _Planner:
         self.root: dict[Value, Value] = {}  # an aliasing transfer gives the value it takes
         self.slots: list[Slot] = []
         self.places: list[int] = []  # of each slot: the number of its type and memory
-        self.known: dict[tuple[MeshTensorType, str | None], tuple[int, int]] = {}  # number, bytes
+        self.known: dict[Place, tuple[int, int]] = {}  # number, bytes
+        self.layouts: dict[Value, str | None] = {}  # of the values that are returned
         self.number: dict[Value, int] = {}
         self.costs: dict[str, float] = {}
         self.programs: dict[tuple[object, ...], ProgramSpec] = {}
@@ -118,12 +119,16 @@ class _Planner:
         arg_names = [_argument_name(v) for v in main.args]
         declared = _memory_kinds(main.arg_attrs)
         donated = [_is_donated(d.entries) for d in main.arg_attrs]
+        self.layouts = dict(zip(main.args, map(_layout, main.arg_attrs), strict=True))
         for value, kind, name in zip(main.args, declared, arg_names, strict=True):
             self._slot(value, kind, name)
+        wanted = list(map(_layout, main.res_attrs))
         drafts = self._drafts()
         drafts.sort(key=lambda d: (d.start, d.order))
         groups = _grouped(drafts)
         returned = [self._root(v) for v in main.returned]
+        for value, layout in zip(returned, wanted, strict=True):
+            self.layouts.setdefault(value, layout)
         last: dict[Value, int] = {}
         for at, group in enumerate(groups):
             for draft in group:
@@ -152,6 +157,7 @@ class _Planner:
             free = sorted(map(self.number.__getitem__, dead))
             if free:
                 instructions.append(Free(tuple(free)))
+        results = self._laid_out(returned, wanted, instructions)
         unused = [v for v in main.args if v not in last and v not in kept]
         if unused:
             instructions.insert(0, Free(tuple(self.number[v] for v in unused)))
@@ -162,7 +168,7 @@ class _Planner:
             programs=tuple(self.programs.values()),
             instructions=tuple(instructions),
             arguments=tuple(self.number[v] for v in main.args),
-            results=tuple(self.number[v] for v in returned),
+            results=results,
             donated=frozenset(i for i, given in enumerate(donated) if given),
             result_names=tuple(_result_name(d.entries.get("jax.result_info")) for d in main.res_attrs),
         )
@@ -172,15 +178,34 @@ class _Planner:
 
     def _slot(self, value: Value, kind: str | None, name: str = "") -> int:
         type = cast(MeshTensorType, value.type)
-        kind = type.memory_kind or kind
-        place = self.known.get((type, kind))
-        if place is None:
-            place = self.known[type, kind] = len(self.known), self._bytes(type)
-        found = len(self.slots)
-        self.number[value] = found
-        self.places.append(place[0])
-        self.slots.append(Slot(found, type, kind, place[1], name))
+        found = self.number[value] = self._add(type, type.memory_kind or kind, self.layouts.get(value), name)
         return found
+
+    def _add(self, type: MeshTensorType, kind: str | None, layout: str | None, name: str = "") -> int:
+        place = self.known.get((type, kind, layout))
+        if place is None:
+            place = self.known[type, kind, layout] = len(self.known), self._bytes(type)
+        found = len(self.slots)
+        self.places.append(place[0])
+        self.slots.append(Slot(found, type, kind, place[1], name, layout))
+        return found
+
+    def _laid_out(
+        self, returned: Sequence[Value], wanted: Sequence[str | None], instructions: list[Instruction]
+    ) -> tuple[int, ...]:
+        """The slots of the results; what has another layout than its result wants is laid out anew in the end."""
+        found: list[int] = []
+        made: dict[tuple[int, str | None], int] = {}
+        for value, layout in zip(returned, wanted, strict=True):
+            slot = self.slots[self.number[value]]
+            if slot.layout != layout:
+                if (slot.number, layout) not in made:
+                    new = made[slot.number, layout] = self._add(slot.type, slot.memory_kind, layout)
+                    instructions.append(Transfer(slot.mesh, slot.mesh, (slot.number,), (new,)))
+                found.append(made[slot.number, layout])
+            else:
+                found.append(slot.number)
+        return tuple(found)
 
     def _bytes(self, type: MeshTensorType) -> int:
         mesh = self.topology.meshes[type.mesh]
@@ -245,8 +270,8 @@ class _Planner:
         key = (op.callee, op.mesh, in_places, tuple(map(places.__getitem__, outputs)), donated)
         program = self.programs.get(key)
         if program is None:
-            in_types = tuple((self.slots[s].type, self.slots[s].memory_kind) for s in inputs)
-            out_types = tuple((self.slots[s].type, self.slots[s].memory_kind) for s in outputs)
+            in_types = tuple(self.slots[s].place for s in inputs)
+            out_types = tuple(self.slots[s].place for s in outputs)
             program = ProgramSpec(len(self.programs), op.callee, op.mesh, in_types, out_types, donated)
             self.programs[key] = program
         origins = ", ".join(o.short.replace('"', "") for o in op.origin)
@@ -313,6 +338,12 @@ def _is_donated(entries: Mapping[str, Attribute]) -> bool:
 def _memory_kinds(dicts: Sequence[DictAttr]) -> list[str | None]:
     found = [d.entries.get("mhlo.memory_kind") for d in dicts]
     return [k.value if isinstance(k, StringAttr) else None for k in found]
+
+
+def _layout(attributes: DictAttr) -> str | None:
+    """The layout of an argument or result; None where it is the usual one or may be."""
+    found = attributes.entries.get("mhlo.layout_mode")
+    return found.value if isinstance(found, StringAttr) and found.value.startswith("{") else None
 
 
 def _argument_name(value: Value) -> str:

@@ -7,6 +7,7 @@ than the C++ call below it, and transfers that the plan issues one after the oth
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any, cast
@@ -19,6 +20,7 @@ from jax.sharding import Mesh, NamedSharding
 from mpmd_trace.backend.executables import Executable
 from mpmd_trace.backend.placement import Placement
 from mpmd_trace.backend.plan import Free, Plan, Run, Slot, Transfer
+from mpmd_trace.jax_compat.layouts import put
 
 __all__ = ["Runtime"]
 
@@ -167,7 +169,7 @@ class Runtime:
     def mover(self, transfer: Transfer) -> Call:
         """The function that carries out a (batched) transfer."""
         pairs = self._pairs(transfer)
-        key = tuple((a.type, a.memory_kind, b.type, b.memory_kind) for a, b in pairs)
+        key = tuple((a.place, b.place) for a, b in pairs)
         found = self._movers.get(key)
         if found is None:
             copies = self._copies(transfer)
@@ -184,7 +186,7 @@ class Runtime:
         return cast(tuple[Copy, ...], copies) if all(copies) else ()
 
     def _copy(self, before: Slot, after: Slot) -> Copy | None:
-        key = before.type, before.memory_kind, after.type, after.memory_kind
+        key = before.place, after.place
         if key not in self._known_copies:
             self._known_copies[key] = self._find_copy(before, after)
         return self._known_copies[key]
@@ -192,6 +194,8 @@ class Runtime:
     def _find_copy(self, before: Slot, after: Slot) -> Copy | None:
         from mpmd_trace.jax_compat.runtime import same_tiles
 
+        if before.layout is not None or after.layout is not None:
+            return None  # a plain copy keeps the layout
         source, target = self.sharding(before.number), self.sharding(after.number)
         if not same_tiles(before.type.tensor.shape or (), source, target):
             return None
@@ -206,10 +210,29 @@ class Runtime:
         movers = []
         for pair in pairs:
             copy = self._copy(*pair)
-            movers.append(self._batch([copy]) if copy else self._reshard(*pair))
+            if any(slot.layout is not None for slot in pair):
+                movers.append(self._lay_out(*pair))
+            else:
+                movers.append(self._batch([copy]) if copy else self._reshard(*pair))
         if len(movers) == 1:
             return movers[0]
         return lambda arrays: [mover([a])[0] for mover, a in zip(movers, arrays, strict=True)]
+
+    def _lay_out(self, before: Slot, after: Slot) -> Call:
+        """A transfer between unusual layouts: by way of the usual one, of which there are plain copies."""
+        target = self.placement.spec(*after.place)
+        plain = dataclasses.replace(before, layout=None), dataclasses.replace(after, layout=None)
+        usual = self.placement.spec(*plain[0].place)
+        stays = before.type is after.type and before.memory_kind == after.memory_kind
+        move = None if stays else self._mover([plain])
+
+        def call(arrays: Sequence[jax.Array]) -> list[jax.Array]:
+            array = put(arrays[0], usual) if before.layout is not None else arrays[0]
+            if move is not None:
+                (array,) = move([array])
+            return [put(array, target)] if after.layout is not None else [array]
+
+        return call
 
     def _reshard(self, before: Slot, after: Slot) -> Call:
         """First to the target's tiles on the source mesh, by a program; then a plain copy.

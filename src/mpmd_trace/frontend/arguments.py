@@ -10,11 +10,9 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, Sharding
 
 from mpmd_trace.diagnostics.messages import Diagnostic
 from mpmd_trace.frontend.errors import FrontendError, mistake, place_of, problem, raise_problems
-from mpmd_trace.frontend.shardings import Meshes, no_named_sharding
 from mpmd_trace.frontend.tags import listed
 from mpmd_trace.jax_compat import tracing
 
@@ -185,101 +183,3 @@ def check_results(named: Sequence[tuple[Any, Any]], where: str | None = None) ->
                 )
             )
     raise_problems(problems, where)
-
-
-def shardings(
-    prefix: Any,
-    tree: Any,
-    leaves: Sequence[Leaf],
-    meshes: Meshes,
-    what: str,
-    kept: Sequence[NamedSharding | None] = (),
-) -> tuple[tuple[Any, ...], list[Diagnostic]]:
-    """Per leaf `(text of the sharding or None, memory kind or None)` or None, and the mistakes.
-
-    `prefix` is a pytree prefix of the positional arguments, or of the result.  Where it says nothing, `kept`
-    counts.
-    """
-    if prefix is None and not any(kept):
-        return (None,) * len(leaves), []
-    full = jax.tree.unflatten(tree, range(len(leaves)))
-    per_leaf: list[Any] = [None] * len(leaves)
-    if what == "in_shardings":
-        full, _ = full
-        if isinstance(prefix, list):
-            prefix = tuple(prefix)
-    try:
-        jax.tree.map(
-            lambda spec, below: [per_leaf.__setitem__(i, spec) for i in jax.tree.leaves(below)],
-            prefix,
-            full,
-            is_leaf=lambda x: x is None or isinstance(x, Sharding),
-        )
-    except ValueError as error:
-        message = one_line(error)
-        return (None,) * len(leaves), [
-            problem(
-                f"{what} does not fit the {'arguments' if what == 'in_shardings' else 'result'}: "
-                f"it must be a pytree prefix of them. {message}"
-            )
-        ]
-    found: list[Any] = []
-    problems: list[Diagnostic] = []
-    for i, (leaf, sharding) in enumerate(zip(leaves, per_leaf, strict=True)):
-        if sharding is None and kept:
-            sharding = kept[i]
-        if sharding is None:
-            found.append(None)
-            continue
-        aval = jax.core.ShapedArray(leaf.struct.shape, leaf.struct.dtype)
-        text, wrong = meshes.text(sharding, aval)
-        if wrong is None:
-            wrong = _misfit(sharding, leaf)
-        if wrong is not None:
-            problems.append(problem(f"{what} of {leaf.name}: {wrong}"))
-        found.append((text, getattr(sharding, "memory_kind", None)))
-    return tuple(found), problems
-
-
-def kept_shardings(
-    arguments: tuple[tuple[Any, ...], dict[str, Any]], given: Given, meshes: Sequence[Any]
-) -> list[NamedSharding | None]:
-    """For each leaf the sharding that its array was given on one of `meshes`, which it then keeps."""
-    args, kwargs = arguments
-    dynamic = (tuple(a for i, a in enumerate(args) if i not in given.statics), kwargs)
-    return [_kept(leaf, meshes) for leaf in jax.tree.leaves(dynamic)]
-
-
-def _kept(leaf: Any, meshes: Sequence[Any]) -> NamedSharding | None:
-    sharding = getattr(leaf, "sharding", None)
-    if not isinstance(sharding, NamedSharding) or not getattr(leaf, "committed", True):
-        return None
-    if not isinstance(sharding.mesh, Mesh):
-        return None
-    if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-        return None  # the compiler sees the key data, which has another shape
-    if not any(sharding.mesh == mesh for mesh in meshes):
-        return None
-    default = sharding.mesh.devices.flat[0].default_memory().kind
-    kind = sharding.memory_kind
-    return NamedSharding(sharding.mesh, sharding.spec, memory_kind=None if kind == default else kind)
-
-
-def _misfit(sharding: Any, leaf: Leaf) -> str | None:
-    if not isinstance(sharding, NamedSharding):
-        return no_named_sharding(sharding)
-    spec, shape = sharding.spec, leaf.struct.shape
-    if len(spec) > len(shape):
-        return f"{spec} has {len(spec)} entries for an array of shape {shape}."
-    for size, entry in zip(shape, spec, strict=False):
-        axes = () if entry is None or not isinstance(entry, (str, tuple)) else entry
-        axes = (axes,) if isinstance(axes, str) else axes
-        parts = 1
-        for axis in axes:
-            parts *= sharding.mesh.shape[axis]
-        if size % parts:
-            return (
-                f"a dimension of size {size} (shape {shape}) cannot be divided into {parts} parts "
-                f"by {spec}. Choose a size divisible by {parts}, or leave the dimension whole."
-            )
-    return None

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 from jax.sharding import Sharding
 
+from mpmd_trace.frontend.placements import Spec
 from mpmd_trace.jax_compat.tracing import Closed, Equation, is_literal, opened
 
-#: The text of the sharding of an argument or result, and its memory.
-Spec = tuple[str | None, str | None] | None
-
-_HOST = "pinned_host"
-_SPACES = {"device": jax.memory.Space.Device, _HOST: jax.memory.Space.Host}
+HOST = "pinned_host"
+_SPACES = {"device": jax.memory.Space.Device, HOST: jax.memory.Space.Host}
 
 
 def names_devices(eqn: Equation) -> bool:
@@ -33,23 +31,33 @@ def put(x: Any, target: Any) -> Any:
 
 
 def divide_results(
-    closed: Closed, specs: Sequence[Spec], inputs: Sequence[Spec], platform: str
-) -> tuple[tuple[Spec, ...], tuple[str | None, ...]]:
+    closed: Closed, specs: Sequence[Spec | None], platform: str
+) -> tuple[tuple[Spec | None, ...], tuple[str | None, ...]]:
     """The specs of the results of `closed`, and for each the memory to which it must be moved in the end.
 
-    A spec keeps the memory of what is there already: arguments that are returned, and what the program itself
-    puts there (on a CPU, JAX leaves it where it is).
+    A spec keeps the memory of what the program itself puts there (on a CPU, JAX leaves it where it is).
     """
-    parts = opened(closed)
-    given = dict(zip(parts.invars, inputs, strict=True))
-    kept: list[Spec] = []
+    kept: list[Spec | None] = []
     moved: list[str | None] = []
-    for atom, spec in zip(parts.outvars, specs, strict=True):
-        text, wanted = spec or (None, None)
+    for atom, spec in zip(opened(closed).outvars, specs, strict=True):
+        wanted = None if spec is None else spec.memory
         on_host = not is_literal(atom) and atom.aval.memory_space == jax.memory.Space.Host
-        source = None if is_literal(atom) else given.get(atom)
-        there = (source is not None and source[1] == _HOST) or (on_host and platform != "cpu")
-        kind = _HOST if wanted is None and (on_host or there) else wanted
-        kept.append(spec if kind is None else (text, kind if there else None))
-        moved.append(kind if kind == _HOST and not there else None)
+        there = on_host and platform != "cpu"
+        kind = HOST if wanted is None and on_host else wanted
+        kept.append(spec if kind is None else (spec or Spec())._replace(memory=kind if there else None))
+        moved.append(None if there else kind)
     return tuple(kept), tuple(moved)
+
+
+def only_returned(closed: Closed, returned: Mapping[int, int]) -> list[int]:
+    """Those of the arguments in `returned` that nothing computes with."""
+    parts = opened(closed)
+    used = {atom for eqn in parts.eqns for atom in eqn.invars if not is_literal(atom)}
+    return [i for i in sorted(set(returned.values())) if parts.invars[i] not in used]
+
+
+def returned_arguments(closed: Closed) -> dict[int, int]:
+    """The results that are arguments as they came, each with the number of the argument."""
+    parts = opened(closed)
+    numbers = {var: i for i, var in enumerate(parts.invars)}
+    return {i: numbers[v] for i, v in enumerate(parts.outvars) if not is_literal(v) and v in numbers}

@@ -19,6 +19,9 @@ class Assigned(Protocol):
     @property
     def stage(self) -> int | None: ...
 
+    @property
+    def memory_kind(self) -> str | None: ...
+
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """A sentence that offers the known names most like `name`, or all of them when none is."""
@@ -57,6 +60,15 @@ def name_problems(
                     f"{', '.join(map(repr, assignments)) or 'nothing'}."
                     + (f" Did you mean {name!r} by {meant[0]!r}, which occurs nowhere?" if meant else ""),
                     place if place is not None and is_users(place.rpartition(":")[0]) else where,
+                )
+            )
+        elif (kind := assignments[name].memory_kind) is not None:
+            problems.append(
+                problem(
+                    f"the named computation {name!r} is assigned to {assignments[name].mesh}#{kind}, but only values "
+                    f"have a memory. Assign it to {assignments[name].mesh!r}, and name what is to be in that memory "
+                    "with named_tensor.",
+                    place,
                 )
             )
     for (outer, inner), place in nested.items():

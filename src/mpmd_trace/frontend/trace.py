@@ -10,12 +10,13 @@ from typing import Any
 
 import jax
 
-from mpmd_trace.frontend import arguments
+from mpmd_trace.frontend import arguments, placements
 from mpmd_trace.frontend.arguments import Leaf
 from mpmd_trace.frontend.calls import live_equations
 from mpmd_trace.frontend.errors import FrontendError, place_of, problem, raise_problems, warn
-from mpmd_trace.frontend.memories import divide_results
+from mpmd_trace.frontend.memories import HOST, divide_results, only_returned, returned_arguments
 from mpmd_trace.frontend.names import Assigned, name_problems
+from mpmd_trace.frontend.placements import Spec
 from mpmd_trace.frontend.rewrite import Rewriter
 from mpmd_trace.frontend.shardings import Meshes
 from mpmd_trace.jax_compat import lowering, tracing
@@ -46,11 +47,13 @@ class Traced:
     constants: tuple[Any, ...]
     #: Indices into `inputs` of the leaves that the caller gives away.
     donated: tuple[int, ...]
-    #: One per leaf: a NamedSharding or None.
-    in_shardings: tuple[Any, ...]
-    out_shardings: tuple[Any, ...]
+    #: One per leaf: where it is to be, as far as that was said.
+    in_shardings: tuple[Spec | None, ...]
+    out_shardings: tuple[Spec | None, ...]
     #: One per result: the memory to which it is to be moved in the end, or None.
     out_memories: tuple[str | None, ...]
+    #: The results that are arguments as they came, each with the number of the argument.
+    returned: dict[int, int]
     #: Each name that occurs, with the places (`file:line`) where.
     names: dict[str, list[str]]
     #: The named computations among them that are not inside another one, with a place.
@@ -102,12 +105,12 @@ class Traced:
             tracing.as_function(self.program), avals, self.platform, self.name
         )
         given = [
-            self._attributes(leaf, sharding, donated=i in self.donated)
-            for i, (leaf, sharding) in enumerate(zip(self.inputs, self.in_shardings, strict=True))
+            self._attributes(leaf, self._compiled_spec(i), donated=i in self.donated)
+            for i, leaf in enumerate(self.inputs)
         ]
         results = [
-            self._attributes(leaf, sharding, result=True)
-            for leaf, sharding in zip(self.outputs, self.out_shardings, strict=True)
+            self._attributes(leaf, spec, result=True)
+            for leaf, spec in zip(self.outputs, self.out_shardings, strict=True)
         ]
         lowering.annotate_main(
             module,
@@ -118,21 +121,34 @@ class Traced:
         )
         return module, callbacks
 
+    @functools.cached_property
+    def late_memories(self) -> tuple[int, ...]:
+        """The arguments in host memory that are also returned.
+
+        The compiler is not told of their memory: that one buffer is an argument there and a result, perhaps in another
+        memory, is nothing that it has to know.
+        """
+        specs = {i: self.in_shardings[i] for i in sorted(self.returned.values())}
+        return tuple(i for i, spec in specs.items() if spec is not None and spec.memory == HOST)
+
+    def _compiled_spec(self, index: int) -> Spec | None:
+        spec = self.in_shardings[index]
+        return spec if spec is None or index not in self.late_memories else spec._replace(memory=None)
+
     @staticmethod
     def _attributes(
-        leaf: Leaf, sharding: Any, *, donated: bool = False, result: bool = False
+        leaf: Leaf, spec: Spec | None, *, donated: bool = False, result: bool = False
     ) -> dict[str, str]:
         attributes: dict[str, str] = {}
         if result:
             attributes["jax.result_info"] = lowering.quoted(leaf.name)
         if donated:
             attributes["jax.buffer_donor"] = "true"
-        if sharding is not None:
-            text, memory = sharding
-            if text is not None:
-                attributes["sdy.sharding"] = f"#sdy.sharding<{text}>"
-            if memory is not None:
-                attributes["mhlo.memory_kind"] = lowering.quoted(memory)
+        if spec is not None:
+            if spec.text is not None:
+                attributes["sdy.sharding"] = f"#sdy.sharding<{spec.text}>"
+            if spec.memory is not None:
+                attributes["mhlo.memory_kind"] = lowering.quoted(spec.memory)
         return attributes
 
     def evaluate(self, *leaves: Any) -> list[Any]:
@@ -163,7 +179,7 @@ def trace(
         *args: its arguments; those at `static_argnums` are passed as they are.
         static_argnums: positions of static arguments.
         donate_argnums: positions of arguments whose buffers may be reused.
-        in_shardings: a pytree prefix of the tuple of dynamic arguments, of NamedSharding or None.
+        in_shardings: a pytree prefix of the tuple of dynamic arguments, of NamedSharding, Format or None.
         out_shardings: a pytree prefix of the result, likewise.
         meshes: where `in_shardings` says nothing, committed arguments on one of these keep their sharding.
         platform: what to lower for (`cpu`, `cuda`, `tpu`); by default JAX's default backend.
@@ -205,20 +221,25 @@ def trace(
     large = rewriter.large_constants(closed)
     program = rewriter.program(closed)
     problems = list(rewriter.problems)
-    in_specs, bad_in = arguments.shardings(
+    kept = placements.kept_shardings((args, kwargs), given, meshes)
+    in_specs, bad_in = placements.shardings(
         in_shardings,
         given.in_tree,
         given.leaves,
         rewriter.meshes,
+        meshes,
         "in_shardings",
-        arguments.kept_shardings((args, kwargs), given, meshes),
+        kept,
+        placements.given_layouts((args, kwargs), given, meshes),
     )
-    out_specs, bad_out = arguments.shardings(
-        out_shardings, out_tree, outputs, rewriter.meshes, "out_shardings"
+    out_specs, bad_out = placements.shardings(
+        out_shardings, out_tree, outputs, rewriter.meshes, meshes, "out_shardings"
     )
     raise_problems([*problems, *bad_in, *bad_out], place_of(fn))
+    returned = returned_arguments(closed)
+    in_specs = placements.staying(in_specs, kept, only_returned(closed, returned))
     platform = platform or jax.default_backend().replace("gpu", "cuda")
-    out_specs, out_memories = divide_results(closed, out_specs, in_specs, platform)
+    out_specs, out_memories = divide_results(closed, out_specs, platform)
     return Traced(
         jaxpr=closed,
         program=program,
@@ -231,6 +252,7 @@ def trace(
         in_shardings=in_specs,
         out_shardings=out_specs,
         out_memories=out_memories,
+        returned=returned,
         names=dict(sorted(rewriter.names.items())),
         computations=rewriter.computations,
         nested=rewriter.nested,

@@ -21,6 +21,8 @@ from jaxlib import _jax
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import func as func_dialect
 
+from mpmd_trace.jax_compat.layouts import place_of
+
 __all__ = [
     "batched_copy",
     "compile_lowered",
@@ -85,7 +87,7 @@ def lower_function(
 ) -> Any:
     """`@main` of the module `text` as a `jax.stages.Lowered` on flat arguments.
 
-    Shardings are those of `arguments` and `results`; unused arguments stay.  `donate`: the arguments whose
+    Shardings and layouts are those of `arguments` and `results`; unused arguments stay.  `donate`: the arguments whose
     buffers may be reused, each with the result that must reuse it, or None.  `host_callbacks`: the Python
     functions that the text calls back, by number.
     """
@@ -99,8 +101,8 @@ def lower_function(
     program.__name__ = program.__qualname__ = name
     jitted = jax.jit(
         program,
-        in_shardings=tuple(a.sharding for a in arguments),
-        out_shardings=[r.sharding for r in results],
+        in_shardings=tuple(place_of(a) for a in arguments),
+        out_shardings=[place_of(r) for r in results],
         keep_unused=True,
     )
     # 64-bit types stay what they are, whatever `jax_enable_x64` says.

@@ -153,7 +153,7 @@ def phase_passes(request: PartitionRequest, phases: Phases = "all") -> list[list
     )
     if phases == "optimize":
         return found
-    found.append(ShardingPropagationPipeline().passes())
+    found.append(ShardingPropagationPipeline(request.copies_between_hosts).passes())
     found.append(
         ExportPipeline(
             copy_constants_from_producer_to_consumer=options.mpmd_copy_constant_creation_from_producer_to_consumer,

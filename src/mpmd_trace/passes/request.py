@@ -123,6 +123,7 @@ class PartitionRequest:
     schedule_rules: which fragments run in a given order; they replace the schedule.
     same_mesh: arguments and results that are to share a mesh.
     heterogeneous: whether the meshes have axes of their own.
+    copies_between_hosts: whether transfers from host memory to host memory are allowed, which the reference refuses.
     """
 
     func_name: str
@@ -136,6 +137,7 @@ class PartitionRequest:
     schedule_rules: tuple[ScheduleRule, ...] = ()
     same_mesh: tuple[SameMesh, ...] = ()
     heterogeneous: bool = False
+    copies_between_hosts: bool = False
 
     @classmethod
     def of(

@@ -15,7 +15,7 @@ from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, TransferOp, make_fragment, make_transfer
 from mpmd_trace.ir.shardings import equivalent_shardings, local_shape
 from mpmd_trace.ir.types import MeshTensorType, TensorType, mesh_tensor
-from mpmd_trace.passes.base import FunctionPass
+from mpmd_trace.passes.base import FunctionPass, option
 from mpmd_trace.passes.fragment_info import is_homogeneous
 from mpmd_trace.passes.sharding.edges import (
     SHARDING,
@@ -44,6 +44,10 @@ class ExtractReshardsFromInterMeshTransfers(FunctionPass):
     name: ClassVar[str] = "mpmd-extract-reshards-from-inter-mesh-transfers"
     summary: ClassVar[str] = "move resharding from transfers into fragments"
 
+    copies_between_hosts: bool = option(
+        False, "leave transfers from host memory to host memory that only copy, instead of refusing all of them"
+    )
+
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         topology = function.topology
         if topology is None:
@@ -55,11 +59,15 @@ class ExtractReshardsFromInterMeshTransfers(FunctionPass):
             )
         if not is_homogeneous(topology):
             return False
-        return _Extraction(function, next(iter(topology.meshes.values())), diagnostics).run()
+        mesh = next(iter(topology.meshes.values()))
+        return _Extraction(function, mesh, diagnostics, self.copies_between_hosts).run()
 
 
 class _Extraction:
-    def __init__(self, function: FuncOp, mesh: MeshAttr, diagnostics: Diagnostics) -> None:
+    def __init__(
+        self, function: FuncOp, mesh: MeshAttr, diagnostics: Diagnostics, copies_between_hosts: bool
+    ) -> None:
+        self.copies_between_hosts = copies_between_hosts
         self.function = function
         self.mesh = mesh
         self.diagnostics = diagnostics
@@ -72,7 +80,8 @@ class _Extraction:
             if not isinstance(op, TransferOp):
                 continue
             source, target = self.shardings.of(op.operand(0)), self.shardings.of(op.results[0])
-            if op.source_type.on_host and op.target_type.on_host:
+            between_hosts = op.source_type.on_host and op.target_type.on_host
+            if between_hosts and not (self.copies_between_hosts and equivalent_shardings(source, target)):
                 self.diagnostics.error(
                     op,
                     f"the transfer goes from host memory of mesh '{op.source_type.mesh}' to host memory of "

@@ -32,6 +32,9 @@ class ShardingPropagationPipeline(Pipeline):
     name: ClassVar[str] = "mpmd-sharding-propagation-pipeline"
     summary: ClassVar[str] = "propagate shardings and put them into types"
 
+    #: `mpmd_trace.jit` sets this; the text form does not have it.
+    copies_between_hosts: bool = False
+
     def passes(self) -> list[Pass]:
         """The steps, in order."""
         return [
@@ -39,7 +42,7 @@ class ShardingPropagationPipeline(Pipeline):
             ShardyPropagation(),
             PopulateUnreducedOutSharding(),
             EnforceUserShardings(),
-            ExtractReshardsFromInterMeshTransfers(),
+            ExtractReshardsFromInterMeshTransfers(self.copies_between_hosts),
             ConvertSdyShardingsToMpmdTypes(),
             ConvertSdyConstants(),
             StablehloOptimize(),

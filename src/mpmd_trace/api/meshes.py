@@ -1,0 +1,76 @@
+"""The meshes of arguments and results, from assignments and from shardings."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from mpmd_trace.diagnostics.messages import Diagnostic
+from mpmd_trace.frontend.arguments import Leaf
+from mpmd_trace.frontend.config import Config
+from mpmd_trace.frontend.errors import problem
+from mpmd_trace.frontend.memories import HOST
+from mpmd_trace.frontend.placements import Spec, same_devices
+from mpmd_trace.frontend.trace import Traced
+from mpmd_trace.ir.assignment import Assignment
+from mpmd_trace.jax_compat.lowering import named_tensor_p
+from mpmd_trace.jax_compat.tracing import is_literal, opened
+
+__all__ = ["assigned", "of_named_inputs"]
+
+
+def of_named_inputs(traced: Traced, config: Config) -> dict[int, Assignment]:
+    """The assignments of arguments that are named tensors in host memory.
+
+    Such an argument is in host memory if nothing but these names uses it, and in device memory otherwise; mesh
+    inference alone would refuse it when its users differ.
+    """
+    program = opened(traced.program)
+    inputs = {v: i for i, v in enumerate(program.invars[len(traced.constants) :])}
+    users: dict[int, list[Assignment | None]] = {}
+    for eqn in program.eqns:
+        name = eqn.params["name"] if eqn.primitive is named_tensor_p else None
+        for atom in eqn.invars:
+            if not is_literal(atom) and atom in inputs:
+                users.setdefault(inputs[atom], []).append(config.assignments.get(name) if name else None)
+    found: dict[int, Assignment] = {}
+    for i, all_of_them in sorted(users.items()):
+        named = sorted((a for a in all_of_them if a is not None), key=lambda a: a.mesh)
+        if any(a.memory_kind == HOST for a in named):
+            alike = None not in all_of_them and len(set(named)) == 1 and i not in traced.returned.values()
+            found[i] = named[0] if alike else dataclasses.replace(named[0], memory_kind=None)
+    return found
+
+
+def assigned(
+    config: Config,
+    assignments: Mapping[int, Assignment],
+    specs: Sequence[Spec | None],
+    leaves: Sequence[Leaf],
+    what: str,
+) -> tuple[list[Assignment | None], list[Diagnostic]]:
+    """For each argument (`what` is "input") or result ("output") its mesh or None, and the contradictions.
+
+    A sharding over a mesh of the topology names that mesh, unless the topology has these devices twice.  The host
+    memory of an argument is left out: `finishing.put_on_host` cares for it.
+    """
+    found: list[Assignment | None] = []
+    problems: list[Diagnostic] = []
+    for i, (leaf, spec) in enumerate(zip(leaves, specs, strict=True)):
+        assignment = assignments.get(i)
+        named: list[str] = []
+        if spec is not None and spec.mesh is not None:
+            named = [name for name, mesh in config.topology.items() if same_devices(spec.mesh, mesh)]
+        if assignment is None:
+            found.append(Assignment(named[0]) if len(named) == 1 else None)
+            continue
+        if named and assignment.mesh not in named:
+            problems.append(
+                problem(
+                    f"{leaf.name} is on mesh {assignment.mesh!r} in {what}_mesh_assignment, and its sharding is over "
+                    f"the devices of mesh {named[0]!r}. Give both the same mesh, or leave one of them out."
+                )
+            )
+        on_host = what == "input" and assignment.memory_kind == HOST
+        found.append(dataclasses.replace(assignment, memory_kind=None) if on_host else assignment)
+    return found, problems

@@ -1,0 +1,227 @@
+"""Where arguments and results are to be: `in_shardings`, `out_shardings`, and arrays that are placed already."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+from jax.sharding import Mesh, NamedSharding, Sharding
+
+from mpmd_trace.diagnostics.messages import Diagnostic
+from mpmd_trace.frontend.arguments import Given, Leaf, one_line
+from mpmd_trace.frontend.errors import problem
+from mpmd_trace.frontend.shardings import Meshes, no_named_sharding
+from mpmd_trace.jax_compat import layouts
+
+__all__ = ["Spec", "given_layouts", "kept_shardings", "same_devices", "shardings", "staying"]
+
+
+class Spec(NamedTuple):
+    """What is known about the place of one argument or result; None where nothing is."""
+
+    #: `<mesh, dims>`, as in `sdy.sharding`.
+    text: str | None = None
+    memory: str | None = None
+    #: The layout in memory as the text of `mhlo.layout_mode`; None is the default.
+    layout: str | None = None
+    #: The mesh of the topology that the user named by giving a sharding over it.
+    mesh: Mesh | None = None
+
+
+def shardings(
+    prefix: Any,
+    tree: Any,
+    leaves: Sequence[Leaf],
+    meshes: Meshes,
+    topology: Sequence[Any],
+    what: str,
+    kept: Sequence[NamedSharding | None] = (),
+    layouts_given: Sequence[str | None] = (),
+) -> tuple[tuple[Spec | None, ...], list[Diagnostic]]:
+    """The place of each leaf, and the mistakes.
+
+    Args:
+        prefix: a pytree prefix of the positional arguments, or of the result, of `NamedSharding`, `Format` or None.
+        tree: the structure of the leaves.
+        leaves: the arguments or results.
+        meshes: the axes that shardings may refer to.
+        topology: the meshes, those with devices and others.
+        what: `in_shardings` or `out_shardings`.
+        kept: for each leaf the sharding that counts where `prefix` says nothing.
+        layouts_given: for each leaf the layout that counts where `prefix` names none.
+    """
+    if prefix is None and not any(kept) and not any(layouts_given):
+        return (None,) * len(leaves), []
+    full = jax.tree.unflatten(tree, range(len(leaves)))
+    per_leaf: list[Any] = [None] * len(leaves)
+    if what == "in_shardings":
+        full, _ = full
+        if isinstance(prefix, list):
+            prefix = tuple(prefix)
+    try:
+        jax.tree.map(
+            lambda spec, below: [per_leaf.__setitem__(i, spec) for i in jax.tree.leaves(below)],
+            prefix,
+            full,
+            is_leaf=lambda x: x is None or isinstance(x, Sharding | layouts.Format),
+        )
+    except ValueError as error:
+        message = one_line(error)
+        return (None,) * len(leaves), [
+            problem(
+                f"{what} does not fit the {'arguments' if what == 'in_shardings' else 'result'}: "
+                f"it must be a pytree prefix of them. {message}"
+            )
+        ]
+    found: list[Spec | None] = []
+    problems: list[Diagnostic] = []
+    for i, (leaf, wanted) in enumerate(zip(leaves, per_leaf, strict=True)):
+        sharding, layout = (wanted.sharding, wanted) if isinstance(wanted, layouts.Format) else (wanted, None)
+        asked = sharding is not None
+        if not asked and kept:
+            sharding = kept[i]
+        text, wrong = None, None
+        if sharding is not None:
+            text, wrong = meshes.text(sharding, jax.core.ShapedArray(leaf.struct.shape, leaf.struct.dtype))
+            wrong = wrong or _misfit(sharding, leaf) or (_foreign(sharding, topology) if asked else None)
+        order = layouts_given[i] if layouts_given else None
+        if layouts.has_layout(layout):
+            order, bad = _layout(layout, leaf)
+            wrong = wrong or bad
+        if wrong is not None:
+            problems.append(problem(f"{what} of {leaf.name}: {wrong}"))
+        if wrong is not None or (sharding is None and order is None):
+            found.append(None)
+            continue
+        mesh = sharding.mesh if asked and any(same_devices(sharding.mesh, m) for m in topology) else None
+        found.append(Spec(text, getattr(sharding, "memory_kind", None), order, mesh))
+    return tuple(found), problems
+
+
+def staying(
+    specs: Sequence[Spec | None], kept: Sequence[NamedSharding | None], idle: Sequence[int]
+) -> tuple[Spec | None, ...]:
+    """The specs, where the arguments `idle`, which are only returned, stay on the mesh that they are on."""
+    found = list(specs)
+    for i in idle:
+        spec, sharding = found[i], kept[i]
+        if spec is not None and spec.mesh is None and sharding is not None:
+            found[i] = spec._replace(mesh=sharding.mesh)
+    return tuple(found)
+
+
+def same_devices(mesh: Any, other: Any) -> bool:
+    """Whether both are meshes of the same devices with the same axes."""
+    return (
+        isinstance(mesh, Mesh)
+        and isinstance(other, Mesh)
+        and mesh.axis_names == other.axis_names
+        and mesh.devices.shape == other.devices.shape
+        and bool((mesh.devices == other.devices).all())
+    )
+
+
+def _foreign(sharding: NamedSharding, topology: Sequence[Any]) -> str | None:
+    """What is wrong with a mesh whose devices are those of no mesh of the topology."""
+    mesh = sharding.mesh
+    known = [m for m in topology if isinstance(m, Mesh)]
+    if not isinstance(mesh, Mesh) or mesh.empty or not known or any(same_devices(mesh, m) for m in known):
+        return None
+    listed = " or ".join(map(_devices, known))
+    return (
+        f"sharding over a mesh of devices {_devices(mesh)}, which is no mesh of the topology (devices {listed}). "
+        "Use a mesh of the topology."
+    )
+
+
+def _devices(mesh: Mesh) -> str:
+    return "[" + ", ".join(str(d.id) for d in mesh.devices.flat) + "]"
+
+
+def _layout(wanted: Any, leaf: Leaf) -> tuple[str | None, str | None]:
+    """The text of the layout of a `Format`, None for the default; and what is wrong with it."""
+    rank = len(leaf.struct.shape)
+    if leaf.key_impl is not None:
+        return None, "a typed PRNG key has no layout; give a sharding, or pass jax.random.key_data(key)."
+    if len(wanted.layout.major_to_minor) != rank:
+        return None, f"{wanted.layout} is for {len(wanted.layout.major_to_minor)} dimensions, the array has {rank}."
+    if sorted(wanted.layout.major_to_minor) != list(range(rank)):
+        return None, f"{wanted.layout} does not list each dimension of the array once."
+    if not wanted.layout.tiling and wanted.layout.major_to_minor == tuple(range(rank)):
+        return None, None
+    return layouts.to_text(wanted.layout, leaf.struct.dtype), None
+
+
+def _leaves(arguments: tuple[tuple[Any, ...], dict[str, Any]], given: Given) -> list[Any]:
+    args, kwargs = arguments
+    leaves: list[Any] = jax.tree.leaves((tuple(a for i, a in enumerate(args) if i not in given.statics), kwargs))
+    return leaves
+
+
+def kept_shardings(
+    arguments: tuple[tuple[Any, ...], dict[str, Any]], given: Given, topology: Sequence[Any]
+) -> list[NamedSharding | None]:
+    """For each leaf the sharding that its array was given on one of the meshes, which it then keeps."""
+    return [_kept(leaf, topology) for leaf in _leaves(arguments, given)]
+
+
+def given_layouts(
+    arguments: tuple[tuple[Any, ...], dict[str, Any]], given: Given, topology: Sequence[Any]
+) -> list[str | None]:
+    """For each leaf the layout of its array, if it is on a mesh and not laid out as usual; it then keeps that."""
+    places = [set(mesh.devices.flat) for mesh in topology if isinstance(mesh, Mesh)]
+    return [_given_layout(leaf, places) for leaf in _leaves(arguments, given)]
+
+
+def _given_layout(leaf: Any, places: Sequence[set[Any]]) -> str | None:
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        sharding, layout = leaf.sharding, leaf.format.layout if layouts.has_layout(leaf.format) else None
+    else:
+        if not isinstance(leaf, jax.Array) or not leaf.committed or leaf.is_deleted() or leaf.ndim < 2:
+            return None
+        if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            return None
+        sharding, layout = leaf.sharding, leaf.format.layout
+    if layout is None or sharding is None or sharding.device_set not in places:
+        return None
+    if layout == layouts.default_layout(leaf.shape, leaf.dtype, sharding):
+        return None
+    if not layout.tiling and layout.major_to_minor == tuple(range(len(leaf.shape))):
+        return None
+    return layouts.to_text(layout, leaf.dtype)
+
+
+def _kept(leaf: Any, topology: Sequence[Any]) -> NamedSharding | None:
+    sharding = getattr(leaf, "sharding", None)
+    if not isinstance(sharding, NamedSharding) or not getattr(leaf, "committed", True):
+        return None
+    if not isinstance(sharding.mesh, Mesh):
+        return None
+    if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        return None  # the compiler sees the key data, which has another shape
+    if not any(sharding.mesh == mesh for mesh in topology):
+        return None
+    default = sharding.mesh.devices.flat[0].default_memory().kind
+    kind = sharding.memory_kind
+    return NamedSharding(sharding.mesh, sharding.spec, memory_kind=None if kind == default else kind)
+
+
+def _misfit(sharding: Any, leaf: Leaf) -> str | None:
+    if not isinstance(sharding, NamedSharding):
+        return no_named_sharding(sharding)
+    spec, shape = sharding.spec, leaf.struct.shape
+    if len(spec) > len(shape):
+        return f"{spec} has {len(spec)} entries for an array of shape {shape}."
+    for size, entry in zip(shape, spec, strict=False):
+        axes = () if entry is None or not isinstance(entry, (str, tuple)) else entry
+        axes = (axes,) if isinstance(axes, str) else axes
+        parts = 1
+        for axis in axes:
+            parts *= sharding.mesh.shape[axis]
+        if size % parts:
+            return (
+                f"a dimension of size {size} (shape {shape}) cannot be divided into {parts} parts "
+                f"by {spec}. Choose a size divisible by {parts}, or leave the dimension whole."
+            )
+    return None

@@ -1,0 +1,108 @@
+"""Layouts of arrays in memory: which one an array has, which one is the default, and their text.
+
+A layout is the order of the dimensions and, on some platforms, tiles.  The text is that of the attribute
+`mhlo.layout_mode`, minor dimension first: `{0,1}`, `{1,0:T(8,128)}`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import jax
+from jax.experimental.layout import Format, Layout
+from jaxlib import _jax
+
+__all__ = [
+    "Format",
+    "default_layout",
+    "from_text",
+    "full_format",
+    "has_layout",
+    "layout_of",
+    "place_of",
+    "put",
+    "same_layout",
+    "to_text",
+]
+
+
+def has_layout(x: Any) -> bool:
+    """Whether `x` is a `Format` that asks for a certain layout; `Layout.AUTO` leaves the choice."""
+    return isinstance(x, Format) and isinstance(x.layout, Layout)
+
+
+def to_text(layout: Layout, dtype: Any) -> str:
+    """`{0,1}` for `Layout((1, 0))`."""
+    return str(layout._to_xla_layout(dtype))
+
+
+def from_text(text: str) -> Layout | None:
+    """The layout of such a text; None for `default` and `auto`, and for what is none."""
+    found = re.fullmatch(r"\{([\d,]*)(?::T((?:\([\d,]+\))+))?\}", text)
+    if found is None:
+        return None
+    order = [int(n) for n in found[1].split(",") if n]
+    tiles = re.findall(r"\(([\d,]+)\)", found[2] or "")
+    tiling = tuple(tuple(map(int, tile.split(","))) for tile in tiles)
+    return Layout(tuple(reversed(order)), tiling or None)
+
+
+def layout_of(x: Any) -> Any:
+    """The layout of an array as a cheap object that can only be compared; None where the platform has none."""
+    try:
+        return x._pjrt_layout
+    except (AttributeError, _jax.JaxRuntimeError):
+        return None
+
+
+def default_layout(shape: tuple[int, ...], dtype: Any, sharding: jax.sharding.Sharding) -> Layout:
+    """The layout that arrays have when nobody asks for another one."""
+    plain = Layout(tuple(range(len(shape))))
+    device = next(iter(sharding.device_set))
+    try:
+        found = device.client.get_default_layout(dtype, sharding.shard_shape(shape), device)
+        return Layout.from_pjrt_layout(found)
+    except _jax.JaxRuntimeError:
+        return plain
+
+
+def same_layout(wanted: Layout, found: Any) -> bool:
+    """Whether an array with the layout `found` (see `layout_of`) has the wanted one; tiles count where it has some."""
+    if found is None:
+        return True
+    theirs = Layout.from_pjrt_layout(found)
+    if not wanted.tiling:
+        return bool(wanted.major_to_minor == theirs.major_to_minor)
+    return bool(wanted == theirs)
+
+
+def full_format(spec: jax.ShapeDtypeStruct) -> Format:
+    """Sharding and layout of arrays like `spec`, the layout spelled out where it is the default."""
+    assert spec.sharding is not None
+    layout = default_layout(spec.shape, spec.dtype, spec.sharding)
+    if has_layout(spec.format):
+        wanted = spec.format.layout
+        layout = wanted if wanted.tiling else layout.update(major_to_minor=wanted.major_to_minor)
+    return Format(layout, spec.sharding)
+
+
+def place_of(spec: jax.ShapeDtypeStruct) -> Format | jax.sharding.Sharding | None:
+    """The sharding of `spec`, with the layout if it says one."""
+    return spec.format if has_layout(spec.format) else spec.sharding
+
+
+def put(x: Any, to: jax.ShapeDtypeStruct, may_alias: bool | None = None) -> jax.Array:
+    """`x` with the sharding, memory and layout of `to`, from wherever it is."""
+    sharding = to.sharding
+    assert sharding is not None
+    found = layout_of(x)
+    if found is not None and x.ndim > 1:
+        usual = default_layout(x.shape, x.dtype, x.sharding)
+        if not same_layout(usual, found):
+            # Copies keep the layout, and JAX can change it only in place.
+            x = jax.device_put(x, Format(usual, x.sharding))
+    placed: jax.Array = jax.device_put(x, sharding, may_alias=may_alias)
+    if not isinstance(placed, jax.core.Tracer) and has_layout(to.format):
+        placed = jax.device_put(placed, to.format)
+    return placed
