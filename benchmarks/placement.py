@@ -18,12 +18,12 @@ jax.config.update("jax_num_cpu_devices", 8)
 
 import numpy as np  # noqa: E402
 from jax.sharding import Mesh  # noqa: E402
-from recipes import language  # noqa: E402
+from recipes import models, training  # noqa: E402
 from recipes.recipe import Recipe  # noqa: E402
 
 import mpmd_trace  # noqa: E402
 
-PLACEMENTS = ("cut", "reference")
+PLACEMENTS = ("reference",)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Found:
 
 def recipes() -> list[Recipe]:
     """All of them."""
-    return [*language.recipes()]
+    return [*training.recipes(), *models.recipes()]
 
 
 def measure(recipe: Recipe, placement: str, *, run: bool) -> Found:
@@ -51,7 +51,6 @@ def measure(recipe: Recipe, placement: str, *, run: bool) -> Found:
         dict(recipe.names),
         pipeline_schedule=recipe.schedule,
         partitioning_options={"mpmd_infer_transfers": True},
-        placement=placement,
     )
     jitted = mpmd_trace.jit(recipe.step, config, donate_argnums=recipe.donate)
     compiled = jitted.lower(*recipe.args).compile()

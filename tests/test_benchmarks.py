@@ -17,6 +17,7 @@ RUNS = {
     "dispatch": ("--steps 1 --rounds 1 --json", '"runs": 41, "transfers": 48'),
     "parse_print": ("--ops 500 --repeat 1 --json", "{"),
     "partition": ("--sizes 2x2 --cpp-up-to 0 --repeat 1", "   2 x 2 "),
+    "placement": ("--only ViT --run --json", '"recipe": "ViT"'),
     "planning": ("--rounds 1 --batch 16 --json", '"schedule": "1F1B"'),
     "schedules": ("--meshes 2 --microbatches 4 --json", "{"),
 }

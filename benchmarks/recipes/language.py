@@ -97,6 +97,10 @@ class Layout:
         forward = [Move("activations", a, b, one, microbatches) for a, b in pairs]
         return forward + [Move("cotangents", b, a, one, microbatches) for a, b in pairs] * backward
 
+    def targets(self, batch: Any) -> Move:
+        """The tokens are small: the last mesh gets them, and makes the targets."""
+        return Move("tokens", self.meshes[0], self.meshes[-1], size(batch))
+
     def held(
         self, p: Any, loss: Callable[..., Any] = cross_entropy, schedule: str | None = "1F1B"
     ) -> dict[str, list[tuple[str, int]]]:
@@ -129,30 +133,26 @@ def train(
     meshes: tuple[str, ...] = ("a", "b"),
     blocks: int = 4,
     loss: Callable[..., Any] = cross_entropy,
-    finish: Callable[[Any, Any], Any] = lambda grads, batch: grads,
+    finish: Callable[..., Any] = lambda grads, p, batch: grads,
+    extra: Callable[[Any, Any], dict[str, Any]] = lambda grads, loss: {},
     scalars: int = 1,
     schedule: str | None = "1F1B",
     reason: str = "",
 ) -> Recipe:
     """Gradients summed over microbatches, `finish`ed, and given to an optimiser of optax.
 
-    `scalars`: how many small values (counters, norms) go to each other mesh in a step.
+    `extra`: further arguments of the optimiser's update.  `scalars`: how many small values (counters, norms) go to
+    each other mesh in a step.
     """
     layout, p, batch = Layout(meshes, blocks), parameters(blocks), batch_of()
     state = optimizer.init(p)
 
     def step(p: Any, state: Any, batch: jax.Array) -> Any:
-        def microbatch(i: jax.Array, total: Any, tokens: jax.Array) -> Any:
-            def of(p: Any) -> jax.Array:
-                return loss(logits(p, tokens[:, :-1]), tokens) / MICROBATCHES
-
-            return jax.tree.map(jnp.add, total, jax.value_and_grad(of)(p))
-
-        total, grads = enumerated_for(microbatch, (jnp.zeros(()), jax.tree.map(jnp.zeros_like, p)), batch)
-        updates, state = optimizer.update(finish(grads, batch), state, p)
+        total, grads = summed(p, batch, lambda p, tokens: loss(logits(p, tokens[:, :-1]), tokens) / MICROBATCHES)
+        grads = finish(grads, p, batch)
+        updates, state = optimizer.update(grads, state, p, **extra(grads, total))
         return optax.apply_updates(p, updates), state, total
 
-    targets = [Move("tokens, of which the last mesh makes the targets", meshes[0], meshes[-1], size(batch))]
     return Recipe(
         name,
         step,
@@ -160,12 +160,21 @@ def train(
         meshes,
         layout.names(),
         {**layout.homes("[0]"), **state_homes(layout, state), "[2]": ""},
-        [*layout.activation_moves(), *targets, *small(scalars, meshes, "counters and norms")],
+        [*layout.activation_moves(), layout.targets(batch), *small(scalars, meshes, "counters and norms")],
         layout.held(p, loss, schedule),
         reason,
         schedule,
         donate=(0, 1),
     )
+
+
+def summed(p: Any, batch: Any, loss: Callable[..., Any]) -> Any:
+    """The sums over the microbatches of a loss and its gradients."""
+
+    def microbatch(i: jax.Array, total: Any, one: Any) -> Any:
+        return jax.tree.map(jnp.add, total, jax.value_and_grad(loss)(p, one))
+
+    return enumerated_for(microbatch, (jnp.zeros(()), jax.tree.map(jnp.zeros_like, p)), batch)
 
 
 def state_homes(layout: Layout, state: Any, at: str = "[1]") -> dict[str, str]:
@@ -177,32 +186,3 @@ def state_homes(layout: Layout, state: Any, at: str = "[1]") -> dict[str, str]:
         home = next((mesh for part, mesh in ours.items() if part in text), "")
         found[at + text] = home if size(leaf) > 64 else ""
     return found
-
-
-def recipes() -> list[Recipe]:
-    """The language models."""
-
-    def token_weighted(logits: jax.Array, tokens: jax.Array) -> jax.Array:
-        weights = tokens[:, 1:] > 3
-        each = optax.softmax_cross_entropy_with_integer_labels(logits, tokens[:, 1:])
-        return jnp.sum(each * weights)
-
-    def by_tokens(grads: Any, batch: jax.Array) -> Any:
-        count = jnp.sum(batch[:, :, 1:] > 3)
-        return jax.tree.map(lambda g: g / count, grads)
-
-    clipped = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-3))
-    return [
-        train("sgd", optax.sgd(0.1), scalars=0, reason="The update of a layer is where the layer is."),
-        train("adam", optax.adam(1e-3), reason="The step counter is small: it is sent, the moments are not."),
-        train("clipped adamw", clipped, scalars=2, reason="Each mesh sums its squares; one number goes, one returns."),
-        train(
-            "token weights, clipped",
-            clipped,
-            loss=token_weighted,
-            finish=by_tokens,
-            scalars=3,
-            reason="The number of tokens is one integer, made of the batch where it is.",
-        ),
-        train("four meshes", clipped, meshes=("a", "b", "c", "d"), scalars=2, reason="As on two."),
-    ]
