@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -24,6 +25,10 @@ from mpmd_trace.passes.manager import Hook
 from mpmd_trace.scheduling.bridge import choose_schedule, settle
 
 __all__ = ["Compiled", "Jitted", "Lowered", "jit"]
+
+
+#: One program is compiled at a time, so that threads which want the same one compile it once.
+_COMPILING = threading.RLock()
 
 
 def _type_key(leaf: Any) -> Any:
@@ -149,12 +154,13 @@ class Jitted:
             raise at_users_place(error, self.config.where) from None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self.adapter is not None:
-            args, kwargs = self.adapter.wrap((args, kwargs))
+        return self._call(*self._wrap(args, kwargs))
+
+    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         dynamic, named, statics = (args, kwargs, ()) if not self._has_statics else self._split(args, kwargs)
         flat, tree = jax.tree_util.tree_flatten((dynamic, named))
         kind = self._kind(tree, statics, flat)
-        found = kind.programs
+        found = tuple(kind.programs)
         for number, compiled in enumerate(found):
             try:
                 result = compiled.call_flat(flat)
@@ -163,21 +169,33 @@ class Jitted:
             except TracedArgument:
                 return self._inline(args, kwargs)
             if number:  # likely to be wanted again
-                found.insert(0, found.pop(number))
+                kind.programs[:] = [compiled, *(c for c in kind.programs if c is not compiled)]
             return result
         if any(isinstance(leaf, jax.core.Tracer) for leaf in flat) or jax.config.jax_disable_jit:
             return self._inline(args, kwargs)
+        with _COMPILING:
+            programs = self._compiled.get(kind.key, kind.programs)
+            is_first = programs is kind.programs and len(programs) == len(found)
+            made = self._compile(args, kwargs, kind) if is_first else None
+        if made is not None:
+            return made.call_flat(flat)
+        self._last = None  # another thread has compiled it
+        return self._call(args, kwargs)
+
+    def _compile(self, args: tuple[Any, ...], kwargs: dict[str, Any], kind: _Kind) -> Compiled:
+        """A program for these arguments, for none of its kind fits."""
+        found = kind.programs
         lowered = self._lower(args, kwargs)
         if any(lowered.traced.in_shardings == c.lowered.traced.in_shardings for c in found):
             # The wanted shardings are not for us to choose: results of ours are moved, the rest is an error.
             found[0].program.take_back_results(self._ours, within_mesh=True)
-            return found[0].call_flat(flat)
+            return found[0]
         # Nothing is kept when compiling fails.
         compiled = lowered.compile()
         compiled.program.take_back_results(self._ours, within_mesh=False)
         self._compiled[kind.key] = found
         found.insert(0, compiled)
-        return compiled.call_flat(flat)
+        return compiled
 
     def _kind(self, tree: Any, statics: tuple[Any, ...], flat: list[Any]) -> _Kind:
         """What kind of call this is.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -16,11 +17,16 @@ from mpmd_trace.backend.plan import Plan
 from mpmd_trace.backend.planner import make_plan
 from mpmd_trace.backend.runtime import Runtime
 from mpmd_trace.backend.timeline import Timeline, measure
-from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace.diagnostics.messages import MpmdError, shortened
 from mpmd_trace.ir.ops import Module
 from mpmd_trace.jax_compat.layouts import Format, full_format
 
 __all__ = ["LoadedProgram", "MemoryAnalysis", "load", "run_module"]
+
+
+#: Held while a step is issued.  Devices must get the programs that run on several of them in one order, or
+#: collectives of two steps wait for each other.
+ISSUING = threading.RLock()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,14 +117,29 @@ class LoadedProgram:
         Raises:
             MpmdError: naming every argument that does not fit, and what to do about it.
         """
-        placed = self._checker(args)
-        given = self._given(args, placed)
-        results = self.runtime.run(placed)
-        for array in given:
-            array.delete()
-        if not self._has_run:
-            self._remember(results)
-        return results
+        with ISSUING:
+            placed = self._checker(args)
+            try:
+                given = self._given(args, placed)
+                results = self.runtime.run(placed)
+                for array in given:
+                    array.delete()
+                if not self._has_run:
+                    self._remember(results)
+                return results
+            except BaseException as error:
+                self._tell_donated(args, error)
+                raise
+
+    def _tell_donated(self, args: Sequence[Any], error: BaseException) -> None:
+        """Say which arguments are gone after a step that failed, or was interrupted, half way."""
+        gone = [self._checker.name(i) for i in sorted(self.plan.donated) if _is_gone(args[i])]
+        if gone:
+            error.add_note(
+                "this step had reused the buffers of donated arguments, which are gone:\n"
+                + "\n".join(shortened([f"  {name}" for name in gone]))
+                + "\nall others are as they were"
+            )
 
     def _given(self, args: Sequence[Any], placed: Sequence[jax.Array]) -> list[jax.Array]:
         """The donated arrays that had to be placed first: the runtime reuses the copy, but they are gone too."""
@@ -131,12 +152,13 @@ class LoadedProgram:
 
         Every mesh has a thread that waits for each of its programs; this is slower than a plain call.
         """
-        placed = self._checker(args)
-        found = measure(self.runtime, placed)
-        for array in self._given(args, placed):
-            array.delete()
-        self._remember(found[0])
-        return found
+        with ISSUING:
+            placed = self._checker(args)
+            found = measure(self.runtime, placed)
+            for array in self._given(args, placed):
+                array.delete()
+            self._remember(found[0])
+            return found
 
     def cost_analysis(self) -> dict[str, Any]:
         """XLA's estimates: sums over all devices for one call, and per program for one device and run.
@@ -185,6 +207,10 @@ class LoadedProgram:
 
     def __repr__(self) -> str:
         return f"<LoadedProgram {str(self.plan).splitlines()[0]}>"
+
+
+def _is_gone(x: Any) -> bool:
+    return isinstance(x, jax.Array) and x.is_deleted()
 
 
 def load(
