@@ -3,26 +3,19 @@
 # ruff: noqa: E501 (MLIR text)
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from mpmd_trace.ir.core import Op, Region, Value, make_op
 from mpmd_trace.ir.ops import FragmentOp
 from mpmd_trace.ir.text import parse
-from mpmd_trace.ir.types import Type
-from mpmd_trace.passes.common.region_simplification import simplify_region_op
+from mpmd_trace.passes.common.region_simplification import SimplifyRegionOp
+from mpmd_trace.passes.greedy import Rewriter
 from util import PRELUDE
 
-
-def rebuild(
-    op: Op, operands: list[Value], types: list[Type], body: Region, _a: Sequence[bool], _r: Sequence[bool]
-) -> Op:
-    return make_op(op.name, operands, types, props=op.props, attrs=op.attrs, regions=[body], loc=op.loc)
+SIMPLIFY = SimplifyRegionOp("mpmd.fragment", keep_attributes=True)
 
 
 def simplified(before: str) -> tuple[bool, str]:
     module = parse(PRELUDE + before)
     op = next(o for o in module.main.body if isinstance(o, FragmentOp))
-    return simplify_region_op(op, rebuild), str(module)
+    return SIMPLIFY.match_and_rewrite(op, Rewriter()), str(module)
 
 
 def check(before: str, changed: bool, after: str) -> None:

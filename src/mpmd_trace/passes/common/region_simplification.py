@@ -1,92 +1,217 @@
-"""Simplifies an op with a one-block body: equal results, equal operands, forwarded and unused values go.
-
-A helper of passes of other groups (named computations on import, fragments during sharding propagation).
-"""
+"""Simplifies an op with a one-block body: equal results, equal operands, forwarded and unused values go."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple
 
-from mpmd_trace.ir.bodies import dce, restrict
-from mpmd_trace.ir.core import BlockArg, Op, Region, Value
-from mpmd_trace.ir.semantics import is_pure
+from mpmd_trace.ir.bodies import map_ops, region_dce, remembered
+from mpmd_trace.ir.core import BlockArg, Op, Region, Value, make_op
+from mpmd_trace.ir.semantics import is_pure, trivially_dead
 from mpmd_trace.ir.types import Type
-from mpmd_trace.passes.common.body_rewrites import alias_arguments
+from mpmd_trace.passes.greedy import Rewriter, walk_mutable
 
-__all__ = ["Rebuild", "simplify_region_op"]
-
-#: Makes the (detached) simplified op: old op, operands, result types, body, which operands and results stay.
-Rebuild = Callable[
-    [Op, list[Value], list[Type], Region, Sequence[bool], Sequence[bool]], Op
-]
+__all__ = ["SimplifyRegionOp"]
 
 
-def simplify_region_op(op: Op, rebuild: Rebuild) -> bool:
-    """Simplify `op`, whose body is frozen and has one argument an operand; says whether it changed.
+class SimplifyRegionOp:
+    """The op `op_name` takes no value twice and returns none twice, forwards none, and has no unused result.
 
-    Uses of results that are forwarded operands are redirected even when the op cannot be replaced.
+    In this order: uses of a result that returns the same value as an earlier one, with the same type, become uses
+    of that one; the body uses the first of equal operands for all; uses of a result that is an argument become uses
+    of the operand, if the types agree; unused results go if what computes them is pure (of a single result: if the
+    whole op is).  An op without results left is erased if it is pure, and keeps all its results otherwise.
+
+    `keep_attributes`: whether the simplified op has the attributes that are no properties.
     """
-    body = op.regions[0]
-    results, operands = op.results, op.operands
-    returned = body.returned
-    gone_results = [False] * len(results)
-    gone_operands = [False] * len(operands)
 
+    def __init__(self, op_name: str, *, keep_attributes: bool) -> None:
+        self.op_name: str | None = op_name
+        self.keep_attributes = keep_attributes
+
+    def match_and_rewrite(self, op: Op, rewriter: Rewriter) -> bool:
+        body = op.regions[0]
+        if op.num_operands != len(body.block.args):  # control operands are no arguments
+            return False
+        facts = remembered(body, "region simplification", lambda: _facts(body)) if body.frozen else _facts(body)
+        merged = _repeated_operands(op)
+        gone_results = _repeated_results(op, facts, rewriter)
+        gone_operands = _forward(op, facts, merged, gone_results, rewriter)
+        _add_unused(op, facts, gone_results)
+        if len(gone_results) == len(op.results):
+            if is_pure(op):
+                rewriter.erase(op)
+                return True
+            if merged:
+                rewriter.about_to_change(op)
+                op.regions[0] = _reduced(body, merged, set(), set(), rewriter)
+            return False
+        if not gone_results and not gone_operands:
+            return False
+        self._replace(op, merged, gone_operands, gone_results, rewriter)
+        return True
+
+    def _replace(
+        self, op: Op, merged: dict[int, int], operands: set[int], results: set[int], rewriter: Rewriter
+    ) -> None:
+        kept = [r for r in op.results if r.index not in results]
+        body = _reduced(op.regions[0], merged, operands, results, rewriter)
+        if not body.frozen:
+            op.regions = []  # it moves
+        new = make_op(
+            op.name,
+            [v for i, v in enumerate(op.operands) if i not in operands],
+            [r.type for r in kept],
+            props=op.props,
+            attrs=op.attrs if self.keep_attributes else {},
+            regions=[body],
+            loc=op.loc,
+        )
+        rewriter.insert_before(op, new)
+        for old, result in zip(kept, new.results, strict=True):
+            rewriter.replace_all_uses(old, result)
+        rewriter.erase(op)
+
+
+class _Argument(NamedTuple):
+    """How a body uses an argument: where it returns it, and whether it does anything else with it."""
+
+    returned_at: tuple[int, ...]
+    used_otherwise: bool
+
+
+class _Facts(NamedTuple):
+    """What does not depend on the operands and the users of the op."""
+
+    arguments: tuple[_Argument, ...]
+    #: Per returned value the first position that returns the same value.
+    first: tuple[int, ...]
+    #: Per returned value whether it may be dropped when it is unused.
+    droppable: tuple[bool, ...]
+    #: Whether some value is returned twice.
+    repeats: bool
+    #: The arguments that are returned or unused.
+    forwarded: tuple[int, ...]
+
+
+def _facts(body: Region) -> _Facts:
+    block = body.block
+    terminator = block.terminator
+    arguments = []
+    for arg in block.args:
+        uses = arg.uses
+        at = tuple(sorted(u.index for u in uses if u.owner is terminator))
+        arguments.append(_Argument(at, len(at) < len(uses)))
+    positions: dict[Value, int] = {}
+    first, droppable = [], []
+    for k, value in enumerate(terminator.operands):
+        first.append(positions.setdefault(value, k))
+        producer = value.defining_op
+        droppable.append(isinstance(value, BlockArg) or producer is None or is_pure(producer))
+    forwarded = tuple(i for i, a in enumerate(arguments) if a.returned_at or not a.used_otherwise)
+    repeats = len(positions) < len(first)
+    return _Facts(tuple(arguments), tuple(first), tuple(droppable), repeats, forwarded)
+
+
+def _add_unused(op: Op, facts: _Facts, gone: set[int]) -> None:
+    """Add the results that are not used and need not be computed."""
+    if len(op.results) == 1:
+        if not op.results[0].has_uses and is_pure(op):
+            gone.add(0)
+        return
+    for result in op.results:
+        if result._first is None and facts.droppable[result.index]:
+            gone.add(result.index)
+
+
+def _repeated_operands(op: Op) -> dict[int, int]:
+    """For each operand that repeats an earlier one with the same type inside: which."""
+    operands = op.operands
+    if len(set(operands)) == len(operands):
+        return {}
     seen: dict[tuple[Value, Type], int] = {}
-    for j, result in enumerate(results):
-        i = seen.setdefault((returned[j], result.type), j)
-        if i != j:
-            result.replace_all_uses_with(results[i])
-            gone_results[j] = True
+    args = op.regions[0].block.args
+    found = {}
+    for i, value in enumerate(operands):
+        first = seen.setdefault((value, args[i].type), i)
+        if first != i:
+            found[i] = first
+    return found
 
-    first: list[int] = []
-    same: dict[tuple[Value, Type], int] = {}
-    for j, (value, arg) in enumerate(zip(operands, body.block.args, strict=True)):
-        first.append(same.setdefault((value, arg.type), j))
-        gone_operands[j] = first[j] != j
-    op.regions[0] = body = alias_arguments(body, first)
 
-    terminator = body.block.terminator
-    for i, arg in enumerate(body.block.args):
-        only_forwarded = True
-        for use in arg.uses:
-            if use.owner is terminator and operands[i].type is results[use.index].type:
-                results[use.index].replace_all_uses_with(operands[i])
-                gone_results[use.index] = True
+def _repeated_results(op: Op, facts: _Facts, rewriter: Rewriter) -> set[int]:
+    """Make users read the first of results that are the same value with the same type; gives the others."""
+    gone: set[int] = set()
+    if not facts.repeats:
+        return gone
+    seen: dict[tuple[int, Type], int] = {}
+    for k, result in enumerate(op.results):
+        first = seen.setdefault((facts.first[k], result.type), k)
+        if first != k:
+            rewriter.replace_all_uses(result, op.results[first])
+            gone.add(k)
+    return gone
+
+
+def _forward(
+    op: Op, facts: _Facts, merged: dict[int, int], gone_results: set[int], rewriter: Rewriter
+) -> set[int]:
+    """Make users of a returned argument read the operand, if the types agree; gives the operands to drop."""
+    arguments: Sequence[_Argument] = facts.arguments
+    candidates: Sequence[int] = facts.forwarded
+    if merged:
+        arguments = _merge(facts.arguments, merged)
+        candidates = range(len(arguments))
+    dropped: set[int] = set()
+    for i in candidates:
+        argument = arguments[i]
+        all_forwarded = not argument.used_otherwise
+        for k in argument.returned_at:
+            if op.results[k].type is op.operand(i).type:
+                rewriter.replace_all_uses(op.results[k], op.operand(i))
+                gone_results.add(k)
             else:
-                only_forwarded = False
-        gone_operands[i] = gone_operands[i] or only_forwarded
+                all_forwarded = False
+        if all_forwarded:
+            dropped.add(i)
+    return dropped
 
-    for i, (result, value) in enumerate(zip(results, body.returned, strict=True)):
-        if not result.has_uses and not gone_results[i]:
-            producer = value.defining_op
-            gone_results[i] = (
-                is_pure(op)
-                if len(results) == 1
-                else isinstance(value, BlockArg) or (producer is not None and is_pure(producer))
-            )
 
-    if all(gone_results):
-        if is_pure(op):
-            op.erase()
-            return True
-        return False
-    if not any(gone_results) and not any(gone_operands):
-        return False
-    keep_operands = [not g for g in gone_operands]
-    keep_results = [not g for g in gone_results]
-    kept = [r for r, k in zip(results, keep_results, strict=True) if k]
-    new = rebuild(
-        op,
-        [v for v, k in zip(operands, keep_operands, strict=True) if k],
-        [r.type for r in kept],
-        dce(restrict(body, keep_operands, keep_results)),
-        keep_operands,
-        keep_results,
-    )
-    assert op.block is not None
-    op.block.insert_before(op, new)
-    for old, result in zip(kept, new.results, strict=True):
-        old.replace_all_uses_with(result)
-    op.erase()
-    return True
+def _merge(arguments: Sequence[_Argument], merged: dict[int, int]) -> list[_Argument]:
+    """The arguments after each use of a repeated one became a use of the first."""
+    found = list(arguments)
+    for i, first in merged.items():
+        a, b = found[first], found[i]
+        found[first] = _Argument(
+            tuple(sorted(a.returned_at + b.returned_at)), a.used_otherwise or b.used_otherwise
+        )
+        found[i] = _Argument((), False)
+    return found
+
+
+def _reduced(
+    body: Region, merged: dict[int, int], operands: set[int], results: set[int], rewriter: Rewriter
+) -> Region:
+    """The body after merging arguments and dropping arguments and returned values, without dead code."""
+
+    def change(region: Region) -> bool:
+        block = region.block
+        for i, first in merged.items():
+            block.args[i].replace_all_uses_with(block.args[first])
+        block.terminator.erase_operands(results)
+        block.erase_args(operands)
+        region_dce(region)
+        return True
+
+    if body.frozen:
+        key = ("simplify region", tuple(merged.items()), tuple(sorted(operands)), tuple(sorted(results)))
+        return map_ops(body, key, change)
+    block = body.block
+    for i, first in merged.items():
+        rewriter.replace_all_uses(block.args[i], block.args[first])
+    block.terminator.erase_operands(results)
+    while dead := [op for op in walk_mutable(body) if (results or operands) and trivially_dead(op)]:
+        for op in reversed(dead):
+            rewriter.erase(op)
+    block.erase_args(operands)
+    return body
