@@ -7,7 +7,6 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace_cli.talk import data, guard, programs_talk, say
 
 __all__ = ["app", "main"]
@@ -144,14 +143,10 @@ def diff(
     data(diff_snapshots(folder, a, b))
 
 
-@app.command(
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False
-)
-def opt(context: typer.Context) -> None:
+@app.command(add_help_option=False)
+def opt() -> None:
     """Run passes on MLIR text: an MLIR opt driver.  mpmd-trace opt --help tells its flags."""
-    from mpmd_trace_cli.opt import main as run_opt
-
-    raise typer.Exit(run_opt(context.args))
+    raise AssertionError("entry.py runs it; it is here to be listed")
 
 
 @app.command()
@@ -215,13 +210,8 @@ def _mount() -> None:
     app.add_typer(schedule_app, name="schedule")
 
 
-def main(arguments: list[str] | None = None) -> NoReturn:
+def main(arguments: list[str]) -> NoReturn:
     """Runs a command.  Exits with 0, 1 (the program is wrong), 2 (the call is wrong) or 130 (Ctrl-C)."""
-    arguments = sys.argv[1:] if arguments is None else arguments
-    if arguments[:1] == ["opt"]:
-        from mpmd_trace_cli.opt import main as opt
-
-        sys.exit(opt(arguments[1:]))
     if arguments[:1] in (["schedule"], ["--help"], []):
         _mount()
     status: list[Any] = []
@@ -236,9 +226,3 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     if status == [130]:  # the library under the commands keeps it to itself
         say("interrupted")
     sys.exit(failed or (status[0] if status and status[0] is not None else 0))
-
-
-__all__ += ["MpmdError", "say"]
-
-if __name__ == "__main__":
-    main()

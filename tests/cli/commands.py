@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
-from mpmd_trace_cli.main import main
+from mpmd_trace_cli.entry import main
 
 
 class Result(NamedTuple):
