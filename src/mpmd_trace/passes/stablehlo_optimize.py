@@ -1,7 +1,6 @@
 """`stablehlo-target-independent-optimization`: simplification and constant folding of StableHLO ops.
 
 jaxlib does not register StableHLO's pass of this name; this one has its rules, found by experiment.
-Source: section 3.8 of the specification of sharding propagation, step 9 of the import pipeline.
 """
 
 from __future__ import annotations
@@ -92,14 +91,9 @@ def _simplify(region: Region, patterns: Choices, settled: Settled) -> bool:
 
 def _patterns(limit: int, floats: bool) -> list[Pattern]:
     # Here, because they need numpy, and listing the passes should not.
-    from mpmd_trace.passes.stablehlo.arithmetic import arithmetic_patterns
+    from mpmd_trace.passes.stablehlo.arithmetic import ARITHMETIC
     from mpmd_trace.passes.stablehlo.folding import folding_patterns
-    from mpmd_trace.passes.stablehlo.regions import region_patterns
-    from mpmd_trace.passes.stablehlo.shapes import shape_patterns
+    from mpmd_trace.passes.stablehlo.regions import REGIONS
+    from mpmd_trace.passes.stablehlo.shapes import SHAPES
 
-    return [
-        *folding_patterns(limit, floats),
-        *arithmetic_patterns(),
-        *shape_patterns(),
-        *region_patterns(),
-    ]
+    return [*folding_patterns(limit, floats), *ARITHMETIC, *SHAPES, *REGIONS]

@@ -1,7 +1,6 @@
 """Folding of StableHLO ops whose operands are constants.
 
-What folds, and what does not, is what StableHLO's own folder does (found by experiment).  Source: section 3.8
-of the specification of sharding propagation.
+What folds, and what does not, is what StableHLO's own folder does (found by experiment).
 """
 
 from __future__ import annotations
@@ -13,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from mpmd_trace.ir.attributes import Attribute
-from mpmd_trace.ir.core import Op
+from mpmd_trace.ir.core import Op, Value
 from mpmd_trace.ir.semantics import region_reduction_kind
 from mpmd_trace.ir.types import TensorType
 from mpmd_trace.passes.greedy import Pattern, Rewriter
-from mpmd_trace.passes.stablehlo.build import integer, integers, is_static, replace_by_constant
-from mpmd_trace.passes.stablehlo.elements import Array, Constant, constant_of, is_foldable, splat_text
+from mpmd_trace.passes.stablehlo.elements import Array, Constant, constant_of, is_foldable, splat_text, zeros_like
+from mpmd_trace.passes.stablehlo.rules import Result, Rule, integer, integers, replace, shape_of, static
 
 __all__ = ["folding_patterns"]
 
@@ -36,15 +35,15 @@ def _periodic(function: _Unary) -> _Unary:
 
 #: Float functions, computed in double precision; the second entry says where they are defined.
 _FLOAT_UNARY: dict[str, tuple[_Unary, Callable[[float], bool]]] = {
-    "stablehlo.cosine": (_periodic(math.cos), lambda x: True),
-    "stablehlo.exponential": (math.exp, lambda x: True),
-    "stablehlo.log": (math.log, lambda x: x > 0),
-    "stablehlo.logistic": (_logistic, lambda x: True),
-    "stablehlo.rsqrt": (lambda x: 1.0 / math.sqrt(x), lambda x: x > 0),
-    "stablehlo.sine": (_periodic(math.sin), lambda x: True),
-    "stablehlo.sqrt": (math.sqrt, lambda x: x >= 0),
-    "stablehlo.tan": (_periodic(math.tan), lambda x: True),
-    "stablehlo.tanh": (math.tanh, lambda x: True),
+    "cosine": (_periodic(math.cos), lambda x: True),
+    "exponential": (math.exp, lambda x: True),
+    "log": (math.log, lambda x: x > 0),
+    "logistic": (_logistic, lambda x: True),
+    "rsqrt": (lambda x: 1.0 / math.sqrt(x), lambda x: x > 0),
+    "sine": (_periodic(math.sin), lambda x: True),
+    "sqrt": (math.sqrt, lambda x: x >= 0),
+    "tan": (_periodic(math.tan), lambda x: True),
+    "tanh": (math.tanh, lambda x: True),
 }
 
 
@@ -52,31 +51,31 @@ def _is_float(values: Array) -> bool:
     return values.dtype.kind not in "biu"
 
 
-def _unary(op: Op, values: Array) -> Array | None:
-    name = op.name
-    if name == "stablehlo.negate":
-        return -values if values.dtype != bool else None
-    if name == "stablehlo.abs":
-        return np.abs(values)
-    if name == "stablehlo.not":
-        return ~values if not _is_float(values) else None
-    if name == "stablehlo.sign":
-        return np.sign(values)
-    if name == "stablehlo.round_nearest_even":
-        return np.rint(values) if _is_float(values) else None
-    known = _FLOAT_UNARY.get(name)
-    if known is None or not _is_float(values):
-        return None
-    function, defined = known
-    numbers = [float(v) for v in values.reshape(-1)]
-    if not all(math.isnan(v) or defined(v) for v in numbers):
-        return None
-    try:
-        negates = name == "stablehlo.logistic"  # its operand, before anything else
-        results = [(-v if negates else v) if math.isnan(v) else function(v) for v in numbers]
-    except OverflowError:
-        return None
-    return np.array(results, np.float64).astype(values.dtype).reshape(values.shape)
+def _float_function(name: str) -> Callable[[Array], Array | None]:
+    function, defined = _FLOAT_UNARY[name]
+
+    def folded(values: Array) -> Array | None:
+        numbers = [float(v) for v in values.reshape(-1)]
+        if not _is_float(values) or not all(math.isnan(v) or defined(v) for v in numbers):
+            return None
+        try:
+            negates = name == "logistic"  # its operand, before anything else
+            results = [(-v if negates else v) if math.isnan(v) else function(v) for v in numbers]
+        except OverflowError:
+            return None
+        return np.array(results, np.float64).astype(values.dtype).reshape(values.shape)
+
+    return folded
+
+
+_UNARY: dict[str, Callable[[Array], Array | None]] = {
+    "negate": lambda x: -x if x.dtype != bool else None,
+    "abs": np.abs,
+    "not": lambda x: ~x if not _is_float(x) else None,
+    "sign": np.sign,
+    "round_nearest_even": lambda x: np.rint(x) if _is_float(x) else None,
+    **{name: _float_function(name) for name in _FLOAT_UNARY},
+}
 
 
 def _truncated(quotient: Callable[[Any, Any], Any]) -> Callable[[Array, Array], Array | None]:
@@ -115,16 +114,16 @@ def _integers_only(function: Callable[[Array, Array], Array]) -> Callable[[Array
 
 
 _BINARY: dict[str, Callable[[Array, Array], Array | None]] = {
-    "stablehlo.add": lambda a, b: np.logical_or(a, b) if a.dtype == bool else a + b,
-    "stablehlo.subtract": lambda a, b: None if a.dtype == bool else a - b,
-    "stablehlo.multiply": lambda a, b: np.logical_and(a, b) if a.dtype == bool else a * b,
-    "stablehlo.divide": _divide,
-    "stablehlo.remainder": _remainder,
-    "stablehlo.maximum": np.maximum,
-    "stablehlo.minimum": np.minimum,
-    "stablehlo.and": _integers_only(np.bitwise_and),
-    "stablehlo.or": _integers_only(np.bitwise_or),
-    "stablehlo.xor": _integers_only(np.bitwise_xor),
+    "add": lambda a, b: np.logical_or(a, b) if a.dtype == bool else a + b,
+    "subtract": lambda a, b: None if a.dtype == bool else a - b,
+    "multiply": lambda a, b: np.logical_and(a, b) if a.dtype == bool else a * b,
+    "divide": _divide,
+    "remainder": _remainder,
+    "maximum": np.maximum,
+    "minimum": np.minimum,
+    "and": _integers_only(np.bitwise_and),
+    "or": _integers_only(np.bitwise_or),
+    "xor": _integers_only(np.bitwise_xor),
 }
 
 _COMPARISONS: dict[str, Callable[[Array, Array], Any]] = {
@@ -145,7 +144,7 @@ def comparison(op: Op) -> str:
 
 def _constants(op: Op) -> list[Constant] | None:
     """The constants that are the operands; None unless all are."""
-    if not all(is_static(r) and is_foldable(_type(r.type)) for r in op.results):
+    if not all(static(r) and is_foldable(_type(r.type)) for r in op.results):
         return None
     found = []
     for value in op.operands:
@@ -176,203 +175,119 @@ def _new_nans_positive(result: Array, operands: Sequence[Array]) -> Array:
     return np.where(new, result.dtype.type(math.nan), result) if new.any() else result
 
 
-class _FoldElementwise:
-    """An elementwise op of constants is a constant."""
+# Folds: from the op and the constants that it reads to its value.
+
+_Function = Callable[[Op, list[Constant]], Array | None]
+
+
+class _Fold:
+    """An op of constants is a constant, of at most `limit` elements; without `floats` only one of integers."""
 
     needs_constant = True
 
-    def __init__(self, op_name: str, arity: int) -> None:
-        self.op_name: str | None = op_name
-        self.arity = arity
-
-    def match_and_rewrite(self, op: Op, rewriter: Rewriter) -> bool:
-        constants = _constants(op)
-        if constants is None or len(constants) != self.arity:
-            return False
-        values = _operands(constants)
-        with np.errstate(all="ignore"):
-            if self.arity == 1:
-                result = _unary(op, values[0])
-            else:
-                result = _BINARY[op.name](*values)
-                if result is not None and _is_float(result):
-                    result = _new_nans_positive(result, values)
-        return result is not None and replace_by_constant(op, result, rewriter)
-
-
-class _FoldCompare:
-    needs_constant = True
-    op_name: str | None = "stablehlo.compare"
-
-    def match_and_rewrite(self, op: Op, rewriter: Rewriter) -> bool:
-        constants = _constants(op)
-        if constants is None:
-            return False
-        result = np.asarray(_COMPARISONS[comparison(op)](*_operands(constants)))
-        return replace_by_constant(op, result, rewriter)
-
-
-class _FoldClamp:
-    """Bounds and operand must have one type."""
-
-    needs_constant = True
-    op_name: str | None = "stablehlo.clamp"
-
-    def match_and_rewrite(self, op: Op, rewriter: Rewriter) -> bool:
-        constants = _constants(op)
-        if constants is None or len({c.type for c in constants}) != 1:
-            return False
-        low, value, high = _operands(constants)
-        return replace_by_constant(op, np.minimum(np.maximum(value, low), high), rewriter)
-
-
-class _FoldSplatShape:
-    """A broadcast, reshape or transpose of a splat is a splat, whatever the element type."""
-
-    needs_constant = True
-
-    def __init__(self, op_name: str) -> None:
-        self.op_name: str | None = op_name
-
-    def match_and_rewrite(self, op: Op, rewriter: Rewriter) -> bool:
-        text = splat_text(op.operand(0))
-        return text is not None and is_static(op.result) and replace_by_constant(op, text, rewriter)
-
-
-class _FoldReshape:
-    needs_constant = True
-    op_name: str | None = "stablehlo.reshape"
-
-    def match_and_rewrite(self, op: Op, rewriter: Rewriter) -> bool:
-        constants = _constants(op)
-        if constants is None:
-            return False
-        shape = _type(op.result.type).shape
-        assert shape is not None
-        return replace_by_constant(op, constants[0].full.reshape(shape), rewriter)
-
-
-class _FoldTranspose:
-    needs_constant = True
-    op_name: str | None = "stablehlo.transpose"
-
-    def match_and_rewrite(self, op: Op, rewriter: Rewriter) -> bool:
-        constants = _constants(op)
-        if constants is None:
-            return False
-        values = constants[0].full.transpose(integers(op, "permutation"))
-        return replace_by_constant(op, values, rewriter)
-
-
-class _FoldSlice:
-    needs_constant = True
-    op_name: str | None = "stablehlo.slice"
-
-    def match_and_rewrite(self, op: Op, rewriter: Rewriter) -> bool:
-        constants = _constants(op)
-        if constants is None:
-            return False
-        names = ("start_indices", "limit_indices", "strides")
-        index = tuple(slice(*s) for s in zip(*(integers(op, n) for n in names), strict=True))
-        return replace_by_constant(op, constants[0].full[index], rewriter)
-
-
-class _FoldBitwiseReduce:
-    """`and` or `or` over a splat, however many elements, is that of the element and the initial value."""
-
-    needs_constant = True
-    op_name: str | None = "stablehlo.reduce"
-
-    def match_and_rewrite(self, op: Op, rewriter: Rewriter) -> bool:
-        kind = region_reduction_kind(op.regions[0]) if len(op.results) == 1 else None
-        constants = _constants(op) if kind in ("and", "or") else None
-        if constants is None or not all(c.is_splat for c in constants):
-            return False
-        element, start = (c.values for c in constants)
-        return replace_by_constant(op, element & start if kind == "and" else element | start, rewriter)
-
-
-class _Limited:
-    """Folds that make a constant of at most `limit` elements."""
-
-    needs_constant = True
-
-    def __init__(self, limit: int) -> None:
+    def __init__(self, name: str, function: _Function, *, floats: bool = True, limit: int | None = None) -> None:
+        self.op_name: str | None = f"stablehlo.{name}"
+        self.function = function
+        self.floats = floats
         self.limit = limit
 
-    def constants(self, op: Op) -> list[Constant] | None:
-        return _constants(op) if _type(op.result.type).num_elements <= self.limit else None
-
-
-class _FoldConvert(_Limited):
-    op_name: str | None = "stablehlo.convert"
-
     def match_and_rewrite(self, op: Op, rewriter: Rewriter) -> bool:
-        constants = self.constants(op)
-        if constants is None:
+        if not self.floats and not all(map(_of_integers, (*op.operands, *op.results))):
             return False
-        source, target = constants[0].values, _type(op.result.type)
-        to_float = target.element[0] in "fb"
-        if _is_float(source) and not to_float:
-            if not np.isfinite(source.astype(np.float64)).all():
-                return False
-            source = np.trunc(source.astype(np.float64))
+        if self.limit is not None and _type(op.result.type).num_elements > self.limit:
+            return False
+        constants = _constants(op)
+        return constants is not None and replace(op, self.function(op, constants), rewriter)
+
+
+def _of_integers(value: Value) -> bool:
+    """Whether these are integers (or booleans)."""
+    type_ = value.type
+    return isinstance(type_, TensorType) and type_.element[:1] in ("i", "u")
+
+
+def _elementwise(function: Callable[..., Array | None]) -> _Function:
+    def folded(op: Op, constants: list[Constant]) -> Array | None:
+        values = _operands(constants)
         with np.errstate(all="ignore"):
-            return replace_by_constant(op, source, rewriter)
+            result = function(*values)
+            if result is not None and len(values) == 2 and _is_float(result):
+                result = _new_nans_positive(result, values)
+        return result
+
+    return folded
 
 
-class _FoldConcatenate(_Limited):
-    op_name: str | None = "stablehlo.concatenate"
-
-    def match_and_rewrite(self, op: Op, rewriter: Rewriter) -> bool:
-        constants = self.constants(op)
-        if constants is None:
-            return False
-        values = np.concatenate([c.full for c in constants], integer(op, "dimension"))
-        return replace_by_constant(op, values, rewriter)
+def _compare(op: Op, constants: list[Constant]) -> Array:
+    return np.asarray(_COMPARISONS[comparison(op)](*_operands(constants)))
 
 
-class _FoldSelect(_Limited):
-    op_name: str | None = "stablehlo.select"
-
-    def match_and_rewrite(self, op: Op, rewriter: Rewriter) -> bool:
-        constants = self.constants(op)
-        if constants is None or constants[0].is_splat:
-            return False
-        predicate, true, false = (c.full for c in constants)
-        return replace_by_constant(op, np.where(predicate, true, false), rewriter)
+def _clamp(op: Op, constants: list[Constant]) -> Array | None:
+    """Bounds and operand must have one type."""
+    low, value, high = _operands(constants)
+    return np.minimum(np.maximum(value, low), high) if len({c.type for c in constants}) == 1 else None
 
 
-class _IntegersOnly:
-    """A fold of values that are not floats."""
+def _slice(op: Op, constants: list[Constant]) -> Array:
+    names = ("start_indices", "limit_indices", "strides")
+    index = tuple(slice(*s) for s in zip(*(integers(op, n) for n in names), strict=True))
+    return constants[0].full[index]
 
-    needs_constant = True
 
-    def __init__(self, fold: Pattern) -> None:
-        self.op_name = fold.op_name
-        self.fold = fold
+def _bitwise_reduce(op: Op, constants: list[Constant]) -> Array | None:
+    """`and` or `or` over a splat, however many elements, is that of the element and the initial value."""
+    kind = region_reduction_kind(op.regions[0]) if len(op.results) == 1 else None
+    if kind not in ("and", "or") or not all(c.is_splat for c in constants):
+        return None
+    element, start = (c.values for c in constants)
+    folded: Array = element & start if kind == "and" else element | start
+    return folded
 
-    def match_and_rewrite(self, op: Op, rewriter: Rewriter) -> bool:
-        for value in (*op.operands, *op.results):
-            type_ = value.type
-            if not isinstance(type_, TensorType) or type_.element[:1] not in ("i", "u"):
-                return False
-        return self.fold.match_and_rewrite(op, rewriter)
+
+def _convert(op: Op, constants: list[Constant]) -> Array | None:
+    source = constants[0].values
+    if _is_float(source) and _type(op.result.type).element[0] not in "fb":
+        if not np.isfinite(source.astype(np.float64)).all():
+            return None
+        source = np.trunc(source.astype(np.float64))
+    with np.errstate(all="ignore"):
+        return source.astype(zeros_like(_type(op.result.type)).dtype)
+
+
+def _select(op: Op, constants: list[Constant]) -> Array | None:
+    predicate, true, false = (c.full for c in constants)
+    return None if constants[0].is_splat else np.where(predicate, true, false)
+
+
+def _splat_shape(op: Op, value: Value) -> Result:
+    """A broadcast, reshape or transpose of a splat is a splat, whatever the element type."""
+    return splat_text(value) if static(op.result) else None
 
 
 def folding_patterns(limit: int, floats: bool) -> list[Pattern]:
     """The folds.
 
     `limit` is the number of elements up to which constants that grow the program are made; without `floats`,
-    floating point values are not folded, except by functions of one operand, transposes and selects.
+    floating point values are not folded, except by functions of one operand, transposes, compares and selects.
     """
-    unary = ["negate", "abs", "not", "sign", "round_nearest_even"]
-    always: list[Pattern] = [_FoldElementwise(f"stablehlo.{name}", 1) for name in unary]
-    always += [_FoldElementwise(name, 1) for name in _FLOAT_UNARY]
-    always += [_FoldSplatShape("stablehlo.transpose"), _FoldTranspose(), _FoldCompare()]
-    always += [_FoldBitwiseReduce(), _FoldSelect(limit)]
-    gated: list[Pattern] = [_FoldElementwise(name, 2) for name in _BINARY]
-    gated += [_FoldSplatShape(f"stablehlo.{name}") for name in ("broadcast_in_dim", "reshape")]
-    gated += [_FoldReshape(), _FoldSlice(), _FoldClamp()]
-    gated += [_FoldConvert(limit), _FoldConcatenate(limit)]
-    return always + (gated if floats else [_IntegersOnly(fold) for fold in gated])
+
+    def gated(name: str, function: _Function, limit: int | None = None) -> _Fold:
+        return _Fold(name, function, floats=floats, limit=limit)
+
+    splats = () if floats else (_of_integers,)
+    return [
+        *(_Fold(name, _elementwise(function)) for name, function in _UNARY.items()),
+        Rule("transpose", (), _splat_shape, when_constant=True),
+        _Fold("transpose", lambda op, constants: constants[0].full.transpose(integers(op, "permutation"))),
+        _Fold("compare", _compare),
+        _Fold("reduce", _bitwise_reduce),
+        _Fold("select", _select, limit=limit),
+        *(gated(name, _elementwise(function)) for name, function in _BINARY.items()),
+        Rule("broadcast_in_dim", splats, _splat_shape, when_constant=True),
+        Rule("reshape", splats, _splat_shape, when_constant=True),
+        gated("reshape", lambda op, constants: constants[0].full.reshape(shape_of(op.result))),
+        gated("slice", _slice),
+        gated("clamp", _clamp),
+        gated("convert", _convert, limit),
+        gated("concatenate", lambda op, cs: np.concatenate([c.full for c in cs], integer(op, "dimension")), limit),
+    ]

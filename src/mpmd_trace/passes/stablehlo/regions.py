@@ -1,6 +1,6 @@
 """Simplification of StableHLO ops with regions: while, case, reduce, sort.
 
-Source: section 3.8 of the specification of sharding propagation; the rules were found by experiment.
+The rules are those of StableHLO's own pass, found by experiment.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from mpmd_trace.ir.attributes import Attribute, BoolAttr, IntegerAttr
 from mpmd_trace.ir.core import Block, Op, OpResult, Region, Value, make_op
 from mpmd_trace.passes.greedy import Pattern, Rewriter
-from mpmd_trace.passes.stablehlo.build import integer, integers, ints, is_static, ranked
 from mpmd_trace.passes.stablehlo.elements import constant_of, splat_text
+from mpmd_trace.passes.stablehlo.rules import BROADCAST, integer, integers, ints, shape_of, static
 
-__all__ = ["region_patterns"]
+__all__ = ["REGIONS"]
 
 
 def _defined_in(value: Value, region: Region) -> bool:
@@ -114,7 +114,7 @@ class _Reduce:
         if not dims and all(v.type is r.type for v, r in zip(inputs, op.results, strict=True)):
             rewriter.replace_op(op, inputs)
             return True
-        if all(is_static(v) and 0 in (_shape(v)) for v in inputs):
+        if all(static(v) and 0 in shape_of(v) for v in inputs):
             return _broadcasts(op, initial, rewriter)
         returned = op.regions[0].block.terminator.operands
         if not any(_defined_in(v, op.regions[0]) for v in returned):
@@ -151,11 +151,6 @@ class _Reduce:
         return True
 
 
-def _shape(value: Value) -> tuple[int, ...]:
-    found = ranked(value)
-    return () if found is None or found.shape is None else found.shape
-
-
 def _arguments_behind(values: Sequence[Value], block: Block) -> set[Value]:
     """The block arguments from which the values are computed."""
     found: set[Value] = set()
@@ -180,8 +175,7 @@ def _broadcasts(op: Op, values: Sequence[Value], rewriter: Rewriter) -> bool:
     new: list[OpResult] = []
     for value, result in zip(values, op.results, strict=True):
         props: dict[str, Attribute] = {"broadcast_dimensions": ints([])}
-        name = "stablehlo.broadcast_in_dim"
-        broadcast = make_op(name, [value], [result.type], props=props, loc=op.loc)
+        broadcast = make_op(BROADCAST, [value], [result.type], props=props, loc=op.loc)
         rewriter.insert_before(op, broadcast)
         new.append(broadcast.result)
     rewriter.replace_op(op, new)
@@ -202,7 +196,7 @@ class _Sort:
         }
         props = dict(op.props)
         unset = "dimension" not in props or integer(op, "dimension") < 0
-        if unset and len(_shape(op.operand(0))) == 1:
+        if unset and len(shape_of(op.operand(0))) == 1:
             props["dimension"] = IntegerAttr.get(0)
         if not gone and props == op.props:
             return False
@@ -222,6 +216,4 @@ class _Sort:
         return True
 
 
-def region_patterns() -> list[Pattern]:
-    """The rules of this file."""
-    return [_While(), _Case(), _Reduce(), _Sort()]
+REGIONS: list[Pattern] = [_While(), _Case(), _Reduce(), _Sort()]

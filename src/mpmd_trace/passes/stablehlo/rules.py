@@ -1,0 +1,221 @@
+"""Rewrites of StableHLO ops as data: which op, with which operands, and what stands in its place.
+
+    Rule("add", (any_value, splat(0)), lambda op, x, zero: same_type(op, x))
+
+A rule is asked about every op of its name whose operands match, one by one.  Its result is None, where it does not
+apply after all, or what replaces the op: a value (or `Declared`), a list of values for an op with several results,
+an array or the spelling of a splat for a constant, or `New` for another op with the same result type.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from mpmd_trace.ir.attributes import Attribute, DenseArrayAttr, IntegerAttr
+from mpmd_trace.ir.core import Op, Value, make_op
+from mpmd_trace.ir.types import TensorType
+from mpmd_trace.passes.greedy import Rewriter
+from mpmd_trace.passes.stablehlo.elements import Array, constant_of, make_constant
+
+__all__ = [
+    "BROADCAST",
+    "Declared",
+    "New",
+    "Result",
+    "Rule",
+    "any_value",
+    "constant",
+    "integer",
+    "integers",
+    "ints",
+    "made_by",
+    "other_than_constant",
+    "ranked",
+    "same_type",
+    "shape_of",
+    "splat",
+    "static",
+]
+
+Matcher = Callable[[Value], bool]
+BROADCAST = "stablehlo.broadcast_in_dim"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Declared:
+    """An existing value whose producer takes over the attributes of the op.
+
+    That is what the rules do that StableHLO declares in tables; those written out leave the producer alone.
+    """
+
+    value: Value
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class New:
+    """A new op with the result type of the old one, and with its attributes beside the properties."""
+
+    name: str
+    operands: Sequence[Value]
+    props: Mapping[str, Attribute] = dataclasses.field(default_factory=dict)
+    keep_attrs: bool = True
+
+
+Result = Value | list[Value] | Declared | Array | str | New | None
+
+
+class Rule:
+    """A rewrite of `stablehlo.{name}`; see the head of the file.
+
+    `operands` may be shorter than those of the op; those behind are not looked at.  With `when_constant` the rule is
+    for ops that read a constant only, which saves asking most ops of a program.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        operands: Sequence[Matcher],
+        result: Callable[..., Result],
+        *,
+        when_constant: bool = False,
+    ) -> None:
+        self.op_name: str | None = f"stablehlo.{name}"
+        self.needs_constant = when_constant or any(getattr(m, "needs_constant", False) for m in operands)
+        self._matchers = [(i, m) for i, m in enumerate(operands) if m is not any_value]
+        self._result = result
+
+    def match_and_rewrite(self, op: Op, rewriter: Rewriter) -> bool:
+        values = op.operands
+        for i, matches in self._matchers:
+            if not matches(values[i]):
+                return False
+        return replace(op, self._result(op, *values), rewriter)
+
+
+def replace(op: Op, result: Result, rewriter: Rewriter) -> bool:
+    """Put the result of a rule in the place of an op; says whether there is one."""
+    if result is None:
+        return False
+    if isinstance(result, Declared):
+        rewriter.replace_op(op, [result.value])
+        producer = result.value.defining_op
+        if producer is not None:
+            producer.attrs.update(op.attrs)
+    elif isinstance(result, New):
+        attrs = op.attrs if result.keep_attrs else None
+        props = dict(result.props)
+        new = make_op(result.name, result.operands, [op.result.type], props=props, attrs=attrs, loc=op.loc)
+        rewriter.insert_before(op, new)
+        rewriter.replace_op(op, new.results)
+    elif isinstance(result, list):
+        rewriter.replace_op(op, result)
+    elif isinstance(result, Value):
+        rewriter.replace_op(op, [result])
+    else:
+        type_ = op.result.type
+        assert isinstance(type_, TensorType)
+        made = make_constant(result, type_, op.loc)
+        rewriter.insert_before(op, made)
+        rewriter.replace_op(op, made.results)
+    return True
+
+
+# Operands.
+
+
+def any_value(value: Value) -> bool:
+    return True
+
+
+def static(value: Value) -> bool:
+    """A tensor all of whose dimensions are known."""
+    found = ranked(value)
+    return found is not None and -1 not in (found.shape or ())
+
+
+
+
+
+def _needing_constant(matches: Matcher) -> Matcher:
+    matches.needs_constant = True  # type: ignore[attr-defined]
+    return matches
+
+
+@_needing_constant
+def constant(value: Value) -> bool:
+    """A constant of any type."""
+    op = value.defining_op
+    return op is not None and op.name == "stablehlo.constant"
+
+
+def other_than_constant(value: Value) -> bool:
+    return not constant(value)
+
+
+def splat(what: int) -> Matcher:
+    """A constant that repeats 0, 1, or (-1) all bits set."""
+
+    def matches(value: Value) -> bool:
+        found = constant_of(value)
+        if found is None or not found.is_splat:
+            return False
+        element: Any = found.values
+        if element.dtype == bool:
+            return bool(element) is (what != 0)
+        if what == -1:
+            return element.dtype.kind in "iu" and bool(element == ~element.dtype.type(0))
+        return bool(element == what)
+
+    return _needing_constant(matches)
+
+
+def made_by(name: str) -> Matcher:
+    """The result of `stablehlo.{name}`."""
+    wanted = f"stablehlo.{name}"
+
+    def matches(value: Value) -> bool:
+        op = value.defining_op
+        return op is not None and op.name == wanted
+
+    return matches
+
+
+# What rules read and write.
+
+
+def same_type(op: Op, value: Value) -> Declared | None:
+    """The value, if it has the type of the op's result."""
+    return Declared(value) if value.type is op.result.type else None
+
+
+def integers(op: Op, name: str) -> tuple[int, ...]:
+    """The values of an attribute such as `dimensions = array<i64: 0, 1>`."""
+    found = op.props.get(name)
+    return found.values if isinstance(found, DenseArrayAttr) else ()
+
+
+def integer(op: Op, name: str) -> int:
+    """The value of an integer attribute (0 when it is absent)."""
+    found = op.props.get(name)
+    return found.value if isinstance(found, IntegerAttr) else 0
+
+
+def ints(values: Sequence[int]) -> DenseArrayAttr:
+    """`array<i64: ...>`."""
+    return DenseArrayAttr.get(values)
+
+
+def ranked(value: Value) -> TensorType | None:
+    """The type of the value if it is a tensor of known rank."""
+    found = value.type
+    return found if isinstance(found, TensorType) and found.shape is not None else None
+
+
+def shape_of(value: Value) -> tuple[int, ...]:
+    """The shape of a ranked tensor."""
+    found = ranked(value)
+    return () if found is None or found.shape is None else found.shape
+
+
