@@ -22,12 +22,36 @@ _log = logging.getLogger(__name__)
 class AbsorbInferredFragments(FunctionPass):
     """Root fragments contain the inferred fragments next to them: callees look as the user wrote them.
 
-        %0 = mpmd.fragment<mesh="m", origin=[]> (%a) (%x) { y = add(x, x); return y }
-        %1 = mpmd.fragment<mesh="m", origin=["f"]> (%0) (%x) { y = f(x); return y }
-    becomes
-        %1 = mpmd.fragment<mesh="m", origin=["f"]> (%a) (%x) { y = add(x, x); z = f(y); return z }
+    A root is a user fragment, or one that reads of no fragment, or that no fragment reads.  Callees only, unless
+    `absorb_on_entry_point_function`.  Greedy rewriting with unique constants, two patterns for a root R:
 
-    Unused ops are gone and the constants of every body are unified and at its front.
+    - Of the inferred fragments that R reads, in the order of its operands: their transfers move to the first op that
+      reads them (unused ones go).  The first of these fragments whose first user is then R is merged into R.
+    - Of the inferred fragments that read R, in the order of uses: the transfers that they read move behind what they
+      transfer.  The first of these fragments of which R is the latest op it reads is merged, at the place of R.
+
+    The merged fragment has the attributes of R; two inferred ones have the `mpmd.inferred_by` of both.
+
+    Before, with {absorb-on-entry-point-function}:
+
+        %0 = mpmd.fragment<mesh="a", origin=[]> (%p) (%u: !t) {
+          %v = stablehlo.sine %u : !t
+          mpmd.return %v : !t
+        } : (!a) -> !a
+        %1 = mpmd.fragment<mesh="a", origin=["f"]> (%0) (%u: !t) {
+          %v = stablehlo.negate %u : !t
+          mpmd.return %v : !t
+        } : (!a) -> !a
+        return %1 : !a
+
+    After:
+
+        %0 = mpmd.fragment<mesh="a", origin=["f"]> (%p) (%u: !t) {
+          %1 = stablehlo.sine %u : !t
+          %2 = stablehlo.negate %1 : !t
+          mpmd.return %2 : !t
+        } : (!a) -> !a
+        return %0 : !a
     """
 
     name: ClassVar[str] = "mpmd-absorb-inferred-fragments"

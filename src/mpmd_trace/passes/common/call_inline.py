@@ -24,14 +24,42 @@ _INHERENT: dict[type[Op], frozenset[str]] = {
 
 @dataclasses.dataclass(frozen=True)
 class CallInline(Pass):
-    """No `mpmd.call` is left: each is replaced by a copy of the body of its callee.
+    """No `mpmd.call` is left: each is replaced by a copy of the body of its callee, in the order of the program.
 
-    Fragments of the copy get the attributes of the call (its `call_counter`, say).  The copies share the
-    bodies of the callee's fragments, so inlining M microbatches copies no computation.  Callees stay.
+    Fragments and fragment calls of the copy get all attributes of the call but the callee (its `call_counter`, say),
+    in the place of their own.  The copies share the bodies of the callee's fragments, so inlining M microbatches
+    copies no computation.  Callees stay; `symbol-dce` removes them.
 
-        %0 = mpmd.call @step(%p) {call_counter = 3 : ui32}
-    becomes
-        %0 = mpmd.fragment<mesh="m", origin=["f"]> (%p) {call_counter = 3 : ui32} ...
+    Before:
+
+        func.func public @main(%p: !a) -> !a attributes {topology = #meshes} {
+          %0 = mpmd.call @f(%p) {call_counter = 3 : ui32} : (!a) -> !a
+          return %0 : !a
+        }
+        func.func private @f(%p: !a) -> !a attributes {topology = #meshes} {
+          %0 = mpmd.fragment<mesh="a", origin=["f"]> (%p) (%u: !t) {
+            %v = stablehlo.negate %u : !t
+            mpmd.return %v : !t
+          } : (!a) -> !a
+          return %0 : !a
+        }
+
+    After:
+
+        func.func public @main(%arg0: !a) -> !a attributes {topology = #meshes} {
+          %0 = mpmd.fragment<mesh="a", origin=["f"]> (%arg0) {call_counter = 3 : ui32} (%arg1: !t) {
+            %1 = stablehlo.negate %arg1 : !t
+            mpmd.return %1 : !t
+          } : (!a) -> !a
+          return %0 : !a
+        }
+        func.func private @f(%arg0: !a) -> !a attributes {topology = #meshes} {
+          %0 = mpmd.fragment<mesh="a", origin=["f"]> (%arg0) (%arg1: !t) {
+            %1 = stablehlo.negate %arg1 : !t
+            mpmd.return %1 : !t
+          } : (!a) -> !a
+          return %0 : !a
+        }
     """
 
     name: ClassVar[str] = "mpmd-call-inline"

@@ -20,13 +20,37 @@ __all__ = ["CopyConstants"]
 class CopyConstants(FunctionPass):
     """No fragment uses an argument that another fragment returns as a constant, also through transfers.
 
-    The constant is copied to the front of the body.  Operands, arguments and producers stay;
-    `mpmd-fragment-dce` removes what became unused.
+    For each fragment, the last one first, and each operand in order: from the operand through transfers to the
+    fragment that makes it.  If that returns a constant there, a copy of the constant comes to the front of the body
+    and takes the place of the argument.  Operands, arguments and producers stay; `mpmd-fragment-dce` removes what
+    became unused.
 
-        %1 = mpmd.transfer %0                          // %0 is a constant c of a fragment
-        %2 = mpmd.fragment (%1) (%x) { use of %x }
-    becomes
-        %2 = mpmd.fragment (%1) (%x) { %c = stablehlo.constant ... ; use of %c }
+    Before:
+
+        %0 = mpmd.fragment<mesh="a", origin=["f"]> () () {
+          %c = stablehlo.constant dense<1.0> : !t
+          mpmd.return %c : !t
+        } : () -> !a
+        %1 = mpmd.transfer %0 : (!a) -> !b
+        %2 = mpmd.fragment<mesh="b", origin=["g"]> (%1) (%u: !t) {
+          %v = stablehlo.negate %u : !t
+          mpmd.return %v : !t
+        } : (!b) -> !b
+        return %2 : !b
+
+    After:
+
+        %0 = mpmd.fragment<mesh="a", origin=["f"]> () () {
+          %cst = stablehlo.constant dense<1.000000e+00> : !t
+          mpmd.return %cst : !t
+        } : () -> !a
+        %1 = mpmd.transfer %0 : (!a) -> !b
+        %2 = mpmd.fragment<mesh="b", origin=["g"]> (%1) (%u: !t) {
+          %cst = stablehlo.constant dense<1.000000e+00> : !t
+          %3 = stablehlo.negate %cst : !t
+          mpmd.return %3 : !t
+        } : (!b) -> !b
+        return %2 : !b
     """
 
     name: ClassVar[str] = "mpmd-copy-constants"

@@ -18,14 +18,31 @@ __all__ = ["EraseUnusedCalleeBlockArguments"]
 class EraseUnusedCalleeBlockArguments(Pass):
     """Called functions have no argument that is unused or only returned; calls pass none.
 
-    The uses of a result that is such an argument use the operand of the call instead.  A function that
-    only returns arguments vanishes with its calls.
+    For each callee that is called (calls of which no result is used do not count), in the order of the module: the
+    uses of a result that is such an argument use the operand of the call instead, and result and argument go from the
+    function and from its calls.  A function that only returns arguments vanishes with its calls.
 
-        %0:2 = mpmd.call @f(%p, %q)                // f(%a, %b) returns %a, g(%b)
-        return %0#0, %0#1
-    becomes
-        %0 = mpmd.call @f(%q)                      // f(%b) returns g(%b)
-        return %p, %0
+    Before:
+
+        func.func public @main(%p: !a, %r: !a) -> (!a, !a) attributes {topology = #meshes} {
+          %0:2 = mpmd.call @f(%p, %r) : (!a, !a) -> (!a, !a)
+          return %0#0, %0#1 : !a, !a
+        }
+        func.func private @f(%u: !a, %v: !a) -> (!a, !a) attributes {topology = #meshes} {
+          %0 = mpmd.transfer %v : (!a) -> !a
+          return %u, %0 : !a, !a
+        }
+
+    After:
+
+        func.func public @main(%arg0: !a, %arg1: !a) -> (!a, !a) attributes {topology = #meshes} {
+          %0 = mpmd.call @f(%arg1) : (!a) -> !a
+          return %arg0, %0 : !a, !a
+        }
+        func.func private @f(%arg0: !a) -> !a attributes {topology = #meshes} {
+          %0 = mpmd.transfer %arg0 : (!a) -> !a
+          return %0 : !a
+        }
     """
 
     name: ClassVar[str] = "mpmd-erase-unused-callee-block-arguments"

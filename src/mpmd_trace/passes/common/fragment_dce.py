@@ -19,15 +19,25 @@ __all__ = ["FragmentDce"]
 class FragmentDce(FunctionPass):
     """Every result of a fragment, every argument and every transfer has a use; bodies hold no dead op.
 
-    Fragments that are left with nothing at all are erased.  Effects survive.
+    From the last op to the first, loops included.  Of a fragment unused results go first, then dead ops of the body,
+    then arguments without a use and their operands; if nothing is left, the fragment.  Attributes that list something
+    for each operand or result stay as long as they were.  A transfer without a use goes.  Effects survive.
 
-        %0:2 = mpmd.fragment<mesh="m", origin=["f"]> (%p, %q) (%x, %y) {   // %0#1 is not used
-          %s = stablehlo.negate %x
-          mpmd.return %s, %y }
-    becomes
-        %0 = mpmd.fragment<mesh="m", origin=["f"]> (%p) (%x) {
-          %s = stablehlo.negate %x
-          mpmd.return %s }
+    Before:
+
+        %0:2 = mpmd.fragment<mesh="a", origin=["f"]> (%p, %p) (%u: !t, %v: !t) {
+          %w = stablehlo.negate %u : !t
+          mpmd.return %w, %v : !t, !t
+        } : (!a, !a) -> (!a, !a)
+        return %0#0 : !a
+
+    After:
+
+        %0 = mpmd.fragment<mesh="a", origin=["f"]> (%p) (%u: !t) {
+          %1 = stablehlo.negate %u : !t
+          mpmd.return %1 : !t
+        } : (!a) -> !a
+        return %0 : !a
     """
 
     name: ClassVar[str] = "mpmd-fragment-dce"

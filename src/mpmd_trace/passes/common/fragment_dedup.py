@@ -21,15 +21,24 @@ __all__ = ["FragmentDedup"]
 class FragmentDedup(FunctionPass):
     """Of equal operands only the first is used in the body, of equal results only the first outside.
 
-    Nothing is removed; `mpmd-fragment-dce` does that.
+    Operands come first, so that two returned arguments of one operand are equal results.  Results of different types
+    (shardings) are not equal.  Nothing is removed; `mpmd-fragment-dce` does that.
 
-        %0:2 = mpmd.fragment<mesh="m", origin=["f"]> (%p, %p) (%x, %y) {
-          %s = stablehlo.add %x, %y
-          mpmd.return %s, %s }
-    becomes (and %0#0 is used for %0#1)
-        %0:2 = mpmd.fragment<mesh="m", origin=["f"]> (%p, %p) (%x, %y) {
-          %s = stablehlo.add %x, %x
-          mpmd.return %s, %s }
+    Before:
+
+        %0:2 = mpmd.fragment<mesh="a", origin=["f"]> (%p, %p) (%u: !t, %v: !t) {
+          %w = stablehlo.add %u, %v : !t
+          mpmd.return %w, %w : !t, !t
+        } : (!a, !a) -> (!a, !a)
+        return %0#0, %0#1 : !a, !a
+
+    After:
+
+        %0:2 = mpmd.fragment<mesh="a", origin=["f"]> (%p, %p) (%u: !t, %v: !t) {
+          %1 = stablehlo.add %u, %u : !t
+          mpmd.return %1, %1 : !t, !t
+        } : (!a, !a) -> (!a, !a)
+        return %0#0, %0#0 : !a, !a
     """
 
     name: ClassVar[str] = "mpmd-fragment-dedup"

@@ -16,11 +16,28 @@ __all__ = ["FromUnrollToCallCounter"]
 
 @dataclasses.dataclass(frozen=True)
 class FromUnrollToCallCounter(FunctionPass):
-    """Calls made by unrolling a loop have the iteration as `call_counter`, and no `unroll_counter`.
+    """Calls made by unrolling a loop have the iteration as `call_counter`, and no `unroll_counter`.  Other ops keep
+    theirs.
 
-        %0 = mpmd.call @g(%x) {unroll_counter = 3 : ui32}
-    becomes
-        %0 = mpmd.call @g(%x) {call_counter = 3 : ui32}
+    Before:
+
+        func.func public @main(%x: !t) -> !t attributes {topology = #meshes} {
+          %0 = mpmd.call @f(%x) {unroll_counter = 3 : ui32} : (!t) -> !t
+          return %0 : !t
+        }
+        func.func private @f(%x: !t) -> !t attributes {topology = #meshes} {
+          return %x : !t
+        }
+
+    After:
+
+        func.func public @main(%arg0: !t) -> !t attributes {topology = #meshes} {
+          %0 = mpmd.call @f(%arg0) {call_counter = 3 : ui32} : (!t) -> !t
+          return %0 : !t
+        }
+        func.func private @f(%arg0: !t) -> !t attributes {topology = #meshes} {
+          return %arg0 : !t
+        }
     """
 
     name: ClassVar[str] = "mpmd-from-unroll-to-call-counter"

@@ -27,16 +27,32 @@ __all__ = ["MergeBackwardWithForward"]
 class MergeBackwardWithForward(FunctionPass):
     """A backward fragment directly followed, on its mesh, by the forward of another microbatch is one with it.
 
-        %1 = mpmd.fragment<mesh="m", origin=["f"(1)], stage=0> (%g) {call_counter = 0 : ui32} (%x) { ... }
-        %2 = mpmd.fragment<mesh="m", origin=["f"], stage=0> (%a) {call_counter = 3 : ui32} (%x) { ... }
-    becomes
-        %1:2 = mpmd.fragment<mesh="m", origin=["f"(1), "f"], stage=0> (%g, %a)
-          {mpmd.merged_call_counters = [0 : ui32, 3 : ui32]} (%x, %y) { ... }
-
     As 1F1B has it on every mesh but the last between its warm-up and its end.  A step starts fewer programs, and XLA
     may hide what one half sends inside its mesh behind the work of the other (the "combined 1F1B" of Megatron-LM);
     what either half gives to another mesh leaves when both are done.  Halves of a split backward are left alone, so
-    are stages that differ, and pairs that other ops have to run between.
+    are stages that differ, and pairs that other ops have to run between.  The pass is ours; the reference has none.
+
+    Before:
+
+        %0 = mpmd.fragment<mesh="a", origin=["f"(1)]> (%p) {call_counter = 0 : ui32} (%u: !t) {
+          %v = stablehlo.negate %u : !t
+          mpmd.return %v : !t
+        } : (!a) -> !a
+        %1 = mpmd.fragment<mesh="a", origin=["f"]> (%p) {call_counter = 3 : ui32} (%u: !t) {
+          %v = stablehlo.sine %u : !t
+          mpmd.return %v : !t
+        } : (!a) -> !a
+        return %0, %1 : !a, !a
+
+    After:
+
+        %0:2 = mpmd.fragment<mesh="a", origin=["f"(1), "f"]> (%p)
+            {mpmd.merged_call_counters = [0 : ui32, 3 : ui32]} (%u: !t) {
+          %1 = stablehlo.negate %u : !t
+          %2 = stablehlo.sine %u : !t
+          mpmd.return %1, %2 : !t, !t
+        } : (!a) -> (!a, !a)
+        return %0#0, %0#1 : !a, !a
     """
 
     name: ClassVar[str] = "mpmd-merge-backward-with-forward"

@@ -18,10 +18,30 @@ __all__ = ["MergeForwardWithBackward"]
 class MergeForwardWithBackward(FunctionPass):
     """A forward fragment directly followed, on its mesh, by a backward fragment that uses it is one with it.
 
-        %0 = mpmd.fragment<mesh="m", origin=["f"], stage=2> (%a) (%x) { y = f(x); return y }
-        %1 = mpmd.fragment<mesh="m", origin=["f"(1)], stage=2> (%0) (%x) { y = g(x); return y }
-    becomes
-        %1 = mpmd.fragment<mesh="m", origin=["f", "f"(1)], stage=2> (%a) (%x) { y = f(x); z = g(y); return z }
+    Merges neighbours (docs/rewriting.md) P and C where C is the first fragment of the mesh behind P; only the first
+    user of P is considered.  The result has origins of both kinds, is neither forward nor backward, and merges no
+    further.
+
+    Before:
+
+        %0 = mpmd.fragment<mesh="a", origin=["f"], stage=2> (%p) (%u: !t) {
+          %v = stablehlo.negate %u : !t
+          mpmd.return %v : !t
+        } : (!a) -> !a
+        %1 = mpmd.fragment<mesh="a", origin=["f"(1)], stage=2> (%0) (%u: !t) {
+          %v = stablehlo.sine %u : !t
+          mpmd.return %v : !t
+        } : (!a) -> !a
+        return %1 : !a
+
+    After:
+
+        %0 = mpmd.fragment<mesh="a", origin=["f", "f"(1)], stage=2> (%p) (%u: !t) {
+          %1 = stablehlo.negate %u : !t
+          %2 = stablehlo.sine %1 : !t
+          mpmd.return %2 : !t
+        } : (!a) -> !a
+        return %0 : !a
     """
 
     name: ClassVar[str] = "mpmd-merge-forward-with-backward"

@@ -17,10 +17,51 @@ __all__ = ["MergeInferredFragments"]
 class MergeInferredFragments(FunctionPass):
     """Inferred fragments are part of a neighbour on their mesh wherever the order of ops allows it.
 
-        %0 = mpmd.fragment<mesh="m", origin=["f"]> (%a) (%x) { y = f(x); return y }
-        %1 = mpmd.fragment<mesh="m", origin=[]> (%0) (%x) { y = add(x, x); return y }
-    becomes
-        %1 = mpmd.fragment<mesh="m", origin=["f"]> (%a) (%x) { y = f(x); z = add(y, y); return z }
+    Merges neighbours (docs/rewriting.md) of which at least one is inferred, except the second half of a split
+    fragment into the first.  Only the first user of P is considered; with `merge_any_consumer` the first that may be
+    merged; with `merge_sideways` the next fragment of the mesh behind P instead, whether or not it uses P.
+
+    Before:
+
+        %0 = mpmd.fragment<mesh="a", origin=["f"]> (%p) (%u: !t) {
+          %v = stablehlo.negate %u : !t
+          mpmd.return %v : !t
+        } : (!a) -> !a
+        %1 = mpmd.fragment<mesh="a", origin=[]> (%0) (%u: !t) {
+          %v = stablehlo.sine %u : !t
+          mpmd.return %v : !t
+        } : (!a) -> !a
+        return %1 : !a
+
+    After:
+
+        %0 = mpmd.fragment<mesh="a", origin=["f"]> (%p) (%u: !t) {
+          %1 = stablehlo.negate %u : !t
+          %2 = stablehlo.sine %1 : !t
+          mpmd.return %2 : !t
+        } : (!a) -> !a
+        return %0 : !a
+
+    Before, with {merge-sideways}:
+
+        %0 = mpmd.fragment<mesh="a", origin=["f"]> (%p) (%u: !t) {
+          %v = stablehlo.negate %u : !t
+          mpmd.return %v : !t
+        } : (!a) -> !a
+        %1 = mpmd.fragment<mesh="a", origin=[]> (%p) (%u: !t) {
+          %v = stablehlo.sine %u : !t
+          mpmd.return %v : !t
+        } : (!a) -> !a
+        return %0, %1 : !a, !a
+
+    After:
+
+        %0:2 = mpmd.fragment<mesh="a", origin=["f"]> (%p) (%u: !t) {
+          %1 = stablehlo.negate %u : !t
+          %2 = stablehlo.sine %u : !t
+          mpmd.return %1, %2 : !t, !t
+        } : (!a) -> (!a, !a)
+        return %0#0, %0#1 : !a, !a
     """
 
     name: ClassVar[str] = "mpmd-merge-inferred-fragments"

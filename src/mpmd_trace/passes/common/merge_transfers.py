@@ -23,13 +23,59 @@ _MARK = "concat_transfer"
 class MergeTransfers(FunctionPass):
     """Scalars of one type that a fragment sends to another one are transferred as one array.
 
-    The producer concatenates them, the consumer slices them.  The old transfers stay, unused.
+    For each fragment: its results of one element, without a sharding and not in host memory, that are transferred to
+    a fragment, grouped by type and by that fragment.  For each group of several: the producer returns their
+    concatenation as one more result, directly behind it stands a transfer marked `concat_transfer`, and the consumer
+    slices it at the start of its body.  The old transfers, operands and arguments stay, unused.
 
-        %1 = mpmd.transfer %0#0 : tensor<f32> ; %2 = mpmd.transfer %0#1 : tensor<f32>
-        %3 = mpmd.fragment (%1, %2) (%x, %y) { use of %x, %y }
-    becomes
-        %1 = mpmd.transfer {concat_transfer} %0#2 : tensor<2xf32>
-        %3 = mpmd.fragment (.., .., %1) (%x, %y, %z) { use of %z[0], %z[1] }
+    Before:
+
+        !s = !mpmd.mesh_tensor<"a", tensor<f32>>
+        !r = !mpmd.mesh_tensor<"b", tensor<f32>>
+        !s2 = !mpmd.mesh_tensor<"a", tensor<2xf32>>
+        !r2 = !mpmd.mesh_tensor<"b", tensor<2xf32>>
+        func.func public @main(%p: !s) -> !r attributes {topology = #meshes} {
+          %0:2 = mpmd.fragment<mesh="a", origin=["f"]> (%p) (%u: tensor<f32>) {
+            %v = stablehlo.negate %u : tensor<f32>
+            mpmd.return %u, %v : tensor<f32>, tensor<f32>
+          } : (!s) -> (!s, !s)
+          %1 = mpmd.transfer %0#0 : (!s) -> !r
+          %2 = mpmd.transfer %0#1 : (!s) -> !r
+          %3 = mpmd.fragment<mesh="b", origin=["g"]> (%1, %2) (%u: tensor<f32>, %v: tensor<f32>) {
+            %w = stablehlo.add %u, %v : tensor<f32>
+            mpmd.return %w : tensor<f32>
+          } : (!r, !r) -> !r
+          return %3 : !r
+        }
+
+    After:
+
+        !s = !mpmd.mesh_tensor<"a", tensor<f32>>
+        !r = !mpmd.mesh_tensor<"b", tensor<f32>>
+        !s2 = !mpmd.mesh_tensor<"a", tensor<2xf32>>
+        !r2 = !mpmd.mesh_tensor<"b", tensor<2xf32>>
+        func.func public @main(%arg0: !s) -> !r attributes {topology = #meshes} {
+          %0:3 = mpmd.fragment<mesh="a", origin=["f"]> (%arg0) (%arg1: tensor<f32>) {
+            %5 = stablehlo.negate %arg1 : tensor<f32>
+            %6 = stablehlo.reshape %arg1 : (tensor<f32>) -> tensor<1xf32>
+            %7 = stablehlo.reshape %5 : (tensor<f32>) -> tensor<1xf32>
+            %8 = stablehlo.concatenate %6, %7, dim = 0 : (tensor<1xf32>, tensor<1xf32>) -> tensor<2xf32>
+            mpmd.return %arg1, %5, %8 : tensor<f32>, tensor<f32>, tensor<2xf32>
+          } : (!s) -> (!s, !s, !s2)
+          %1 = mpmd.transfer {concat_transfer} %0#2 : (!s2) -> !r2
+          %2 = mpmd.transfer %0#0 : (!s) -> !r
+          %3 = mpmd.transfer %0#1 : (!s) -> !r
+          %4 = mpmd.fragment<mesh="b", origin=["g"]> (%2, %3, %1)
+              (%arg1: tensor<f32>, %arg2: tensor<f32>, %arg3: tensor<2xf32>) {
+            %5 = stablehlo.slice %arg3 [0:1] : (tensor<2xf32>) -> tensor<1xf32>
+            %6 = stablehlo.reshape %5 : (tensor<1xf32>) -> tensor<f32>
+            %7 = stablehlo.slice %arg3 [1:2] : (tensor<2xf32>) -> tensor<1xf32>
+            %8 = stablehlo.reshape %7 : (tensor<1xf32>) -> tensor<f32>
+            %9 = stablehlo.add %6, %8 : tensor<f32>
+            mpmd.return %9 : tensor<f32>
+          } : (!r, !r, !r2) -> !r
+          return %4 : !r
+        }
     """
 
     name: ClassVar[str] = "mpmd-merge-transfers"

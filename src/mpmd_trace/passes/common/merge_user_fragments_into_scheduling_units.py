@@ -21,10 +21,30 @@ __all__ = ["MergeUserFragmentsIntoSchedulingUnits"]
 class MergeUserFragmentsIntoSchedulingUnits(FunctionPass):
     """Consecutive user fragments of one phase, microbatch and stage are one fragment.
 
-        %0 = mpmd.fragment<mesh="m", origin=["f"(1)]> (%a) (%x) { y = f(x); return y }
-        %1 = mpmd.fragment<mesh="m", origin=["g"(1)], stage=0> (%0) {call_counter = 4 : ui32} (%x) { g(x) }
-    becomes
-        %1 = mpmd.fragment<mesh="m", origin=["f"(1), "g"(1)], stage=0> (%a) {call_counter = 4 : ui32} ...
+    Merges neighbours (docs/rewriting.md) that are user fragments, both forward or both backward, whose stages agree
+    and whose call counters do not differ; only the first user of P is considered.  A fragment with origins of several
+    phases is an error.
+
+    Before:
+
+        %0 = mpmd.fragment<mesh="a", origin=["f"(1)]> (%p) (%u: !t) {
+          %v = stablehlo.negate %u : !t
+          mpmd.return %v : !t
+        } : (!a) -> !a
+        %1 = mpmd.fragment<mesh="a", origin=["g"(1)], stage=0> (%0) {call_counter = 4 : ui32} (%u: !t) {
+          %v = stablehlo.sine %u : !t
+          mpmd.return %v : !t
+        } : (!a) -> !a
+        return %1 : !a
+
+    After:
+
+        %0 = mpmd.fragment<mesh="a", origin=["f"(1), "g"(1)], stage=0> (%p) {call_counter = 4 : ui32} (%u: !t) {
+          %1 = stablehlo.negate %u : !t
+          %2 = stablehlo.sine %1 : !t
+          mpmd.return %2 : !t
+        } : (!a) -> !a
+        return %0 : !a
     """
 
     name: ClassVar[str] = "mpmd-merge-user-fragments-into-scheduling-units"

@@ -17,12 +17,34 @@ __all__ = ["MoveTransfersToProducer"]
 class MoveTransfersToProducer(FunctionPass):
     """Every transfer stands behind the op whose result it moves, or at the front for a block argument.
 
-    No transfer stands between two fragments that could be merged.  Transfers of one producer, and those of
-    arguments, end in reversed order.
+    No transfer stands between two fragments that could be merged.  Each one is moved by itself, in the order of the
+    program; so transfers of one producer, and those of arguments, end in reversed order.
 
-        %0 = mpmd.fragment ... ; %1 = mpmd.fragment ... ; %2 = mpmd.transfer %0
-    becomes
-        %0 = mpmd.fragment ... ; %2 = mpmd.transfer %0 ; %1 = mpmd.fragment ...
+    Before:
+
+        %0 = mpmd.fragment<mesh="a", origin=["f"]> (%p) (%u: !t) {
+          %v = stablehlo.negate %u : !t
+          mpmd.return %v : !t
+        } : (!a) -> !a
+        %1 = mpmd.fragment<mesh="b", origin=["g"]> (%q) (%u: !t) {
+          %v = stablehlo.negate %u : !t
+          mpmd.return %v : !t
+        } : (!b) -> !b
+        %2 = mpmd.transfer %0 : (!a) -> !b
+        return %1, %2 : !b, !b
+
+    After:
+
+        %0 = mpmd.fragment<mesh="a", origin=["f"]> (%p) (%u: !t) {
+          %3 = stablehlo.negate %u : !t
+          mpmd.return %3 : !t
+        } : (!a) -> !a
+        %1 = mpmd.transfer %0 : (!a) -> !b
+        %2 = mpmd.fragment<mesh="b", origin=["g"]> (%q) (%u: !t) {
+          %3 = stablehlo.negate %u : !t
+          mpmd.return %3 : !t
+        } : (!b) -> !b
+        return %2, %1 : !b, !b
     """
 
     name: ClassVar[str] = "mpmd-move-transfers-to-producer"

@@ -17,13 +17,20 @@ __all__ = ["RemoveTransferCycles"]
 class RemoveTransferCycles(FunctionPass):
     """No chain of transfers returns to the type it came from; the value it came from is used instead.
 
-    Chains through values in host memory are kept: they are made to free device memory.
+    From the last transfer to the first: back along the chain to the nearest value that has the type of the transfer's
+    result.  Chains through values in host memory are kept: they are made to free device memory.  Transfers on the way
+    stay.
 
-        %0 = mpmd.transfer %p : (!A) -> !B
-        %1 = mpmd.transfer %0 : (!B) -> !A
-        return %1
-    becomes (the first transfer stays)
-        return %p
+    Before:
+
+        %0 = mpmd.transfer %p : (!a) -> !b
+        %1 = mpmd.transfer %0 : (!b) -> !a
+        return %0, %1 : !b, !a
+
+    After:
+
+        %0 = mpmd.transfer %p : (!a) -> !b
+        return %0, %p : !b, !a
     """
 
     name: ClassVar[str] = "mpmd-remove-transfer-cycles"

@@ -28,10 +28,35 @@ _log = logging.getLogger(__name__)
 class RuleBasedMerge(FunctionPass):
     """All fragments of a mesh that one rule names are one fragment with the label that the rule gives.
 
-        %0 = mpmd.fragment<mesh="m", origin=["f"]> (%a) {call_counter = 0 : ui32} (%x) { ... f(x) }
-        %1 = mpmd.fragment<mesh="m", origin=["g"]> (%b) {call_counter = 0 : ui32} (%x) { ... g(x) }
-    and a rule with both as sources and the target `["f","g"],stage=1` give
-        %0:2 = mpmd.fragment<mesh="m", origin=["f", "g"], stage=1> (%a, %b) (%x, %y) { ... f(x) ... g(y) }
+    A rule names fragments by origins (sorted), stage, call counter, part of a split, and mesh, all of which must
+    agree.  Greedy rewriting: with the last fragment of a group all others of its mesh that the rule names are merged,
+    in an order in which none reads a later one directly, at the place of the first.  The label replaces origins,
+    stage, call counter, part and mesh; other attributes go.  The fragment may take part in another rule then.  In the
+    end the block is sorted: ops come, scan by scan, as soon as what they read is there; when that is impossible the
+    pass fails.
+
+    Before, with {rules=FragmentMergeRule(sources=[FragmentInfo(origins=["f"],mesh_name="a"),
+        FragmentInfo(origins=["g"],mesh_name="a")],
+        target=FragmentInfo(origins=["h"],stage=1,mesh_name="a"))}:
+
+        %0 = mpmd.fragment<mesh="a", origin=["f"]> (%p) (%u: !t) {
+          %v = stablehlo.negate %u : !t
+          mpmd.return %v : !t
+        } : (!a) -> !a
+        %1 = mpmd.fragment<mesh="a", origin=["g"]> (%p) (%u: !t) {
+          %v = stablehlo.sine %u : !t
+          mpmd.return %v : !t
+        } : (!a) -> !a
+        return %0, %1 : !a, !a
+
+    After:
+
+        %0:2 = mpmd.fragment<mesh="a", origin=["h"], stage=1> (%p) (%u: !t) {
+          %1 = stablehlo.negate %u : !t
+          %2 = stablehlo.sine %u : !t
+          mpmd.return %1, %2 : !t, !t
+        } : (!a) -> (!a, !a)
+        return %0#0, %0#1 : !a, !a
     """
 
     name: ClassVar[str] = "mpmd-rule-based-merge"

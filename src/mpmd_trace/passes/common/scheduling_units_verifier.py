@@ -21,7 +21,23 @@ _log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class SchedulingUnitsVerifier(FunctionPass):
-    """A warning has told about each mesh without one forward and one backward unit per microbatch."""
+    """A warning has told about each mesh without one forward and one backward unit per microbatch.
+
+    The number of microbatches is the largest call counter and one, if there is a zero.  Host meshes are not looked
+    at.  Nothing changes.
+
+    Refused:
+
+        %0 = mpmd.fragment<mesh="a", origin=["f"]> (%p) {call_counter = 0 : ui32} (%u: !t) {
+          %v = stablehlo.negate %u : !t
+          mpmd.return %v : !t
+        } : (!a) -> !a
+        return %0 : !a
+
+    Says: Number of backward scheduling units in mesh a does not match expected number for 1 microbatches. Got 0. A
+      pipeline schedule needs one backward fragment per microbatch: check that no inferred computation or
+      transfer splits the backward pass on this mesh, and that every named computation is inside a call
+    """
 
     name: ClassVar[str] = "mpmd-scheduling-units-verifier"
     summary: ClassVar[str] = "warn unless each mesh has one forward and one backward unit per microbatch"

@@ -20,12 +20,33 @@ __all__ = ["SinkNegligibleOpsIntoCallOp"]
 class SinkNegligibleOpsIntoCallOp(Pass):
     """No argument of a called function is the same operand-free op (constant, iota ...) in all calls.
 
-    Such an op moves into the function; dead code of the callers is removed.
+    For each called function, in the order of the module, and each argument in order: such an op is copied to the
+    front of the function and the argument goes, from function and calls (those of which no result is used do not
+    count).  Then dead ops of the callers are removed.
 
-        %c = stablehlo.constant dense<1.0>
-        %0 = mpmd.call @f(%p, %c)        // func.func private @f(%a, %b) { use of %b }
-    becomes
-        %0 = mpmd.call @f(%p)            // func.func private @f(%a) { %c = constant; use of %c }
+    Before:
+
+        func.func public @main(%x: !t) -> !t attributes {topology = #meshes} {
+          %c = stablehlo.constant dense<1.0> : !t
+          %0 = mpmd.call @f(%x, %c) : (!t, !t) -> !t
+          return %0 : !t
+        }
+        func.func private @f(%u: !t, %v: !t) -> !t attributes {topology = #meshes} {
+          %0 = stablehlo.add %u, %v : !t
+          return %0 : !t
+        }
+
+    After:
+
+        func.func public @main(%arg0: !t) -> !t attributes {topology = #meshes} {
+          %0 = mpmd.call @f(%arg0) : (!t) -> !t
+          return %0 : !t
+        }
+        func.func private @f(%arg0: !t) -> !t attributes {topology = #meshes} {
+          %cst = stablehlo.constant dense<1.000000e+00> : !t
+          %0 = stablehlo.add %arg0, %cst : !t
+          return %0 : !t
+        }
     """
 
     name: ClassVar[str] = "mpmd-sink-negligible-ops-into-call-op"

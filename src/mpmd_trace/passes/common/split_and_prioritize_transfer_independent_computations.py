@@ -20,12 +20,33 @@ __all__ = ["SplitAndPrioritizeTransferIndependentComputations"]
 class SplitAndPrioritizeTransferIndependentComputations(FunctionPass):
     """Computations of a fragment that need none of its transferred operands are a fragment of their own.
 
-    It comes first, so that it can run while the transfers are under way.
+    It comes first, so that it can run while the transfers are under way.  A fragment is split (docs/rewriting.md) if
+    some, but not all, of its operands are results of transfers: the first part has the ops, and returns the values,
+    that do not depend on these.  A value that a loop or a reduction reads only inside does not count as a dependence.
 
-        %0 = mpmd.fragment<mesh="m", origin=["f"]> (%t, %p) ...      // %t is transferred
-    becomes
-        %0:2 = mpmd.fragment<mesh="m", origin=["f"]> (%t, %p) {split_keep_transferred} ...
-        %1 = mpmd.fragment<mesh="m", origin=["f"]> (%t, %p, %0#0, %0#1) {split_drop_transferred} ...
+    Before:
+
+        %0 = mpmd.transfer %q : (!b) -> !a
+        %1:2 = mpmd.fragment<mesh="a", origin=["f"]> (%0, %p) (%u: !t, %v: !t) {
+          %w = stablehlo.sine %v : !t
+          %y = stablehlo.add %u, %w : !t
+          mpmd.return %w, %y : !t, !t
+        } : (!a, !a) -> (!a, !a)
+        return %1#0, %1#1 : !a, !a
+
+    After:
+
+        %0 = mpmd.transfer %q : (!b) -> !a
+        %1:3 = mpmd.fragment<mesh="a", origin=["f"]> (%0, %p) {split_keep_transferred} (%u: !t, %v: !t) {
+          %3 = stablehlo.sine %v : !t
+          mpmd.return %3, %3, %u : !t, !t, !t
+        } : (!a, !a) -> (!a, !a, !a)
+        %2 = mpmd.fragment<mesh="a", origin=["f"]> (%0, %p, %1#1, %1#2) {split_drop_transferred}
+            (%u: !t, %v: !t, %w: !t, %y: !t) {
+          %3 = stablehlo.add %y, %w : !t
+          mpmd.return %3 : !t
+        } : (!a, !a, !a, !a) -> !a
+        return %1#0, %2 : !a, !a
     """
 
     name: ClassVar[str] = "mpmd-split-and-prioritize-transfer-independent-computations"

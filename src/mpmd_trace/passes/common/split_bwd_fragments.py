@@ -21,16 +21,35 @@ __all__ = ["SplitBwdFragments"]
 class SplitBwdFragments(FunctionPass):
     """Every backward fragment with transferred and other results is two: the transferred ones come first.
 
-    The second part (weight gradients, mostly) can run later, which is what zero-bubble schedules need.
+    The second part (weight gradients, mostly) can run later, which is what zero-bubble schedules need.  The first
+    part (docs/rewriting.md) has the ops on which a transferred result depends, the second one the others.  Fragments
+    of which all results, or none, are transferred stay; so do parts of split ones.
 
-        %0:2 = mpmd.fragment<mesh="m", origin=["f"(1)]> (%p, %q) ...     // %0#1 is transferred
-    becomes
-        %0:2 = mpmd.fragment<mesh="m", origin=["f"(1)]> (%p, %q) {split_keep_transferred} ...
-        %1 = mpmd.fragment<mesh="m", origin=["f"(1)]> (%p, %q, %0#1) {split_drop_transferred} ...
-        // %0#0 is transferred, %0#1 is what the second part takes from the first
+    Nothing is transferred out of the backward fragment of the first stage.  With `split_first_stage` it is split,
+    too: into the gradients of activations and, behind them, the gradients of parameters.
 
-    Nothing is transferred out of the backward fragment of the first stage.  With `split-first-stage` it is
-    split, too: into the gradients of activations and, behind them, the gradients of parameters.
+    Before:
+
+        %0:2 = mpmd.fragment<mesh="a", origin=["f"(1)]> (%p) (%u: !t) {
+          %v = stablehlo.sine %u : !t
+          %w = stablehlo.negate %v : !t
+          mpmd.return %v, %w : !t, !t
+        } : (!a) -> (!a, !a)
+        %1 = mpmd.transfer %0#0 : (!a) -> !b
+        return %0#1, %1 : !a, !b
+
+    After:
+
+        %0:2 = mpmd.fragment<mesh="a", origin=["f"(1)]> (%p) {split_keep_transferred} (%u: !t) {
+          %3 = stablehlo.sine %u : !t
+          mpmd.return %3, %3 : !t, !t
+        } : (!a) -> (!a, !a)
+        %1 = mpmd.fragment<mesh="a", origin=["f"(1)]> (%p, %0#1) {split_drop_transferred} (%u: !t, %v: !t) {
+          %3 = stablehlo.negate %v : !t
+          mpmd.return %3 : !t
+        } : (!a, !a) -> !a
+        %2 = mpmd.transfer %0#0 : (!a) -> !b
+        return %1, %2 : !a, !b
     """
 
     name: ClassVar[str] = "mpmd-split-bwd-fragments"

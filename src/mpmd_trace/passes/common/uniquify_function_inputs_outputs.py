@@ -20,14 +20,31 @@ __all__ = ["UniquifyFunctionInputsOutputs"]
 class UniquifyFunctionInputsOutputs(FunctionPass):
     """Every returned value is the result of an op and returned once.
 
-    Arguments that are returned, and values returned several times, go through one inferred fragment a mesh,
-    or through identity transfers.
+    Arguments that are returned, and values returned several times, go through one inferred fragment a mesh, in front
+    of the return; meshes and values are in the order in which they are returned.  With
+    `use_transfer_instead_of_fragment` each of them, except the first return of a value that is no argument, goes
+    through a transfer to its own type.
 
-        return %p, %p
-    becomes
-        %0:2 = mpmd.fragment<mesh="m", origin=[]> (%p) {mpmd.inferred_by = ["uniquify"]} (%x) {
-          mpmd.return %x, %x }
-        return %0#0, %0#1
+    Before:
+
+        return %p, %p : !a, !a
+
+    After:
+
+        %0:2 = mpmd.fragment<mesh="a", origin=[]> (%p) {mpmd.inferred_by = ["uniquify"]} (%u: !t) {
+          mpmd.return %u, %u : !t, !t
+        } : (!a) -> (!a, !a)
+        return %0#0, %0#1 : !a, !a
+
+    Before, with {use-transfer-instead-of-fragment}:
+
+        return %p, %p : !a, !a
+
+    After:
+
+        %0 = mpmd.transfer %p : (!a) -> !a
+        %1 = mpmd.transfer %p : (!a) -> !a
+        return %0, %1 : !a, !a
     """
 
     name: ClassVar[str] = "mpmd-uniquify-function-inputs-outputs"

@@ -20,15 +20,29 @@ __all__ = ["UnrollForLoops"]
 class UnrollForLoops(FunctionPass):
     """No `mpmd.for` is left: each is replaced by copies of its body, one an iteration.
 
-    Every op of a copy has an `unroll_counter` that counts iterations over the whole function; the loop index
-    becomes a constant that starts at 0 in each loop.
+    Every op of a copy has an `unroll_counter` that counts iterations over the whole function; the loop index becomes
+    a constant that starts at 0 in each loop.  Loops inside of loops are an error, and so is an `unroll_factor` that
+    is not the number of iterations.
 
-        %0 = mpmd.for (%p) {iterations = 2 : ui32, unroll_factor = 2 : ui32} (%acc, %index) {
-          %s = stablehlo.add %acc, %index
-          mpmd.return %s }
-    becomes
-        %c = stablehlo.constant {unroll_counter = 0 : ui32} dense<0> : tensor<ui32>
-        %0 = stablehlo.add %p, %c {unroll_counter = 0 : ui32}  // and the same with 1 for %0
+    Before:
+
+        func.func public @main(%x: tensor<ui32>) -> tensor<ui32> attributes {topology = #meshes} {
+          %0 = mpmd.for (%x) {iterations = 2 : ui32, unroll_factor = 2 : ui32} (%u: tensor<ui32>, %i: tensor<ui32>) {
+            %v = stablehlo.add %u, %i : tensor<ui32>
+            mpmd.return %v : tensor<ui32>
+          } : tensor<ui32>
+          return %0 : tensor<ui32>
+        }
+
+    After:
+
+        func.func public @main(%arg0: tensor<ui32>) -> tensor<ui32> attributes {topology = #meshes} {
+          %c = stablehlo.constant {unroll_counter = 0 : ui32} dense<0> : tensor<ui32>
+          %0 = stablehlo.add %arg0, %c {unroll_counter = 0 : ui32} : tensor<ui32>
+          %c_0 = stablehlo.constant {unroll_counter = 1 : ui32} dense<1> : tensor<ui32>
+          %1 = stablehlo.add %0, %c_0 {unroll_counter = 1 : ui32} : tensor<ui32>
+          return %1 : tensor<ui32>
+        }
     """
 
     name: ClassVar[str] = "mpmd-unroll-for-loops"

@@ -24,9 +24,29 @@ _Key = tuple[str, int | None, int, str | None, bool]
 
 @dataclasses.dataclass(frozen=True)
 class VerifyStageMerging(FunctionPass):
-    """No two fragments run the same stage, phase and microbatch on the same mesh.
+    """No two fragments run the same stage, phase, microbatch and part on the same mesh.
 
-    A fragment without `call_counter` stands for every microbatch.
+    The phase of a recomputed forward in a backward (marked `remat`) is the latter's.  A fragment without
+    `call_counter` stands for every microbatch.  All others are reported, then the pass fails.  Nothing changes.
+
+    Refused:
+
+        %0 = mpmd.fragment<mesh="a", origin=["f"], stage=0> (%p) (%u: !t) {
+          %v = stablehlo.negate %u : !t
+          mpmd.return %v : !t
+        } : (!a) -> !a
+        %1 = mpmd.fragment<mesh="a", origin=["g"], stage=0> (%p) (%u: !t) {
+          %v = stablehlo.sine %u : !t
+          mpmd.return %v : !t
+        } : (!a) -> !a
+        return %0, %1 : !a, !a
+
+    Says: stage 0 runs twice on mesh 'a' for the same microbatch: the fragment of "g" is a second one with stage_id=0,
+      transpose_count=0, call_counter=-1, split_type=none, remat=no, beside the fragment ["f"] on mesh 'a',
+      stage 0. They could not be merged into one: most often the stages form a cycle, where something on another
+      mesh needs the first and feeds the second. Give them different stages, or move the computation in between
+      into one of them. If the second one belongs to another loop over microbatches, give its calls counters of
+      their own (mpmd_trace.call with call_counter), or its computations other names, or leave the stages out
     """
 
     name: ClassVar[str] = "mpmd-verify-stage-merging"
