@@ -49,7 +49,7 @@ def show_program(file: str, stage: str) -> str:
     if stage not in names:
         raise MpmdError(f"--stage is jaxpr, ir, mpmd or plan, not '{stage}'")
     program = load_program(file)
-    lowered = program.jitted().lower_lazily(*program.args)
+    lowered: Any = program.jitted().lower_lazily(*program.args)
     if stage == "plan":
         from mpmd_trace.backend.planner import make_plan
 

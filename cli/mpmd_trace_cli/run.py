@@ -25,8 +25,6 @@ def run_program(file: str, out: str, settings: Sequence[str], *, quiet: bool = F
 
     check_folder(out)
     program = load_program(file, settings)
-    import jax
-
     from mpmd_trace.ir.text import parse
     from mpmd_trace.report.snapshots import Snapshots
     from mpmd_trace.report.timeline import FragmentActions, bubble, measured_timeline, planned_timeline
@@ -55,7 +53,7 @@ def run_program(file: str, out: str, settings: Sequence[str], *, quiet: bool = F
         compiled = lowered.compile(compiled_one)
         xla_seconds = time.perf_counter() - started
         task = shown.add_task("plain jax.jit", total=program.steps, info="compiling")
-        plain = jax.jit(program.fn, static_argnums=program.static_argnums)
+        plain = program.plain()
         on_one = _on_one_device
         reference = _steps(program, plain, lambda i, loss: shown.update(task, completed=i, info=loss), on_one)
         task = shown.add_task("pipeline", total=program.steps, info="")
@@ -220,8 +218,8 @@ def _steps(
             following = program.advance(i, args, result)
             what = "the arguments that advance of the mpmd_trace.Program returns"
             args = check_arguments(program, following, what, place_of(program.advance))
-            made = {id(leaf): number for number, leaf in enumerate(jax.tree.leaves(result))}
-            leaves = jax.tree.leaves(program.dynamic(args))
+            made = {id(leaf): number for number, leaf in enumerate(program.arrays(result))}
+            leaves = program.arrays(program.dynamic(args))
             carried = [(number, made[id(leaf)]) for number, leaf in enumerate(leaves) if id(leaf) in made]
         shown(i + 1, f"loss {losses[-1]:.4f}" if losses else "")
     timed = sorted(seconds[1:] or seconds)

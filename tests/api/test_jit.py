@@ -43,13 +43,13 @@ def test_texts(lowered: mpmd_trace.Lowered, compiled: mpmd_trace.Compiled) -> No
 
 def test_lowering_partitions_once(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
-    real = stages.partition
+    real = stages.partition_as
 
     def counting(*args: Any, **kwargs: Any) -> Any:
         calls.append(kwargs.get("phases", "all"))
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(stages, "partition", counting)
+    monkeypatch.setattr(stages, "partition_as", counting)
     jitted = mpmd_trace.jit(accumulate, config())
     lowered = jitted.lower_lazily(weights(), batch(2))
     lowered.as_text("stablehlo")

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Unpack, overload
 
 import jax
 
-from mpmd_trace.api.jit import Jitted
+from mpmd_trace.api.jit import Jitted, applied
+from mpmd_trace.api.options import DONATE, Donate, Donation, FilterJitOptions, statics
 from mpmd_trace.frontend import tags
 from mpmd_trace.frontend.config import Config
 from mpmd_trace.frontend.errors import mistake
 from mpmd_trace.frontend.statics import StaticLeaf, is_hashable, without_statics
 
-__all__ = ["StaticLeaves", "filter_jit"]
+__all__ = ["StaticLeaves", "filter_jit", "is_dynamic", "plain_jit"]
 
 
 def is_dynamic(leaf: Any) -> bool:
@@ -23,96 +25,174 @@ def is_dynamic(leaf: Any) -> bool:
 
 
 class StaticLeaves:
-    """Puts leaves that are no arrays into the structure, and takes them out again."""
+    """Puts leaves that are no arrays into the structure, and takes them out again.
+
+    Arguments at the static positions and names go there as a whole.  `callee`: a function that is itself a module, or
+    a method of one; it becomes the first argument.
+    """
+
+    def __init__(
+        self, static: tuple[tuple[int, ...], tuple[str, ...]] = ((), ()), callee: Callable[..., Any] | None = None
+    ) -> None:
+        self._numbers, self._names = static
+        self._callee = callee
 
     def wrap(self, tree: Any) -> Any:
-        return jax.tree_util.tree_map_with_path(self._one, tree)
+        """Arguments `(args, kwargs)`."""
+        args, kwargs = tree
+        numbers = {n % len(args) for n in self._numbers if -len(args) <= n < len(args)}
+        args = tuple(_whole(f"at position {i}", a) if i in numbers else a for i, a in enumerate(args))
+        kwargs = {k: _whole(repr(k), v) if k in self._names else v for k, v in kwargs.items()}
+        if self._callee is not None:
+            args = (self._callee, *args)
+        return self.wrap_result((args, kwargs))
+
+    def wrap_result(self, tree: Any) -> Any:
+        return jax.tree_util.tree_map_with_path(_static, tree)
 
     def unwrap(self, tree: Any) -> Any:
         return without_statics(tree)
 
-    def _one(self, path: Sequence[Any], leaf: Any) -> Any:
-        if is_dynamic(leaf):
-            return leaf
-        if not is_hashable(leaf):
-            raise mistake(
-                f"the leaf {jax.tree_util.keystr(tuple(path))} of type {type(leaf).__name__} is neither an "
-                "array nor hashable, so it can be neither an input nor a static part of a program. Make it "
-                "an array or something hashable: a tuple instead of a list or set, for example."
-            )
-        return StaticLeaf(leaf)
+
+def _whole(where: str, argument: Any) -> StaticLeaf:
+    if not is_hashable(argument):
+        raise mistake(
+            f"the static argument {where} is a {type(argument).__name__}, which cannot be hashed. Static arguments are "
+            "part of the program and compared by value; what is no array is static without being declared so."
+        )
+    return StaticLeaf(argument)
 
 
-class _WithCallee(StaticLeaves):
-    """For a function that is itself a module: it becomes the first argument."""
+def _static(path: Sequence[Any], leaf: Any) -> Any:
+    if is_dynamic(leaf):
+        return leaf
+    if not is_hashable(leaf):
+        raise mistake(
+            f"the leaf {jax.tree_util.keystr(tuple(path))} of type {type(leaf).__name__} is neither an "
+            "array nor hashable, so it can be neither an input nor a static part of a program. Make it "
+            "an array or something hashable: a tuple instead of a list or set, for example."
+        )
+    return StaticLeaf(leaf)
 
-    def __init__(self, callee: Any) -> None:
-        self.callee = callee
 
-    def wrap(self, tree: Any) -> Any:
-        args, kwargs = tree
-        return super().wrap(((self.callee, *args), kwargs))
+@overload
+def filter_jit(fn: Callable[..., Any], config: Config, **options: Unpack[FilterJitOptions]) -> Jitted: ...
+
+
+@overload
+def filter_jit(
+    fn: Config | None = None, config: Config | None = None, **options: Unpack[FilterJitOptions]
+) -> Callable[[Callable[..., Any]], Jitted]: ...
 
 
 def filter_jit(
-    fn: Callable[..., Any],
-    config: Config,
+    fn: Callable[..., Any] | Config | None = None,
+    config: Config | None = None,
     *,
     in_shardings: Any = None,
     out_shardings: Any = None,
+    donate: Donate = "none",
     donate_argnums: int | Sequence[int] = (),
+    donate_argnames: str | Sequence[str] = (),
+    static_argnums: int | Sequence[int] = (),
+    static_argnames: str | Sequence[str] = (),
+    keep_unused: bool = False,
+    compiler_options: Mapping[str, Any] | None = None,
     engine: str = "python",
-) -> Jitted:
-    """`mpmd_trace.jit` for functions of Equinox modules and other pytrees, as `equinox.filter_jit`.
+) -> Jitted | Callable[[Callable[..., Any]], Jitted]:
+    """`mpmd_trace.jit` for functions of modules and other pytrees, as `equinox.filter_jit`.
 
     All JAX and NumPy arrays in the arguments are inputs of the program; everything else (numbers, strings,
     functions) is static, also in the result.  When `fn` is a module or a method of one, its arrays are inputs
-    as well.
+    as well.  Without `fn`, a decorator: `@mpmd_trace.filter_jit(config=config)`.
 
     Args:
         fn: any function of pytrees, or a callable module.
         config: which name lives on which mesh; see `make_config`.
         in_shardings: a pytree prefix of the arguments, of `NamedSharding` or None (chosen by the compiler).
         out_shardings: likewise for the result.
-        donate_argnums: positions of arguments whose buffers may be reused.
+        donate: "all" arrays may be reused, "all-except-first" those of the first argument not, or "none"; "warn"
+            and "warn-except-first" also tell which of them no program reuses.
+        donate_argnums: instead of `donate`, positions of arguments whose buffers may be reused.
+        donate_argnames: names of such arguments.
+        static_argnums: positions of arguments that are static as a whole; rarely needed.
+        static_argnames: names of such arguments.
+        keep_unused: see `mpmd_trace.jit`.
+        compiler_options: see `mpmd_trace.jit`.
         engine: see `mpmd_trace.jit`.
 
     Raises:
-        MpmdError: when called, for leaves that are neither arrays nor hashable, and as `mpmd_trace.jit`.
+        MpmdError: for options that do not fit; when called, for leaves that are neither arrays nor hashable, and
+            as `mpmd_trace.jit`.
     """
-    callee = None if _is_plain(fn) else fn
-    leaves = StaticLeaves()
+
+    def decorated(fn: Callable[..., Any], config: Any) -> Jitted:
+        if not callable(fn):
+            raise mistake(f"filter_jit takes a function, not {fn!r} of type {type(fn).__name__}")
+        callee = None if _is_plain(fn) else fn
+        leaves = StaticLeaves(statics(fn, static_argnums, static_argnames), callee)
+        donation = _donation(donate, Donation.of(donate_argnums, donate_argnames))
+        prefix = in_shardings
+        if callee is not None:
+            donation = donation.behind_first()
+            prefix = None if in_shardings is None else (None, *in_shardings)
+        return Jitted(
+            _on_wrapped(fn, callee is not None, leaves),
+            config,
+            in_shardings=prefix,
+            out_shardings=out_shardings,
+            donation=donation,
+            keep_unused=keep_unused,
+            compiler_options=compiler_options,
+            engine=engine,
+            adapter=leaves,
+        )
+
+    return applied(decorated, fn, config, "filter_jit")
+
+
+def _on_wrapped(fn: Callable[..., Any], is_argument: bool, leaves: StaticLeaves) -> Callable[..., Any]:
+    """`fn` on wrapped arguments, with a wrapped result; a module is its own first argument."""
 
     @functools.wraps(fn, updated=())
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = leaves.unwrap((args, kwargs))
-        target = fn
-        if callee is not None:
-            target, args = args[0], args[1:]
-        return leaves.wrap(target(*args, **kwargs))
+        target, args = (args[0], args[1:]) if is_argument else (fn, args)
+        return leaves.wrap_result(target(*args, **kwargs))
 
-    if callee is None:
-        return Jitted(
-            wrapped,
-            config,
-            in_shardings=in_shardings,
-            out_shardings=out_shardings,
-            donate_argnums=donate_argnums,
-            engine=engine,
-            adapter=leaves,
-        )
-    donated = (donate_argnums,) if isinstance(donate_argnums, int) else tuple(donate_argnums)
-    wrapped.__name__ = type(callee).__name__
-    del wrapped.__wrapped__  # its signature lacks the module
-    return Jitted(
-        wrapped,
-        config,
-        in_shardings=None if in_shardings is None else (None, *in_shardings),
-        out_shardings=out_shardings,
-        donate_argnums=tuple(n + 1 if n >= 0 else n for n in donated),
-        engine=engine,
-        adapter=_WithCallee(callee),
-    )
+    if is_argument:
+        wrapped.__name__ = type(fn).__name__
+        del wrapped.__wrapped__  # its signature lacks the module
+        wrapped.__signature__ = _with_module(fn)  # type: ignore[attr-defined]
+    return wrapped
+
+
+def _with_module(fn: Callable[..., Any]) -> inspect.Signature:
+    module = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+    parameters = list(inspect.signature(fn).parameters.values())
+    return inspect.Signature([module, *parameters])
+
+
+def plain_jit(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """`fn` under plain `jax.jit` with the arrays of its arguments as inputs, to be compared with."""
+    leaves = StaticLeaves()
+    jitted = jax.jit(_on_wrapped(fn, False, leaves))
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = leaves.wrap((args, kwargs))
+        return leaves.unwrap(jitted(*args, **kwargs))
+
+    return run
+
+
+def _donation(donate: str, listed: Donation) -> Donation:
+    if donate not in DONATE:
+        raise mistake(f"donate is one of {', '.join(map(repr, DONATE))}, not {donate!r}")
+    if donate == "none":
+        return listed
+    if listed != Donation():
+        raise mistake(f"donate={donate!r} says which arguments are donated; donate_argnums and donate_argnames do, too")
+    return Donation(all_but=(0,) if donate.endswith("except-first") else (), warns=donate.startswith("warn"))
 
 
 def _is_plain(fn: Any) -> bool:

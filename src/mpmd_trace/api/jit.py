@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import inspect
 import threading
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Unpack, overload
 
 import jax
 import numpy as np
 
+from mpmd_trace.api.options import Donation, JitOptions, statics
+from mpmd_trace.api.options import compiler_options as options_of_meshes
 from mpmd_trace.api.stages import Adapter, Compiled, Lowered
 from mpmd_trace.backend.arguments import TracedArgument, WrongSharding
 from mpmd_trace.diagnostics.messages import MpmdError
-from mpmd_trace.frontend.arguments import listed_positions
 from mpmd_trace.frontend.config import Config
-from mpmd_trace.frontend.errors import at_users_place, mistake
-from mpmd_trace.frontend.tags import static_names
+from mpmd_trace.frontend.errors import at_users_place, callers_place, mistake
 from mpmd_trace.frontend.trace import Traced, check_names, trace
 from mpmd_trace.jax_compat.tracing import trace_settings
 from mpmd_trace.passes.manager import Hook
@@ -63,9 +62,11 @@ class Jitted:
         *,
         in_shardings: Any = None,
         out_shardings: Any = None,
-        donate_argnums: int | Sequence[int] = (),
+        donation: Donation = Donation(),  # noqa: B008 (immutable)
         static_argnums: int | Sequence[int] = (),
         static_argnames: str | Sequence[str] = (),
+        keep_unused: bool = False,
+        compiler_options: Mapping[str, Any] | None = None,
         engine: str = "python",
         adapter: Adapter | None = None,
     ) -> None:
@@ -80,8 +81,10 @@ class Jitted:
         self.config = config
         self.in_shardings = in_shardings
         self.out_shardings = out_shardings
-        self.donate_argnums = listed_positions(donate_argnums, "donate_argnums")
-        self.static_argnums, self.static_argnames = _statics(fn, static_argnums, static_argnames)
+        self.donation = donation
+        self.static_argnums, self.static_argnames = statics(fn, static_argnums, static_argnames)
+        self.keep_unused = keep_unused
+        self.compiler_options = options_of_meshes(compiler_options, config, callers_place())
         self.engine = engine
         self.adapter = adapter
         #: For each kind of call the programs compiled for it, which differ in the shardings they want.
@@ -130,7 +133,8 @@ class Jitted:
             fn,
             *args,
             static_argnums=tuple(i for i in self.static_argnums if -len(args) <= i < len(args)),
-            donate_argnums=self.donate_argnums,
+            donate_argnums=self.donation.positions(len(args)),
+            donate_argnames=self.donation.keywords(kwargs),
             in_shardings=self.in_shardings,
             out_shardings=self.out_shardings,
             meshes=tuple(self.config.topology.values()),
@@ -144,7 +148,17 @@ class Jitted:
         self, args: tuple[Any, ...], kwargs: dict[str, Any], hooks: Sequence[Hook] = ()
     ) -> Lowered:
         schedule = choose_schedule(self.config)
-        lowered = Lowered(self._trace(args, kwargs), self.config, schedule, hooks, self.engine, self.adapter)
+        lowered = Lowered(
+            self._trace(args, kwargs),
+            self.config,
+            schedule,
+            hooks,
+            self.engine,
+            self.adapter,
+            self.compiler_options,
+            self.keep_unused,
+            self.donation.warns,
+        )
         if schedule.auto is None:
             return lowered
         imported = lowered.imported()
@@ -220,6 +234,11 @@ class Jitted:
         return result if self.adapter is None else self.adapter.unwrap(result)
 
     @property
+    def donate_argnums(self) -> tuple[int, ...]:
+        """The positions of donated arguments, as they were given."""
+        return self.donation.numbers
+
+    @property
     def _has_statics(self) -> bool:
         return bool(self.static_argnums or self.static_argnames)
 
@@ -252,54 +271,31 @@ class Jitted:
         self._last = None
 
 
-def _statics(
-    fn: Callable[..., Any], argnums: int | Sequence[int], argnames: str | Sequence[str]
-) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """The static positions and names: a parameter given either way is static however it is passed."""
-    numbers = listed_positions(argnums, "static_argnums")
-    names = static_names(argnames, "jit")
-    if not numbers and not names:
-        return (), ()
-    try:
-        parameters = list(inspect.signature(fn).parameters.values())
-    except (TypeError, ValueError):
-        return numbers, names
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    positional = [p.name for p in parameters if p.kind in kinds]
-    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
-    takes_many = any(p.kind is p.VAR_POSITIONAL for p in parameters)
-    unknown = [n for n in names if n not in {p.name for p in parameters} and not takes_any]
-    if unknown:
-        raise mistake(
-            f"static_argnames {unknown} are not arguments of {getattr(fn, '__name__', fn)}, which takes "
-            f"{[p.name for p in parameters]}"
-        )
-    beyond = [n for n in numbers if not -len(positional) <= n < len(positional) and not takes_many]
-    if beyond:
-        raise mistake(
-            f"static_argnums {beyond} are out of range: {getattr(fn, '__name__', fn)} takes "
-            f"{len(positional)} positional arguments, {positional}"
-        )
-    more_names = [positional[n] for n in numbers if -len(positional) <= n < len(positional)]
-    more_numbers = [positional.index(n) for n in names if n in positional]
-    return (
-        tuple(dict.fromkeys([*numbers, *more_numbers])),
-        tuple(dict.fromkeys([*names, *more_names])),
-    )
+@overload
+def jit(fn: Callable[..., Any], config: Config, **options: Unpack[JitOptions]) -> Jitted: ...
+
+
+@overload
+def jit(
+    fn: Config | None = None, config: Config | None = None, **options: Unpack[JitOptions]
+) -> Callable[[Callable[..., Any]], Jitted]: ...
 
 
 def jit(
-    fn: Callable[..., Any],
-    config: Config,
+    fn: Callable[..., Any] | Config | None = None,
+    config: Config | None = None,
     *,
     in_shardings: Any = None,
     out_shardings: Any = None,
     donate_argnums: int | Sequence[int] = (),
+    donate_argnames: str | Sequence[str] = (),
     static_argnums: int | Sequence[int] = (),
     static_argnames: str | Sequence[str] = (),
+    keep_unused: bool = False,
+    compiler_options: Mapping[str, Any] | None = None,
     engine: str = "python",
-) -> Jitted:
-    """`fn` as a pipeline over the meshes of `config`.
+) -> Jitted | Callable[[Callable[..., Any]], Jitted]:
+    """`fn` as a pipeline over the meshes of `config`; without `fn`, a decorator: `@mpmd_trace.jit(config=config)`.
 
     The result is called like `fn`: it places its arguments, compiles for each new structure, shapes, dtypes,
     shardings and static values, and returns what `fn` returns.  `.lower(*args)` and `.compile()` take the
@@ -312,20 +308,43 @@ def jit(
             (chosen by the compiler).  A sharding over a mesh of the topology puts the argument there.
         out_shardings: likewise for the result.
         donate_argnums: positions of arguments whose buffers may be reused.
+        donate_argnames: names of such arguments; positions and names imply each other, as in `jax.jit`.
         static_argnums: positions of arguments that are part of the program; they must be hashable.
-        static_argnames: names of such arguments; positions and names imply each other, as in `jax.jit`.
+        static_argnames: names of such arguments, likewise.
+        keep_unused: whether arguments that the program does not use are placed on a mesh all the same.
+        compiler_options: options of XLA, for the programs of all meshes, or a mapping from names of meshes to
+            options, as `jax.jit` takes them.
         engine: "python" (this package's passes) or "cpp" (the partitioner inside jaxlib >= 0.12).
 
     Raises:
         MpmdError: when traced or compiled, with every problem found.
     """
-    return Jitted(
-        fn,
-        config,
-        in_shardings=in_shardings,
-        out_shardings=out_shardings,
-        donate_argnums=donate_argnums,
-        static_argnums=static_argnums,
-        static_argnames=static_argnames,
-        engine=engine,
-    )
+
+    def decorated(fn: Callable[..., Any], config: Any) -> Jitted:
+        return Jitted(
+            fn,
+            config,
+            in_shardings=in_shardings,
+            out_shardings=out_shardings,
+            donation=Donation.of(donate_argnums, donate_argnames),
+            static_argnums=static_argnums,
+            static_argnames=static_argnames,
+            keep_unused=keep_unused,
+            compiler_options=compiler_options,
+            engine=engine,
+        )
+
+    return applied(decorated, fn, config, "jit")
+
+
+def applied(
+    decorated: Callable[[Callable[..., Any], Any], Jitted], fn: Any, config: Any, what: str
+) -> Jitted | Callable[[Callable[..., Any]], Jitted]:
+    """`decorated(fn, config)`; a decorator where there is no function yet."""
+    if isinstance(fn, Config) and config is None:
+        fn, config = None, fn
+    if fn is not None:
+        return decorated(fn, config)
+    if not isinstance(config, Config):
+        raise mistake(f"{what} takes a config of mpmd_trace.make_config, not a {type(config).__name__}")
+    return lambda fn: decorated(fn, config)

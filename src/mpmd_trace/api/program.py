@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from mpmd_trace.api.jit import jit
+import jax
+
+from mpmd_trace.api.filter_jit import filter_jit, is_dynamic, plain_jit
+from mpmd_trace.api.jit import Jitted, jit
 from mpmd_trace.diagnostics.location import UNKNOWN
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.frontend.config import Config
@@ -40,6 +43,11 @@ class Program:
     static_argnums: tuple[int, ...] = ()
     in_shardings: Any = None
     out_shardings: Any = None
+    #: Whether arrays alone are inputs, and everything else in `args` and the result is part of the program, as for
+    #: `mpmd_trace.filter_jit`: for steps that take and return models.
+    filter_jit: bool = False
+    #: Options of XLA; see `mpmd_trace.jit`.
+    compiler_options: Mapping[str, Any] | None = None
     #: Relative tolerances of the comparison with plain `jax.jit`.
     gradient_tolerance: float = 1e-5
     loss_tolerance: float = 1e-4
@@ -52,21 +60,36 @@ class Program:
             object.__setattr__(self, "where", callers_place())
 
     def dynamic(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The arguments that a compiled step takes: all but the static ones."""
-        static = {number % len(args) for number in self.static_argnums} if args else set()
+        """The arguments that a compiled step takes: all but the static ones, which `filter_jit` takes, too."""
+        static = {number % len(args) for number in self.static_argnums} if args and not self.filter_jit else set()
         return tuple(arg for number, arg in enumerate(args) if number not in static)
 
-    def jitted(self, engine: str = "python") -> Any:
-        """The step under `mpmd_trace.jit`."""
+    def arrays(self, tree: Any) -> list[Any]:
+        """The leaves of dynamic arguments or of a result that the compiled step takes or returns."""
+        leaves = jax.tree.leaves(tree)
+        return [leaf for leaf in leaves if is_dynamic(leaf)] if self.filter_jit else leaves
+
+    def jitted(self, engine: str = "python") -> Jitted:
+        """The step under `mpmd_trace.jit` or `mpmd_trace.filter_jit`."""
+        make = filter_jit if self.filter_jit else jit
         try:
-            return jit(
+            return make(
                 self.fn,
                 self.config,
                 in_shardings=self.in_shardings,
                 out_shardings=self.out_shardings,
                 donate_argnums=self.donate_argnums,
                 static_argnums=self.static_argnums,
+                compiler_options=self.compiler_options,
                 engine=engine,
             )
         except MpmdError as error:  # our caller is not where the options are written
             raise_problems([dataclasses.replace(d, location=UNKNOWN) for d in error.diagnostics], self.where)
+            raise  # for the type checker: there was a problem
+
+    def plain(self) -> Callable[..., Any]:
+        """The step under plain `jax.jit`, to be compared with."""
+        if self.filter_jit:
+            return plain_jit(self.fn)
+        plain: Callable[..., Any] = jax.jit(self.fn, static_argnums=self.static_argnums)
+        return plain

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
 import jax
 
 from mpmd_trace.api import finishing, meshes
+from mpmd_trace.api.options import compiler_options as chosen_options
+from mpmd_trace.backend.executables import CompilerOptions
 from mpmd_trace.backend.load import LoadedProgram, MemoryAnalysis, load
 from mpmd_trace.backend.timeline import Timeline
 from mpmd_trace.diagnostics.messages import MpmdError, Note, shortened
 from mpmd_trace.frontend.config import Config
-from mpmd_trace.frontend.errors import at_users_place, problem, raise_problems
+from mpmd_trace.frontend.errors import at_users_place, callers_place, problem, raise_problems, warn
 from mpmd_trace.frontend.memories import HOST
 from mpmd_trace.frontend.placements import Spec
 from mpmd_trace.frontend.trace import Traced
@@ -67,6 +69,12 @@ class Lowered:
     hooks: Sequence[Hook] = ()
     engine: str = "python"
     adapter: Adapter | None = None
+    #: XLA's options for each mesh.
+    compiler_options: CompilerOptions = dataclasses.field(default_factory=dict)
+    #: Whether arguments that the program does not use are placed on a mesh all the same.
+    keep_unused: bool = False
+    #: Whether to warn of donated arguments whose memory no program reuses.
+    warns_of_donations: bool = False
 
     @property
     def request(self) -> PartitionRequest:
@@ -182,12 +190,21 @@ class Lowered:
             return str(self.compile().program.plan)
         raise ValueError(f"stage is 'jaxpr', 'stablehlo', 'mpmd' or 'plan', not {stage!r}")
 
-    def compile(self, progress: Callable[[int, int, str], None] | None = None) -> Compiled:
+    def compile(
+        self,
+        progress: Callable[[int, int, str], None] | None = None,
+        *,
+        compiler_options: Mapping[str, Any] | None = None,
+    ) -> Compiled:
         """XLA executables for every distinct program, ready to be called.
 
-        `progress(done, total, name)` is called as executables become ready.  Raises `MpmdError`, also
-        when a mesh of the topology has no devices.
+        `progress(done, total, name)` is called as executables become ready.  `compiler_options`, as for
+        `mpmd_trace.jit`, are used beside those given there.  Raises `MpmdError`, also when a mesh of the topology
+        has no devices.
         """
+        more = chosen_options(compiler_options, self.config, callers_place())
+        meshes = self.config.topology
+        options = {mesh: {**self.compiler_options.get(mesh, {}), **more.get(mesh, {})} for mesh in meshes}
         if self.config.is_abstract:
             message = (
                 "the topology has abstract meshes, which have no devices to run on; make it of "
@@ -199,9 +216,32 @@ class Lowered:
             self.partitioned.module,
             dict(self.config.topology),
             progress=progress,
+            compiler_options=options,
             host_callbacks=self.traced.host_callbacks,
+            keep_unused=self.keep_unused,
         )
+        if self.warns_of_donations:
+            _warn_of_donations(program, self.traced)
         return Compiled(self, program)
+
+
+def _warn_of_donations(program: LoadedProgram, traced: Traced) -> None:
+    """Warn of donated arguments whose memory nothing reuses; it is freed all the same."""
+    plan = program.plan
+    reused = set()
+    for run in plan.runs:
+        free = [plan.slots[s].type for s in run.outputs]
+        for slot in (run.inputs[position] for position in run.donated):
+            if plan.slots[slot].type in free:
+                free.remove(plan.slots[slot].type)
+                reused.add(slot)
+    constants = len(traced.constants)
+    names = [traced.inputs[slot - constants].name for slot in sorted(plan.donated.difference(reused, plan.results))]
+    if names:
+        warn(
+            f"no program of {traced.name} reuses the memory of these donated arguments, which is freed after the step: "
+            + ", ".join(shortened(names))
+        )
 
 
 def _check_devices(config: Config) -> None:

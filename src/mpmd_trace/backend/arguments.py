@@ -26,7 +26,7 @@ class TracedArgument(MpmdError):
 class ArgumentChecker:
     """Turns what the caller passes into the arrays that the plan expects."""
 
-    def __init__(self, plan: Plan, specs: Sequence[jax.ShapeDtypeStruct]) -> None:
+    def __init__(self, plan: Plan, specs: Sequence[jax.ShapeDtypeStruct], keep_unused: bool = False) -> None:
         from mpmd_trace.jax_compat.runtime import ArrayImpl
 
         self.plan = plan
@@ -37,6 +37,8 @@ class ArgumentChecker:
         self._fit: list[tuple[Any, Any, Any]] = [(None, None, None)] * len(self.specs)
         self._layouts = [full_format(spec).layout for spec in self.specs]
         self.donated = sorted(plan.donated)
+        #: The arguments that need not be anywhere.
+        self.unused = frozenset[int]() if keep_unused else plan.unused.difference(self.donated)
         #: By id, the sharding objects of results that the caller got.  Arrays with one of them are not where the
         #: caller put them but where a step left them, and may be passed back from any mesh.
         self.ours: dict[int, Any] = {}
@@ -67,7 +69,7 @@ class ArgumentChecker:
                 continue
             try:
                 found[i] = placed = self._place(i, x)
-                if placed is x:
+                if placed is x and x.__class__ is cls:
                     self._fit[i] = x.aval, x.sharding, None if self._has_one_layout(i) else layout_of(x)
             except _Misfit as misfit:
                 problems.append(f"{self.name(i)} {misfit}")
@@ -111,6 +113,8 @@ class ArgumentChecker:
                     "was donated to an earlier call, or deleted, and its buffer is gone; use what that call "
                     "returned instead, or do not donate it"
                 )
+            if index in self.unused:
+                return x
             assert spec.sharding is not None
             if x.sharding == spec.sharding or (
                 x.sharding.is_equivalent_to(spec.sharding, x.ndim)
@@ -139,12 +143,12 @@ class ArgumentChecker:
             # What the program may reuse must not share its buffer with an array that lives on.
             placed = put(x, spec, may_alias=False if index in self.plan.donated else None)
         else:
-            placed = self._from_host(spec, x)
+            placed = self._from_host(spec, x, index in self.unused)
         if isinstance(placed, jax.core.Tracer):  # inside of jax.jit even constants are traced
             raise _Traced("would become a tracer where it is called")
         return placed
 
-    def _from_host(self, spec: jax.ShapeDtypeStruct, x: Any) -> jax.Array:
+    def _from_host(self, spec: jax.ShapeDtypeStruct, x: Any, unused: bool) -> Any:
         if isinstance(x, jax.ShapeDtypeStruct):
             raise _Misfit(f"must be an array {_shown(spec)}, not a ShapeDtypeStruct, which only lower and trace take")
         try:
@@ -156,6 +160,8 @@ class ArgumentChecker:
             raise _Misfit(f"must be an array {_shown(spec)}, not a {type(x).__name__}")
         if value.shape != spec.shape or spec.dtype not in (value.dtype, dtype):
             raise _Misfit(f"must be {_shown(spec)}, not {_shown(value)}")
+        if unused:
+            return x
         with jax.enable_x64(True):
             # The caller may change or keep its memory: never share it.
             return put(value.astype(spec.dtype, copy=False), spec, may_alias=False)

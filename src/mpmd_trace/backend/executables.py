@@ -6,10 +6,11 @@ import os
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from types import MappingProxyType
 from typing import Any, cast
 
 import jax
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from mpmd_trace.backend.placement import Placement
 from mpmd_trace.backend.plan import Place, Plan, ProgramSpec
@@ -20,10 +21,13 @@ from mpmd_trace.ir.core import Op
 from mpmd_trace.ir.diagnostics import describe
 from mpmd_trace.ir.ops import FuncOp, Module
 
-__all__ = ["Executable", "Progress", "compile_programs"]
+__all__ = ["CompilerOptions", "Executable", "Progress", "compile_programs"]
 
 #: Called with (programs done, programs in all, name of the program just done).
 Progress = Callable[[int, int, str], None]
+#: XLA's options for the programs of each mesh.
+CompilerOptions = Mapping[str, Mapping[str, bool | int | float | str]]
+_NO_OPTIONS: CompilerOptions = MappingProxyType({})
 
 
 class Executable:
@@ -108,22 +112,23 @@ def compile_programs(
     *,
     progress: Progress | None = None,
     threads: int | None = None,
-    compiler_options: dict[str, Any] | None = None,
+    compiler_options: CompilerOptions = _NO_OPTIONS,
     host_callbacks: Sequence[Any] = (),
 ) -> list[Executable]:
     """The executables of `plan.programs`, in that order.
 
-    Programs that are equal but for their names, on meshes of the same shape and kind of device, are compiled once,
-    for the first of these meshes, and bound to the devices of the others.  Lowering is Python and done here one after
-    the other; XLA compiles in threads meanwhile.
+    Programs that are equal but for their names, on meshes of the same shape and kind of device and with the same
+    options, are compiled once, for the first of these meshes, and bound to the devices of the others.  Lowering is
+    Python and done here one after the other; XLA compiles in threads meanwhile.
 
     Raises:
-        MpmdError: when XLA refuses a program (every refusal of the module is in the message), or when a program
+        MpmdError: when XLA refuses an option or a program (every refusal is in the message), or when a program
             calls back a Python function that is not among `host_callbacks`.
     """
     from mpmd_trace.jax_compat.runtime import compile_lowered, lower_function, rebound
 
     _check_callbacks(module, len(host_callbacks))
+    _check_options(placement, compiler_options)
 
     texts: dict[str, str] = {}
     equal: dict[_Kind, list[ProgramSpec]] = {}
@@ -131,10 +136,11 @@ def compile_programs(
         if spec.callee not in texts:
             texts[spec.callee] = program_text(module, spec.callee)
         kind = _kind(texts[spec.callee], spec, placement.meshes[spec.mesh], _donations(module, spec))
-        equal.setdefault(kind, []).append(spec)
+        options = tuple(compiler_options.get(spec.mesh, {}).items())
+        equal.setdefault((kind, options), []).append(spec)
 
-    def lowered(spec: ProgramSpec) -> Any:
-        return lower_function(
+    def submitted(spec: ProgramSpec) -> Any:
+        lowered = lower_function(
             texts[spec.callee],
             _structs(placement, spec.inputs),
             _structs(placement, spec.outputs),
@@ -142,6 +148,7 @@ def compile_programs(
             donate=_donations(module, spec),
             host_callbacks=host_callbacks if _CALLBACK.search(texts[spec.callee]) else (),
         )
+        return pool.submit(compile_lowered, lowered, dict(compiler_options.get(spec.mesh, {})))
 
     total = len(plan.programs)
     workers = threads or max(1, min(total, os.cpu_count() or 1))
@@ -150,7 +157,7 @@ def compile_programs(
     with ThreadPoolExecutor(workers, thread_name_prefix="mpmd-compile") as pool:
         waiting: dict[Any, list[ProgramSpec]] = {}
         for specs in equal.values():
-            waiting[pool.submit(compile_lowered, lowered(specs[0]), compiler_options)] = specs
+            waiting[submitted(specs[0])] = specs
         while waiting:
             for future in wait(waiting, return_when=FIRST_COMPLETED).done:
                 first, *others = waiting.pop(future)
@@ -166,7 +173,7 @@ def compile_programs(
                     if bound is not None:
                         found.append(Executable(spec, bound))
                     else:
-                        waiting[pool.submit(compile_lowered, lowered(spec), compiler_options)] = [spec]
+                        waiting[submitted(spec)] = [spec]
                 for executable in found:
                     done[executable.spec.number] = executable
                     if progress is not None:
@@ -185,6 +192,34 @@ def _kind(text: str, spec: ProgramSpec, mesh: Mesh, donations: Mapping[int, int 
     signature = tuple((type.tensor, type.sharding, kind, layout) for type, kind, layout in places)
     devices = mesh.devices.flat[0]
     return (text, signature, tuple(donations.items()), tuple(mesh.shape.items()), devices.device_kind, devices.client)
+
+
+def _check_options(placement: Placement, options: CompilerOptions) -> None:
+    """Raise `MpmdError` with every option that XLA does not take: compiling something small with it tells."""
+    from mpmd_trace.jax_compat.runtime import compile_lowered, lower_function  # loads jaxlib
+
+    type = "tensor<f32>"
+    text = f"module {{ func.func @main(%x: {type}) -> {type} {{ return %x : {type} }} }}"
+    refused: dict[str, list[str]] = {}
+
+    def why_not(mesh: Mesh, tried: dict[str, Any]) -> str | None:
+        scalar = jax.ShapeDtypeStruct((), "float32", sharding=NamedSharding(mesh, PartitionSpec()))
+        try:
+            compile_lowered(lower_function(text, [scalar], [scalar], name="options"), tried)
+        except jax.errors.JaxRuntimeError as error:
+            return str(error).removeprefix("INVALID_ARGUMENT: ")
+        return None
+
+    for name, chosen in options.items():
+        mesh = placement.meshes.get(name)
+        if mesh is None or not chosen or why_not(mesh, dict(chosen)) is None:
+            continue
+        for option, value in chosen.items():
+            reason = why_not(mesh, {option: value})
+            if reason is not None:
+                refused.setdefault(f"XLA refuses the compiler option {option}={value!r}: {reason}", []).append(name)
+    if refused:
+        raise MpmdError([Diagnostic("error", f"{text} (for mesh {', '.join(on)})") for text, on in refused.items()])
 
 
 #: The targets of `stablehlo.custom_call`s that call back the Python function of a number.

@@ -11,7 +11,7 @@ import jax
 from jax.sharding import Mesh, NamedSharding
 
 from mpmd_trace.backend.arguments import ArgumentChecker
-from mpmd_trace.backend.executables import Progress, compile_programs
+from mpmd_trace.backend.executables import CompilerOptions, Progress, compile_programs
 from mpmd_trace.backend.placement import Placement, check_topology
 from mpmd_trace.backend.plan import Plan
 from mpmd_trace.backend.planner import make_plan
@@ -47,7 +47,7 @@ class MemoryAnalysis:
 class LoadedProgram:
     """A compiled program on its meshes; call it with the flat list of its arguments."""
 
-    def __init__(self, plan: Plan, runtime: Runtime, placement: Placement) -> None:
+    def __init__(self, plan: Plan, runtime: Runtime, placement: Placement, keep_unused: bool = False) -> None:
         self.plan = plan
         self.runtime = runtime
         self.placement = placement
@@ -57,7 +57,7 @@ class LoadedProgram:
         self.output_specs: tuple[jax.ShapeDtypeStruct, ...] = tuple(
             placement.spec(*plan.slots[s].place) for s in plan.results
         )
-        self._checker = ArgumentChecker(plan, self.input_specs)
+        self._checker = ArgumentChecker(plan, self.input_specs, keep_unused)
         self._has_run = False
         # What is returned as it came lives on.
         self._donated = sorted(plan.donated.difference(plan.results))
@@ -219,8 +219,9 @@ def load(
     *,
     progress: Progress | None = None,
     threads: int | None = None,
-    compiler_options: dict[str, Any] | None = None,
+    compiler_options: CompilerOptions | None = None,
     host_callbacks: Sequence[Any] = (),
+    keep_unused: bool = False,
 ) -> LoadedProgram:
     """Compile an exported module for these meshes.
 
@@ -230,7 +231,8 @@ def load(
         topology: the devices of each mesh of the program, with the same axes.
         progress: called after each program with (done, all, name).
         threads: how many programs XLA compiles at a time; by default one per CPU.
-        compiler_options: for XLA, as in `jax.stages.Lowered.compile`.
+        compiler_options: for each mesh XLA's options, as in `jax.stages.Lowered.compile`.
+        keep_unused: whether arguments that nothing uses are placed, too.
         host_callbacks: the Python functions that the module calls back, by number; see `Traced.host_callbacks`.
 
     Raises:
@@ -247,10 +249,10 @@ def load(
         placement,
         progress=progress,
         threads=threads,
-        compiler_options=compiler_options,
+        compiler_options=compiler_options or {},
         host_callbacks=host_callbacks,
     )
-    return LoadedProgram(plan, Runtime(plan, executables, placement), placement)
+    return LoadedProgram(plan, Runtime(plan, executables, placement), placement, keep_unused)
 
 
 def run_module(

@@ -132,6 +132,12 @@ class Plan:
         return [i for i in self.instructions if isinstance(i, Transfer)]
 
     @property
+    def unused(self) -> frozenset[int]:
+        """The arguments that no instruction reads and that are not returned."""
+        used = {s for i in self.instructions if not isinstance(i, Free) for s in i.inputs}
+        return frozenset(self.arguments).difference(used, self.results)
+
+    @property
     def transferred_bytes(self) -> int:
         """Bytes that arrive on all devices of the target meshes."""
         return self.bytes_of(s for t in self.transfers for s in t.outputs)

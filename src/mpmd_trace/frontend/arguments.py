@@ -67,24 +67,25 @@ def flatten(
     kwargs: dict[str, Any],
     static_argnums: int | Sequence[int],
     donate_argnums: int | Sequence[int],
+    donate_argnames: str | Sequence[str] = (),
 ) -> Given:
     """The flat dynamic arguments of `fn(*args, **kwargs)`.
 
     Raises:
-        FrontendError: for positions out of range, arguments both static and donated, and leaves
-            that are not arrays.
+        FrontendError: for positions out of range, unknown names, arguments both static and donated, and
+            leaves that are not arrays.
     """
     if not callable(fn):
         raise mistake(f"trace needs a function, got {type(fn).__name__}: {fn!r}.")
     name = str(getattr(fn, "__name__", type(fn).__name__))
     static = _positions(static_argnums, len(args), "static_argnums", fn)
-    donate = _positions(donate_argnums, len(args), "donate_argnums", fn)
+    donate, donated_names = _donations(donate_argnums, donate_argnames, len(args), kwargs, fn)
     both = sorted(static & donate)
     if both:
         raise FrontendError([problem(f"arguments {both} of {name} are both static and donated.", place_of(fn))])
     labels = _labels(fn, len(args))
     dynamic = [(labels[i], a, i in donate) for i, a in enumerate(args) if i not in static]
-    dynamic += [(k, kwargs[k], False) for k in sorted(kwargs)]
+    dynamic += [(k, kwargs[k], k in donated_names) for k in sorted(kwargs)]
     leaves: list[Leaf] = []
     donated: list[int] = []
     problems: list[Diagnostic] = []
@@ -122,12 +123,39 @@ def _positions(
     return frozenset(p % count for p in found)
 
 
+def _donations(
+    positions: int | Sequence[int], names: object, count: int, kwargs: dict[str, Any], fn: Callable[..., Any]
+) -> tuple[frozenset[int], frozenset[str]]:
+    """The donated positional and keyword arguments: a parameter given either way is donated however it is passed."""
+    wanted = listed(names, str, "donate_argnames are names of arguments, one or several")
+    numbers = listed_positions(positions, "donate_argnums")
+    parameters = _parameters(fn)
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    positional = [p.name for p in parameters if p.kind in kinds]
+    known = {p.name for p in parameters} | set(kwargs)
+    unknown = [n for n in wanted if n not in known and not any(p.kind is p.VAR_KEYWORD for p in parameters)]
+    if unknown:
+        name = getattr(fn, "__name__", type(fn).__name__)
+        text = f"donate_argnames {unknown} are not arguments of {name}, which takes {[p.name for p in parameters]}."
+        raise FrontendError([problem(text, place_of(fn))])
+    # A parameter that was given by keyword, or not at all, is in range.
+    there = [n for n in numbers if not count <= n < len(positional)]
+    found = _positions(there, count, "donate_argnums", fn)
+    by_name = {positional.index(n) for n in wanted if n in positional}
+    by_number = {positional[n] for n in numbers if 0 <= n < len(positional)}
+    return found | {n for n in by_name if n < count}, frozenset(wanted) | by_number
+
+
+def _parameters(fn: Callable[..., Any]) -> list[inspect.Parameter]:
+    try:
+        return list(inspect.signature(fn).parameters.values())
+    except (TypeError, ValueError):
+        return []
+
+
 def _labels(fn: Callable[..., Any], count: int) -> list[str]:
     """The names of the positional parameters, `args[i]` where there is none."""
-    try:
-        parameters = list(inspect.signature(fn).parameters.values())
-    except (TypeError, ValueError):
-        parameters = []
+    parameters = _parameters(fn)
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     names = [p.name for p in parameters if p.kind in kinds][:count]
     variadic = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "args")
@@ -154,7 +182,7 @@ def _not_an_array(where: str, leaf: Any) -> str:
     return (
         f"argument {where} is not an array but a {type(leaf).__name__}: {_short(leaf)}. Make the "
         "argument static (static_argnums), or split arrays from the rest first "
-        "(mpmd_trace.equinox.filter_jit does so for Equinox modules)."
+        "(mpmd_trace.equinox.filter_jit does so for Equinox modules; filter_jit=True in a Program)."
     )
 
 

@@ -165,6 +165,7 @@ def trace(
     *args: Any,
     static_argnums: int | Sequence[int] = (),
     donate_argnums: int | Sequence[int] = (),
+    donate_argnames: str | Sequence[str] = (),
     in_shardings: Any = None,
     out_shardings: Any = None,
     meshes: Sequence[Any] = (),
@@ -179,6 +180,7 @@ def trace(
         *args: its arguments; those at `static_argnums` are passed as they are.
         static_argnums: positions of static arguments.
         donate_argnums: positions of arguments whose buffers may be reused.
+        donate_argnames: names of such arguments; positions and names imply each other.
         in_shardings: a pytree prefix of the tuple of dynamic arguments, of NamedSharding, Format or None.
         out_shardings: a pytree prefix of the result, likewise.
         meshes: where `in_shardings` says nothing, committed arguments on one of these keep their sharding.
@@ -190,7 +192,7 @@ def trace(
         FrontendError: when an argument is not an array, the program has side effects, a name occurs
             where it cannot be placed, or shardings or positions do not fit.
     """
-    given = arguments.flatten(fn, args, kwargs, static_argnums, donate_argnums)
+    given = arguments.flatten(fn, args, kwargs, static_argnums, donate_argnums, donate_argnames)
     shape: list[Any] = []
 
     def flat(*leaves: Any) -> list[Any]:

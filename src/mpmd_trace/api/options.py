@@ -1,0 +1,143 @@
+"""Options of `jit` and `filter_jit` in the forms that the rest works with."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypedDict
+
+from mpmd_trace.backend.executables import CompilerOptions
+from mpmd_trace.frontend.arguments import listed_positions
+from mpmd_trace.frontend.config import Config
+from mpmd_trace.frontend.errors import mistake, problem, raise_problems
+from mpmd_trace.frontend.names import nearest
+from mpmd_trace.frontend.tags import listed, static_names
+
+__all__ = ["DONATE", "Donate", "Donation", "FilterJitOptions", "JitOptions", "compiler_options", "statics"]
+
+#: What `filter_jit` may donate, as `equinox.filter_jit` has it.
+Donate = Literal["all", "all-except-first", "warn", "warn-except-first", "none"]
+DONATE: tuple[Donate, ...] = ("all", "all-except-first", "warn", "warn-except-first", "none")
+
+
+class JitOptions(TypedDict, total=False):
+    """The options of `jit`; see there."""
+
+    in_shardings: Any
+    out_shardings: Any
+    donate_argnums: int | Sequence[int]
+    donate_argnames: str | Sequence[str]
+    static_argnums: int | Sequence[int]
+    static_argnames: str | Sequence[str]
+    keep_unused: bool
+    compiler_options: Mapping[str, Any] | None
+    engine: str
+
+
+class FilterJitOptions(JitOptions, total=False):
+    """The options of `filter_jit`; see there."""
+
+    donate: Donate
+
+
+@dataclasses.dataclass(frozen=True)
+class Donation:
+    """Which arguments of a call are given away."""
+
+    numbers: tuple[int, ...] = ()
+    names: tuple[str, ...] = ()
+    #: All are given away but those at these positions; None: those listed above.
+    all_but: tuple[int, ...] | None = None
+    #: Whether to warn of arrays whose memory nothing reuses.
+    warns: bool = False
+
+    @staticmethod
+    def of(numbers: object, names: object) -> Donation:
+        """The donation of arguments at positions and by names.  Raises `FrontendError`."""
+        wanted = "donate_argnames are names of arguments, one or several"
+        return Donation(listed_positions(numbers, "donate_argnums"), listed(names, str, wanted))
+
+    def positions(self, count: int) -> tuple[int, ...]:
+        """Those among `count` positional arguments."""
+        return self.numbers if self.all_but is None else tuple(i for i in range(count) if i not in self.all_but)
+
+    def behind_first(self) -> Donation:
+        """The same arguments when another one comes before them."""
+        if self.all_but is not None:
+            return dataclasses.replace(self, all_but=tuple(n + 1 for n in self.all_but))
+        return dataclasses.replace(self, numbers=tuple(n + 1 if n >= 0 else n for n in self.numbers))
+
+    def keywords(self, given: Mapping[str, Any]) -> tuple[str, ...]:
+        """Those that may be given by keyword."""
+        return self.names if self.all_but is None else tuple(given)
+
+
+def statics(
+    fn: Callable[..., Any], argnums: int | Sequence[int], argnames: str | Sequence[str]
+) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """The static positions and names: a parameter given either way is static however it is passed.
+
+    Raises:
+        FrontendError: for positions and names that `fn` does not have.
+    """
+    numbers = listed_positions(argnums, "static_argnums")
+    names = static_names(argnames, "jit")
+    if not numbers and not names:
+        return (), ()
+    try:
+        parameters = list(inspect.signature(fn).parameters.values())
+    except (TypeError, ValueError):
+        return numbers, names
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    positional = [p.name for p in parameters if p.kind in kinds]
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    takes_many = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    unknown = [n for n in names if n not in {p.name for p in parameters} and not takes_any]
+    if unknown:
+        raise mistake(
+            f"static_argnames {unknown} are not arguments of {getattr(fn, '__name__', fn)}, which takes "
+            f"{[p.name for p in parameters]}"
+        )
+    beyond = [n for n in numbers if not -len(positional) <= n < len(positional) and not takes_many]
+    if beyond:
+        raise mistake(
+            f"static_argnums {beyond} are out of range: {getattr(fn, '__name__', fn)} takes "
+            f"{len(positional)} positional arguments, {positional}"
+        )
+    more_names = [positional[n] for n in numbers if -len(positional) <= n < len(positional)]
+    more_numbers = [positional.index(n) for n in names if n in positional]
+    return (
+        tuple(dict.fromkeys([*numbers, *more_numbers])),
+        tuple(dict.fromkeys([*names, *more_names])),
+    )
+
+
+def compiler_options(given: Mapping[str, Any] | None, config: Config, where: str | None) -> CompilerOptions:
+    """XLA's options for each mesh: `given` has them for all meshes, or maps names of meshes to theirs.
+
+    Raises:
+        FrontendError: with everything that cannot be an option; XLA itself knows which options it has.
+    """
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise mistake(f"compiler_options map names of XLA's options to values, not {given!r}")
+    is_per_mesh = bool(given) and all(isinstance(value, Mapping) for value in given.values())
+    problems = []
+    if is_per_mesh:
+        for mesh in given:
+            if mesh not in config.topology:
+                text = f"compiler_options are given for {mesh!r}, which is not a mesh of the topology."
+                problems.append(problem(f"{text} {nearest(str(mesh), config.topology)}"))
+    found = given if is_per_mesh else dict.fromkeys(config.topology, given)
+    options = {name: value for chosen in found.values() for name, value in chosen.items()}
+    for name, value in options.items():
+        if isinstance(value, Mapping):
+            text = "compiler_options are options for all meshes, or a mapping from each mesh to its options, not both"
+            problems.append(problem(f"{text}: {name!r} has options of its own"))
+        elif not isinstance(name, str) or not isinstance(value, bool | int | float | str):
+            text = "an option of XLA is a name with a bool, a number or a text"
+            problems.append(problem(f"compiler_options have {name!r}: {value!r}; {text}"))
+    raise_problems(problems, where)
+    return {mesh: dict(chosen) for mesh, chosen in found.items()}
