@@ -3,7 +3,7 @@
 The reference sorts by repeated scans over the ops that are left: an op is taken in the first scan in which
 everything it depends on has been taken, possibly earlier in the same scan.  The result is therefore *not* the
 smallest order, and printed programs show it.  Which scan takes an op follows from its predecessors alone, so
-one pass over the graph gives the order without any scanning (section 0.3 of the optimise specification).
+one pass over the graph gives the order without any scanning.
 """
 
 from __future__ import annotations

@@ -36,14 +36,26 @@ _PIPELINE = (
 class CanonicalizeMpmd(Pass):
     """No op has a simpler form: no dead ops, no transfer to a value's own type, no result that is an operand.
 
-        %0 = mpmd.transfer %a : (A) -> A
-        %1:2 = mpmd.fragment<mesh="m", origin=["f"]> (%0) (%x) { y = f(x); return x, y }
-        return %1#0, %1#1
-    becomes
-        %0:2 = mpmd.fragment<mesh="m", origin=["f"]> (%a) (%x) { y = f(x); return x, y }
-        return %a, %0#1
+    What MLIR's `canonicalize` does, greedy rewriting from the top with unique constants and region clean-up, each
+    distinct body once.  Users of a result that a fragment or loop returns from its operand read the operand, if the
+    types agree.
 
-    Equal constants of a body are one and stand at its front.
+    Before:
+
+        %0 = mpmd.transfer %p : (!a) -> !a
+        %1:2 = mpmd.fragment<mesh="a", origin=["f"]> (%0) (%u: !t) {
+          %v = stablehlo.negate %u : !t
+          mpmd.return %u, %v : !t, !t
+        } : (!a) -> (!a, !a)
+        return %1#0, %1#1 : !a, !a
+
+    After:
+
+        %0:2 = mpmd.fragment<mesh="a", origin=["f"]> (%p) (%u: !t) {
+          %1 = stablehlo.negate %u : !t
+          mpmd.return %u, %1 : !t, !t
+        } : (!a) -> (!a, !a)
+        return %p, %0#1 : !a, !a
     """
 
     name: ClassVar[str] = "mpmd-canonicalize"

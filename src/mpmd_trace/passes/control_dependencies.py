@@ -1,7 +1,7 @@
 """Control operands: extra operands of fragments that only say "after that one".
 
 They have no block argument, so a fragment that has them does not verify; passes put them in, sort, and take
-them out again.  Source: section 1.2 of the optimise specification.
+them out again.
 """
 
 from __future__ import annotations

@@ -26,14 +26,19 @@ _CSE = "cse"
 class CseNative(Pass):
     """Of ops that compute the same thing from the same values there is one; ops that were unused are gone.
 
-        %0 = mpmd.transfer %a : (A) -> B
-        %1 = mpmd.transfer %a : (A) -> B
-        return %0, %1
-    becomes
-        %0 = mpmd.transfer %a : (A) -> B
-        return %0, %0
+    What MLIR's `cse` does, in functions and in each distinct body once.  Fragments are equal when their attributes,
+    operands and bodies are.
 
-    Fragments are equal when their attributes, operands and bodies are.
+    Before:
+
+        %0 = mpmd.transfer %p : (!a) -> !b
+        %1 = mpmd.transfer %p : (!a) -> !b
+        return %0, %1 : !b, !b
+
+    After:
+
+        %0 = mpmd.transfer %p : (!a) -> !b
+        return %0, %0 : !b, !b
     """
 
     name: ClassVar[str] = "mpmd-cse"

@@ -28,8 +28,26 @@ __all__ = ["InlineCalls", "has_calls"]
 class InlineCalls(Pass):
     """There are no calls of functions of the module, except `mpmd.call` and recursive ones.
 
-        func.func @main(%a) { %0 = call @f(%a) ; return %0 }         func.func @main(%a) { %0 = negate %a
-        func.func private @f(%x) { %1 = negate %x ; return %1 }  =>    return %0 }
+    Callees before callers; each function is canonicalised (`default_pipeline`) before and after calls are inlined
+    into it.  Private functions that nothing refers to any more go.
+
+    Before:
+
+        func.func public @main(%x: !t) -> !t attributes {topology = #meshes} {
+          %0 = call @f(%x) : (!t) -> !t
+          return %0 : !t
+        }
+        func.func private @f(%x: !t) -> !t {
+          %0 = stablehlo.negate %x : !t
+          return %0 : !t
+        }
+
+    After:
+
+        func.func public @main(%arg0: !t) -> !t attributes {topology = #meshes} {
+          %0 = stablehlo.negate %arg0 : !t
+          return %0 : !t
+        }
     """
 
     name: ClassVar[str] = "inline"

@@ -1,7 +1,4 @@
-"""The order of meshes in a pipeline, and which of them hold pipeline stages.
-
-Source: section 6 of the dialect specification, section 0.7 of the import one.
-"""
+"""The order of meshes in a pipeline, and which of them hold pipeline stages."""
 
 from __future__ import annotations
 

@@ -26,13 +26,24 @@ _MAX_ROUNDS = 1000
 class StablehloOptimize(FunctionPass):
     """No op has a simpler form: neutral elements, identities, constant expressions, invariants of loops.
 
-        %c = constant dense<0.0> : tensor<f32>
-        %b = broadcast_in_dim %c, dims = [] : tensor<4xf32>         %c = constant dense<2.0> : tensor<4xf32>
-        %d = constant dense<2.0> : tensor<4xf32>              =>    %1 = multiply %x, %c
-        %0 = add %b, %x
-        %1 = multiply %d, %0
+    Greedy rewriting from the top (docs/rewriting.md) with unique constants, up to a thousand rounds, of functions and
+    of each distinct body of a fragment once.  Of the rules for an op, which `passes/stablehlo/` lists, folds come
+    first, then those of arithmetic, of shapes and of regions.
 
-    Equal constants of a body are one and stand at its front.
+    Before:
+
+        %c = stablehlo.constant dense<0.0> : tensor<f32>
+        %b = stablehlo.broadcast_in_dim %c, dims = [] : (tensor<f32>) -> !t
+        %d = stablehlo.constant dense<2.0> : !t
+        %0 = stablehlo.add %b, %x : !t
+        %1 = stablehlo.multiply %d, %0 : !t
+        return %1 : !t
+
+    After:
+
+        %cst = stablehlo.constant dense<2.000000e+00> : !t
+        %0 = stablehlo.multiply %x, %cst : !t
+        return %0 : !t
     """
 
     name: ClassVar[str] = "stablehlo-target-independent-optimization"

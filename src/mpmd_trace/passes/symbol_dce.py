@@ -24,9 +24,20 @@ __all__ = ["SymbolDce"]
 class SymbolDce(Pass):
     """Every private function is referred to by a public function, or by one that is itself kept.
 
-        func.func @main(..) { mpmd.call @f .. }            func.func @main(..) { mpmd.call @f .. }
-        func.func private @f(..) { .. }               =>   func.func private @f(..) { .. }
-        func.func private @g(..) { .. }
+    Before:
+
+        func.func public @main(%x: !t) -> !t attributes {topology = #meshes} {
+          return %x : !t
+        }
+        func.func private @f(%x: !t) -> !t {
+          return %x : !t
+        }
+
+    After:
+
+        func.func public @main(%arg0: !t) -> !t attributes {topology = #meshes} {
+          return %arg0 : !t
+        }
     """
 
     name: ClassVar[str] = "mpmd-symbol-dce"

@@ -1,4 +1,4 @@
-"""`mpmd-delay-inferred-fragments`: section 4.3 of the specification."""
+"""`mpmd-delay-inferred-fragments`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PRELUDE = """
 """
 
 
-def test_example_of_the_specification() -> None:
+def test_example() -> None:
     check(
         """
 func.func public @main(%p: !s) -> (!s, !s) attributes {topology = #topo} {

@@ -1,4 +1,4 @@
-"""`mpmd-delay-transfers-from-cpu`: section 4.4 of the specification."""
+"""`mpmd-delay-transfers-from-cpu`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PRELUDE = """
 """
 
 
-def test_example_of_the_specification() -> None:
+def test_example() -> None:
     check(
         """
 func.func public @main(%a: !c, %b: !d) -> (!d, !d) attributes {topology = #topo} {

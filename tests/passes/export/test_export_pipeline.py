@@ -1,4 +1,4 @@
-"""The sharding propagation and export pipelines as a whole: sections 3.1 and 5 of the specification."""
+"""The sharding propagation and export pipelines as a whole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`mpmd-lower-to-fragment-calls`: section 4.10 of the specification, and the names of section 9."""
+"""`mpmd-lower-to-fragment-calls`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PRELUDE = """
 """
 
 
-def test_example_of_the_specification() -> None:
+def test_example() -> None:
     check(
         """
 module @jit_step {

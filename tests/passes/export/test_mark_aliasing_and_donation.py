@@ -1,4 +1,4 @@
-"""`mpmd-mark-aliasing-and-donation`: section 4.6 of the specification."""
+"""`mpmd-mark-aliasing-and-donation`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PRELUDE = """
 """
 
 
-def test_example_of_the_specification() -> None:
+def test_example() -> None:
     check(
         """
 func.func public @main(%p: !s {tf.aliasing_output = 1 : i32}, %q: !s, %r: !s {jax.buffer_donor = true}) ->

@@ -1,4 +1,4 @@
-"""`mpmd-mark-fragment-reserved-memory`: section 4.7 of the specification."""
+"""`mpmd-mark-fragment-reserved-memory`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def reserved(text: str) -> list[str]:
     return [op.attrs["reserved_hbm_bytes"].text for op in module.main.body if isinstance(op, FragmentOp)]
 
 
-def test_example_of_the_specification() -> None:
+def test_example() -> None:
     head = """
 func.func public @main(%p: !s {jax.buffer_donor = true}, %q: !s, %r: !s {tf.aliasing_output = 0 : i32}) -> !s
     attributes {topology = #topo} {

@@ -1,4 +1,4 @@
-"""`mpmd-mark-input-output-with-layouts`: section 4.2 of the specification."""
+"""`mpmd-mark-input-output-with-layouts`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PRELUDE = """
 """
 
 
-def test_example_of_the_specification() -> None:
+def test_example() -> None:
     check(
         """
 func.func public @main(%p: !s {mhlo.layout_mode = "auto"}, %q: !s {mhlo.layout_mode = "auto"}) ->

@@ -1,4 +1,4 @@
-"""`mpmd-mark-offloaded-input-output`: section 4.1 of the specification."""
+"""`mpmd-mark-offloaded-input-output`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PRELUDE = """
 """
 
 
-def test_example_of_the_specification() -> None:
+def test_example() -> None:
     check(
         """
 func.func public @main(%p: !s {mhlo.memory_kind = "pinned_host"}, %q: !s) ->

@@ -1,4 +1,4 @@
-"""`mpmd-sink-create-token-into-fragments`: section 4.5 of the specification."""
+"""`mpmd-sink-create-token-into-fragments`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PRELUDE = """
 """
 
 
-def test_example_of_the_specification() -> None:
+def test_example() -> None:
     check(
         """
 func.func public @main(%p: !s) -> !s attributes {topology = #topo} {

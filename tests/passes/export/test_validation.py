@@ -1,4 +1,4 @@
-"""The passes that only look: sections 4.8, 4.9, 4.11 and 4.12 of the specification."""
+"""The passes that only look."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The prelude of the examples of the import specification, and random programs for property tests."""
+"""The prelude of examples of the import passes, and random programs for property tests."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def test_both_ends_are_placed_apart() -> None:
 
 
 def test_two_crossing_constraints() -> None:
-    """The example of the specification."""
+    """An example of both."""
     check(
         """
         func.func @main(%a: !T {use=<"p1", "p0">}, %b: !T) -> (!T, !T) attributes {topology = #topo} {

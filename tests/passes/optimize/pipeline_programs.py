@@ -1,4 +1,4 @@
-"""Pipelines of fragments as MLIR text: the programs of section 9 of the optimise specification."""
+"""Pipelines of fragments as MLIR text."""
 
 from __future__ import annotations
 

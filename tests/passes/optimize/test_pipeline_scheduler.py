@@ -18,7 +18,6 @@ from mpmd_trace.passes.manager import run_passes
 from mpmd_trace.passes.optimize.pipeline_scheduler import PipelineScheduler
 from mpmd_trace.passes.optimize.schedules import SCHEDULES, Comparator, Order, Unit
 
-# Section 9 of the optimise specification.
 VECTORS: list[tuple[str, int, int, dict[str, str]]] = [
     (
         "1F1B", 3, 5,

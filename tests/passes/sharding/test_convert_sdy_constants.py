@@ -1,4 +1,4 @@
-"""`mpmd-convert-sdy-constants`: section 3.7 of the specification."""
+"""`mpmd-convert-sdy-constants`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`mpmd-convert-sdy-shardings-to-mpmd-types`: section 3.6 of the specification."""
+"""`mpmd-convert-sdy-shardings-to-mpmd-types`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ sdy.mesh @mesh = <["d"=2]>
 """
 
 
-def test_example_of_the_specification() -> None:
+def test_example() -> None:
     check(
         """
 func.func public @main(%a: !s {sdy.sharding = #sdy.sharding<@mesh, [{"d"}, {}]>}) ->

@@ -1,4 +1,4 @@
-"""`mpmd-enforce-user-shardings`: section 3.4 of the specification."""
+"""`mpmd-enforce-user-shardings`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ sdy.mesh @mesh = <["d"=2]>
 """
 
 
-def test_example_of_the_specification() -> None:
+def test_example() -> None:
     check(
         """
 func.func public @main(%a: !s {sdy.sharding = #sdy.sharding<@mesh, [{"d"}, {}]>}, %b: !s) ->

@@ -1,4 +1,4 @@
-"""`mpmd-extract-reshards-from-inter-mesh-transfers`: section 3.5 of the specification."""
+"""`mpmd-extract-reshards-from-inter-mesh-transfers`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ sdy.mesh @mesh = <["d"=2]>
 """
 
 
-def test_example_of_the_specification() -> None:
+def test_example() -> None:
     check(
         """
 func.func public @main(%p: !a {sdy.sharding = #sdy.sharding<@mesh, [{"d"}, {}]>}) -> (!b, !b)

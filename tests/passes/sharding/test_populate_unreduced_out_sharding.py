@@ -1,4 +1,4 @@
-"""`mpmd-populate-unreduced-out-sharding`: section 3.3 of the specification."""
+"""`mpmd-populate-unreduced-out-sharding`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ sdy.mesh @mesh = <["d"=2, "e"=2]>
 """
 
 
-def test_example_of_the_specification() -> None:
+def test_example() -> None:
     check(
         """
 func.func public @main(%a: !s) -> (!s, !s) attributes {topology = #mpmd.topology<<"s0" : <["d"=2,

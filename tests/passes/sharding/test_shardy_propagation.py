@@ -1,4 +1,4 @@
-"""`mpmd-shardy-propagation`: section 3.2 of the specification; reducing a program changes nothing."""
+"""`mpmd-shardy-propagation`: reducing a program changes nothing."""
 
 from __future__ import annotations
 

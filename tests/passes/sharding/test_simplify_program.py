@@ -1,4 +1,4 @@
-"""`mpmd-simplify-program`: section 3.9 of the specification."""
+"""`mpmd-simplify-program`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PRELUDE = """
 """
 
 
-def test_example_of_the_specification() -> None:
+def test_example() -> None:
     check(
         """
 func.func public @main(%a: !s, %b: !s) -> (!s, !s, !s, !s)

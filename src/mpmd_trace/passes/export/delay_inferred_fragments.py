@@ -1,7 +1,4 @@
-"""`mpmd-delay-inferred-fragments`: inferred work is done when it is needed.
-
-Source: section 4.3 of the specification of the export passes.
-"""
+"""`mpmd-delay-inferred-fragments`: inferred work is done when it is needed."""
 
 from __future__ import annotations
 
@@ -24,11 +21,40 @@ _AT_ANCHOR = float("inf")
 class DelayInferredFragments(FunctionPass):
     """An inferred fragment is directly before its first user.
 
-    Among those with the same first user, the one that came later in the program comes first.
+    From the last op of an entry point to the first; so among those with the same first user, the one that came later
+    in the program comes first.
 
-        i, j, u, v        // i and j are inferred and read by v
-    becomes
-        u, j, i, v
+    Before:
+
+        %0 = mpmd.fragment<mesh="a", origin=[]> (%p) (%u: !t) {
+          %v = stablehlo.sine %u : !t
+          mpmd.return %v : !t
+        } : (!a) -> !a
+        %1 = mpmd.fragment<mesh="a", origin=["f"]> (%p) (%u: !t) {
+          %v = stablehlo.negate %u : !t
+          mpmd.return %v : !t
+        } : (!a) -> !a
+        %2 = mpmd.fragment<mesh="a", origin=["g"]> (%0) (%u: !t) {
+          %v = stablehlo.negate %u : !t
+          mpmd.return %v : !t
+        } : (!a) -> !a
+        return %1, %2 : !a, !a
+
+    After:
+
+        %0 = mpmd.fragment<mesh="a", origin=["f"]> (%p) (%u: !t) {
+          %3 = stablehlo.negate %u : !t
+          mpmd.return %3 : !t
+        } : (!a) -> !a
+        %1 = mpmd.fragment<mesh="a", origin=[]> (%p) (%u: !t) {
+          %3 = stablehlo.sine %u : !t
+          mpmd.return %3 : !t
+        } : (!a) -> !a
+        %2 = mpmd.fragment<mesh="a", origin=["g"]> (%1) (%u: !t) {
+          %3 = stablehlo.negate %u : !t
+          mpmd.return %3 : !t
+        } : (!a) -> !a
+        return %0, %2 : !a, !a
     """
 
     name: ClassVar[str] = "mpmd-delay-inferred-fragments"

@@ -1,7 +1,4 @@
-"""`mpmd-delay-transfers-from-cpu`: host values come to the device when they are needed.
-
-Source: section 4.4 of the specification of the export passes.
-"""
+"""`mpmd-delay-transfers-from-cpu`: host values come to the device when they are needed."""
 
 from __future__ import annotations
 
@@ -19,13 +16,33 @@ __all__ = ["DelayTransfersFromCpu"]
 
 @dataclasses.dataclass(frozen=True)
 class DelayTransfersFromCpu(FunctionPass):
-    """A transfer from a host mesh, or from host memory, is directly before its first user.
+    """A transfer from a host mesh (its name ends in `/cpu`), or from host memory, is directly before its first user.
 
     Those with the same first user keep their order.
 
-        %t = mpmd.transfer %a : (!cpu) -> !d                 %f = mpmd.fragment<..> (%b) ..
-        %f = mpmd.fragment<..> (%b) ..             =>        %t = mpmd.transfer %a : (!cpu) -> !d
-        %g = mpmd.fragment<..> (%t) ..                       %g = mpmd.fragment<..> (%t) ..
+    Before:
+
+        !h = !mpmd.mesh_tensor<"a", tensor<4xf32>, memory_kind="pinned_host">
+        func.func public @main(%p: !h, %r: !a) -> (!a, !a) attributes {topology = #meshes} {
+          %0 = mpmd.transfer %p : (!h) -> !a
+          %1 = mpmd.fragment<mesh="a", origin=["f"]> (%r) (%u: !t) {
+            %v = stablehlo.negate %u : !t
+            mpmd.return %v : !t
+          } : (!a) -> !a
+          return %1, %0 : !a, !a
+        }
+
+    After:
+
+        !h = !mpmd.mesh_tensor<"a", tensor<4xf32>, memory_kind="pinned_host">
+        func.func public @main(%arg0: !h, %arg1: !a) -> (!a, !a) attributes {topology = #meshes} {
+          %0 = mpmd.fragment<mesh="a", origin=["f"]> (%arg1) (%arg2: !t) {
+            %2 = stablehlo.negate %arg2 : !t
+            mpmd.return %2 : !t
+          } : (!a) -> !a
+          %1 = mpmd.transfer %arg0 : (!h) -> !a
+          return %0, %1 : !a, !a
+        }
     """
 
     name: ClassVar[str] = "mpmd-delay-transfers-from-cpu"

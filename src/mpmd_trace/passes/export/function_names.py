@@ -1,7 +1,4 @@
-"""The names of the functions that fragments become: what runs there, and for which microbatches.
-
-Source: section 4.10 ("Naming") of the specification of the export passes.
-"""
+"""The names of the functions that fragments become: what runs there, and for which microbatches."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Which results of a body are in host memory: follows values back to placement annotations.
-
-Source: section 4.1 of the specification of the export passes.
-"""
+"""Which results of a body are in host memory: follows values back to placement annotations."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`mpmd-lower-to-fragment-calls`: one function per distinct fragment body, mesh and sharding.
-
-Source: section 4.10 of the specification of the export passes.
-"""
+"""`mpmd-lower-to-fragment-calls`: one function per distinct fragment body, mesh and sharding."""
 
 from __future__ import annotations
 
@@ -51,14 +48,37 @@ class _Group:
 class LowerToFragmentCalls(Pass):
     """No fragment is left: each calls a function that holds its body.
 
-    Fragments on one mesh with the same body, argument and result attributes and shardings share a function.
+    Fragments on one mesh with the same body, argument and result attributes and shardings share a function (without
+    shardings being looked at, when `share_across_shardings`); its `reserved_hbm_bytes` are the largest of theirs.
+    Groups are numbered in the order of the program; docs/rewriting.md tells how functions are named.  They come at
+    the end of the module, with the mesh as `mesh_shape`, and the shardings of operands and results as `sdy.sharding`.
+    A call keeps the origins and `remat`.
 
-        %a = mpmd.fragment<mesh="m", origin=["f"]> (%p) {call_counter = 0 : ui32, ..} (%x: tensor<4xf32>) {..}
-        %b = mpmd.fragment<mesh="m", origin=["f"]> (%q) {call_counter = 1 : ui32, ..} (%x: tensor<4xf32>) {..}
-    becomes
-        %a = mpmd.fragment_call<mesh="m", origin=["f"]> @p0_f_calls0to1.main(%p) : (!m) -> !m
-        %b = mpmd.fragment_call<mesh="m", origin=["f"]> @p0_f_calls0to1.main(%q) : (!m) -> !m
-        func.func @p0_f_calls0to1.main(%x: tensor<4xf32>) -> tensor<4xf32> attributes {mesh_shape = ..} {..}
+    Before:
+
+        func.func public @main(%p: !a) -> !a attributes {topology = #meshes} {
+          %0 = mpmd.fragment<mesh="a", origin=["f"]> (%p) {call_counter = 0 : ui32} (%u: !t) {
+            %v = stablehlo.negate %u : !t
+            mpmd.return %v : !t
+          } : (!a) -> !a
+          %1 = mpmd.fragment<mesh="a", origin=["f"]> (%0) {call_counter = 1 : ui32} (%u: !t) {
+            %v = stablehlo.negate %u : !t
+            mpmd.return %v : !t
+          } : (!a) -> !a
+          return %1 : !a
+        }
+
+    After:
+
+        func.func public @main(%arg0: !a) -> !a attributes {topology = #meshes} {
+          %0 = mpmd.fragment_call<mesh="a", origin=["f"]> @p0_f_calls0to1.main(%arg0) : (!a) -> !a
+          %1 = mpmd.fragment_call<mesh="a", origin=["f"]> @p0_f_calls0to1.main(%0) : (!a) -> !a
+          return %1 : !a
+        }
+        func.func @p0_f_calls0to1.main(%arg0: !t) -> !t attributes {mesh_shape = #sdy.mesh<["x"=2]>} {
+          %0 = stablehlo.negate %arg0 : !t
+          return %0 : !t
+        }
     """
 
     name: ClassVar[str] = "mpmd-lower-to-fragment-calls"

@@ -1,7 +1,4 @@
-"""Manual computations of a lowered function speak of the mesh by the name that it has in the topology.
-
-Source: section 4.10 ("Functions") of the specification of the export passes.
-"""
+"""Manual computations of a lowered function speak of the mesh by the name that it has in the topology."""
 
 from __future__ import annotations
 

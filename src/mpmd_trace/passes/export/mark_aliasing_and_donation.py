@@ -1,7 +1,4 @@
-"""`mpmd-mark-aliasing-and-donation`: which inputs of a fragment give their buffers away.
-
-Source: section 4.6 of the specification of the export passes.
-"""
+"""`mpmd-mark-aliasing-and-donation`: which inputs of a fragment give their buffers away."""
 
 from __future__ import annotations
 
@@ -27,11 +24,35 @@ _TRUE = BoolAttr.get(True)
 class MarkAliasingAndDonation(FunctionPass):
     """An operand that a fragment is the last to read is donated, or aliased to a result of the same type.
 
-    Function arguments give their buffer away only when the user donated or aliased them.
+    Operands in order, which no transfer reads and which are not in host memory.  An intermediate value takes the
+    place of the first result with its type and layout that is still free and not in host memory, and is donated
+    (`jax.buffer_donor`) if there is none.  An argument of the program is donated only if the user donated it; if the
+    user aliased it to an output, it takes the result that becomes that output, if this fragment makes it, else the
+    first.
 
-        %g = mpmd.fragment<..> (%f, %q) (..) {..} : (!s, !s) -> !s                   // %f is not used later
-    becomes
-        %g = mpmd.fragment<..> (%f, %q) {arg_attrs = [{tf.aliasing_output = 0 : i32}, {}]} (..) {..}
+    Before:
+
+        %0 = mpmd.fragment<mesh="a", origin=["f"]> (%p) (%u: !t) {
+          %v = stablehlo.negate %u : !t
+          mpmd.return %v : !t
+        } : (!a) -> !a
+        %1 = mpmd.fragment<mesh="a", origin=["g"]> (%0) (%u: !t) {
+          %v = stablehlo.sine %u : !t
+          mpmd.return %v : !t
+        } : (!a) -> !a
+        return %1 : !a
+
+    After:
+
+        %0 = mpmd.fragment<mesh="a", origin=["f"]> (%p) (%u: !t) {
+          %2 = stablehlo.negate %u : !t
+          mpmd.return %2 : !t
+        } : (!a) -> !a
+        %1 = mpmd.fragment<mesh="a", origin=["g"]> (%0) {arg_attrs = [{tf.aliasing_output = 0 : i32}]} (%u: !t) {
+          %2 = stablehlo.sine %u : !t
+          mpmd.return %2 : !t
+        } : (!a) -> !a
+        return %1 : !a
     """
 
     name: ClassVar[str] = "mpmd-mark-aliasing-and-donation"

@@ -1,7 +1,4 @@
-"""`mpmd-mark-fragment-reserved-memory`: the memory that a fragment must leave to others.
-
-Source: section 4.7 of the specification of the export passes.
-"""
+"""`mpmd-mark-fragment-reserved-memory`: the memory that a fragment must leave to others."""
 
 from __future__ import annotations
 
@@ -25,12 +22,35 @@ __all__ = ["MarkFragmentReservedMemory"]
 
 @dataclasses.dataclass(frozen=True)
 class MarkFragmentReservedMemory(FunctionPass):
-    """Every fragment says how many bytes other live values take on its mesh when it starts.
+    """Every fragment says how many bytes of other values are live on its mesh when it starts (`reserved_hbm_bytes`).
 
-        func.func @main(%p: !s {jax.buffer_donor = true}, %q: !s) ..                  // 16 bytes each
-          %f = mpmd.fragment<..> (%p) (..) {..} : (!s) -> !s
-    becomes
-          %f = mpmd.fragment<..> (%p) {reserved_hbm_bytes = 16 : i64} (..) {..} : (!s) -> !s
+    In the order of the program: arguments are live from the start, those not donated to the end; results of fragments
+    and transfers that are used, until the last op that reads them.  What is marked as in host memory does not count,
+    nor do the fragment's own operands.  Sizes are those of the part that a device holds.
+
+    Before:
+
+        %0 = mpmd.fragment<mesh="a", origin=["f"]> (%p) (%u: !t) {
+          %v = stablehlo.negate %u : !t
+          mpmd.return %v : !t
+        } : (!a) -> !a
+        %1 = mpmd.fragment<mesh="a", origin=["g"]> (%p) (%u: !t) {
+          %v = stablehlo.sine %u : !t
+          mpmd.return %v : !t
+        } : (!a) -> !a
+        return %0, %1 : !a, !a
+
+    After:
+
+        %0 = mpmd.fragment<mesh="a", origin=["f"]> (%p) {reserved_hbm_bytes = 0 : i64} (%u: !t) {
+          %2 = stablehlo.negate %u : !t
+          mpmd.return %2 : !t
+        } : (!a) -> !a
+        %1 = mpmd.fragment<mesh="a", origin=["g"]> (%p) {reserved_hbm_bytes = 16 : i64} (%u: !t) {
+          %2 = stablehlo.sine %u : !t
+          mpmd.return %2 : !t
+        } : (!a) -> !a
+        return %0, %1 : !a, !a
     """
 
     name: ClassVar[str] = "mpmd-mark-fragment-reserved-memory"

@@ -1,7 +1,4 @@
-"""`mpmd-mark-input-output-with-layouts`: fragments agree with the program's inputs and outputs on layouts.
-
-Source: section 4.2 of the specification of the export passes.
-"""
+"""`mpmd-mark-input-output-with-layouts`: fragments agree with the program's inputs and outputs on layouts."""
 
 from __future__ import annotations
 
@@ -28,11 +25,34 @@ _AUTO = StringAttr.get("auto")
 class MarkInputOutputWithLayouts(FunctionPass):
     """`mhlo.layout_mode` is the same at a program input (output) and at the fragments that read (make) it.
 
-    "auto" survives only where one fragment alone decides; elsewhere it becomes the default (no attribute).
+    No attribute is the default layout; "auto" lets XLA choose.  Each argument of the program in order, then each
+    result of each fragment: its layout is that with which it is returned, if one is given there, else its own.
+    "auto" survives only where a single fragment decides, otherwise it becomes the default, and so does everything
+    that goes to a host mesh.  The layout is written to all fragments that read the value and to the returns, also
+    behind transfers.
+
     Errors: a value is returned with two layouts, or with another than the argument that it is.
 
-        func.func @main(%p: !s {mhlo.layout_mode = "auto"}) .. { %f = mpmd.fragment<..> (%p) (..) ..
-    gets  {arg_attrs = [{mhlo.layout_mode = "auto"}], ..}  on the fragment
+    Before:
+
+        func.func public @main(%p: !a {mhlo.layout_mode = "auto"}) -> !a attributes {topology = #meshes} {
+          %0 = mpmd.fragment<mesh="a", origin=["f"]> (%p) (%u: !t) {
+            %v = stablehlo.negate %u : !t
+            mpmd.return %v : !t
+          } : (!a) -> !a
+          return %0 : !a
+        }
+
+    After:
+
+        func.func public @main(%arg0: !a {mhlo.layout_mode = "auto"}) -> !a attributes {topology = #meshes} {
+          %0 = mpmd.fragment<mesh="a", origin=["f"]> (%arg0)
+              {arg_attrs = [{mhlo.layout_mode = "auto"}], res_attrs = [{}]} (%arg1: !t) {
+            %1 = stablehlo.negate %arg1 : !t
+            mpmd.return %1 : !t
+          } : (!a) -> !a
+          return %0 : !a
+        }
     """
 
     name: ClassVar[str] = "mpmd-mark-input-output-with-layouts"

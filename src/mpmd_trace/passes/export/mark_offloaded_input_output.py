@@ -1,7 +1,4 @@
-"""`mpmd-mark-offloaded-input-output`: fragments say which of their inputs and outputs are in host memory.
-
-Source: section 4.1 of the specification of the export passes.
-"""
+"""`mpmd-mark-offloaded-input-output`: fragments say which of their inputs and outputs are in host memory."""
 
 from __future__ import annotations
 
@@ -34,12 +31,34 @@ __all__ = ["MarkOffloadedInputOutput"]
 class MarkOffloadedInputOutput(FunctionPass):
     """Every fragment has `arg_attrs` and `res_attrs`; what lives in pinned host memory is marked in them.
 
-    Errors: the users of an argument, or the producer of a result, disagree with the function's signature.
+    An operand is marked if it is an argument of the program with `mhlo.memory_kind = "pinned_host"`, or a marked
+    result of a fragment.  A result is marked if the body computes it there: as `_xla_compute_type` of its op says,
+    else as what it comes from through reshapes, loops, barriers and updates says, which in the end is a custom call
+    `annotate_device_placement`.
 
-        %f = mpmd.fragment<..> (%q, %p) (..) {..}       // %p : !s {mhlo.memory_kind = "pinned_host"}
-    becomes
-        %f = mpmd.fragment<..> (%q, %p) {arg_attrs = [{}, {mhlo.memory_kind = "pinned_host"}],
-                                         res_attrs = [{}]} (..) {..}
+    Then an argument of the program must be in one memory for all who use it, and a result where its producer has it;
+    all differences are reported, and the pass fails.
+
+    Before:
+
+        func.func public @main(%p: !a {mhlo.memory_kind = "pinned_host"}) -> !a attributes {topology = #meshes} {
+          %0 = mpmd.fragment<mesh="a", origin=["f"]> (%p) (%u: !t) {
+            %v = stablehlo.negate %u : !t
+            mpmd.return %v : !t
+          } : (!a) -> !a
+          return %0 : !a
+        }
+
+    After:
+
+        func.func public @main(%arg0: !a {mhlo.memory_kind = "pinned_host"}) -> !a attributes {topology = #meshes} {
+          %0 = mpmd.fragment<mesh="a", origin=["f"]> (%arg0)
+              {arg_attrs = [{mhlo.memory_kind = "pinned_host"}], res_attrs = [{}]} (%arg1: !t) {
+            %1 = stablehlo.negate %arg1 : !t
+            mpmd.return %1 : !t
+          } : (!a) -> !a
+          return %0 : !a
+        }
     """
 
     name: ClassVar[str] = "mpmd-mark-offloaded-input-output"

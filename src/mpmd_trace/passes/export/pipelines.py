@@ -1,7 +1,4 @@
-"""The export pipeline: from a scheduled program with shardings in its types to fragment calls.
-
-Source: section 5 of the specification of the export passes.
-"""
+"""The export pipeline: from a scheduled program with shardings in its types to fragment calls."""
 
 from __future__ import annotations
 

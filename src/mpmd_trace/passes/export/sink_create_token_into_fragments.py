@@ -1,7 +1,4 @@
-"""`mpmd-sink-create-token-into-fragments`: no token crosses the border of a fragment.
-
-Source: section 4.5 of the specification of the export passes.
-"""
+"""`mpmd-sink-create-token-into-fragments`: no token crosses the border of a fragment."""
 
 from __future__ import annotations
 
@@ -25,9 +22,27 @@ _log = logging.getLogger(__name__)
 class SinkCreateTokenIntoFragments(FunctionPass):
     """No fragment reads or makes a token: each creates the tokens that it needs.
 
-        %g = mpmd.fragment<..> (%f#1, %f#0) (%x: tensor<4xf32>, %k: !stablehlo.token) {..}
-    becomes
-        %g = mpmd.fragment<..> (%f) (%x: tensor<4xf32>) { %k = stablehlo.create_token : !stablehlo.token ..}
+    First every token operand of every fragment goes, with its entries in lists, and the body gets a `create_token`
+    for it; then the token results, which nobody uses any more.
+
+    Before:
+
+        %0 = stablehlo.create_token : !stablehlo.token
+        %1 = mpmd.fragment<mesh="a", origin=["f"]> (%p, %0) (%u: !t, %k: !stablehlo.token) {
+          %v = stablehlo.after_all %k : !stablehlo.token
+          mpmd.return %u : !t
+        } : (!a, !stablehlo.token) -> !a
+        return %1 : !a
+
+    After:
+
+        %0 = stablehlo.create_token : !stablehlo.token
+        %1 = mpmd.fragment<mesh="a", origin=["f"]> (%p) (%u: !t) {
+          %2 = stablehlo.create_token : !stablehlo.token
+          %3 = stablehlo.after_all %2 : !stablehlo.token
+          mpmd.return %u : !t
+        } : (!a) -> !a
+        return %1 : !a
     """
 
     name: ClassVar[str] = "mpmd-sink-create-token-into-fragments"

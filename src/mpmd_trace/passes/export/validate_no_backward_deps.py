@@ -1,7 +1,4 @@
-"""`mpmd-validate-no-backward-deps`: a forward-only program goes through the meshes in order.
-
-Source: section 4.12 of the specification of the export passes.
-"""
+"""`mpmd-validate-no-backward-deps`: a forward-only program goes through the meshes in order."""
 
 from __future__ import annotations
 
@@ -21,7 +18,26 @@ __all__ = ["ValidateNoBackwardDeps"]
 class ValidateNoBackwardDeps(FunctionPass):
     """In a program without transposed computations, data flows from earlier meshes to later ones only.
 
-    Warns (or fails) where it does not.  Changes nothing.
+    Warns of each fragment call that reads, through transfers, what a call on another mesh that is not before its own
+    makes; fails with `fail_on_backward_deps`, also for a program with transposed computations.  Changes nothing.
+
+    Refused:
+
+        func.func public @main(%q: !b) -> !a attributes {topology = #meshes} {
+          %0 = mpmd.fragment_call<mesh="b", origin=["f"]> @f(%q) : (!b) -> !b
+          %1 = mpmd.transfer %0 : (!b) -> !a
+          %2 = mpmd.fragment_call<mesh="a", origin=["g"]> @g(%1) : (!a) -> !a
+          return %2 : !a
+        }
+        func.func @f(%u: !t) -> !t attributes {mesh_shape = #sdy.mesh<["x"=2]>} {
+          return %u : !t
+        }
+        func.func @g(%u: !t) -> !t attributes {mesh_shape = #sdy.mesh<["x"=2]>} {
+          return %u : !t
+        }
+
+    Says: @g on mesh 'a' needs a value that @f computes on mesh 'b', which is not before it in the pipeline;
+      microbatches cannot overlap there: move one of the computations to another mesh
     """
 
     name: ClassVar[str] = "mpmd-validate-no-backward-deps"

@@ -1,7 +1,4 @@
-"""`mpmd-validate-no-inferred-fragments`: everything belongs to a computation that the user named.
-
-Source: section 4.9 of the specification of the export passes.
-"""
+"""`mpmd-validate-no-inferred-fragments`: everything belongs to a computation that the user named."""
 
 from __future__ import annotations
 
@@ -31,7 +28,20 @@ _EXPECTED = {
 class ValidateNoInferredFragments(FunctionPass):
     """Warns about (or fails for) fragments without origin that could not be merged into others.
 
-    Changes nothing.
+    What some passes make is known to remain now and then (returned arguments, reshards ...), and warned of only.  An
+    inferred fragment without `mpmd.inferred_by` is an error.  Changes nothing.
+
+    Refused:
+
+        %0 = mpmd.fragment<mesh="a", origin=[]> (%p) {mpmd.inferred_by = ["uniquify"]} (%u: !t) {
+          %v = stablehlo.negate %u : !t
+          mpmd.return %v : !t
+        } : (!a) -> !a
+        return %0 : !a
+
+    Says: a computation on mesh 'a' belongs to no named computation and could not be merged into one (made by
+      uniquify: a value is an input or output of the program more than once); it costs a program launch of its
+      own: move the code into a named computation on 'a'
     """
 
     name: ClassVar[str] = "mpmd-validate-no-inferred-fragments"

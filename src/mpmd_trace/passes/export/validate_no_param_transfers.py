@@ -1,7 +1,4 @@
-"""`mpmd-validate-no-param-transfers`: parameters stay on their meshes.
-
-Source: section 4.8 of the specification of the export passes.
-"""
+"""`mpmd-validate-no-param-transfers`: parameters stay on their meshes."""
 
 from __future__ import annotations
 
@@ -20,7 +17,19 @@ __all__ = ["ValidateNoParamTransfers"]
 class ValidateNoParamTransfers(FunctionPass):
     """Warns about (or fails for) transfers between meshes whose value or name looks like a parameter.
 
-    A step that moves parameters between meshes usually has a wrong assignment of inputs.  Changes nothing.
+    That is so when the location of the value, or of the transfer, is a name that contains `param_pattern`.  A step
+    that moves parameters between meshes usually has a wrong assignment of inputs.  Changes nothing.
+
+    Refused, with {fail-on-param-transfers}:
+
+        func.func public @main(%p: !a loc("params['transformer']")) -> !b attributes {topology = #meshes} {
+          %0 = mpmd.transfer %p : (!a) -> !b
+          return %0 : !b
+        }
+
+    Says: a parameter (a name with "params['transformer") is transferred from mesh 'a' to mesh 'b':
+      params['transformer']; parameters should live on the meshes that use them: check the assignment of inputs,
+      or compute with the parameter on its own mesh
     """
 
     name: ClassVar[str] = "mpmd-validate-no-param-transfers"

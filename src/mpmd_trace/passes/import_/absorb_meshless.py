@@ -6,10 +6,7 @@ everything is decided first.  Until `finish`, a fragment that took something in 
 directly, with uses that are in no operand list: the place of such a use in the list of its value is the place of
 the assign that is to come, and its index is the number of a slot, not of an operand.  What is not needed in the
 end costs no op; bodies are built once, and the same one for fragments that started with one body and took in
-the same ops.
-
-Source: section 17.2 of the import specification.
-"""
+the same ops."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What several import passes do: wrap an op in a fragment, chain transfers, follow calls.
-
-Source: section 0.9 of the import specification, section 7 of the dialect one.
-"""
+"""What several import passes do: wrap an op in a fragment, chain transfers, follow calls."""
 
 from __future__ import annotations
 

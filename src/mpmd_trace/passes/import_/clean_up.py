@@ -1,4 +1,4 @@
-"""The first steps of the import pipeline.  Source: steps 1 to 4 of section 21 of the import specification."""
+"""The first steps of the import pipeline."""
 
 from __future__ import annotations
 
@@ -32,12 +32,30 @@ _WITHOUT_CALLS = f"{_CHLO},{_INLINE},{_SIMPLIFY}"
 class CleanUp(Pass):
     """There are no chlo ops, no `func.call`s, no repeated expressions, and no op has a simpler form.
 
-    Bodies that print the same are one object from here on: of twelve equal layers one goes through the passes.
-    Of the places in the user's program it keeps those of the first.
+    MLIR's own passes, in this order: chlo to StableHLO, inlining, common subexpressions, canonicalisation.  Bodies
+    that print the same are one object from here on: of twelve equal layers one goes through the passes.  Of the
+    places in the user's program it keeps those of the first.
 
-        %0 = func.call @f(%a) ; %1 = func.call @f(%a)         %0 = multiply %a, %a
-        %2 = add %0, %1                                  =>   %2 = add %0, %0
-        func.func private @f(%x) { chlo.square %x .. }
+    Before:
+
+        func.func public @main(%x: !t) -> !t attributes {topology = #meshes} {
+          %0 = call @f(%x) : (!t) -> !t
+          %1 = call @f(%x) : (!t) -> !t
+          %2 = stablehlo.add %0, %1 : !t
+          return %2 : !t
+        }
+        func.func private @f(%x: !t) -> !t {
+          %0 = chlo.square %x : !t -> !t
+          return %0 : !t
+        }
+
+    After:
+
+        func.func public @main(%arg0: !t) -> !t attributes {topology = #meshes} {
+          %0 = stablehlo.multiply %arg0, %arg0 : !t
+          %1 = stablehlo.add %0, %0 : !t
+          return %1 : !t
+        }
     """
 
     name: ClassVar[str] = "mpmd-clean-up"
@@ -80,9 +98,20 @@ def read_clean(text: str) -> tuple[Module, list[Diagnostic], float] | None:
 
 @dataclasses.dataclass(frozen=True)
 class CanonicalizeUnrolled(Pass):
-    """No op has a simpler form, unrolled loops included.
+    """No op has a simpler form, unrolled loops included: MLIR's `canonicalize`.
 
-    Programs without unrolled loops are as `CleanUp` left them, so nothing is printed and read again for them.
+    Programs without unrolled loops are as `mpmd-clean-up` left them, so nothing is printed and read again for them.
+
+    Before:
+
+        %0 = stablehlo.negate %x {unroll_counter = 0 : ui32} : !t
+        %1 = stablehlo.sine %x {unroll_counter = 0 : ui32} : !t
+        return %1 : !t
+
+    After:
+
+        %0 = stablehlo.sine %x {unroll_counter = 0 : ui32} : !t
+        return %0 : !t
     """
 
     name: ClassVar[str] = "mpmd-canonicalize-unrolled"

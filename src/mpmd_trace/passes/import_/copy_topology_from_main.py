@@ -1,4 +1,4 @@
-"""`mpmd-copy-topology-from-main`.  Source: section 1 of the import specification."""
+"""`mpmd-copy-topology-from-main`."""
 
 from __future__ import annotations
 
@@ -17,8 +17,28 @@ __all__ = ["CopyTopologyFromMain"]
 class CopyTopologyFromMain(Pass):
     """Every function called by `mpmd.call` is private and has the topology of its caller.
 
-        func.func @main(%a) {topology = T} { mpmd.call @f(%a) }   =>   (unchanged)
-        func.func @f(%a) { .. }                      =>   func.func private @f(%a) {topology = T} { .. }
+    Functions that have a topology, in the order of the module; one that gets it from an earlier one is a caller in
+    turn.
+
+    Before:
+
+        func.func public @main(%x: !t) -> !t attributes {topology = #meshes} {
+          %0 = mpmd.call @f(%x) : (!t) -> !t
+          return %0 : !t
+        }
+        func.func @f(%x: !t) -> !t {
+          return %x : !t
+        }
+
+    After:
+
+        func.func public @main(%arg0: !t) -> !t attributes {topology = #meshes} {
+          %0 = mpmd.call @f(%arg0) : (!t) -> !t
+          return %0 : !t
+        }
+        func.func private @f(%arg0: !t) -> !t attributes {topology = #meshes} {
+          return %arg0 : !t
+        }
     """
 
     name: ClassVar[str] = "mpmd-copy-topology-from-main"

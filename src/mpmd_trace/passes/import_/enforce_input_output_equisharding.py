@@ -1,4 +1,4 @@
-"""`mpmd-enforce-input-output-equisharding`.  Source: section 19 of the import specification."""
+"""`mpmd-enforce-input-output-equisharding`."""
 
 from __future__ import annotations
 
@@ -18,9 +18,20 @@ __all__ = ["EnforceInputOutputEquisharding"]
 class EnforceInputOutputEquisharding(FunctionPass):
     """Each constrained output of an entry point has the type of its input: same mesh, sharding and memory.
 
-        func.func @main(%a: on m1) -> (on m2) { ..     func.func @main(%a: on m1) -> (on m1) { ..
-          return %0                              =>      %1 = mpmd.transfer %0 : m2 -> m1
-        }                                                return %1
+    Pair by pair, compared as they were in the beginning; where they differ, a transfer in front of the return.
+
+    Before, with {constraints=0:0}:
+
+        func.func public @main(%p: !a, %q: !b) -> !b attributes {topology = #meshes} {
+          return %q : !b
+        }
+
+    After:
+
+        func.func public @main(%arg0: !a, %arg1: !b) -> !a attributes {topology = #meshes} {
+          %0 = mpmd.transfer %arg1 : (!b) -> !a
+          return %0 : !a
+        }
     """
 
     name: ClassVar[str] = "mpmd-enforce-input-output-equisharding"

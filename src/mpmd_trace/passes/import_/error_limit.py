@@ -1,7 +1,4 @@
-"""Counting errors up to a limit.
-
-Source: section 0.11 of the import specification.
-"""
+"""Counting errors up to a limit."""
 
 from __future__ import annotations
 

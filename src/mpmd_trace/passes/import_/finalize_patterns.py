@@ -1,7 +1,4 @@
-"""The rewrites of `mpmd-infer-mesh-finalize`: assigns become transfers, broadcasts and reduces are lowered.
-
-Source: sections 18.2 and 18.3 of the import specification.
-"""
+"""The rewrites of `mpmd-infer-mesh-finalize`: assigns become transfers, broadcasts and reduces are lowered."""
 
 from __future__ import annotations
 

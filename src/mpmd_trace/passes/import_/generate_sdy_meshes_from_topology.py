@@ -1,4 +1,4 @@
-"""`mpmd-generate-sdy-meshes-from-topology`.  Source: section 2 of the import specification."""
+"""`mpmd-generate-sdy-meshes-from-topology`."""
 
 from __future__ import annotations
 
@@ -31,11 +31,27 @@ _EMPTY = "empty_mesh"
 class GenerateSdyMeshesFromTopology(Pass):
     """There is one `sdy.mesh` per mesh of the topology, and every sharding refers to one of them.
 
-        sdy.mesh @old = <["fast_x"=2, "slow_y"=2]>           sdy.mesh @fast = <["fast_x"=2]>
-        %a {sdy.sharding = <@old, [{"fast_x"}]>}       =>    sdy.mesh @slow = <["slow_y"=2]>
-        {topology = <<"fast" : ..>, <"slow" : ..>>}          %a {sdy.sharding = <@fast, [{"fast_x"}]>}
+    An axis is named after its mesh, `<mesh>_<rest>`; axes of two meshes in one sharding, or other names, are errors.
+    A sharding without axes refers to `@empty_mesh`, which is added to module and topology when it is needed.  Old
+    meshes go, except those without axes and those of single devices.
 
-    An axis is named after its mesh: `<mesh>_<rest>`.
+    Before:
+
+        #fast = #mpmd.topology<<"fast" : <["fast_x"=2]>>, <"slow" : <["slow_y"=2]>>>
+        sdy.mesh @old = <["fast_x"=2, "slow_y"=2]>
+        func.func public @main(%x: !t {sdy.sharding = #sdy.sharding<@old, [{"slow_y"}]>}) -> !t attributes
+            {topology = #fast} {
+          return %x : !t
+        }
+
+    After:
+
+        sdy.mesh @fast = <["fast_x"=2]>
+        sdy.mesh @slow = <["slow_y"=2]>
+        func.func public @main(%arg0: !t {sdy.sharding = #sdy.sharding<@slow, [{"slow_y"}]>}) -> !t attributes
+            {topology = #mpmd.topology<<"fast" : <["fast_x"=2]>>, <"slow" : <["slow_y"=2]>>>} {
+          return %arg0 : !t
+        }
     """
 
     name: ClassVar[str] = "mpmd-generate-sdy-meshes-from-topology"

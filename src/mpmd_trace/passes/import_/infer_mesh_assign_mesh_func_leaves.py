@@ -1,7 +1,4 @@
-"""`mpmd-infer-mesh-assign-mesh-func-leaves`: a mesh for everything at which the analysis ends.
-
-Source: section 15 of the import specification.
-"""
+"""`mpmd-infer-mesh-assign-mesh-func-leaves`: a mesh for everything at which the analysis ends."""
 
 from __future__ import annotations
 
@@ -43,12 +40,28 @@ _ALLOW = "set mpmd_infer_transfers in the partitioning options to let values mov
 class InferMeshAssignMeshFuncLeaves(Pass):
     """Outputs, unused values, operands of broadcasts and reduces and ops without tensor results have a mesh.
 
-    Where the analysis allows several the one that is needed, then the smallest name wins; where it says
-    nothing the mesh with the smallest name.
+    Where the analysis allows several the one that is needed, then the smallest name wins; where it says nothing what
+    is needed, or the first mesh.  Where it allows none, the first mesh with `infer_transfers`, otherwise it is an
+    error.  Each function in the order of the module: unused arguments of an entry point, its outputs
+    (`inferred_out`), then op by op operands of broadcasts and reduces, unused ops (`inferred_unused`), and ops
+    without tensor results, which become fragments on each mesh that they can be on (inferred by
+    `infer_mesh_wrap_resultless_ops`; a pure one on the first).  Unused arguments and results of a callee get a use
+    set.  Use sets of ops and arguments go; they are computed again.
 
-        %0 = stablehlo.abs %a {mpmd.src_set = <"p1">}    =>   %0 = stablehlo.abs %a {...}
-                                                              %1 = mpmd.assign {origin = "inferred_out"} %0
-        return %0 : !T                                        return %1 : !P1
+    Before:
+
+        func.func public @main(%x: !t) -> !t attributes {topology = #meshes} {
+          %0 = stablehlo.negate %x {mpmd.src_set = #mpmd.meshes_with_origins<"b">} : !t
+          return %0 : !t
+        }
+
+    After:
+
+        func.func public @main(%arg0: !t) -> !b attributes {topology = #meshes} {
+          %0 = stablehlo.negate %arg0 {mpmd.src_set = #mpmd.meshes_with_origins<"b">} : !t
+          %1 = mpmd.assign {origin = "inferred_out"} %0 : (!t) -> !b
+          return %1 : !b
+        }
     """
 
     name: ClassVar[str] = "mpmd-infer-mesh-assign-mesh-func-leaves"

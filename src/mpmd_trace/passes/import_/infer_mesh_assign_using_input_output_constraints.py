@@ -1,7 +1,4 @@
-"""`mpmd-infer-mesh-assign-using-input-output-constraints`: an input and an output that share a mesh.
-
-Source: section 12 of the import specification.
-"""
+"""`mpmd-infer-mesh-assign-using-input-output-constraints`: an input and an output that share a mesh."""
 
 from __future__ import annotations
 
@@ -25,13 +22,28 @@ __all__ = ["InferMeshAssignUsingInputOutputConstraints"]
 class InferMeshAssignUsingInputOutputConstraints(Pass):
     """Inputs and outputs that must be placed alike are on one mesh, where the analysis allows that.
 
-    Constraint 0:0, argument needed on p1, output possible on p0 and p1:
+    Pair by pair: the mesh on which one of them is already; else one that both need; else one that the input needs and
+    on which the output can be; for an input that is not needed anywhere, what the output needs or can have.  Of
+    several the one with the smallest name.  Where there is none, `mpmd-enforce-input-output-equisharding` adds a
+    transfer in the end.
 
-        func @main(%a: !T) -> !T           func @main(%a: !P1) -> !P1
-                                             %0 = mpmd.unassign {origin = "io_constraint_in"} %a
-          %1 = stablehlo.abs %a        =>    %1 = stablehlo.abs %0
-                                             %2 = mpmd.assign {origin = "io_constraint_out"} %1
-          return %1                          return %2
+    Before, with {constraints=0:0}:
+
+        func.func public @main(%x: !t {mpmd.use_set = #mpmd.meshes_with_origins<"a">}) -> !t attributes
+            {topology = #meshes} {
+          %0 = stablehlo.negate %x : !t
+          return %0 : !t
+        }
+
+    After:
+
+        func.func public @main(%arg0: !a {mpmd.use_set = #mpmd.meshes_with_origins<"a">}) -> !a attributes
+            {topology = #meshes} {
+          %0 = mpmd.unassign {origin = "io_constraint_in"} %arg0 : (!a) -> !t
+          %1 = stablehlo.negate %0 : !t
+          %2 = mpmd.assign {origin = "io_constraint_out"} %1 : (!t) -> !a
+          return %2 : !a
+        }
     """
 
     name: ClassVar[str] = "mpmd-infer-mesh-assign-using-input-output-constraints"

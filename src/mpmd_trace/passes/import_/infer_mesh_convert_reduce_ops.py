@@ -1,7 +1,4 @@
-"""`mpmd-infer-mesh-convert-reduce-ops`: reductions across meshes become `mpmd.reduce`.
-
-Source: section 13 of the import specification.
-"""
+"""`mpmd-infer-mesh-convert-reduce-ops`: reductions across meshes become `mpmd.reduce`."""
 
 from __future__ import annotations
 
@@ -28,10 +25,22 @@ class InferMeshConvertReduceOps(FunctionPass):
     """Marked reductions are `mpmd.reduce` ops, chains of one kind are a single one.
 
     Without `infer_cross_mesh_reductions` that holds only for those above a `mpmd.reduce<none>` of the user.
+    Producers before users: an op becomes a reduce of its operands, or of theirs where these are reduces of its kind;
+    a reduction over a concatenation one of the parts.  Inner reduces with one use go.  The new op keeps the
+    `mpmd.src_set` only.
 
-        %0 = stablehlo.add %a, %b {mpmd.reduce = #mpmd.reduction<add>, ...}
-        %1 = stablehlo.add %0, %c {mpmd.reduce = #mpmd.reduction<add>, ...}
-        =>  %1 = mpmd.reduce<add> {...} %a, %b, %c
+    Before, with {infer-cross-mesh-reductions}:
+
+        %y = stablehlo.sine %x : !t
+        %0 = stablehlo.add %x, %y {mpmd.reduce = #mpmd.reduction<add>} : !t
+        %1 = stablehlo.add %0, %x {mpmd.reduce = #mpmd.reduction<add>} : !t
+        return %1 : !t
+
+    After:
+
+        %0 = stablehlo.sine %x : !t
+        %1 = mpmd.reduce<add> %x, %0, %x : (!t, !t, !t) -> !t
+        return %1 : !t
     """
 
     name: ClassVar[str] = "mpmd-infer-mesh-convert-reduce-ops"

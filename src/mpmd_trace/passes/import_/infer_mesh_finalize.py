@@ -1,7 +1,4 @@
-"""`mpmd-infer-mesh-finalize`: the end of mesh inference.
-
-Source: section 18 of the import specification.
-"""
+"""`mpmd-infer-mesh-finalize`: the end of mesh inference."""
 
 from __future__ import annotations
 
@@ -33,9 +30,26 @@ __all__ = ["InferMeshFinalize"]
 class InferMeshFinalize(Pass):
     """Every value of an MPMD function is on a mesh; assigns, broadcasts, reduces and meshless ops are gone.
 
-        func @main(%a: !T) -> !P1               func @main(%a: !P0) -> !P1
-          %0 = mpmd.assign %a : !P0        =>
-          %1 = mpmd.assign %a : !P1               %1 = mpmd.transfer %a : !P0 -> !P1
+    Arguments of entry points first: the smallest name among the meshes that want them, with the memory that all ask
+    for.  Then greedy rewriting with region clean-up of assigns of unassigned values as in `mpmd-introduce-transfers`,
+    to other meshes for arguments only, or for all values with `infer_transfers`; a broadcast is a chain of transfers,
+    and a reduce a fragment for the values of each mesh, transfers, and a fragment on each mesh that wants the result
+    (inferred by `infer_mesh_convert_reduce_ops`).  What is without a mesh then is reported, and the pass fails.
+
+    Before:
+
+        func.func public @main(%x: !t) -> (!a, !b) attributes {topology = #meshes} {
+          %0 = mpmd.assign %x : (!t) -> !a
+          %1 = mpmd.assign %x : (!t) -> !b
+          return %0, %1 : !a, !b
+        }
+
+    After:
+
+        func.func public @main(%arg0: !a) -> (!a, !b) attributes {topology = #meshes} {
+          %0 = mpmd.transfer %arg0 : (!a) -> !b
+          return %arg0, %0 : !a, !b
+        }
     """
 
     name: ClassVar[str] = "mpmd-infer-mesh-finalize"

@@ -1,7 +1,4 @@
-"""`mpmd-infer-mesh-populate-src-set`: on which meshes can each value be without another transfer?
-
-Source: section 11 of the import specification.
-"""
+"""`mpmd-infer-mesh-populate-src-set`: on which meshes can each value be without another transfer?"""
 
 from __future__ import annotations
 
@@ -37,13 +34,36 @@ __all__ = ["InferMeshPopulateSrcSet"]
 
 @dataclasses.dataclass(frozen=True)
 class InferMeshPopulateSrcSet(Pass):
-    """Every op whose operands restrict it says on which meshes it can run; an empty set means nowhere.
+    """Every op whose operands restrict it says on which meshes it can run; an empty set means nowhere
+    (docs/rewriting.md).
 
-    A reduction of values that have no mesh in common is marked as a candidate for `mpmd.reduce`.
+    Entry points in the order of the module, producers before users, after `mpmd-infer-mesh-populate-use-set`.  An
+    argument can be where it is needed; an unassigned value on its mesh, on those it is transferred to, and, of an
+    argument, where that is needed; a meshless op or an assign where all operands can be.  Calls restrict the
+    arguments of the callee.
 
-        %u = mpmd.unassign {origin = "s"} %f : (!P0) -> !T     =>  {mpmd.src_set = <"p0"["s"]>}
-        %v = mpmd.unassign {origin = "t"} %g : (!P1) -> !T     =>  {mpmd.src_set = <"p1"["t"]>}
-        %0 = stablehlo.maximum %u, %v      =>  {mpmd.reduce = <max>, mpmd.src_set = <"p0"["s"], "p1"["t"]>}
+    A sum, maximum, minimum, product, `and` or `or` (also a reduction over a concatenation) of values that have no
+    mesh in common, or of marked ones of its kind, is marked as a candidate for `mpmd.reduce`; it can be wherever one
+    of them can.
+
+    Before:
+
+        func.func public @main(%p: !a, %q: !b) -> !t attributes {topology = #meshes} {
+          %0 = mpmd.unassign {origin = "f"} %p : (!a) -> !t
+          %1 = mpmd.unassign {origin = "g"} %q : (!b) -> !t
+          %2 = stablehlo.maximum %0, %1 : !t
+          return %2 : !t
+        }
+
+    After:
+
+        func.func public @main(%arg0: !a, %arg1: !b) -> !t attributes {topology = #meshes} {
+          %0 = mpmd.unassign {mpmd.src_set = #mpmd.meshes_with_origins<"a"["f"]>, origin = "f"} %arg0 : (!a) -> !t
+          %1 = mpmd.unassign {mpmd.src_set = #mpmd.meshes_with_origins<"b"["g"]>, origin = "g"} %arg1 : (!b) -> !t
+          %2 = stablehlo.maximum %0, %1
+              {mpmd.reduce = #mpmd.reduction<max>, mpmd.src_set = #mpmd.meshes_with_origins<"a"["f"], "b"["g"]>} : !t
+          return %2 : !t
+        }
     """
 
     name: ClassVar[str] = "mpmd-infer-mesh-populate-src-set"

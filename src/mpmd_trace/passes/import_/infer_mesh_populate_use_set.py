@@ -1,7 +1,4 @@
-"""`mpmd-infer-mesh-populate-use-set`: on which meshes is each value needed?
-
-Source: section 10 of the import specification.
-"""
+"""`mpmd-infer-mesh-populate-use-set`: on which meshes is each value needed?"""
 
 from __future__ import annotations
 
@@ -36,13 +33,30 @@ _MOST_REPEATS = 10
 
 @dataclasses.dataclass(frozen=True)
 class InferMeshPopulateUseSet(Pass):
-    """Every meshless op, function argument and callee result says on which meshes it is needed.
+    """Every meshless op, function argument and callee result says on which meshes it is needed (docs/rewriting.md).
 
-    The sets grow backwards from the assigns, through calls into callees, and stop at broadcasts and reduces.
+    Entry points in the order of the module, users before producers.  An assign is needed on its mesh, with its origin
+    as name; meshless ops, unassigns, broadcasts, reduces and arguments wherever a use of their results is.  A value
+    used in a region counts for the op with the region.  Calls lead into the callee, whose sets grow with every call,
+    repeatedly where results of a call are operands of another; broadcasts and reduces ask nothing of their operands.
     Sets that are there already are extended.
 
-        %0 = stablehlo.add %a, %b        =>  %0 = stablehlo.add %a, %b {mpmd.use_set = <"p1"["s"]>}
-        %1 = mpmd.assign {origin = "s"} %0 : (!T) -> !P1      (and so do %a and %b)
+    Before:
+
+        func.func public @main(%x: !t) -> !b attributes {topology = #meshes} {
+          %0 = stablehlo.negate %x : !t
+          %1 = mpmd.assign {origin = "f"} %0 : (!t) -> !b
+          return %1 : !b
+        }
+
+    After:
+
+        func.func public @main(%arg0: !t {mpmd.use_set = #mpmd.meshes_with_origins<"b"["f"]>}) -> !b attributes
+            {topology = #meshes} {
+          %0 = stablehlo.negate %arg0 {mpmd.use_set = #mpmd.meshes_with_origins<"b"["f"]>} : !t
+          %1 = mpmd.assign {mpmd.use_set = #mpmd.meshes_with_origins<"b"["f"]>, origin = "f"} %0 : (!t) -> !b
+          return %1 : !b
+        }
     """
 
     name: ClassVar[str] = "mpmd-infer-mesh-populate-use-set"

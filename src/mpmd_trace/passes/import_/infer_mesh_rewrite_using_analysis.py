@@ -1,7 +1,4 @@
-"""`mpmd-infer-mesh-rewrite-using-analysis`: every op into a fragment, mesh types for callees and calls.
-
-Source: section 17 of the import specification.
-"""
+"""`mpmd-infer-mesh-rewrite-using-analysis`: every op into a fragment, mesh types for callees and calls."""
 
 from __future__ import annotations
 
@@ -32,10 +29,42 @@ COPIES = "mpmd.copies"
 class InferMeshRewriteUsingAnalysis(Pass):
     """No meshless op is left, and callees take and return mesh tensors, one copy per mesh where needed.
 
-        %0 = stablehlo.abs %a : !T                     %0 = mpmd.assign %a : (!T) -> !P0
-        %1 = mpmd.assign %0 : (!T) -> !P0          =>  %2 = mpmd.fragment<mesh="p0", ...> (%0) (%x: !T) {
-        %2 = mpmd.fragment<mesh="p0", ...> (%1)          %9 = stablehlo.abs %x
-               (%x: !T) {...}                            ...
+    Callees first.  The results of a callee are assigned to every mesh on which they are needed, copies behind the
+    others (`mpmd.copies` says where).  Then ops from the last to the first; all users of a meshless op are assigns by
+    then:
+
+    - if these feed one fragment alone, the op moves to the front of its body;
+    - if something else reads it, or more fragments than `max_clones` (and it has operands, and is not a pure op with
+      one operand and result), it becomes a fragment on every mesh that wants it, inferred by
+      `infer_mesh_wrap_meshless_ops`;
+    - otherwise it is copied into every fragment.
+
+    Operands that come in with an op are assigned in front of the fragment.  Then arguments become mesh tensors,
+    copies behind the others; calls pass and take the copies.
+
+    Before:
+
+        func.func public @main(%x: !t) -> !a attributes {topology = #meshes} {
+          %0 = stablehlo.sine %x : !t
+          %1 = mpmd.assign %0 : (!t) -> !a
+          %2 = mpmd.fragment<mesh="a", origin=["f"]> (%1) (%u: !t) {
+            %v = stablehlo.negate %u : !t
+            mpmd.return %v : !t
+          } : (!a) -> !a
+          return %2 : !a
+        }
+
+    After:
+
+        func.func public @main(%arg0: !t) -> !a attributes {topology = #meshes} {
+          %0 = mpmd.assign %arg0 : (!t) -> !a
+          %1 = mpmd.fragment<mesh="a", origin=["f"]> (%0) (%arg1: !t) {
+            %2 = stablehlo.sine %arg1 : !t
+            %3 = stablehlo.negate %2 : !t
+            mpmd.return %3 : !t
+          } : (!a) -> !a
+          return %1 : !a
+        }
     """
 
     name: ClassVar[str] = "mpmd-infer-mesh-rewrite-using-analysis"

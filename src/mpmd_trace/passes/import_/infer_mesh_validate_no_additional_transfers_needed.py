@@ -1,7 +1,4 @@
-"""`mpmd-infer-mesh-validate-no-additional-transfers-needed`: can every value be where it is needed?
-
-Source: section 16 of the import specification.
-"""
+"""`mpmd-infer-mesh-validate-no-additional-transfers-needed`: can every value be where it is needed?"""
 
 from __future__ import annotations
 
@@ -35,9 +32,20 @@ _VISITED = "mpmd.visited_failure"
 class InferMeshValidateNoAdditionalTransfersNeeded(Pass):
     """Every value can be produced on every mesh on which it is needed.
 
-    An op that breaks this is marked with `mpmd.visited_failure` and reported, unless one of its users was.
+    Callees, then entry points, users before producers.  An op or assign that breaks this is marked with
+    `mpmd.visited_failure` and reported, unless one of its users was; so are arguments, and calls one behind the other
+    whose result and argument disagree.  The pass fails if there is an error, and looks no further after `error_limit`
+    of them.
 
-        %1 = mpmd.assign {mpmd.src_set = <"p0">, mpmd.use_set = <"p1">} %0    // an error
+    Refused:
+
+        func.func public @main(%x: !t) -> !t attributes {topology = #meshes} {
+          %0 = stablehlo.negate %x
+              {mpmd.src_set = #mpmd.meshes_with_origins<"a">, mpmd.use_set = #mpmd.meshes_with_origins<"b">} : !t
+          return %0 : !t
+        }
+
+    Says: the result of this op is needed on mesh "b", but the op can only run on mesh "a"; a transfer to mesh "b" ...
     """
 
     name: ClassVar[str] = "mpmd-infer-mesh-validate-no-additional-transfers-needed"

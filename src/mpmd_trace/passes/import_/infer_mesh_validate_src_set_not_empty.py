@@ -1,7 +1,4 @@
-"""`mpmd-infer-mesh-validate-src-set-not-empty`: is there a mesh for every op?
-
-Source: section 14 of the import specification.
-"""
+"""`mpmd-infer-mesh-validate-src-set-not-empty`: is there a mesh for every op?"""
 
 from __future__ import annotations
 
@@ -24,9 +21,19 @@ __all__ = ["InferMeshValidateSrcSetNotEmpty"]
 class InferMeshValidateSrcSetNotEmpty(Pass):
     """Every op and every argument of a callee has a mesh, and no reduction across meshes is left.
 
-    Nothing changes; the first op of a chain of conflicts is reported, what follows from it is not.
+    Nothing changes; the first op of a chain of conflicts is reported, what follows from it is not.  The pass fails if
+    there is an error, and looks no further after `error_limit` of them.
 
-        %0 = stablehlo.divide %u, %v {mpmd.src_set = #mpmd.meshes_with_origins<>}    // an error
+    Refused:
+
+        func.func public @main(%p: !a, %q: !b) -> !t attributes {topology = #meshes} {
+          %0 = mpmd.unassign {mpmd.src_set = #mpmd.meshes_with_origins<"a">} %p : (!a) -> !t
+          %1 = mpmd.unassign {mpmd.src_set = #mpmd.meshes_with_origins<"b">} %q : (!b) -> !t
+          %2 = stablehlo.divide %0, %1 {mpmd.src_set = #mpmd.meshes_with_origins<>} : !t
+          return %2 : !t
+        }
+
+    Says: no mesh has all operands of this op, and nothing says where it should run: ...
     """
 
     name: ClassVar[str] = "mpmd-infer-mesh-validate-src-set-not-empty"

@@ -1,4 +1,4 @@
-"""`mpmd-inline-nested-user-exposed-ops`.  Source: section 6 of the import specification."""
+"""`mpmd-inline-nested-user-exposed-ops`."""
 
 from __future__ import annotations
 
@@ -26,14 +26,29 @@ log = logging.getLogger(__name__)
 class InlineNestedUserExposedOps(FunctionPass):
     """No named computation holds another one, a named tensor, a broadcast or a reduce.
 
-        mpmd.named_computation<"outer"> (%a) (%x: T) {         mpmd.named_computation<"outer"> (%a) (%x: T) {
-          %1 = mpmd.named_computation<"inner"> (%x) { sine }     %1 = sine %x
-          %2 = mpmd.broadcast %1                          =>     %3 = abs %1
-          %3 = abs %2                                            mpmd.return %3
-          mpmd.return %3                                       }
-        }
+    Inner ones first: a nested computation is replaced by its body, each of the others by its first operand.  What is
+    nested must be assigned like the computation around it (mesh and stage; of a tensor the mesh), or not at all; the
+    outer computation must be assigned.
 
-    What is nested must be assigned like the computation around it, or not at all.
+    Before, with {assignment=f@a}:
+
+        %0 = mpmd.named_computation<"f"> (%x) (%u: !t) {
+          %v = mpmd.named_computation<"g"> (%u) (%w: !t) {
+            %y = stablehlo.sine %w : !t
+            mpmd.return %y : !t
+          } : (!t) -> !t
+          %z = mpmd.named_tensor %v name="t" : !t
+          mpmd.return %z : !t
+        } : (!t) -> !t
+        return %0 : !t
+
+    After:
+
+        %0 = mpmd.named_computation<"f"> (%x) (%u: !t) {
+          %1 = stablehlo.sine %u : !t
+          mpmd.return %1 : !t
+        } : (!t) -> !t
+        return %0 : !t
     """
 
     name: ClassVar[str] = "mpmd-inline-nested-user-exposed-ops"

@@ -1,4 +1,4 @@
-"""`mpmd-insert-nameless-clone-of-negligible-ops`.  Source: section 3 of the import specification."""
+"""`mpmd-insert-nameless-clone-of-negligible-ops`."""
 
 from __future__ import annotations
 
@@ -20,14 +20,27 @@ __all__ = ["InsertNamelessCloneOfNegligibleOps"]
 class InsertNamelessCloneOfNegligibleOps(FunctionPass):
     """Constants that a named computation returns exist behind it once more, and are used from there.
 
-        %0 = mpmd.named_computation<"k"> (%a) (..) { %c = constant ; return %c }
-        use(%0)
-    =>
-        %0 = mpmd.named_computation<"k"> (%a) (..) { %c = constant ; return %c }
-        %c = constant
-        use(%c)
+    So they do not tie their users to a mesh.  Each result that is made in the body by an op without operands and with
+    one result, in order; only the function's own return keeps the result.  The computation stays as it is.
 
-    Only the function's own return keeps the result.  So the constant does not tie its users to a mesh.
+    Before:
+
+        %0 = mpmd.named_computation<"f"> (%x) (%u: !t) {
+          %c = stablehlo.constant dense<1.0> : !t
+          mpmd.return %c : !t
+        } : (!t) -> !t
+        %1 = stablehlo.add %0, %x : !t
+        return %0, %1 : !t, !t
+
+    After:
+
+        %0 = mpmd.named_computation<"f"> (%x) (%u: !t) {
+          %cst_0 = stablehlo.constant dense<1.000000e+00> : !t
+          mpmd.return %cst_0 : !t
+        } : (!t) -> !t
+        %cst = stablehlo.constant dense<1.000000e+00> : !t
+        %1 = stablehlo.add %cst, %x : !t
+        return %0, %1 : !t, !t
     """
 
     name: ClassVar[str] = "mpmd-insert-nameless-clone-of-negligible-ops"

@@ -1,4 +1,4 @@
-"""`mpmd-introduce-transfers`.  Source: section 9 of the import specification."""
+"""`mpmd-introduce-transfers`."""
 
 from __future__ import annotations
 
@@ -38,11 +38,35 @@ __all__ = ["IntroduceTransfers", "existing_transfer"]
 class IntroduceTransfers(Pass):
     """Where the user moves a value from mesh to mesh, there is a transfer.
 
-        %1 = mpmd.unassign %0 : m1            %2 = mpmd.transfer %0 : m1 -> m2
-        %2 = mpmd.assign %1 : m2       =>     %3 = mpmd.transfer %2 : m2 -> m3
-        %3 = mpmd.assign %1 : m3
+    First, callee by callee: an argument that all calls unassign from one mesh, and that the callee assigns, is
+    assigned to that mesh at the start of the callee.  Then greedy rewriting of assigns of unassigned values:
 
-    Sums of values from different meshes are computed where the sum is needed.
+    - on the type it comes from, the assign is that value; where a transfer of the value to the wanted type exists, it
+      is used;
+    - a value that several meshes want goes from one to the next in the order of meshes, with all transfers where the
+      first is needed;
+    - a sum (or sum of sums, used once) of unassigned values is a fragment where it is wanted, inferred by
+      `introduce_transfers`.
+
+    Before:
+
+        %0 = mpmd.unassign %p : (!a) -> !t
+        %1 = mpmd.assign %0 : (!t) -> !b
+        %2 = mpmd.unassign %q : (!b) -> !t
+        %3 = stablehlo.add %0, %2 : !t
+        %4 = mpmd.assign %3 : (!t) -> !a
+        return %1, %4 : !b, !a
+
+    After:
+
+        %0 = mpmd.transfer %p : (!a) -> !b
+        %1 = mpmd.transfer %q : (!b) -> !a
+        %2 = mpmd.fragment<mesh="a", origin=[]> (%p, %1) {mpmd.inferred_by = ["introduce_transfers"]}
+            (%u: !t, %v: !t) {
+          %3 = stablehlo.add %u, %v : !t
+          mpmd.return %3 : !t
+        } : (!a, !a) -> !a
+        return %0, %2 : !b, !a
     """
 
     name: ClassVar[str] = "mpmd-introduce-transfers"

@@ -1,7 +1,4 @@
-"""Gives mesh types to the arguments, operands and results of an `mpmd.for`.
-
-Source: section 17.5 of the import specification.
-"""
+"""Gives mesh types to the arguments, operands and results of an `mpmd.for`."""
 
 from __future__ import annotations
 

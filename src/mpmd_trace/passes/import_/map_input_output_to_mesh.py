@@ -1,4 +1,4 @@
-"""`mpmd-map-input-output-to-mesh`.  Source: section 5 of the import specification."""
+"""`mpmd-map-input-output-to-mesh`."""
 
 from __future__ import annotations
 
@@ -28,11 +28,26 @@ _MEMORY_KIND = "mhlo.memory_kind"
 class MapInputOutputToMesh(FunctionPass):
     """Inputs and outputs of entry points that the user assigned are mesh tensors on their meshes.
 
-        func.func @main(%a: T) -> T {                func.func @main(%a: T on m) -> T on m {
-          %0 = sine %a                        =>       %1 = mpmd.unassign {origin = "user_in"} %a
-                                                       %0 = sine %1
-          return %0                                    %2 = mpmd.assign {origin = "user_out"} %0
-        }                                              return %2
+    Inputs by position: the type changes, and everything reads an unassign at the start of the body (origin
+    `user_in`).  Then outputs: an assign in front of the return (origin `user_out`).  A memory kind is part of the
+    type then, and no attribute.  Positions out of range, meshes that the topology does not have and values on meshes
+    already are errors.
+
+    Before, with {input-assignment=0@a output-assignment=0@b}:
+
+        func.func public @main(%x: !t) -> !t attributes {topology = #meshes} {
+          %0 = stablehlo.negate %x : !t
+          return %0 : !t
+        }
+
+    After:
+
+        func.func public @main(%arg0: !a) -> !b attributes {topology = #meshes} {
+          %0 = mpmd.unassign {origin = "user_in"} %arg0 : (!a) -> !t
+          %1 = stablehlo.negate %0 : !t
+          %2 = mpmd.assign {origin = "user_out"} %1 : (!t) -> !b
+          return %2 : !b
+        }
     """
 
     name: ClassVar[str] = "mpmd-map-input-output-to-mesh"

@@ -1,4 +1,4 @@
-"""`mpmd-map-named-ops-to-mpmd-ops`.  Source: section 8 of the import specification."""
+"""`mpmd-map-named-ops-to-mpmd-ops`."""
 
 from __future__ import annotations
 
@@ -37,13 +37,30 @@ log = logging.getLogger(__name__)
 class MapNamedOpsToMpmdOps(FunctionPass):
     """Named computations are fragments on their meshes; named tensors are assigned to theirs.
 
-        %1 = mpmd.named_computation<"f"> (%a) (%x: T) { .. }
-        %2 = mpmd.named_tensor %1 name="t"
-    =>  %3 = mpmd.assign {origin = "f"} %a
-        %4 = mpmd.fragment<mesh="m1", origin=["f"]> (%3) (%x: T) { .. }
-        %1 = mpmd.unassign {origin = "f"} %4
-        %5 = mpmd.assign {origin = "t"} %1
-        %2 = mpmd.unassign {origin = "t"} %5
+    A computation without an assignment is an error; a tensor without one is its operand.  Around a fragment each
+    distinct operand has one assign, and each result an unassign, with the name as origin; the fragment has the
+    computation's name and transpose count, and the stage.  A memory kind counts for tensors only.
+
+    Before, with {assignment=f@a/3,t@b}:
+
+        %0 = mpmd.named_computation<"f"(1)> (%x) (%u: !t) {
+          %v = stablehlo.negate %u : !t
+          mpmd.return %v : !t
+        } : (!t) -> !t
+        %1 = mpmd.named_tensor %0 name="t" : !t
+        return %1 : !t
+
+    After:
+
+        %0 = mpmd.assign {origin = "f"} %x : (!t) -> !a
+        %1 = mpmd.fragment<mesh="a", origin=["f"(1)], stage=3> (%0) (%u: !t) {
+          %5 = stablehlo.negate %u : !t
+          mpmd.return %5 : !t
+        } : (!a) -> !a
+        %2 = mpmd.unassign {origin = "f"} %1 : (!a) -> !t
+        %3 = mpmd.assign {origin = "t"} %2 : (!t) -> !b
+        %4 = mpmd.unassign {origin = "t"} %3 : (!b) -> !t
+        return %4 : !t
     """
 
     name: ClassVar[str] = "mpmd-map-named-ops-to-mpmd-ops"

@@ -6,8 +6,6 @@ a value that nothing constrains ("unspecified": any mesh); the empty set means n
 
     mpmd.use_set   needed on (flows backwards, by union);       missing = empty
     mpmd.src_set   can be on (flows forwards, by intersection); missing = unspecified
-
-Source: section 0.10 of the import specification.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Which ops reduce values that may come from several meshes.
-
-Source: sections 11 and 13 of the import specification.
-"""
+"""Which ops reduce values that may come from several meshes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`mpmd-simplify-named-computations`.  Source: section 4 of the import specification."""
+"""`mpmd-simplify-named-computations`."""
 
 from __future__ import annotations
 
@@ -24,11 +24,26 @@ _BARRIER = "stablehlo.optimization_barrier"
 class SimplifyNamedComputations(FunctionPass):
     """Named computations take no value twice, return none twice, and none merely passes through them.
 
-        %0:3 = mpmd.named_computation<"k"> (%a, %b, %a) (%x, %y, %z) {
-          %q = multiply %x, %z
-          mpmd.return %q, %y, %q                   %0 = mpmd.named_computation<"k"> (%a) (%x) {
-        }                                    =>      %q = multiply %x, %x ; mpmd.return %q }
-        return %0#0, %0#1, %0#2                    return %0, %b, %0
+    First, greedy rewriting: an optimization barrier in a named computation leaves an argument alone that it hands,
+    and nothing else, to the return.  Then, greedy rewriting with region clean-up: what happens to a computation, and
+    in which order, says `SimplifyRegionOp` (`passes/common/region_simplification.py`).  Attributes other than the
+    name go.
+
+    Before:
+
+        %0:3 = mpmd.named_computation<"f"> (%x, %x) (%u: !t, %v: !t) {
+          %w = stablehlo.add %u, %v : !t
+          mpmd.return %w, %v, %w : !t, !t, !t
+        } : (!t, !t) -> (!t, !t, !t)
+        return %0#0, %0#1, %0#2 : !t, !t, !t
+
+    After:
+
+        %0 = mpmd.named_computation<"f"> (%x) (%u: !t) {
+          %1 = stablehlo.add %u, %u : !t
+          mpmd.return %1 : !t
+        } : (!t) -> !t
+        return %0, %x, %0 : !t, !t, !t
     """
 
     name: ClassVar[str] = "mpmd-simplify-named-computations"

@@ -1,4 +1,4 @@
-"""`mpmd-validate-named-ops-in-mpmd-func`.  Source: section 7 of the import specification."""
+"""`mpmd-validate-named-ops-in-mpmd-func`."""
 
 from __future__ import annotations
 
@@ -18,6 +18,16 @@ class ValidateNamedOpsInMpmdFunc(FunctionPass):
     """Reports named computations and tensors that are not directly in an mpmd function or another mpmd op.
 
     The program is not changed, and the pass does not fail: the errors come out when the pipeline has run.
+
+    Refused:
+
+        func.func public @main(%x: !t) -> !t {
+          %0 = mpmd.named_tensor %x name="t" : !t
+          return %0 : !t
+        }
+
+    Says: named tensor 't' is in function @main, which has no topology. Named tensors can only be nested in mpmd
+      functions or mpmd ops: call that function with mpmd.call, or move the name into the entry point
     """
 
     name: ClassVar[str] = "mpmd-validate-named-ops-in-mpmd-func"

@@ -1,8 +1,7 @@
 """Is there a path of uses from one op of a block to another?
 
 The answer is the reference's: the search follows uses (control operands included) depth first and never
-looks at ops behind the target in the current order of the block.  Source: section 1.1 of the optimise
-specification.
+looks at ops behind the target in the current order of the block.
 """
 
 from __future__ import annotations

@@ -89,16 +89,46 @@ def _as_graph(found: list[Constraints]) -> tuple[list[tuple[int, int]], list[Joi
 class PipelineScheduler(FunctionPass):
     """Fragments on each mesh follow a pipeline schedule; transfers and the rest follow their operands.
 
-    Two scheduling units a and b of a mesh that do not depend on each other are ordered by the schedule's
-    predicate; then the block is sorted topologically.
+    Each two scheduling units a and b of a mesh are asked about, in the order of the program, unless one depends on
+    the other already: where the schedule (`optimize/schedules.py`) wants a first, b gets a control operand, which
+    counts in what follows.  Then the block is sorted: ops come, scan by scan, as soon as what they read is there.  A
+    cycle leaves the order as it is.  In the end the control operands go, unless `remove_control_dependencies` is off.
 
-        // 1F1B, one mesh             // after
-        f0, f1, b1, b0                f0, b0, f1, b1
+    When the schedule's orders and the uses have no cycle together, the result depends on their transitive closure
+    alone.  So first all constraints of the schedule are taken at once, and one topological sort gives the same order
+    in linear time.
 
-    The reference asks for a path between every two units of a mesh.  When the constraints of the schedule
-    and the uses have no cycle, the result depends on their closure alone, so the schedule's sparse form and
-    one topological sort give the same order in linear time; otherwise the pairs are asked one by one, as in
-    the reference.
+    Before:
+
+        %0 = mpmd.fragment<mesh="b", origin=["f"]> (%q) {call_counter = 0 : ui32} (%u: !t) {
+          %v = stablehlo.negate %u : !t
+          mpmd.return %v : !t
+        } : (!b) -> !b
+        %1 = mpmd.fragment<mesh="b", origin=["f"]> (%q) {call_counter = 1 : ui32} (%u: !t) {
+          %v = stablehlo.negate %u : !t
+          mpmd.return %v : !t
+        } : (!b) -> !b
+        %2 = mpmd.fragment<mesh="b", origin=["f"(1)]> (%0) {call_counter = 0 : ui32} (%u: !t) {
+          %v = stablehlo.sine %u : !t
+          mpmd.return %v : !t
+        } : (!b) -> !b
+        return %1, %2 : !b, !b
+
+    After:
+
+        %0 = mpmd.fragment<mesh="b", origin=["f"]> (%q) {call_counter = 0 : ui32} (%u: !t) {
+          %3 = stablehlo.negate %u : !t
+          mpmd.return %3 : !t
+        } : (!b) -> !b
+        %1 = mpmd.fragment<mesh="b", origin=["f"(1)]> (%0) {call_counter = 0 : ui32} (%u: !t) {
+          %3 = stablehlo.sine %u : !t
+          mpmd.return %3 : !t
+        } : (!b) -> !b
+        %2 = mpmd.fragment<mesh="b", origin=["f"]> (%q) {call_counter = 1 : ui32} (%u: !t) {
+          %3 = stablehlo.negate %u : !t
+          mpmd.return %3 : !t
+        } : (!b) -> !b
+        return %2, %1 : !b, !b
     """
 
     name: ClassVar[str] = "mpmd-pipeline-scheduler"

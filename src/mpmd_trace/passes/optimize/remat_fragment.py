@@ -41,14 +41,46 @@ def _matches(forward: FragmentOp) -> list[FragmentOp]:
 class RematFragment(FunctionPass):
     """No backward fragment waits for activations that a forward fragment of its microbatch left long ago.
 
-    A backward fragment that uses results of a forward fragment with the same call counter and stage, and does
-    not run directly behind it, gets a copy of the forward fragment in front of it (marked `remat`), or, merged,
-    computes it itself.
+    For each forward fragment with a call counter, in the order of the program: each backward fragment that reads its
+    results, has its call counter and stage, and does not run directly behind it on their mesh, gets a copy of the
+    forward fragment, marked `remat`, in front of it, and reads the copy's results; with `merge_remat_fragments` it
+    computes them itself (merging, docs/rewriting.md).
 
-        %f = fragment "enc"            %f = fragment "enc"
-        ...                            ...
-        %b = fragment "enc"(1) (%f)    %r = fragment "enc" {remat}
-                                       %b = fragment "enc"(1) (%r)
+    Before:
+
+        %0 = mpmd.fragment<mesh="a", origin=["f"]> (%p) {call_counter = 0 : ui32} (%u: !t) {
+          %v = stablehlo.negate %u : !t
+          mpmd.return %v : !t
+        } : (!a) -> !a
+        %1 = mpmd.fragment<mesh="a", origin=["f"]> (%p) {call_counter = 1 : ui32} (%u: !t) {
+          %v = stablehlo.negate %u : !t
+          mpmd.return %v : !t
+        } : (!a) -> !a
+        %2 = mpmd.fragment<mesh="a", origin=["f"(1)]> (%0) {call_counter = 0 : ui32} (%u: !t) {
+          %v = stablehlo.sine %u : !t
+          mpmd.return %v : !t
+        } : (!a) -> !a
+        return %1, %2 : !a, !a
+
+    After:
+
+        %0 = mpmd.fragment<mesh="a", origin=["f"]> (%p) {call_counter = 0 : ui32} (%u: !t) {
+          %4 = stablehlo.negate %u : !t
+          mpmd.return %4 : !t
+        } : (!a) -> !a
+        %1 = mpmd.fragment<mesh="a", origin=["f"]> (%p) {call_counter = 1 : ui32} (%u: !t) {
+          %4 = stablehlo.negate %u : !t
+          mpmd.return %4 : !t
+        } : (!a) -> !a
+        %2 = mpmd.fragment<mesh="a", origin=["f"]> (%p) {call_counter = 0 : ui32, remat} (%u: !t) {
+          %4 = stablehlo.negate %u : !t
+          mpmd.return %4 : !t
+        } : (!a) -> !a
+        %3 = mpmd.fragment<mesh="a", origin=["f"(1)]> (%2) {call_counter = 0 : ui32} (%u: !t) {
+          %4 = stablehlo.sine %u : !t
+          mpmd.return %4 : !t
+        } : (!a) -> !a
+        return %1, %3 : !a, !a
     """
 
     name: ClassVar[str] = "mpmd-remat-fragment"

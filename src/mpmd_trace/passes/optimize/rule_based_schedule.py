@@ -28,13 +28,36 @@ def _show(op: Op) -> str:
 class RuleBasedSchedule(FunctionPass):
     """Each fragment named in a rule runs before the next one of the rule on its mesh.
 
-    Rules that contradict the data flow, or name fragments that do not exist, are skipped with a warning in the
-    log.
+    Rule by rule, from one fragment of a rule to the next: where neither depends on the other, the later one gets a
+    control operand; then the block is sorted as by `mpmd-pipeline-scheduler`.  Rules that contradict the data flow,
+    span meshes, or name fragments that do not exist, are skipped there with a warning in the log.  Two user fragments
+    that a rule could not tell apart are an error.
 
-        // rule i -> j -> k; program order k, j, i     // after
-        %k = fragment "k"                              %i = fragment "i"
-        %j = fragment "j"                              %j = fragment "j"
-        %i = fragment "i"                              %k = fragment "k"
+    Before, with {rules=FragmentScheduleRule(ordered_fragments=[
+        FragmentInfo(origins=["g"],mesh_name="a")
+        ->FragmentInfo(origins=["f"],mesh_name="a")])}:
+
+        %0 = mpmd.fragment<mesh="a", origin=["f"]> (%p) (%u: !t) {
+          %v = stablehlo.negate %u : !t
+          mpmd.return %v : !t
+        } : (!a) -> !a
+        %1 = mpmd.fragment<mesh="a", origin=["g"]> (%p) (%u: !t) {
+          %v = stablehlo.sine %u : !t
+          mpmd.return %v : !t
+        } : (!a) -> !a
+        return %0, %1 : !a, !a
+
+    After:
+
+        %0 = mpmd.fragment<mesh="a", origin=["g"]> (%p) (%u: !t) {
+          %2 = stablehlo.sine %u : !t
+          mpmd.return %2 : !t
+        } : (!a) -> !a
+        %1 = mpmd.fragment<mesh="a", origin=["f"]> (%p) (%u: !t) {
+          %2 = stablehlo.negate %u : !t
+          mpmd.return %2 : !t
+        } : (!a) -> !a
+        return %1, %0 : !a, !a
     """
 
     name: ClassVar[str] = "mpmd-rule-based-schedule"

@@ -10,8 +10,6 @@ but of constants and of broadcasts of scalars only, and only within a block.  De
     %1 = subtract %y, %f                       %f1 = convert %i1
                                                %0 = add %x, %f0
                                                %1 = subtract %y, %f1
-
-Source: section 3.2 of the specification of sharding propagation; details measured.
 """
 
 from __future__ import annotations

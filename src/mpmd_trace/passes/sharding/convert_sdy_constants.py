@@ -1,7 +1,4 @@
-"""`mpmd-convert-sdy-constants`: constants are StableHLO's again.
-
-Source: section 3.7 of the specification of sharding propagation.
-"""
+"""`mpmd-convert-sdy-constants`: constants are StableHLO's again."""
 
 from __future__ import annotations
 
@@ -19,9 +16,19 @@ __all__ = ["ConvertSdyConstants"]
 
 @dataclasses.dataclass(frozen=True)
 class ConvertSdyConstants(FunctionPass):
-    """No `sdy.constant` is left; propagation made them so that uses of a constant can differ in sharding.
+    """No `sdy.constant` is left: each is a `stablehlo.constant` with all its attributes.
 
-    %c = sdy.constant dense<1.0> : tensor<4xf32>     =>     %c = stablehlo.constant dense<1.0> : tensor<4xf32>
+    Propagation made them so that uses of a constant can differ in sharding.
+
+    Before:
+
+        %0 = sdy.constant dense<1.0> : !t
+        return %0 : !t
+
+    After:
+
+        %cst = stablehlo.constant dense<1.000000e+00> : !t
+        return %cst : !t
     """
 
     name: ClassVar[str] = "mpmd-convert-sdy-constants"

@@ -1,7 +1,4 @@
-"""`mpmd-convert-sdy-shardings-to-mpmd-types`: shardings move from attributes into types.
-
-Source: section 3.6 of the specification of sharding propagation.
-"""
+"""`mpmd-convert-sdy-shardings-to-mpmd-types`: shardings move from attributes into types."""
 
 from __future__ import annotations
 
@@ -28,9 +25,32 @@ _KEEP = frozenset({"stablehlo.send", "stablehlo.recv"})
 class ConvertSdyShardingsToMpmdTypes(FunctionPass):
     """The sharding of every value is in its type; no `sdy.sharding`, `in_shardings`, `out_shardings` is left.
 
-        %f = mpmd.fragment<mesh="m", origin=["f"], in_shardings=[<@mesh, [{"d"}]>]> (%a) (..) {..}
-    becomes
-        %f = mpmd.fragment<mesh="m", origin=["f"]> (%a) .. : (!mpmd.mesh_tensor<"m", .., sharding=..>) -> ..
+    Op by op in the order of the program, then the arguments of the function, whose attribute wins; of several ops
+    that say something about a value the last one counts.  Shardings of ops inside of bodies go, except those of `sdy`
+    ops, of sends and receives, and in manual computations.  A transfer that would reshard is an error.
+
+    Before:
+
+        sdy.mesh @mesh = <["x"=2]>
+        func.func public @main(%p: !a) -> !a attributes {topology = #meshes} {
+          %0 = mpmd.fragment<mesh="a", origin=["f"], in_shardings=[<@mesh, [{"x"}]>]> (%p) (%u: !t) {
+            %v = stablehlo.negate %u : !t
+            mpmd.return %v : !t
+          } : (!a) -> !a
+          return %0 : !a
+        }
+
+    After:
+
+        sdy.mesh @mesh = <["x"=2]>
+        func.func public @main(%arg0: !mpmd.mesh_tensor<"a", !t, sharding=<@mesh, [{"x"}]>>) -> !a attributes
+            {topology = #meshes} {
+          %0 = mpmd.fragment<mesh="a", origin=["f"]> (%arg0) (%arg1: !t) {
+            %1 = stablehlo.negate %arg1 : !t
+            mpmd.return %1 : !t
+          } : (!mpmd.mesh_tensor<"a", !t, sharding=<@mesh, [{"x"}]>>) -> !a
+          return %0 : !a
+        }
     """
 
     name: ClassVar[str] = "mpmd-convert-sdy-shardings-to-mpmd-types"

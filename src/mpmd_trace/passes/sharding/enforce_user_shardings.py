@@ -1,7 +1,4 @@
-"""`mpmd-enforce-user-shardings`: inputs and outputs have the shardings of the function's signature.
-
-Source: section 3.4 of the specification of sharding propagation.
-"""
+"""`mpmd-enforce-user-shardings`: inputs and outputs have the shardings of the function's signature."""
 
 from __future__ import annotations
 
@@ -29,10 +26,33 @@ __all__ = ["EnforceUserShardings", "without_sub_axes"]
 class EnforceUserShardings(FunctionPass):
     """Fragments and transfers that read arguments or make results use the shardings of the signature.
 
-    func.func public @main(%a: !m {sdy.sharding = #sdy.sharding<@mesh, [{"d"}]>}) ..
-      %f = mpmd.fragment<mesh="m", origin=["f"], in_shardings=[<@mesh, [{}]>]> (%a) ..
-    becomes
-      %f = mpmd.fragment<mesh="m", origin=["f"], in_shardings=[<@mesh, [{"d"}]>]> (%a) ..
+    Arguments first: every fragment that reads one has its sharding there.  Then results: the fragment or transfer
+    that makes one has its sharding, and so have the fragments that read the value.  Parts of axes are not supported
+    at the border of a program: they are cut off, with a warning.
+
+    Before:
+
+        sdy.mesh @mesh = <["x"=2]>
+        func.func public @main(%p: !a {sdy.sharding = #sdy.sharding<@mesh, [{"x"}]>}) -> !a attributes
+            {topology = #meshes} {
+          %0 = mpmd.fragment<mesh="a", origin=["f"], in_shardings=[<@mesh, [{}]>]> (%p) (%u: !t) {
+            %v = stablehlo.negate %u : !t
+            mpmd.return %v : !t
+          } : (!a) -> !a
+          return %0 : !a
+        }
+
+    After:
+
+        sdy.mesh @mesh = <["x"=2]>
+        func.func public @main(%arg0: !a {sdy.sharding = #sdy.sharding<@mesh, [{"x"}]>}) -> !a attributes
+            {topology = #meshes} {
+          %0 = mpmd.fragment<mesh="a", origin=["f"], in_shardings=[<@mesh, [{"x"}]>]> (%arg0) (%arg1: !t) {
+            %1 = stablehlo.negate %arg1 : !t
+            mpmd.return %1 : !t
+          } : (!a) -> !a
+          return %0 : !a
+        }
     """
 
     name: ClassVar[str] = "mpmd-enforce-user-shardings"

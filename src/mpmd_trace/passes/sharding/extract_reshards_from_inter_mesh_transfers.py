@@ -1,7 +1,4 @@
-"""`mpmd-extract-reshards-from-inter-mesh-transfers`: transfers copy, fragments reshard.
-
-Source: section 3.5 of the specification of sharding propagation.
-"""
+"""`mpmd-extract-reshards-from-inter-mesh-transfers`: transfers copy, fragments reshard."""
 
 from __future__ import annotations
 
@@ -34,11 +31,38 @@ _TAG = ArrayAttr.get([StringAttr.get("extract_reshards")])
 class ExtractReshardsFromInterMeshTransfers(FunctionPass):
     """Both ends of a transfer have the same sharding; a fragment on the smaller side reshards.
 
-    %t = mpmd.transfer {sdy.sharding = <[<@mesh, [{}, {"d"}]>]>} %p : (!a) -> !b      // %p is [{"d"}, {}]
-    %c = mpmd.fragment<mesh="b", .., in_shardings=[<@mesh, [{}, {"d"}]>]> (%t) ..
-    becomes
-    %t = mpmd.transfer {sdy.sharding = <[<@mesh, [{"d"}, {}]>]>} %p : (!a) -> !b
-    %c = mpmd.fragment<mesh="b", .., in_shardings=[<@mesh, [{"d"}, {}]>]> (%t) ..
+    Transfers in the order of the program whose two shardings differ.  Before the transfer, if a device has fewer
+    bytes behind it (or the result is in host memory): the fragment that makes the value changes its `out_shardings`,
+    and other transfers of it get a fragment that restores the sharding; where no fragment makes it, one is inserted.
+    Behind it otherwise: fragments that read the value change their `in_shardings`, other users get an inserted
+    fragment.  Inserted fragments are inferred by `extract_reshards` and return their argument.  Host to host is an
+    error, and programs whose meshes have different axes are left alone.
+
+    Before:
+
+        sdy.mesh @mesh = <["x"=2]>
+        func.func public @main(%p: !a {sdy.sharding = #sdy.sharding<@mesh, [{"x"}]>}) -> !b attributes
+            {topology = #meshes} {
+          %0 = mpmd.transfer {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{}]>]>} %p : (!a) -> !b
+          %1 = mpmd.fragment<mesh="b", origin=["f"], in_shardings=[<@mesh, [{}]>]> (%0) (%u: !t) {
+            %v = stablehlo.negate %u : !t
+            mpmd.return %v : !t
+          } : (!b) -> !b
+          return %1 : !b
+        }
+
+    After:
+
+        sdy.mesh @mesh = <["x"=2]>
+        func.func public @main(%arg0: !a {sdy.sharding = #sdy.sharding<@mesh, [{"x"}]>}) -> !b attributes
+            {topology = #meshes} {
+          %0 = mpmd.transfer {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{"x"}]>]>} %arg0 : (!a) -> !b
+          %1 = mpmd.fragment<mesh="b", origin=["f"], in_shardings=[<@mesh, [{"x"}]>]> (%0) (%arg1: !t) {
+            %2 = stablehlo.negate %arg1 : !t
+            mpmd.return %2 : !t
+          } : (!b) -> !b
+          return %1 : !b
+        }
     """
 
     name: ClassVar[str] = "mpmd-extract-reshards-from-inter-mesh-transfers"

@@ -1,7 +1,4 @@
-"""The sharding propagation pipeline: afterwards every mesh tensor type says how the value is sharded.
-
-Source: section 3.1 of the specification of sharding propagation.
-"""
+"""The sharding propagation pipeline: afterwards every mesh tensor type says how the value is sharded."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`mpmd-populate-unreduced-out-sharding`: results keep the unreduced axes that the user asked for.
-
-Source: section 3.3 of the specification of sharding propagation.
-"""
+"""`mpmd-populate-unreduced-out-sharding`: results keep the unreduced axes that the user asked for."""
 
 from __future__ import annotations
 
@@ -24,11 +21,32 @@ __all__ = ["PopulateUnreducedOutSharding"]
 class PopulateUnreducedOutSharding(FunctionPass):
     """A result that is a constraint with unreduced axes has these axes in `out_shardings`.
 
-    %f = mpmd.fragment<mesh="m", origin=["f"]> (%a) (%x: tensor<8xf32>) {
-      %c = sdy.sharding_constraint %x <@mesh, [{}], unreduced={"d"}> : tensor<8xf32>
-      mpmd.return %c : tensor<8xf32>
-    } : (!m) -> !m
-    gets  out_shardings=[<@mesh, [{}], unreduced={"d"}>]
+    Of each fragment: for a returned value that is directly an `sdy.sharding_constraint` with unreduced axes, the
+    entry of the result keeps its dimensions and gets these axes.  When an entry changed, all refer to the mesh of the
+    constraint.
+
+    Before:
+
+        sdy.mesh @mesh = <["x"=2]>
+        func.func public @main(%p: !a) -> !a attributes {topology = #meshes} {
+          %0 = mpmd.fragment<mesh="a", origin=["f"]> (%p) (%u: !t) {
+            %v = sdy.sharding_constraint %u <@mesh, [{}], unreduced={"x"}> : !t
+            mpmd.return %v : !t
+          } : (!a) -> !a
+          return %0 : !a
+        }
+
+    After:
+
+        sdy.mesh @mesh = <["x"=2]>
+        func.func public @main(%arg0: !a) -> !a attributes {topology = #meshes} {
+          %0 = mpmd.fragment<mesh="a", origin=["f"], out_shardings=[<@mesh, [{}], unreduced={"x"}>]> (%arg0)
+              (%arg1: !t) {
+            %1 = sdy.sharding_constraint %arg1 <@mesh, [{}], unreduced={"x"}> : !t
+            mpmd.return %1 : !t
+          } : (!a) -> !a
+          return %0 : !a
+        }
     """
 
     name: ClassVar[str] = "mpmd-populate-unreduced-out-sharding"

@@ -1,7 +1,4 @@
-"""Shardy's own propagation, run by the pass manager of the installed jaxlib.
-
-Source: section 3.2 of the specification of sharding propagation.
-"""
+"""Shardy's own propagation, run by the pass manager of the installed jaxlib."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`mpmd-shardy-propagation`: Shardy decides the sharding of every value.
-
-Source: section 3.2 of the specification of sharding propagation.
-"""
+"""`mpmd-shardy-propagation`: Shardy decides the sharding of every value."""
 
 from __future__ import annotations
 
@@ -25,8 +22,37 @@ __all__ = ["ShardyPropagation"]
 class ShardyPropagation(Pass):
     """Fragments have `in_shardings` and `out_shardings`, transfers, arguments and results `sdy.sharding`.
 
-    The propagation is that of the installed jaxlib.  A big program is first reduced to one that has a
-    fragment of each kind once (`reduction.py`), because printing every microbatch would take long.
+    The propagation is that of the installed jaxlib, Shardy's: from the shardings of inputs, outputs and constraints
+    through fragments, and through transfers between meshes with the same axes.  What has no sharding in the end is
+    replicated, of a fragment without any the lists stay away.  Constants are `sdy.constant` afterwards.
+
+    A big program is first reduced to one that has a fragment of each kind once (`reduction.py`), because printing
+    every microbatch would take long.
+
+    Before:
+
+        sdy.mesh @mesh = <["x"=2]>
+        func.func public @main(%p: !a {sdy.sharding = #sdy.sharding<@mesh, [{"x"}]>}) -> !a attributes
+            {topology = #meshes} {
+          %0 = mpmd.fragment<mesh="a", origin=["f"]> (%p) (%u: !t) {
+            %v = stablehlo.negate %u : !t
+            mpmd.return %v : !t
+          } : (!a) -> !a
+          return %0 : !a
+        }
+
+    After:
+
+        sdy.mesh @mesh = <["x"=2]> {stablehlo.mesh = {axes = [{name = "x", size = 2 : i64}]}}
+        func.func public @main(%arg0: !a {sdy.sharding = #sdy.sharding<@mesh, [{"x"}]>}) -> (!a
+            {sdy.sharding = #sdy.sharding<@mesh, [{"x"}]>}) attributes {topology = #meshes} {
+          %0 = mpmd.fragment<mesh="a", origin=["f"], in_shardings=[<@mesh, [{"x"}]>], out_shardings=[<@mesh,
+              [{"x"}]>]> (%arg0) (%arg1: !t) {
+            %1 = stablehlo.negate %arg1 {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{"x"}]>]>} : !t
+            mpmd.return %1 : !t
+          } : (!a) -> !a
+          return %0 : !a
+        }
     """
 
     name: ClassVar[str] = "mpmd-shardy-propagation"

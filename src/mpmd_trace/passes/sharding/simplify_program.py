@@ -1,7 +1,4 @@
-"""`mpmd-simplify-program`: fragments have the operands and results that they need.
-
-Source: section 3.9 of the specification of sharding propagation.
-"""
+"""`mpmd-simplify-program`: fragments have the operands and results that they need."""
 
 from __future__ import annotations
 
@@ -22,12 +19,24 @@ __all__ = ["SimplifyProgram"]
 class SimplifyProgram(FunctionPass):
     """No fragment has repeated, forwarded or unused operands and results; nothing unused is left.
 
-    %f:3 = mpmd.fragment<..> (%a, %b, %a) (%x: t, %y: t, %z: t) {
-      %s = stablehlo.subtract %x, %z : t
-      mpmd.return %s, %y, %s : t, t, t
-    } : (!s, !s, !s) -> (!s, !s, !s)                              // %f#1 is read as %b from now on
-    becomes
-    %f = mpmd.fragment<..> (%a) (%x: t) { %s = stablehlo.subtract %x, %x : t  mpmd.return %s : t } ..
+    Greedy rewriting with unique constants and region clean-up; what happens to a fragment, and in which order, says
+    `SimplifyRegionOp` (`passes/common/region_simplification.py`).  Attributes stay, lists included.
+
+    Before:
+
+        %0:3 = mpmd.fragment<mesh="a", origin=["f"]> (%p, %p) (%u: !t, %v: !t) {
+          %w = stablehlo.add %u, %v : !t
+          mpmd.return %w, %v, %w : !t, !t, !t
+        } : (!a, !a) -> (!a, !a, !a)
+        return %0#0, %0#1, %0#2 : !a, !a, !a
+
+    After:
+
+        %0 = mpmd.fragment<mesh="a", origin=["f"]> (%p) (%u: !t) {
+          %1 = stablehlo.add %u, %u : !t
+          mpmd.return %1 : !t
+        } : (!a) -> !a
+        return %0, %p, %0 : !a, !a, !a
     """
 
     name: ClassVar[str] = "mpmd-simplify-program"
