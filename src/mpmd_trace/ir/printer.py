@@ -83,7 +83,7 @@ class _Printer:
         self.blocks: dict[Block, str] = {}
         self.locs: dict[str, str] = {}
         self.loc_of: dict[Location, str] = {}
-        self.counter = self.args = self.free = 0
+        self.counter = self.args = self.free = self.labels = 0
         self.debug_info = debug_info
 
     def name(self, value: Value) -> str:
@@ -154,7 +154,8 @@ class _Printer:
     def block_name(self, block: Block) -> str:
         found = self.blocks.get(block)
         if found is None:
-            found = self.blocks[block] = f"^bb{len(self.blocks)}"
+            found = self.blocks[block] = f"^bb{self.labels}"
+            self.labels += 1
         return found
 
     def region(self, region: Region, indent: str) -> None:
@@ -174,4 +175,8 @@ class _Printer:
             for op in block:
                 self.op(op, inner)
                 write("\n")
+        for block in region.blocks:  # a body that is printed again has new names, as when it is another one
+            self.blocks.pop(block, None)
+            for arg in block.args:
+                self.names.pop(arg, None)
         write(indent + "}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from mpmd_trace.ir.text import parse
+from mpmd_trace.passes.manager import run_passes
 from util import check, diagnostics, run
 
 PASS = "mpmd-enforce-user-shardings"
@@ -128,7 +130,12 @@ def test_a_new_list_says_nothing_about_the_other_operands() -> None:
         "{ mpmd.return %x : tensor<8x6xf32> } : (!s, !s) -> !s\nreturn %f : !s"
     )
     text = around(f"%a: !s {sharding('[{}, {}]')}, %b: !s", "!s", body)
-    module = run(text, [PASS, "mpmd-convert-sdy-shardings-to-mpmd-types"], MORE)
-    first, second = module.main.type.inputs
-    assert "sharding=<@mesh, [{}, {}]>" in first.text
-    assert "sharding" not in second.text
+    module = run(text, [PASS], MORE)
+    assert "in_shardings=[<@mesh, [{}, {}]>, <@mesh, [{?}, {?}]>]" in str(module)
+    assert "mpmd.unset_in_shardings = array<i64: 1>" in str(module)
+    for again in (module, parse(str(module))):
+        run_passes(again, "mpmd-convert-sdy-shardings-to-mpmd-types")
+        first, second = again.main.type.inputs
+        assert "sharding=<@mesh, [{}, {}]>" in first.text
+        assert "sharding" not in second.text
+        assert "unset" not in str(again)

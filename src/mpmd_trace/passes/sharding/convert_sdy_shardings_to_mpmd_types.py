@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import ClassVar
 
-from mpmd_trace.ir.attributes import TensorShardingAttr, TensorShardingPerValueAttr
+from mpmd_trace.ir.attributes import TensorShardingAttr
 from mpmd_trace.ir.bodies import map_ops, remembered
 from mpmd_trace.ir.core import Block, Region, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
@@ -14,7 +13,7 @@ from mpmd_trace.ir.ops import ForOp, FragmentOp, FuncOp, Module, TransferOp
 from mpmd_trace.ir.shardings import equivalent_shardings
 from mpmd_trace.ir.types import MeshTensorType, Type
 from mpmd_trace.passes.base import FunctionPass
-from mpmd_trace.passes.sharding.edges import SHARDING, UnsetSharding, ValueShardings, per_value, user_sharding
+from mpmd_trace.passes.sharding.edges import SHARDING, UNSET, ValueShardings, in_sharding, per_value, user_sharding
 
 __all__ = ["ConvertSdyShardingsToMpmdTypes"]
 
@@ -76,21 +75,17 @@ def _type(value: Value, sharding: TensorShardingAttr | None) -> None:
         value.type = type.with_sharding(sharding)
 
 
-def _type_all(values: Sequence[Value], shardings: TensorShardingPerValueAttr) -> None:
-    for value, sharding in zip(values, shardings.shardings, strict=False):
-        if not isinstance(sharding, UnsetSharding):
-            _type(value, sharding)
-
-
 def _convert_block(block: Block, shardings: ValueShardings) -> None:
     for op in block:
         if isinstance(op, FragmentOp):
             op.body = _without_shardings(op.body)
-            inside, outside = op.props.pop("in_shardings", None), op.props.pop("out_shardings", None)
-            if isinstance(inside, TensorShardingPerValueAttr):
-                _type_all(op.operands, inside)
-            if isinstance(outside, TensorShardingPerValueAttr):
-                _type_all(op.results, outside)
+            for i, operand in enumerate(op.operands):
+                _type(operand, in_sharding(op, i))
+            for result in op.results:
+                _type(result, per_value(op.out_shardings, result.index))
+            op.props.pop("in_shardings", None)
+            op.props.pop("out_shardings", None)
+            op.attrs.pop(UNSET, None)
         else:
             for i, region in enumerate(op.regions):
                 if region.frozen:

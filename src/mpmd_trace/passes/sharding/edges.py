@@ -9,15 +9,16 @@ import functools
 from collections.abc import Sequence
 from typing import cast
 
-from mpmd_trace.ir.attributes import Attribute, TensorShardingAttr, TensorShardingPerValueAttr, parse_sharding_body
+from mpmd_trace.ir.attributes import Attribute, DenseArrayAttr, TensorShardingAttr, TensorShardingPerValueAttr
 from mpmd_trace.ir.core import BlockArg, OpResult, Value
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, tensor_of
 from mpmd_trace.ir.shardings import fully_open
 
 __all__ = [
     "SHARDING",
-    "UnsetSharding",
+    "UNSET",
     "ValueShardings",
+    "in_sharding",
     "per_value",
     "set_fragment_sharding",
     "set_result_shardings",
@@ -26,6 +27,9 @@ __all__ = [
 ]
 
 SHARDING = "sdy.sharding"
+#: The operands of a fragment of which its `in_shardings` says nothing, whatever it shows: MLIR's text has no word
+#: for an entry without a sharding.
+UNSET = "mpmd.unset_in_shardings"
 
 
 def user_sharding(found: Attribute | None) -> TensorShardingAttr | None:
@@ -36,8 +40,7 @@ def user_sharding(found: Attribute | None) -> TensorShardingAttr | None:
 def per_value(found: Attribute | None, index: int) -> TensorShardingAttr | None:
     """Entry `index` of a list of shardings; None when there is no list or the entry says nothing."""
     if isinstance(found, TensorShardingPerValueAttr) and index < len(found.shardings):
-        sharding = found.shardings[index]
-        return None if isinstance(sharding, UnsetSharding) else sharding
+        return found.shardings[index]
     return None
 
 
@@ -61,31 +64,20 @@ class ValueShardings:
         return per_value(op.attr(SHARDING), value.index)
 
 
-class UnsetSharding(TensorShardingAttr):
-    """An entry of a list that says nothing, which MLIR's text has no word for: it prints as fully open."""
+def in_sharding(op: FragmentOp, index: int) -> TensorShardingAttr | None:
+    """The sharding that the fragment wants for an operand; None when its list says nothing."""
+    return None if index in _unset(op) else per_value(op.in_shardings, index)
 
-    __slots__ = ()
 
-
-@functools.cache
-def unset_sharding(mesh_ref: str, rank: int) -> UnsetSharding:
-    """The entry that says nothing, for a value of this rank."""
-    shown = fully_open(mesh_ref, rank)
-    unset = UnsetSharding(shown.text)
-    for name in TensorShardingAttr.__slots__:
-        setattr(unset, name, getattr(shown, name))
-    return unset
+def _unset(op: FragmentOp) -> tuple[int, ...]:
+    found = op.attrs.get(UNSET)
+    return found.values if isinstance(found, DenseArrayAttr) else ()
 
 
 @functools.lru_cache(maxsize=1 << 14)
 def sharding_list(shardings: tuple[TensorShardingAttr, ...]) -> TensorShardingPerValueAttr:
     """The list attribute of these shardings; cheap for a list that occurred before."""
-    if not any(isinstance(s, UnsetSharding) for s in shardings):
-        return TensorShardingPerValueAttr.get(shardings)
-    shown = TensorShardingPerValueAttr.get(parse_sharding_body(s.stripped) for s in shardings)
-    attribute = TensorShardingPerValueAttr(shown.text)  # prints as `shown`, but is another attribute
-    attribute.shardings = shardings
-    return attribute
+    return TensorShardingPerValueAttr.get(shardings)
 
 
 def _rank(value: Value) -> int:
@@ -98,17 +90,24 @@ def set_fragment_sharding(
 ) -> None:
     """Set entry `index` of `in_shardings` or `out_shardings`.
 
-    The other entries of a new list are fully open, or say nothing if not `others_open`.
+    The other entries of a new list are fully open; if not `others_open`, `UNSET` says that they say nothing.
     """
     found = op.props.get(which)
+    unset: set[int] = set(_unset(op)) if which == "in_shardings" else set()
     if isinstance(found, TensorShardingPerValueAttr):
         shardings = list(found.shardings)
     else:
         values: Sequence[Value] = op.operands if which == "in_shardings" else op.results
-        other = fully_open if others_open else unset_sharding
-        shardings = [other(sharding.mesh, _rank(v)) for v in values]
+        shardings = [fully_open(sharding.mesh, _rank(v)) for v in values]
+        unset = set() if others_open else set(range(len(shardings)))
     shardings[index] = sharding
     op.props[which] = sharding_list(tuple(shardings))
+    if which == "in_shardings":
+        unset.discard(index)
+        if unset:
+            op.attrs[UNSET] = DenseArrayAttr.get(sorted(unset))
+        else:
+            op.attrs.pop(UNSET, None)
 
 
 def set_result_shardings(value: Value, sharding: TensorShardingAttr) -> None:

@@ -13,7 +13,7 @@ from mpmd_trace.ir.shardings import sharding_like
 from mpmd_trace.passes.base import FunctionPass
 from mpmd_trace.passes.sharding.edges import (
     SHARDING,
-    per_value,
+    in_sharding,
     set_fragment_sharding,
     set_result_shardings,
     user_sharding,
@@ -112,7 +112,7 @@ def _set_uses(value: Value, sharding: TensorShardingAttr, *, others_open: bool) 
     """Make the fragments that read `value` expect this sharding; see `set_fragment_sharding`."""
     for use in value.uses:
         op = use.owner
-        if isinstance(op, FragmentOp) and per_value(op.in_shardings, use.index) is not sharding:
+        if isinstance(op, FragmentOp) and in_sharding(op, use.index) is not sharding:
             set_fragment_sharding(op, "in_shardings", use.index, sharding, others_open=others_open)
 
 
