@@ -274,6 +274,27 @@ def test_a_computation_has_no_memory() -> None:
     assert "'f0' is assigned to m0#pinned_host, but only values have a memory. Assign it to 'm0'" in str(error)
 
 
+@pytest.mark.parametrize("donate", [0, 1, (0, 1)])
+def test_a_donated_array_given_twice(donate: int | tuple[int, ...]) -> None:
+    """Also when two arrays share a buffer, where XLA would crash."""
+    mesh = topology()["m0"]
+    jitted = mpmd_trace.jit(
+        named_computation(lambda a, b: (a + b, a * b), name="f0"), config({"f0": "m0"}), donate_argnums=donate
+    )
+    first = jax.device_put(batch(), NamedSharding(mesh, PartitionSpec()))
+    other = jax.device_put(first, NamedSharding(mesh, PartitionSpec(None, None)))
+    name = "argument 1 (b)" if donate == 1 else "argument 0 (a)" if donate == 0 else "argument 1 (b)"
+    for _ in range(2):
+        for b, what in ((first, "is the same array as"), (other, "shares its buffer with")):
+            error = error_of(lambda b=b: jitted(first, b))  # type: ignore[misc]
+            assert f"argument 1 (b) {what} argument 0 (a), and {name} is donated; pass a copy" in str(error)
+    assert not first.is_deleted()
+    total, product = jitted(first, jnp.copy(other))
+    assert jnp.allclose(total, 2 * batch()) and jnp.allclose(product, batch() ** 2)
+    # Numbers of the host are copied anyway.
+    assert jnp.allclose(jitted(batch(), batch())[0], 2 * batch())
+
+
 def test_a_constraint_over_a_mesh_that_is_not_of_the_topology() -> None:
     other = NamedSharding(Mesh(np.array(jax.devices()[:2]), ("y",)), PartitionSpec("y"))
     jitted = mpmd_trace.jit(lambda x: jax.lax.with_sharding_constraint(x, other), config({}))

@@ -258,6 +258,28 @@ def test_explicit_shardings_win() -> None:
         jitted(weights()[0], split)
 
 
+@pytest.mark.parametrize("ahead", [False, True], ids=["jit", "compiled"])
+def test_results_are_taken_back_with_any_sharding(ahead: bool) -> None:
+    """As state from step to step, although `in_shardings` wants another one; arrays of the caller are refused."""
+    mesh = topology()["m0"]
+    whole, split = (NamedSharding(mesh, PartitionSpec(*spec)) for spec in ((), ("x",)))
+    step = named_computation(lambda w, x: (w + x, jnp.tanh(x @ w)), name="f0")
+    jitted = mpmd_trace.jit(
+        step, config({"f0": "m0"}), in_shardings=(whole, None), out_shardings=split, donate_argnums=0
+    )
+    run: Any = jitted.lower(weights()[0], batch()).compile() if ahead else jitted
+    state, plain = weights()[0], weights()[0]
+    for _ in range(3):
+        before = state
+        state, _ = run(state, batch())
+        plain, _ = jax.jit(step)(plain, batch())
+        assert_same(state, plain)
+        assert state.sharding.is_equivalent_to(split, 2)
+        assert before is state or before.is_deleted()
+    with pytest.raises(MpmdError, match=r"argument 0 \(w\) has sharding .* move it with compiled.place"):
+        run(jax.device_put(weights()[0], split), batch())
+
+
 @pytest.mark.parametrize("how", ["argnums", "argnames"])
 def test_static_arguments(how: str) -> None:
     traces = []

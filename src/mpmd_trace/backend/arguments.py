@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -39,6 +40,11 @@ class ArgumentChecker:
         self.donated = sorted(plan.donated)
         #: The arguments that need not be anywhere.
         self.unused = frozenset[int]() if keep_unused else plan.unused.difference(self.donated)
+        #: Arrays of one class may be copies of each other, that is, the same buffer.
+        self._classes = [(s.shape, s.dtype, plan.slots[i].mesh) for i, s in enumerate(self.specs)]
+        #: The arrays of the caller in the last call.
+        self._seen: list[weakref.ref[Any] | None] = [None] * len(self.specs)
+        self._used = [i for i in range(len(self.specs)) if i not in self.unused]
         #: By id, the sharding objects of results that the caller got.  Arrays with one of them are not where the
         #: caller put them but where a step left them, and may be passed back from any mesh.
         self.ours: dict[int, Any] = {}
@@ -78,7 +84,7 @@ class ArgumentChecker:
         if problems and only_sharding:
             raise WrongSharding([Diagnostic("error", p) for p in problems])
         if not problems and self.donated:
-            self._check_donated_twice(found, problems)
+            self._check_donated_twice(args, found, problems)
         if problems:
             raise (TracedArgument if traced else MpmdError)([Diagnostic("error", p) for p in problems])
         return found
@@ -166,20 +172,52 @@ class ArgumentChecker:
             # The caller may change or keep its memory: never share it.
             return put(value.astype(spec.dtype, copy=False), spec, may_alias=False)
 
-    def _check_donated_twice(self, args: Sequence[Any], problems: list[str]) -> None:
-        """A donated array may not be passed twice: its buffer is reused while the program runs."""
-        positions: dict[int, int] = {}
-        given = self.plan.donated
+    def _check_donated_twice(self, given: Sequence[Any], args: Sequence[Any], problems: list[str]) -> None:
+        """A donated array may not be passed twice: its buffer is reused while the program runs.
+
+        `given`: what the caller passed, of which `args` were made.
+        """
+        donated = self.plan.donated
+        firsts: dict[Any, int] = {}
         if len({id(x) for x in args}) == len(args):
-            return
-        for i, x in enumerate(args):
-            first = positions.setdefault(id(x), i)
-            if first != i and (i in given or first in given):
-                donated = i if i in given else first
+            keys = self._shared_buffers(given, args)
+        else:
+            keys = {i: id(x) for i, x in enumerate(args)}
+        for i, key in keys.items():
+            first = firsts.setdefault(key, i)
+            if first != i and (i in donated or first in donated):
+                gone = i if i in donated else first
+                what = "is the same array as" if args[i] is args[first] else "shares its buffer with"
                 problems.append(
-                    f"{self.name(i)} is the same array as {self.name(first)}, and "
-                    f"{self.name(donated)} is donated; pass a copy (jnp.copy) or do not donate it"
+                    f"{self.name(i)} {what} {self.name(first)}, and "
+                    f"{self.name(gone)} is donated; pass a copy (jnp.copy) or do not donate it"
                 )
+        if problems:
+            self._seen = [None] * len(self.specs)
+
+    def _shared_buffers(self, given: Sequence[Any], args: Sequence[Any]) -> dict[int, int]:
+        """The addresses of those arrays that may share a buffer, as `jax.device_put` to the same place makes them.
+
+        Only arrays of the caller are looked at that were not here before: results of ours share no buffer with each
+        other, nor with what is older than they are, and neither do copies that were made to place an argument.
+        """
+        ours, seen = self.ours, self._seen
+        new = [
+            i
+            for i in self._used
+            if (x := args[i]) is given[i]
+            and id(x.sharding) not in ours
+            and ((last := seen[i]) is None or last() is not x)
+        ]
+        for i in new:
+            seen[i] = weakref.ref(args[i])
+        classes = self._classes
+        wanted = {classes[i] for i in new}
+        return {
+            i: args[i].addressable_data(0).unsafe_buffer_pointer()
+            for i in (self._used if wanted else ())
+            if classes[i] in wanted and args[i].size
+        }
 
 
 def _order(layout: Any) -> str:
