@@ -37,6 +37,29 @@ def test_readme_program_equals_plain_jit(tmp_path: Path) -> None:
     assert run(code + check, tmp_path).strip() == "{0, 1, 2, 3}"
 
 
+def test_the_rules_in_the_docs_work(tmp_path: Path) -> None:
+    [program] = blocks("README.md")
+    check = """
+for found in (eager, merged, compared):
+    jitted = mt.jit(step, found)
+    for a, b in zip(jitted(weights, batch), jax.jit(step)(weights, batch)):
+        np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=2e-5, atol=1e-6)
+    print(jitted.lower(weights, batch).as_text().count("mpmd.fragment_call"))
+order = [line for line in mt.jit(step, eager).lower(weights, batch).as_text().splitlines() if 'mesh="first"' in line]
+print([("B" if "(1)" in line else "F") for line in order if "fragment_call" in line and "layer" in line][:5])
+"""
+    out = run("\n".join([program, *blocks("docs/rules.md"), check]), tmp_path)
+    text = (ROOT / "docs" / "rules.md").read_text()
+    printed = re.findall(r"\n\n((?:    .*\n)+)", text)
+    shown = [line.strip() for block in printed for line in block.splitlines()]
+    assert len(shown) == 6
+    for line in shown:
+        line = re.sub(r" +\d+ flops.*", "", line).removesuffix("...")  # they differ between versions of JAX
+        assert line in out, line
+    assert [int(line) for line in out.splitlines() if line.isdigit()] == [32, 24, 24]
+    assert "['F', 'F', 'F', 'B', 'B']" in out, out
+
+
 def test_the_pass_in_the_docs_warns(tmp_path: Path) -> None:
     code = blocks("docs/passes.md")[0]
     check = """

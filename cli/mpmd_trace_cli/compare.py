@@ -25,7 +25,7 @@ def compare_program(file: str, *, lines: int = 60, execute: bool = True) -> dict
 
     program = load_program(file)
     lowered = program.jitted().lower_lazily(*program.args)
-    request = lowered.request
+    request = lowered.request_with_rules
     text = lowered.traced.mlir_text()
     report: dict[str, Any] = {"phases": {}}
     modules: dict[str, Any] = {}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mpmd_trace import equinox as equinox
+    from mpmd_trace import rules as rules
     from mpmd_trace import schedules as schedules
     from mpmd_trace.api.config import make_config as make_config
     from mpmd_trace.api.jit import Jitted as Jitted
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
     from mpmd_trace.frontend.trace import trace as trace
     from mpmd_trace.ir.ops import Module as Module
     from mpmd_trace.ir.text import parse as parse
+    from mpmd_trace.passes.fragment_rules import FragmentInfo as FragmentInfo
+    from mpmd_trace.passes.fragment_rules import MergeRule as MergeRule
+    from mpmd_trace.passes.fragment_rules import ScheduleRule as ScheduleRule
     from mpmd_trace.passes.manager import run_passes as run_passes
     from mpmd_trace.passes.partition import partition as partition
     from mpmd_trace.scheduling.auto import AutoSchedule as AutoSchedule
@@ -47,15 +51,18 @@ _WHERE = {
     "Compiled": "api.stages",
     "Config": "frontend.config",
     "Diagnostic": "diagnostics.messages",
+    "FragmentInfo": "passes.fragment_rules",
     "Jitted": "api.jit",
     "Link": "scheduling.transfers",
     "Links": "scheduling.transfers",
     "Lowered": "api.stages",
+    "MergeRule": "passes.fragment_rules",
     "MeshOfInput": "frontend.config",
     "Module": "ir.ops",
     "MpmdError": "diagnostics.messages",
     "MpmdWarning": "diagnostics.messages",
     "Program": "api.program",
+    "ScheduleRule": "passes.fragment_rules",
     "broadcast": "frontend.naming",
     "call": "frontend.naming",
     "enumerated_for": "frontend.naming",
@@ -71,7 +78,7 @@ _WHERE = {
     "run_passes": "passes.manager",
     "trace": "frontend.trace",
 }
-_MODULES = ("equinox", "schedules")
+_MODULES = ("equinox", "rules", "schedules")
 
 __all__ = ["__version__", *sorted(_WHERE), *_MODULES]
 

@@ -18,6 +18,7 @@ from mpmd_trace.frontend.tags import is_name
 from mpmd_trace.ir.assignment import Assignment
 from mpmd_trace.passes.request import PartitioningOptions
 from mpmd_trace.scheduling.bridge import choose_schedule
+from mpmd_trace.scheduling.user_rules import checked_rules
 
 __all__ = ["make_config"]
 
@@ -35,8 +36,8 @@ def make_config(
     output_mesh_assignment: Any = (),
     partitioning_options: Mapping[str, Any] | None = None,
     pipeline_schedule: Any = None,
-    fragment_merge_rules: Iterable[Any] = (),
-    fragment_schedule_rules: Iterable[Any] = (),
+    fragment_merge_rules: Any = (),
+    fragment_schedule_rules: Any = (),
 ) -> Config:
     """A configuration, checked as far as that is possible without a program.
 
@@ -51,8 +52,9 @@ def make_config(
             that are to be where an argument is.
         partitioning_options: options of the compiler, by name.
         pipeline_schedule: a schedule, the name of one, "auto", or a comparator of two fragments.
-        fragment_merge_rules: which fragments become one.
-        fragment_schedule_rules: which fragments run in a given order.
+        fragment_merge_rules: which fragments become one: rules, their text, or functions that make rules of the
+            program's fragments; see `mpmd_trace.rules`.
+        fragment_schedule_rules: likewise which fragments run in a given order, on top of the schedule.
 
     Raises:
         FrontendError: with every mistake found.
@@ -88,8 +90,9 @@ def make_config(
     _check_stages(assignments, problems)
     inputs = _prefix(input_mesh_assignment, "input_mesh_assignment", meshes, problems)
     outputs = _prefix(output_mesh_assignment, "output_mesh_assignment", meshes, problems)
-    merge_rules = _rules(fragment_merge_rules, "fragment_merge_rules", problems)
-    schedule_rules = _rules(fragment_schedule_rules, "fragment_schedule_rules", problems)
+    merge_rules, wrong = checked_rules(fragment_merge_rules, "fragment_merge_rules")
+    schedule_rules, more = checked_rules(fragment_schedule_rules, "fragment_schedule_rules")
+    problems += [problem(text) for text in (*wrong, *more)]
     where = callers_place()
     config = Config(
         topology=MappingProxyType(meshes),
@@ -140,13 +143,6 @@ def _check_options(options: Mapping[str, Any], problems: list[Diagnostic]) -> No
         PartitioningOptions.of({k: v for k, v in options.items() if k != _HETEROGENEOUS}, besides=(_HETEROGENEOUS,))
     except MpmdError as error:
         problems += error.diagnostics
-
-
-def _rules(rules: Any, what: str, problems: list[Diagnostic]) -> tuple[Any, ...]:
-    if isinstance(rules, str) or not isinstance(rules, Iterable):
-        problems.append(problem(f"{what} is a list of rules, not {rules!r}."))
-        return ()
-    return tuple(rules)
 
 
 def _topology(

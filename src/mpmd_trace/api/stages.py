@@ -28,12 +28,21 @@ from mpmd_trace.jax_compat.runtime import with_weak_type
 from mpmd_trace.jax_compat.tracing import structure_differences
 from mpmd_trace.passes.common.verify_stage_merging import VerifyStageMerging
 from mpmd_trace.passes.cpp_engine import partition_with_cpp
-from mpmd_trace.passes.fragment_rules import MergeRule, ScheduleRule
 from mpmd_trace.passes.import_.assignments import SameMesh
 from mpmd_trace.passes.manager import Hook
+from mpmd_trace.passes.optimize.rule_orders import UserRules
 from mpmd_trace.passes.partition import IoSpec, Partitioned, partition_as
 from mpmd_trace.passes.request import PartitioningOptions, PartitionRequest
 from mpmd_trace.scheduling.bridge import ScheduleChoice
+from mpmd_trace.scheduling.fragments import Fragments, fragments_of
+from mpmd_trace.scheduling.user_rules import (
+    MERGE,
+    SCHEDULE,
+    MergeNeighbours,
+    has_rules,
+    literal_rules,
+    rules_of_program,
+)
 
 __all__ = ["Adapter", "Compiled", "InOut", "Lowered", "Stage"]
 
@@ -78,7 +87,7 @@ class Lowered:
 
     @property
     def request(self) -> PartitionRequest:
-        """What the partitioner is asked for.  Raises `MpmdError`."""
+        """What the partitioner is asked for, but for rules.  Raises `MpmdError`."""
         config, traced = self.config, self.traced
         constants = len(traced.constants)
         options = {**config.partitioning_options, **self.schedule.options}
@@ -92,12 +101,30 @@ class Lowered:
             tuple(self._assignments[1]),
             tuple(constants + i for i in traced.donated),
             PartitioningOptions.of(options),
-            tuple(MergeRule.parse(str(rule)) for rule in config.fragment_merge_rules),
-            tuple(ScheduleRule.parse(str(rule)) for rule in config.fragment_schedule_rules),
-            tuple(SameMesh(constants + i, o) for i, o in config.same_mesh(traced)),
-            config.is_heterogeneous,
+            same_mesh=tuple(SameMesh(constants + i, o) for i, o in config.same_mesh(traced)),
+            heterogeneous=config.is_heterogeneous,
             copies_between_hosts=True,
         )
+
+    @property
+    def request_with_rules(self) -> PartitionRequest:
+        """What an engine is asked for that knows the reference's rules, which are made for this program.
+
+        Raises `MpmdError`.
+        """
+        rules = literal_rules(self.config, self.fragments)
+        if any(isinstance(rule, MergeNeighbours) for rule in rules[MERGE]):
+            raise MpmdError("the C++ partitioner has no merge_neighbours; use engine='python', or leave it out")
+        if rules[SCHEDULE]:
+            warn("the C++ partitioner takes fragment_schedule_rules and ignores them", self.config.where)
+        return dataclasses.replace(self.request, merge_rules=rules[MERGE], schedule_rules=rules[SCHEDULE])
+
+    def fragments(self) -> Fragments:
+        """The named fragments as they will be scheduled, with what they cost: what rules are made of.
+
+        Raises `MpmdError`.
+        """
+        return fragments_of(self._import())
 
     @functools.cached_property
     def partitioned(self) -> Partitioned:
@@ -149,9 +176,10 @@ class Lowered:
 
     def _partition(self) -> Partitioned:
         if self.engine == "cpp":
-            return partition_with_cpp(self.traced.mlir_text(), self.request)
+            return partition_with_cpp(self.traced.mlir_text(), self.request_with_rules)
+        rules = self._rules if has_rules(self.config, self.schedule) else None
         try:
-            return partition_as(self.traced.mlir_text(), self.request, hooks=self.hooks)
+            return partition_as(self.traced.mlir_text(), self.request, hooks=self.hooks, user_rules=rules)
         except MpmdError as error:
             raise at_users_place(self._explained(error), self.config.where) from None
 
@@ -170,10 +198,16 @@ class Lowered:
 
     def imported(self) -> Module:
         """The program after the import phase, its backwards split: what schedules are chosen by."""
+        return self._import(mpmd_split_bwd_fragments=True)
+
+    def _rules(self, module: Module) -> UserRules:
+        return rules_of_program(self.config, self.schedule, module)
+
+    def _import(self, **options: Any) -> Module:
+        """The program after the import phase, with some options changed."""
         try:
             request = self.request
-            options = dataclasses.replace(request.options, mpmd_split_bwd_fragments=True)
-            request = dataclasses.replace(request, options=options)
+            request = dataclasses.replace(request, options=dataclasses.replace(request.options, **options))
             return partition_as(self.traced.mlir_text(), request, phases="import").module
         except MpmdError as error:
             raise at_users_place(error, self.config.where) from None

@@ -47,6 +47,7 @@ class Config:
     partitioning_options: Mapping[str, Any]
     #: A schedule, the name of one, or a comparator of two fragments.
     pipeline_schedule: Any
+    #: Rules, and functions that make rules of the fragments of a program.
     fragment_merge_rules: tuple[Any, ...]
     fragment_schedule_rules: tuple[Any, ...]
     #: Where it was made (`file:line`), for messages.

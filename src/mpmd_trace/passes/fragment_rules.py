@@ -8,22 +8,24 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable
-from typing import cast
+from collections.abc import Iterable, Iterator
+from typing import Any, cast
 
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.attributes import UserOriginAttr
 from mpmd_trace.ir.ops import FragmentOp
 from mpmd_trace.passes.fragment_info import SplitType, call_counter, set_call_counter, set_split_type, split_type
 
-__all__ = ["FragmentInfo", "MergeRule", "ScheduleRule"]
+__all__ = ["FragmentInfo", "MergeRule", "ScheduleRule", "parse_rule", "rule_problems"]
 
 
 @dataclasses.dataclass(frozen=True)
 class FragmentInfo:
     """The identity of a fragment.  Two are equal iff all fields are.
 
-    `of` reads it from a fragment (origins sorted), `write_to` makes a fragment be it.
+    `origins` are the names of the computations in it, each with its transpose count (0 forward, 1 backward);
+    `call_counter` is the number of the microbatch.  `of` reads it from a fragment (origins sorted), `write_to`
+    makes a fragment be it.
     """
 
     origins: tuple[tuple[str, int], ...] = ()
@@ -37,12 +39,17 @@ class FragmentInfo:
         """The info of a fragment; its origins are sorted by name and transpose count."""
         origins = [(origin.name, origin.transpose_count) for origin in fragment.origin]
         return FragmentInfo(
-            tuple(sorted(origins, key=lambda o: (o[0].encode(), o[1]))),
+            tuple(sorted(origins, key=_origin_key)),
             fragment.stage,
             call_counter(fragment),
             split_type(fragment),
             fragment.mesh,
         )
+
+    @property
+    def canonical(self) -> FragmentInfo:
+        """With sorted origins, as `of` has them."""
+        return dataclasses.replace(self, origins=tuple(sorted(self.origins, key=_origin_key)))
 
     def write_to(self, fragment: FragmentOp) -> None:
         """Overwrite origins, stage, microbatch, split part and mesh of the fragment."""
@@ -60,6 +67,10 @@ class FragmentInfo:
             if value is not None:
                 text += f",{name}={value}"
         return f'{text},mesh_name="{self.mesh_name}")'
+
+
+def _origin_key(origin: tuple[str, int]) -> tuple[bytes, int]:
+    return origin[0].encode(), origin[1]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,6 +109,42 @@ class ScheduleRule:
 
     def __str__(self) -> str:
         return f"FragmentScheduleRule(ordered_fragments=[{_join(self.ordered_fragments, '->')}])"
+
+
+def parse_rule(text: str) -> MergeRule | ScheduleRule:
+    """The rule of either kind that `text` spells.  Raises `MpmdError` that shows where the text goes wrong."""
+    return (ScheduleRule if text.lstrip().startswith("FragmentS") else MergeRule).parse(text)
+
+
+def rule_problems(rules: Iterable[Any]) -> Iterator[str]:
+    """What is wrong with merge and schedule rules whatever the program is; other things are passed over."""
+    taken: dict[FragmentInfo, MergeRule] = {}
+    for rule in rules:
+        if isinstance(rule, MergeRule):
+            if len(set(rule.sources)) < 2:
+                yield f"a merge rule names two fragments or more as its sources: {rule}"
+            meshes = dict.fromkeys([*(info.mesh_name for info in rule.sources), rule.target.mesh_name])
+            if len(meshes) > 1:
+                yield f"a merge rule is about one mesh, also in its target; this one has {_listed(meshes)}: {rule}"
+            for info in dict.fromkeys(i.canonical for i in rule.sources):
+                if taken.setdefault(info, rule) is not rule:
+                    yield f"{info} is a source of two merge rules; a fragment can be merged by one rule only"
+        elif isinstance(rule, ScheduleRule):
+            infos = [info.canonical for info in rule.ordered_fragments]
+            if len(infos) < 2:
+                yield f"a schedule rule names two fragments or more: {rule}"
+            elif len(set(infos)) < len(infos):
+                yield f"a schedule rule names the same fragment twice: {rule}"
+            meshes = dict.fromkeys(info.mesh_name for info in infos)
+            if len(meshes) > 1:
+                yield (
+                    f"a schedule rule orders fragments of one mesh; this one has {_listed(meshes)}, which wait for "
+                    f"each other's values only: {rule}"
+                )
+
+
+def _listed(meshes: Iterable[str]) -> str:
+    return " and ".join(f"'{mesh}'" if mesh else "no mesh" for mesh in meshes)
 
 
 def _join(infos: Iterable[FragmentInfo], separator: str) -> str:

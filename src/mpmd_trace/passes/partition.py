@@ -7,7 +7,8 @@ module, but never changes its input, and rejects what the reference ignores or a
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
@@ -24,6 +25,7 @@ from mpmd_trace.passes.import_.clean_up import CleanUp, read_clean
 from mpmd_trace.passes.import_.pipelines import ImportPipeline
 from mpmd_trace.passes.manager import Hook, PassManager, PassRun
 from mpmd_trace.passes.optimize.pipelines import OptimizePipeline
+from mpmd_trace.passes.optimize.rule_orders import UserRules
 from mpmd_trace.passes.optimize.schedules import Predicate, Sparse
 from mpmd_trace.passes.request import NamedMeshes, PartitionRequest, Phases, check_phases
 from mpmd_trace.passes.sharding.pipelines import ShardingPropagationPipeline
@@ -118,10 +120,12 @@ def _mark_donated(main: FuncOp, donated: Iterable[int]) -> None:
     main.set_all_arg_attrs(dicts)
 
 
-def phase_passes(request: PartitionRequest, phases: Phases = "all") -> list[list[Pass]]:
-    """The passes of each phase, as the driver runs them."""
+def phase_passes(
+    request: PartitionRequest, phases: Phases = "all", user_rules: Callable[[], UserRules] | None = None
+) -> Iterator[list[Pass]]:
+    """The passes of each phase, as the driver runs them; `user_rules` are asked for after the first."""
     options = request.options
-    found = [
+    yield (
         ImportPipeline(
             name_to_mesh_assignment=tuple(NameAssignment(n, place) for n, place in request.assignment.items()),
             input_assignment=tuple(IndexAssignment(i, p) for i, p in enumerate(request.inputs) if p is not None),
@@ -134,15 +138,16 @@ def phase_passes(request: PartitionRequest, phases: Phases = "all") -> list[list
             split_bwd_fragments=options.mpmd_split_bwd_fragments,
             enable_heterogeneous_meshes=request.heterogeneous,
         ).passes()
-    ]
+    )
     if phases == "import":
-        return found
-    found.append(
+        return
+    yield (
         OptimizePipeline(
             any_schedule=True,
             pipeline_schedule=options.mpmd_pipeline_schedule,
             fragment_merge_rules=request.merge_rules,
             fragment_schedule_rules=request.schedule_rules,
+            user_rules=None if user_rules is None else user_rules(),
             merge_after_scheduling=options.mpmd_merge_inferred_after_scheduling,
             absorb_on_entry_point=options.mpmd_absorb_inferred_fragments_on_entry_point_function,
             apply_fragment_remat=options.mpmd_fragment_remat,
@@ -152,16 +157,15 @@ def phase_passes(request: PartitionRequest, phases: Phases = "all") -> list[list
         ).passes()
     )
     if phases == "optimize":
-        return found
-    found.append(ShardingPropagationPipeline(request.copies_between_hosts).passes())
-    found.append(
+        return
+    yield ShardingPropagationPipeline(request.copies_between_hosts).passes()
+    yield (
         ExportPipeline(
             copy_constants_from_producer_to_consumer=options.mpmd_copy_constant_creation_from_producer_to_consumer,
             apply_merge_transfers=options.mpmd_apply_merge_transfers_pass,
             fail_on_backward_deps=options.mpmd_fail_on_backward_deps,
         ).passes()
     )
-    return found
 
 
 def partition(
@@ -227,11 +231,17 @@ def partition(
 
 
 def partition_as(
-    module: Any, request: PartitionRequest, *, phases: Phases = "all", hooks: Sequence[Hook] = ()
+    module: Any,
+    request: PartitionRequest,
+    *,
+    phases: Phases = "all",
+    hooks: Sequence[Hook] = (),
+    user_rules: Callable[[Module], UserRules] | None = None,
 ) -> Partitioned:
     """Partition a module (MLIR text, a jaxlib module, or our IR; it is not changed) as requested.
 
-    Raises `MpmdError` with every problem found.
+    `user_rules` is asked after the import phase for rules that are followed on top of the schedule; they take the
+    place of the rules of the request, and perhaps of its comparator.  Raises `MpmdError` with every problem found.
     """
     with paused_collector():  # once for all phases: enabling it again makes it scan the whole program
         # With hooks each step is seen by itself; otherwise MLIR cleans up the text while it has it.
@@ -255,7 +265,8 @@ def partition_as(
         if cleaned is not None:
             runs.append(PassRun(0, CleanUp.name, True, cleaned[2]))
             found += cleaned[1]
-        for passes in phase_passes(request, phases):
+        rules = None if user_rules is None else functools.partial(user_rules, work)
+        for passes in phase_passes(request, phases, rules):
             left = [one for one in passes if cleaned is None or not isinstance(one, CleanUp)]
             manager = PassManager(left, hooks, first_index=len(runs))
             runs += manager.run(work)

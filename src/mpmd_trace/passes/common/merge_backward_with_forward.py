@@ -9,7 +9,7 @@ from mpmd_trace.ir.core import Op
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
 from mpmd_trace.passes.base import FunctionPass
-from mpmd_trace.passes.common.merge import merge_fragments
+from mpmd_trace.passes.common.merge_followers import merge_in_place
 from mpmd_trace.passes.fragment_info import (
     call_counter,
     has_remat,
@@ -67,7 +67,10 @@ class MergeBackwardWithForward(FunctionPass):
                 before = last.get(op.mesh)
                 counters = None if before is None else _counters(before, op)
                 if before is not None and counters is not None:
-                    changed = _merge(before, op, counters, order) or changed
+                    merged = merge_in_place(before, op, order)
+                    if merged is not None:
+                        set_merged_call_counters(merged, counters)
+                        changed = True
                 last[op.mesh] = op  # a forward, once merged, begins no other pair
         return changed
 
@@ -80,25 +83,3 @@ def _counters(first: FragmentOp, second: FragmentOp) -> tuple[int, int] | None:
         return None
     backward, forward = call_counter(first), call_counter(second)
     return None if backward is None or forward is None or backward == forward else (backward, forward)
-
-
-def _merge(first: FragmentOp, second: FragmentOp, counters: tuple[int, int], order: dict[Op, int]) -> bool:
-    """Merge the two where the second is, or else where the first is.  Says whether one of these is possible."""
-    start, end = order[first], order[second]
-    if all(order.get(user, -1) >= end for result in first.results for user in result.users):
-        merged = merge_fragments(first, second)
-        order[merged] = end
-    elif all(
-        definer is None or definer is first or order[definer] < start
-        for definer in (value.defining_op for value in second.operands)
-    ):
-        place = first.next_op
-        merged = merge_fragments(first, second)
-        assert place is not None
-        if place is not second:
-            merged.move_before(place)
-        order[merged] = start
-    else:
-        return False
-    set_merged_call_counters(merged, counters)
-    return True

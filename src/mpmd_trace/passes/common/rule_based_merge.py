@@ -66,6 +66,8 @@ class RuleBasedMerge(FunctionPass):
     remove_control_dependencies: bool = option(
         True, "take out the control operands that a scheduling pass left behind"
     )
+    #: Whether a group that cannot be merged is an error; otherwise it is logged, and stays as it is.
+    strict: bool = False
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         rule_of: dict[FragmentInfo, MergeRule] = {}
@@ -78,7 +80,7 @@ class RuleBasedMerge(FunctionPass):
                         f"only",
                     )
                 rule_of[info] = rule
-        result = apply_greedily(function, [_MergeGroup(function, rule_of)])
+        result = apply_greedily(function, [_MergeGroup(function, rule_of, self.strict)])
         if not result.converged:
             raise diagnostics.fatal(
                 function,
@@ -102,7 +104,8 @@ class _MergeGroup:
 
     op_name: str | None = "mpmd.fragment"
 
-    def __init__(self, function: FuncOp, rule_of: dict[FragmentInfo, MergeRule]) -> None:
+    def __init__(self, function: FuncOp, rule_of: dict[FragmentInfo, MergeRule], strict: bool) -> None:
+        self.strict = strict
         self.block = function.body
         self.rule_of = rule_of
         #: The fragments of each rule and mesh at the top level; erased ones are dropped when met.
@@ -127,6 +130,9 @@ class _MergeGroup:
             return False
         group = _in_list_order([*_in_block_order(others), op])
         if group is None:
+            if self.strict:
+                message = f"the fragments that a merge rule makes one depend on each other in a cycle: {rule}"
+                raise MpmdError([Diagnostic("error", message, op.loc)])
             _log.error("the fragments of the rule %s depend on each other in a cycle", rule)
             return False
         if rule.target.mesh_name != op.mesh:

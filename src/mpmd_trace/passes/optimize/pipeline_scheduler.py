@@ -16,10 +16,13 @@ from mpmd_trace.passes.base import FunctionPass, option
 from mpmd_trace.passes.block_order import Join, apply_order, block_dependencies, ranked_order, scan_order, sort_block
 from mpmd_trace.passes.control_dependencies import add_control_dependency, remove_control_dependencies
 from mpmd_trace.passes.fragment_info import call_counter, single_transpose_count, split_type
+from mpmd_trace.passes.fragment_rules import ScheduleRule
 from mpmd_trace.passes.mesh_order import schedulable_meshes
 from mpmd_trace.passes.optimize.paths import find_path
+from mpmd_trace.passes.optimize.rule_orders import contradictions, ordered_pairs
 from mpmd_trace.passes.optimize.schedules import (
     SCHEDULES,
+    Comparator,
     Constraints,
     ExplicitOrder,
     Order,
@@ -31,6 +34,12 @@ from mpmd_trace.passes.optimize.schedules import (
 __all__ = ["PipelineScheduler"]
 
 log = logging.getLogger(__name__)
+
+_INEXACT = (
+    "%sthe schedule cannot be followed exactly: the program's data flow orders some fragments "
+    "the other way round (gradients that are added up from the first microbatch to the last one, "
+    "for example, against backwards from the last to the first); those keep the program's order."
+)
 
 
 def scheduling_units(function: FuncOp, ops: Sequence[Op]) -> dict[FragmentOp, Unit]:
@@ -83,6 +92,39 @@ def _as_graph(found: list[Constraints]) -> tuple[list[tuple[int, int]], list[Joi
                 else:
                     joins.append(Join([u.index for u in left], [u.index for u in right]))
     return edges, joins
+
+
+def _moved(
+    wanted: Sequence[int],
+    uses: Sequence[Sequence[int]],
+    edges: Sequence[tuple[int, int]],
+    joins: Sequence[Join],
+    pairs: Sequence[tuple[int, int]],
+) -> list[int] | None:
+    """The order nearest to the wanted one that has the pairs, too; None when there is a cycle."""
+    rank = [0] * len(wanted)
+    for place, index in enumerate(wanted):
+        rank[index] = place
+    if all(rank[a] < rank[b] for a, b in pairs):
+        return list(wanted)
+    waits = [list(p) for p in uses] + [list(join.sources) for join in joins]
+    for a, b in (*edges, *pairs):
+        waits[b].append(a)
+    for node, join in enumerate(joins, len(wanted)):
+        for b in join.targets:
+            waits[b].append(node)
+    order = ranked_order(waits, rank + [-1] * len(joins))
+    return [i for i in order if i < len(wanted)] if len(order) == len(waits) else None
+
+
+def _chains(order: Sequence[int], ops: Sequence[Op]) -> list[tuple[int, int]]:
+    """Each of the fragments and the next one on its mesh."""
+    rows: dict[str, list[int]] = {}
+    for index in order:
+        op = ops[index]
+        assert isinstance(op, FragmentOp)
+        rows.setdefault(op.mesh, []).append(index)
+    return [pair for row in rows.values() for pair in itertools.pairwise(row)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,10 +182,14 @@ class PipelineScheduler(FunctionPass):
     remove_control_dependencies: bool = option(
         True, "Whether the control operands that express the order are removed at the end."
     )
+    #: Orders on top of the schedule, which may not contradict it; None for what the reference does.
+    rules: tuple[ScheduleRule, ...] | None = None
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         ops = function.body.ops[:-1]
         units = scheduling_units(function, ops)
+        if self.rules is not None:
+            return self._with_rules(function, ops, units, self.rules, diagnostics)
         if isinstance(self.schedule, ExplicitOrder):
             return self._explicit_order(function, ops, units, diagnostics)
         if isinstance(self.schedule, Schedule) and self.schedule.by_stage:
@@ -175,13 +221,88 @@ class PipelineScheduler(FunctionPass):
                     ", ".join(o.short for o in op.origin),
                 )
 
-    def _sparse_order(self, ops: Sequence[Op], units: dict[FragmentOp, Unit]) -> list[Op] | None:
+    def _with_rules(
+        self,
+        function: FuncOp,
+        ops: Sequence[Op],
+        units: dict[FragmentOp, Unit],
+        rules: Sequence[ScheduleRule],
+        diagnostics: Diagnostics,
+    ) -> bool:
+        """The schedule, from which the rules move only what they must; if it cannot be followed, rules come first."""
+        if isinstance(self.schedule, Schedule) and self.schedule.by_stage:
+            self._check_stages(units)
+        uses = block_dependencies(ops)
+        pairs = ordered_pairs(rules, ops)
+        try:
+            edges, joins = self._schedule_graph(function, ops, units)
+            wanted = scan_order(uses, edges, joins)
+            exact = wanted is not None
+            if wanted is None:
+                log.warning(_INEXACT, function.loc.prefix)
+                edges, joins = [], []
+                wanted = self._nearest(function, ops, units)
+        except ScheduleError as error:
+            remove_control_dependencies(function)
+            raise diagnostics.fatal(function.loc, str(error)) from None
+        order = _moved(wanted, uses, edges, joins, pairs)
+        if order is None:
+            what = "comparator" if isinstance(self.schedule, Comparator) else "schedule"
+            for text in contradictions(ops, uses, edges, joins, pairs, f"the {what} '{self.schedule}'"):
+                diagnostics.error(None, text)
+            diagnostics.fail()
+            return False
+        changed = apply_order(function.body, [ops[i] for i in order])
+        if not self.remove_control_dependencies:
+            if exact:
+                edges += [(a, b) for join in joins for a in join.sources for b in join.targets]
+            else:
+                edges = _chains([i for i in order if ops[i] in units], ops)
+            for a, b in dict.fromkeys([*edges, *pairs]):
+                first, second = ops[a], ops[b]
+                if isinstance(first, FragmentOp) and isinstance(second, FragmentOp) and first.results:
+                    add_control_dependency(first, second)
+        return changed
+
+    def _schedule_graph(
+        self, function: FuncOp, ops: Sequence[Op], units: dict[FragmentOp, Unit]
+    ) -> tuple[list[tuple[int, int]], list[Join]]:
+        """What the schedule orders, as edges between the places of the ops, and joins."""
+        found = self._constraints(units)
+        if found is not None:
+            return _as_graph(found)
+        before = [set(p) for p in block_dependencies(ops)]
+        self._add_pair_by_pair(units)
+        edges = [(p, i) for i, ps in enumerate(block_dependencies(ops)) for p in ps if p not in before[i]]
+        remove_control_dependencies(function)
+        return edges, []
+
+    def _nearest(self, function: FuncOp, ops: Sequence[Op], units: dict[FragmentOp, Unit]) -> list[int]:
+        """The order that a schedule has which cannot be followed exactly."""
+        if isinstance(self.schedule, ExplicitOrder):
+            wanted = self._nearest_order(ops, units)
+        else:
+            self._add_pair_by_pair(units)
+            sort_block(function.body)
+            remove_control_dependencies(function)
+            wanted = function.body.ops[:-1]
+        place = {op: i for i, op in enumerate(ops)}
+        return [place[op] for op in wanted]
+
+    def _constraints(self, units: dict[FragmentOp, Unit]) -> list[Constraints] | None:
+        """The constraints of each mesh; None where pairs have to be asked."""
         found: list[Constraints] = []
         for group in _by_mesh(units):
             constraints = self.schedule.constraints(group)
             if constraints is None:
                 return None
             found.append(constraints)
+        return found
+
+    def _sparse_order(self, ops: Sequence[Op], units: dict[FragmentOp, Unit]) -> list[Op] | None:
+        found = self._constraints(units)
+        if found is None:
+            return None
         order = scan_order(block_dependencies(ops), *_as_graph(found))
         return None if order is None else [ops[i] for i in order]
 
@@ -197,12 +318,7 @@ class PipelineScheduler(FunctionPass):
         except ScheduleError as error:
             raise diagnostics.fatal(function.loc, str(error)) from None
         if order is None:
-            log.warning(
-                "%sthe schedule cannot be followed exactly: the program's data flow orders some fragments "
-                "the other way round (gradients that are added up from the first microbatch to the last one, "
-                "for example, against backwards from the last to the first); those keep the program's order.",
-                function.loc.prefix,
-            )
+            log.warning(_INEXACT, function.loc.prefix)
             order = self._nearest_order(ops, units)
         return apply_order(function.body, order)
 

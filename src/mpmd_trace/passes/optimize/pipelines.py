@@ -8,6 +8,7 @@ from typing import ClassVar
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.passes.base import Pass, Pipeline, option
 from mpmd_trace.passes.common.merge_backward_with_forward import MergeBackwardWithForward
+from mpmd_trace.passes.common.merge_followers import MergeFollowers
 from mpmd_trace.passes.common.merge_forward_with_backward import MergeForwardWithBackward
 from mpmd_trace.passes.common.pipelines import merge_inferred
 from mpmd_trace.passes.common.rule_based_merge import RuleBasedMerge
@@ -16,6 +17,7 @@ from mpmd_trace.passes.fragment_rules import MergeRule, ScheduleRule
 from mpmd_trace.passes.optimize.pipeline_scheduler import PipelineScheduler
 from mpmd_trace.passes.optimize.remat_fragment import RematFragment
 from mpmd_trace.passes.optimize.rule_based_schedule import RuleBasedSchedule
+from mpmd_trace.passes.optimize.rule_orders import UserRules
 from mpmd_trace.passes.optimize.schedules import SCHEDULES, Order
 
 __all__ = ["OptimizePipeline"]
@@ -38,6 +40,8 @@ class OptimizePipeline(Pipeline):
     pipeline_schedule: Order = option(SCHEDULES["1F1B"], f"The schedule: {', '.join(_TEXT_SCHEDULES)}.")
     fragment_merge_rules: tuple[MergeRule, ...] = ()
     fragment_schedule_rules: tuple[ScheduleRule, ...] = ()
+    #: Rules on top of the schedule, instead of the two above.
+    user_rules: UserRules | None = None
     apply_fragment_remat: bool = False
     merge_remat_fragments: bool = False
     merge_forward_with_backward: bool = False
@@ -53,6 +57,20 @@ class OptimizePipeline(Pipeline):
                 f"option mpmd-optimize-pipeline pipeline-schedule is one of {', '.join(_TEXT_SCHEDULES)}, "
                 f"not '{self.pipeline_schedule}'; run mpmd-pipeline-scheduler for the others"
             )
+        found = self._scheduling() if self.user_rules is None else self._with_rules(self.user_rules)
+        if self.apply_fragment_remat:
+            found.append(RematFragment(merge_remat_fragments=self.merge_remat_fragments))
+        found.append(VerifyStageMerging())
+        if self.merge_after_scheduling:
+            found += merge_inferred(self.absorb_on_entry_point)
+        if self.merge_forward_with_backward:
+            found.append(MergeForwardWithBackward())
+        if self.merge_backward_with_forward:
+            found.append(MergeBackwardWithForward())
+        return found
+
+    def _scheduling(self) -> list[Pass]:
+        """Scheduling and rule-based merging as the reference does them: rules instead of a schedule."""
         found: list[Pass] = []
         keep_control = bool(self.fragment_merge_rules)
         if self.fragment_schedule_rules:
@@ -69,13 +87,19 @@ class OptimizePipeline(Pipeline):
             )
         if self.fragment_merge_rules:
             found.append(RuleBasedMerge(rules=self.fragment_merge_rules))
-        if self.apply_fragment_remat:
-            found.append(RematFragment(merge_remat_fragments=self.merge_remat_fragments))
-        found.append(VerifyStageMerging())
-        if self.merge_after_scheduling:
-            found += merge_inferred(self.absorb_on_entry_point)
-        if self.merge_forward_with_backward:
-            found.append(MergeForwardWithBackward())
-        if self.merge_backward_with_forward:
-            found.append(MergeBackwardWithForward())
+        return found
+
+    def _with_rules(self, rules: UserRules) -> list[Pass]:
+        """A schedule, the user's orders on top of it, and the user's merges."""
+        found: list[Pass] = [
+            PipelineScheduler(
+                schedule=rules.comparator or self.pipeline_schedule,
+                remove_control_dependencies=not rules.merge,
+                rules=rules.order,
+            )
+        ]
+        if rules.merge:
+            found.append(RuleBasedMerge(rules=rules.merge, strict=True))
+        if rules.may_merge is not None:
+            found.append(MergeFollowers(rules.may_merge))
         return found

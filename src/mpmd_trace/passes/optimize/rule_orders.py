@@ -1,0 +1,137 @@
+"""Orders that the user's rules ask for on top of a schedule, and what contradicts them."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from mpmd_trace.diagnostics.messages import shortened
+from mpmd_trace.ir.core import Op
+from mpmd_trace.ir.ops import FragmentOp
+from mpmd_trace.passes.block_order import Join
+from mpmd_trace.passes.fragment_info import is_scheduling_unit
+from mpmd_trace.passes.fragment_rules import FragmentInfo, MergeRule, ScheduleRule
+from mpmd_trace.passes.optimize.schedules import Comparator
+
+__all__ = ["UserRules", "contradictions", "ordered_pairs"]
+
+_DATA, _RULES = "the data flow", "a schedule rule"
+#: The shortest explanation is the one with the least of what the user can change.
+_WEIGHT = {_DATA: 1, _RULES: 1_000}
+_SCHEDULE_WEIGHT = 1_000_000
+
+
+@dataclasses.dataclass(frozen=True)
+class UserRules:
+    """What a user asks of the optimise phase, knowing the imported program.
+
+    merge: which fragments become one.
+    order: what runs before what on a mesh, on top of the schedule.
+    may_merge: whether a fragment and the next one on its mesh, once scheduled, become one.
+    comparator: which of two scheduling units runs first, instead of a schedule.
+    """
+
+    merge: tuple[MergeRule, ...] = ()
+    order: tuple[ScheduleRule, ...] = ()
+    may_merge: Callable[[FragmentOp, FragmentOp], bool] | None = None
+    comparator: Comparator | None = None
+
+
+def _named_fragments(ops: Iterable[Op]) -> dict[FragmentInfo, list[int]]:
+    """The places of the fragments of each identity; those without a name have none."""
+    found: dict[FragmentInfo, list[int]] = {}
+    for index, op in enumerate(ops):
+        if isinstance(op, FragmentOp) and op.is_user:
+            found.setdefault(FragmentInfo.of(op), []).append(index)
+    return found
+
+
+def ordered_pairs(rules: Sequence[ScheduleRule], ops: Sequence[Op]) -> list[tuple[int, int]]:
+    """The places (first, second) that the rules order; what they name in vain is left out of its rule."""
+    places = _named_fragments(ops)
+    pairs: dict[tuple[int, int], None] = {}
+    for rule in rules:
+        groups = [places[info.canonical] for info in rule.ordered_fragments if info.canonical in places]
+        for firsts, seconds in itertools.pairwise(groups):
+            pairs.update(((a, b), None) for a in firsts for b in seconds if a != b and _on_one_mesh(ops, a, b))
+    return list(pairs)
+
+
+def _on_one_mesh(ops: Sequence[Op], a: int, b: int) -> bool:
+    """Whether the two fragments are on the same mesh."""
+    first, second = ops[a], ops[b]
+    return isinstance(first, FragmentOp) and isinstance(second, FragmentOp) and first.mesh == second.mesh
+
+
+def contradictions(
+    ops: Sequence[Op],
+    preds: Sequence[Sequence[int]],
+    edges: Sequence[tuple[int, int]],
+    joins: Sequence[Join],
+    pairs: Sequence[tuple[int, int]],
+    schedule: str,
+) -> Iterator[str]:
+    """Which orders of rules have a cycle with the program, the schedule and other rules.
+
+    Args:
+        ops: the ops of the block.
+        preds: for each the places of those that it uses.
+        edges: what the schedule orders, as places; `joins` likewise.
+        pairs: what the rules order.
+        schedule: the schedule in words, as "the schedule '1F1B'".
+    """
+    import networkx as nx  # for errors only
+
+    graph = nx.DiGraph()
+
+    def add(a: int, b: int, why: str) -> None:
+        weight = _WEIGHT.get(why, _SCHEDULE_WEIGHT)
+        if not graph.has_edge(a, b) or graph[a][b]["weight"] > weight:
+            graph.add_edge(a, b, why=why, weight=weight)
+
+    for index, producers in enumerate(preds):
+        for one in producers:
+            add(one, index, _DATA)
+    for a, b in pairs:
+        add(a, b, _RULES)
+    for a, b in edges:
+        add(a, b, schedule)
+    for number, join in enumerate(joins, len(ops)):
+        for a in join.sources:
+            add(a, number, schedule)
+        for b in join.targets:
+            add(number, b, schedule)
+
+    def steps(path: Sequence[int]) -> tuple[list[str], list[str]]:
+        """Who wants the path, and its steps; the inner nodes of joins are no ops."""
+        who: dict[str, None] = {}
+        lines: list[str] = []
+        for a, b in itertools.pairwise(path):
+            who[graph[a][b]["why"]] = None
+        real = [(place, graph[place][after]["why"]) for place, after in itertools.pairwise(path) if place < len(ops)]
+        ends = [place for place, _ in real[1:]] + [path[-1]]
+        for (place, why), end in zip(real, ends, strict=True):
+            lines.append(f"  {_show(ops[place])}, then {_show(ops[end])}: {why}")
+        return list(who), lines
+
+    for a, b in pairs:
+        if not nx.has_path(graph, b, a):
+            continue
+        who, lines = steps(nx.shortest_path(graph, b, a, weight="weight"))
+        others = ["other schedule rules" if one == _RULES else one for one in who]
+        text = f"a schedule rule wants {_show(ops[a])} before {_show(ops[b])}, but {' and '.join(others)} "
+        text += f"{'want' if len(who) > 1 or who == [_RULES] else 'wants'} it the other way round:\n"
+        text += "\n".join(shortened(lines, 6)) + "\nLeave the rule out"
+        if schedule in who:
+            text += ", or choose another schedule: pipeline_schedule=\"none\" has the rules and the data flow alone"
+        yield text
+
+
+def _show(op: Op) -> str:
+    if not isinstance(op, FragmentOp):
+        return op.name
+    text = ", ".join(origin.short for origin in op.origin) or "an unnamed fragment"
+    if is_scheduling_unit(op):
+        text += f" of microbatch {op.call_counter}"
+    return f"{text} on '{op.mesh}'"
