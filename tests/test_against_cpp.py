@@ -125,6 +125,44 @@ def test_forward_only(cpp: CppPartitioner) -> None:
     compare(cpp, *step_text(4, forward_only=True), layers=4, meshes=4, options=options)
 
 
+REPEATED_OPERANDS = {
+    "operands": "%u = stablehlo.clamp %a, %b, %a : !t",
+    "captured": """
+    %u, %w = stablehlo.while(%i = %a, %j = %b) : !t, !t
+      cond {
+        %n = stablehlo.constant dense<false> : tensor<i1>
+        stablehlo.return %n : tensor<i1>
+      } do {
+        %k = stablehlo.add %i, %a : !t
+        stablehlo.return %k, %j : !t, !t
+      }""",
+}
+
+
+@needs_cpp
+@pytest.mark.parametrize("kind", REPEATED_OPERANDS)
+def test_an_operand_that_is_read_twice_counts_once_where_backwards_are_split(cpp: CppPartitioner, kind: str) -> None:
+    text = f"""
+!t = tensor<4xf32>
+func.func @main(%p: !t, %q: !t) -> (!t, !t) {{
+  %0:2 = mpmd.named_computation<"l0"(1)> (%p, %q) (%x: !t, %y: !t) {{
+    %a = stablehlo.negate %x : !t
+    %b = stablehlo.sine %y : !t
+    %c = stablehlo.multiply %a, %b : !t
+    %d = stablehlo.tanh %c : !t
+    %s = stablehlo.sine %d : !t
+    {REPEATED_OPERANDS[kind]}
+    mpmd.return %u, %s : !t, !t
+  }} : (!t, !t) -> (!t, !t)
+  %1 = mpmd.named_computation<"l1"(1)> (%0#1) (%x: !t) {{
+    %a = stablehlo.cosine %x : !t
+    mpmd.return %a : !t
+  }} : (!t) -> !t
+  return %0#0, %1 : !t, !t
+}}"""
+    compare(cpp, text, 2, 2, layers=2, meshes=2, options={"mpmd_split_bwd_fragments": True})
+
+
 @needs_cpp
 def test_the_second_engine_gives_a_module_or_raises() -> None:
     text, inputs, outputs = step_text(1, forward_only=True)

@@ -108,6 +108,29 @@ def test_nothing_happens_when_the_function_has_one_op_more_than_what_stays() -> 
     assert len(parts(program(PLAIN))) == 2
 
 
+@pytest.mark.parametrize("repeated", ["%d = stablehlo.clamp %a, %b, %a : !L", """
+    %d, %w = stablehlo.while(%i = %a, %j = %b) : !L, !L cond {
+      %n = stablehlo.constant dense<false> : tensor<i1>
+      stablehlo.return %n : tensor<i1>
+    } do {
+      %k = stablehlo.add %i, %a : !L
+      stablehlo.return %k, %j : !L, !L
+    }
+"""])
+def test_an_operand_that_is_read_twice_counts_once(repeated: str) -> None:
+    body = f"""
+    %a = stablehlo.negate %x : !L
+    %b = stablehlo.sine %y : !L
+    %c = stablehlo.multiply %a, %b : !L
+    %s = stablehlo.tanh %c : !L
+    {repeated}
+    mpmd.return %s, %d : !L, !L
+    """
+    first, _ = parts(program(body))
+    producers = [value.defining_op for value in first.body.returned]
+    assert [op.name for op in producers if op] == ["stablehlo.tanh", "stablehlo.sine", "stablehlo.negate"]
+
+
 def test_values_captured_by_regions_count_as_operands() -> None:
     body = """
     %a = stablehlo.negate %x : !L

@@ -126,6 +126,6 @@ def _contractions_ahead(body: Region, reached: dict[Op, int]) -> dict[Op, int]:
         ahead[op] = best
         if op.name == "stablehlo.reduce" or (_is_layout(op) and summed and best > 0):
             to_sum.add(op)
-        for value in dict.fromkeys(effective_operands(op)):
+        for value in effective_operands(op):
             uses.setdefault(value, []).append(op)
     return ahead

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from mpmd_trace.ir.bodies import remembered
+from mpmd_trace.ir.bodies import free_values, remembered
 from mpmd_trace.ir.core import Op, Region, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FuncOp, Module, TransferOp
 from mpmd_trace.passes.base import FunctionPass
-from mpmd_trace.passes.common.splitting import BlockSizes, effective_operands, has_split_mark, split_fragment
+from mpmd_trace.passes.common.splitting import BlockSizes, has_split_mark, split_fragment
 from mpmd_trace.passes.common.walks import function_fragments
 
 __all__ = ["SplitAndPrioritizeTransferIndependentComputations"]
@@ -99,7 +99,7 @@ def _independent(
         terminator = body.block.terminator
         for op in body.block:
             operands = op.operands
-            captured = effective_operands(op)[len(operands) :]
+            captured = free_values(op)
             if any(v in reached for v in operands) or any(
                 v in reached and v not in arguments for v in captured
             ):

@@ -38,8 +38,8 @@ def has_split_mark(fragment: FragmentOp) -> bool:
 
 
 def effective_operands(op: Op) -> list[Value]:
-    """The operands of the op, then the values that its regions capture."""
-    return op.operands + free_values(op) if op.regions else op.operands
+    """The operands of the op, then the values that its regions capture, each once."""
+    return list(dict.fromkeys(op.operands + free_values(op) if op.regions else op.operands))
 
 
 def backward_closure(body: Region, roots: Iterable[Value]) -> tuple[Op, ...]:
