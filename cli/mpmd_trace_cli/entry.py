@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from typing import NoReturn
@@ -41,7 +42,17 @@ def _main(arguments: list[str]) -> NoReturn:
             from mpmd_trace_cli.talk import guard
 
             sys.exit(guard(lambda: print_passes(names[0] if names else None, "--json" in arguments)))
-    from mpmd_trace_cli.main import main as other
+    for library in ("typer", "rich"):
+        try:
+            importlib.import_module(library)
+        except ModuleNotFoundError:
+            print(
+                f"mpmd-trace needs {library} for all commands but opt and passes; install it with: "
+                "pip install 'mpmd_trace[cli]'",
+                file=sys.stderr,
+            )
+            sys.exit(2)
+    from mpmd_trace_cli.main import main as other  # opt and passes start without it
 
     other(arguments)
 

@@ -14,9 +14,15 @@ if TYPE_CHECKING:
     from mpmd_trace import rules as rules
     from mpmd_trace import schedules as schedules
     from mpmd_trace.api.config import make_config as make_config
+    from mpmd_trace.api.filter_jit import filter_jit as filter_jit
     from mpmd_trace.api.jit import Jitted as Jitted
     from mpmd_trace.api.jit import jit as jit
+    from mpmd_trace.api.placing import abstract as abstract
+    from mpmd_trace.api.placing import create as create
+    from mpmd_trace.api.placing import place as place
     from mpmd_trace.api.program import Program as Program
+    from mpmd_trace.api.saving import restore as restore
+    from mpmd_trace.api.saving import save as save
     from mpmd_trace.api.stages import Compiled as Compiled
     from mpmd_trace.api.stages import Lowered as Lowered
     from mpmd_trace.backend.load import run_module as run_module
@@ -63,9 +69,12 @@ _WHERE = {
     "MpmdWarning": "diagnostics.messages",
     "Program": "api.program",
     "ScheduleRule": "passes.fragment_rules",
+    "abstract": "api.placing",
     "broadcast": "frontend.naming",
     "call": "frontend.naming",
+    "create": "api.placing",
     "enumerated_for": "frontend.naming",
+    "filter_jit": "api.filter_jit",
     "fori_loop": "frontend.naming",
     "jit": "api.jit",
     "make_config": "api.config",
@@ -73,9 +82,12 @@ _WHERE = {
     "named_tensor": "frontend.naming",
     "parse": "ir.text",
     "partition": "passes.partition",
+    "place": "api.placing",
     "reduce": "frontend.naming",
+    "restore": "api.saving",
     "run_module": "backend.load",
     "run_passes": "passes.manager",
+    "save": "api.saving",
     "trace": "frontend.trace",
 }
 _MODULES = ("equinox", "rules", "schedules")

@@ -163,7 +163,7 @@ def test_a_leaf_that_is_no_array() -> None:
 
     error = error_of(lambda: mpmd_trace.jit(step, config())({"w": weights(), "f": jnp.tanh}, batch()))
     assert "argument ws['f'] is not an array but a " in str(error)
-    assert "static_argnums" in str(error) and "mpmd_trace.equinox.filter_jit" in str(error)
+    assert "static_argnums" in str(error) and "mpmd_trace.filter_jit" in str(error)
     assert here(error, "def step(ws: Any")
     result = error_of(lambda: mpmd_trace.jit(lambda x: (x, "text"), config({}))(batch()))
     assert "result[1] is not an array but a str: 'text'" in str(result)

@@ -221,3 +221,24 @@ def test_a_module_as_the_function() -> None:
     assert_same(ours(jnp.arange(5)), eqx.filter_jit(model)(jnp.arange(5)))
     method = filter_jit(named.__call__, config(NAMES), donate_argnums=())
     assert_same(method(jnp.arange(5)), eqx.filter_jit(model)(jnp.arange(5)))
+
+
+def test_the_names_are_public_and_need_no_equinox(tmp_path: Path) -> None:
+    for name in ("filter_jit", "place", "create", "abstract", "save", "restore"):
+        assert getattr(mpmd_trace, name) is getattr(mpmd_trace.equinox, name) and name in mpmd_trace.__all__
+
+    def plain(state: Any, x: jax.Array) -> Any:
+        first = mpmd_trace.named_computation(lambda w, x: x @ w, name="f0")(state["w"][0], x)
+        return mpmd_trace.named_computation(lambda w, x: x @ w, name="f1")(state["w"][1], first)
+
+    state = {"w": [jnp.full((WIDTH, WIDTH), 0.5), jnp.eye(WIDTH)]}
+    x = jnp.ones((2, WIDTH))
+    compiled = mpmd_trace.jit(plain, config()).lower(state, x).compile()
+    meshes = dict(compiled.lowered.config.topology)
+    [placed] = mpmd_trace.place(compiled, state)
+    made = mpmd_trace.create(lambda: {"w": [jnp.full((WIDTH, WIDTH), 0.5), jnp.eye(WIDTH)]}, compiled)
+    mpmd_trace.save(tmp_path / "state", placed)
+    for found in (placed, made, mpmd_trace.restore(tmp_path / "state", compiled)):
+        assert meshes_of(found, meshes) == {"w": ["m0", "m1"]}
+        assert_same(compiled(found, x), plain(state, x))
+    assert mpmd_trace.abstract(compiled)["w"][0].shape == (WIDTH, WIDTH)

@@ -1,5 +1,12 @@
 """Equinox: naming the layers of a model, jit of functions of modules, placing, creating and saving them."""
 
+try:
+    import equinox as _  # noqa: F401 (only to say what is missing)
+except ImportError as error:
+    raise ImportError(
+        "mpmd_trace.equinox needs Equinox; install it with: pip install 'mpmd_trace[equinox]'", name=error.name
+    ) from None
+
 from mpmd_trace.api.filter_jit import filter_jit as filter_jit
 from mpmd_trace.api.placing import abstract as abstract
 from mpmd_trace.api.placing import create as create

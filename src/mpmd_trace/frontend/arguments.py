@@ -182,7 +182,7 @@ def _not_an_array(where: str, leaf: Any) -> str:
     return (
         f"argument {where} is not an array but a {type(leaf).__name__}: {_short(leaf)}. Make the "
         "argument static (static_argnums), or split arrays from the rest first "
-        "(mpmd_trace.equinox.filter_jit does so for Equinox modules; filter_jit=True in a Program)."
+        "(mpmd_trace.filter_jit does so for Equinox modules and other pytrees; filter_jit=True in a Program)."
     )
 
 

@@ -5,17 +5,26 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping, Sequence
 
+from mpmd_trace.diagnostics.messages import MpmdError
+
 __all__ = ["curves_svg"]
 
 
 def curves_svg(
     curves: Mapping[str, Sequence[float]], *, title: str, x_label: str = "step", y_label: str = "loss"
 ) -> str:
-    """One line per curve over 1, 2, ...; the first is drawn wide, so that equal curves are both visible."""
-    import matplotlib
+    """One line per curve over 1, 2, ...; the first is drawn wide, so that equal curves are both visible.
+
+    Raises:
+        MpmdError: without Matplotlib.
+    """
+    try:
+        import matplotlib  # takes long to load, and is not always there
+    except ImportError:
+        raise MpmdError("curves need Matplotlib; install it with: pip install 'mpmd_trace[plots]'") from None
 
     matplotlib.use("Agg")
-    from matplotlib import pyplot
+    from matplotlib import pyplot  # as above
 
     with pyplot.rc_context({"svg.hashsalt": "mpmd_trace", "font.size": 11}):
         figure, axes = pyplot.subplots(figsize=(7.2, 4.2))

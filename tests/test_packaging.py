@@ -1,0 +1,128 @@
+"""What has to be installed for what, and what is said where it is not."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+#: The files that may import what an extra brings.
+EXTRAS = {
+    "equinox": ("src/mpmd_trace/equinox/",),
+    "typer": ("cli/",),
+    "rich": ("cli/",),
+    "matplotlib": ("src/mpmd_trace/report/curves.py",),
+    "orbax": ("src/mpmd_trace/api/saving.py",),
+}
+#: What comes with a dependency: with jaxlib, with Matplotlib.
+BROUGHT = {"ml_dtypes", "PIL"}
+
+
+def _names(requirements: list[str]) -> set[str]:
+    return {r.split(">")[0].split("[")[0] for r in requirements}
+
+
+def test_extras_bring_what_is_imported() -> None:
+    wanted = _names(PROJECT["dependencies"])
+    assert wanted == {"jax", "jaxlib", "numpy", "scipy"}
+    found: dict[str, set[str]] = {}
+    for folder in ("src", "cli"):
+        for file in sorted((ROOT / folder).rglob("*.py")):
+            for node in ast.walk(ast.parse(file.read_text())):
+                modules = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+                if isinstance(node, ast.ImportFrom) and node.module:
+                    modules = [node.module]
+                for module in modules:
+                    found.setdefault(module.split(".")[0], set()).add(str(file.relative_to(ROOT)))
+    others = found.keys() - sys.stdlib_module_names - {"mpmd_trace", "mpmd_trace_cli"} - BROUGHT
+    assert others == wanted | EXTRAS.keys(), "every dependency is imported, and everything imported is one"
+    for library, places in EXTRAS.items():
+        assert all(file.startswith(places) for file in found[library]), library
+    extras = PROJECT["optional-dependencies"]
+    listed = {library: name for name in ("equinox", "cli", "plots", "train") for library in _names(extras[name])}
+    assert {n: listed[n] for n in ("equinox", "typer", "rich", "matplotlib", "orbax-checkpoint", "optax")} == {
+        "equinox": "equinox",
+        "typer": "cli",
+        "rich": "cli",
+        "matplotlib": "plots",
+        "orbax-checkpoint": "train",
+        "optax": "train",
+    }
+
+
+def without(libraries: set[str], code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs `code` in a Python in which these libraries are not installed."""
+    blocker = f"""
+import sys
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {sorted(libraries)!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Blocker())
+"""
+    command = [sys.executable, "-c", blocker + code, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+OPTIONAL = {"equinox", "jaxtyping", "typer", "rich", "click", "matplotlib", "optax", "orbax", "networkx", "pydantic"}
+COMMAND = "from mpmd_trace_cli.entry import main; main()"
+
+
+def test_the_library_works_on_its_dependencies_alone() -> None:
+    code = (ROOT / "README.md").read_text().split("```python\n")[1].split("```")[0]
+    done = without(OPTIONAL, code + "\nprint(len(new_weights))\n")
+    assert done.stdout.strip() == "4", done.stderr
+
+
+def test_the_words_for_what_is_missing() -> None:
+    code = """
+import mpmd_trace
+for missing in (lambda: mpmd_trace.equinox, lambda: mpmd_trace.save("a", {}), lambda: curves_svg({}, title="")):
+    try:
+        from mpmd_trace.report.curves import curves_svg
+        missing()
+    except (ImportError, mpmd_trace.MpmdError) as error:
+        print(error)
+"""
+    assert without(OPTIONAL, code).stdout.splitlines() == [
+        "mpmd_trace.equinox needs Equinox; install it with: pip install 'mpmd_trace[equinox]'",
+        "error: saving and restoring need orbax; install it with: pip install 'mpmd_trace[train]'",
+        "error: curves need Matplotlib; install it with: pip install 'mpmd_trace[plots]'",
+    ]
+
+
+@pytest.mark.parametrize(
+    "arguments", [("passes",), ("passes", "--json"), ("opt", "--help"), ("opt", "-", "-canonicalize")]
+)
+def test_opt_and_passes_need_no_extra(arguments: tuple[str, ...]) -> None:
+    code = "import io; sys.stdin = io.StringIO('module {}')\n" + COMMAND
+    done = without(OPTIONAL, code, *arguments)
+    assert done.returncode == 0 and done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("library", ["typer", "rich"])
+@pytest.mark.parametrize("arguments", [("run", "a.py"), ("--help",), (), ("schedule", "list"), ("passes", "--help")])
+def test_commands_without_their_extra(library: str, arguments: tuple[str, ...]) -> None:
+    done = without({library}, COMMAND, *arguments)
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.splitlines() == [
+        f"mpmd-trace needs {library} for all commands but opt and passes; install it with: "
+        "pip install 'mpmd_trace[cli]'"
+    ]
+
+
+def test_run_without_matplotlib_leaves_the_picture_out(tmp_path: Path) -> None:
+    program = ROOT / "tests" / "programs" / "tiny.py"
+    start = "import jax; jax.config.update('jax_num_cpu_devices', 8)\n"
+    arguments = ("run", str(program), "--out", str(tmp_path / "out"), "--set", "steps=2")
+    done = without({"matplotlib"}, start + COMMAND, *arguments)
+    assert done.returncode == 0, done.stderr
+    assert "no losses.svg: " in done.stderr and "pip install 'mpmd_trace[plots]'" in done.stderr
+    written = {file.name for file in (tmp_path / "out").iterdir()}
+    assert "losses.csv" in written and "losses.svg" not in written
