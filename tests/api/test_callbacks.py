@@ -1,4 +1,4 @@
-"""Programs that call back into Python (`jax.pure_callback`) run; their text alone cannot."""
+"""Programs that call back into Python run; their text alone cannot."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental import io_callback
 from jax.sharding import NamedSharding, PartitionSpec
-from pipelines import Weights, batch, check, config, layer, topology, weights
+from pipelines import Weights, assert_same, batch, check, config, layer, topology, weights
 
 import mpmd_trace
 from mpmd_trace import MpmdError, named_computation
@@ -78,3 +79,122 @@ def test_the_text_does_not_have_the_functions() -> None:
         mpmd_trace.run_module(lowered.as_text(), topology(), [*weights(), batch(2)])
     assert "this op calls back a Python function (jax.pure_callback)" in str(found.value)
     assert "Run the program with mpmd_trace.jit" in str(found.value)
+
+
+Told = list[tuple[Any, ...]]
+
+
+def same_effects(fn: Any, *args: Any, ordered: bool = False) -> Told:
+    """What `fn(told)` tells is the same, and as often, as under `jax.jit`; in the same order where it is ordered."""
+    told: tuple[Told, Told] = [], []
+    expected = jax.jit(fn(told[0]))(*args)
+    assert_same(mpmd_trace.jit(fn(told[1]), config())(*args), expected)
+    jax.effects_barrier()
+    for kind in (0, 1) if ordered else ():  # JAX orders callbacks of the same kind
+        assert [t for t in told[0] if kind in t[1:2]] == [t for t in told[1] if kind in t[1:2]]
+    assert sorted(told[0]) == sorted(told[1]) != []
+    return told[1]
+
+
+def teller(told: Told, name: str, ordered: bool, x: jax.Array) -> None:
+    """Twice, by different means."""
+    jax.debug.callback(lambda s: told.append((name, 0, float(s))), jnp.round(x.sum()), ordered=ordered)
+    io_callback(lambda s: told.append((name, 1, float(s))), None, jnp.round(x.sum()), ordered=ordered)
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_effects_in_named_and_unnamed_code(ordered: bool) -> None:
+    """Once each, on meshes of two devices, also when differentiated, or when the results are not used."""
+
+    def program(told: Told) -> Any:
+        def loud(w: jax.Array, x: jax.Array) -> jax.Array:
+            teller(told, "inside", ordered, x)
+            return layer(w, x)
+
+        def model(ws: Weights, x: jax.Array) -> jax.Array:
+            h = named_computation(loud, name="f0")(ws[0], x)
+            named_computation(lambda h: teller(told, "alone", ordered, h), name="f0")(h)
+            return jnp.sum(named_computation(layer, name="f1")(ws[1], h))
+
+        def run(ws: Weights, x: jax.Array) -> Any:
+            value, grads = jax.value_and_grad(model)(ws, x)
+            io_callback(lambda v: told.append(("outside", 2, float(v))), None, jnp.round(value), ordered=ordered)
+            return grads
+
+        return run
+
+    # Between meshes there is no order.
+    told = same_effects(program, weights(), batch())
+    if ordered:
+        on_first = [t[:2] for t in told if t[0] != "outside"]
+        assert on_first == [("inside", 0), ("inside", 1), ("alone", 0), ("alone", 1)]
+
+
+def test_order_over_computations_and_microbatches() -> None:
+    """Of one mesh, over programs that do not need each other's results."""
+
+    def program(told: Told) -> Any:
+        def loud(name: str) -> Any:
+            def run(w: jax.Array, x: jax.Array) -> jax.Array:
+                teller(told, name, True, x)
+                return layer(w, x)
+
+            return named_computation(run, name="f0")
+
+        def body(i: Any, total: jax.Array, x: jax.Array) -> jax.Array:
+            return total + loud("second")(total, loud("first")(x, x)) + loud("third")(x, x + 1)
+
+        return lambda ws, xs: named_computation(layer, name="f1")(
+            ws[1], mpmd_trace.enumerated_for(body, jnp.zeros((4, 4)), xs)
+        )
+
+    told = same_effects(program, weights(), batch(3), ordered=True)
+    assert [t[:2] for t in told] == [(n, kind) for n in ("first", "second", "third") for kind in (0, 1)] * 3
+
+
+def test_results_of_effects_are_made_once() -> None:
+    """What two meshes use is sent from one to the other."""
+
+    def program(told: Told) -> Any:
+        def number(s: Any) -> Any:
+            told.append(("number",))
+            return np.float32(2 * s)
+
+        def run(ws: Weights, x: jax.Array) -> jax.Array:
+            v = io_callback(number, jax.ShapeDtypeStruct((), jnp.float32), x.sum(), ordered=True)
+            h = named_computation(lambda w, x, v: layer(w, x) + v, name="f0")(ws[0], x, v)
+            found: jax.Array = named_computation(lambda w, x, v: layer(w, x) + v, name="f1")(ws[1], h, v)
+            return found
+
+        return run
+
+    same_effects(program, weights(), batch(), ordered=True)
+
+
+def test_printing(capfd: pytest.CaptureFixture[str]) -> None:
+    def loud(ws: Weights, x: jax.Array) -> jax.Array:
+        def first(w: jax.Array, x: jax.Array) -> jax.Array:
+            jax.debug.print("rows {n}", n=jnp.int32(x.shape[0]))
+            return layer(w, x)
+
+        return named_computation(layer, name="f1")(ws[1], named_computation(first, name="f0")(ws[0], x))
+
+    mpmd_trace.jit(loud, config())(weights(), batch())
+    jax.effects_barrier()
+    assert capfd.readouterr().out == "rows 4\n"
+
+
+def test_order_in_loops_that_stay_is_refused() -> None:
+    def run(ws: Weights, x: jax.Array) -> jax.Array:
+        def loop(w: jax.Array, x: jax.Array) -> jax.Array:
+            def one(h: jax.Array, _: None) -> tuple[jax.Array, None]:
+                jax.debug.print("{}", h[0, 0], ordered=True)
+                return layer(w, h), None
+
+            return jax.lax.scan(one, x, None, 3)[0]
+
+        return named_computation(layer, name="f1")(ws[1], named_computation(loop, name="f0")(ws[0], x))
+
+    with pytest.raises(MpmdError, match=r"the ordered debug_.* is inside of a loop or conditional") as found:
+        mpmd_trace.jit(run, config())(weights(), batch())
+    assert f"{__file__}:" in str(found.value)

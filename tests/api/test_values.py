@@ -317,3 +317,28 @@ def test_results_may_be_passed_back_from_another_mesh() -> None:
         assert_same(found, expected)
     with pytest.raises(MpmdError, match=r"argument 0 \(ws\[0\]\) is on devices 2, 3"):
         jitted([jax.device_put(w, NamedSharding(cfg.topology["m1"], PartitionSpec())) for w in weights()], batch())
+
+
+def test_tangents_of_integers() -> None:
+    """They have no values (`float0`), as results and as arguments."""
+
+    def grads(n: jax.Array, ws: Weights, x: jax.Array) -> Any:
+        def total(n: jax.Array, ws: Weights) -> jax.Array:
+            return jnp.sum(loss(ws, x) * n)
+
+        return jax.grad(total, argnums=(0, 1), allow_int=True)(n, ws)
+
+    counts = jnp.arange(3)
+    check(grads, counts, weights(), batch())
+    empty = np.zeros(3, jax.dtypes.float0)
+
+    def tangents(n: jax.Array, t: Any, x: jax.Array) -> Any:
+        return jax.jvp(lambda n, x: (loss(weights(), x) * n, n), (n, x), (t, x))
+
+    jitted = check(tangents, counts, empty, batch())
+    compiled = jitted.lower(counts, empty, batch()).compile()
+    args, _ = compiled.place(counts, empty, batch())
+    assert args[1].dtype == jax.dtypes.float0
+    assert_same(compiled(*args), jax.jit(tangents)(counts, empty, batch()))
+    with pytest.raises(MpmdError, match=r"argument t must be an array float0\[3\]"):
+        compiled(counts, counts, batch())

@@ -236,8 +236,13 @@ def _closure_over_a_leak() -> Callable[..., Any]:
 
 
 def _prints(x: jax.Array) -> jax.Array:
-    jax.debug.print("x = {}", x)
-    return x
+    """In an order that a loop hides."""
+
+    def body(x: jax.Array, _: None) -> tuple[jax.Array, None]:
+        jax.debug.print("x = {}", x, ordered=True)
+        return x, None
+
+    return jax.lax.scan(body, x, None, 2)[0]
 
 
 @pytest.mark.parametrize(
@@ -252,7 +257,7 @@ def _prints(x: jax.Array) -> jax.Array:
             "both static and donated",
         ),
         (lambda: trace(_closure_over_a_leak(), 1.0), "belongs to another trace"),
-        (lambda: trace(_prints, 1.0), "has a side effect"),
+        (lambda: trace(_prints, 1.0), "the ordered debug_.* is inside of a loop or conditional"),
         (
             lambda: trace(lambda x: x, jnp.ones(3), in_shardings=(_sharded("data"),)),
             "size 3 .* cannot be divided into 2 parts",

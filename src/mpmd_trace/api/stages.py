@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
 import jax
+import numpy as np
 
 from mpmd_trace.api import finishing, meshes
 from mpmd_trace.api.options import compiler_options as chosen_options
@@ -15,6 +16,7 @@ from mpmd_trace.backend.executables import CompilerOptions
 from mpmd_trace.backend.load import LoadedProgram, MemoryAnalysis, load
 from mpmd_trace.backend.timeline import Timeline
 from mpmd_trace.diagnostics.messages import MpmdError, Note, shortened
+from mpmd_trace.frontend.arguments import Leaf
 from mpmd_trace.frontend.config import Config
 from mpmd_trace.frontend.errors import at_users_place, callers_place, problem, raise_problems, warn
 from mpmd_trace.frontend.memories import HOST
@@ -278,6 +280,12 @@ def _warn_of_donations(program: LoadedProgram, traced: Traced) -> None:
         )
 
 
+def _without_values(leaves: Sequence[Leaf]) -> list[tuple[int, Any]]:
+    """The leaves that are tangents of integers, which have no values: position and array."""
+    empty = jax.dtypes.float0
+    return [(i, np.zeros(x.struct.shape, empty)) for i, x in enumerate(leaves) if x.struct.dtype == empty]
+
+
 def _check_devices(config: Config) -> None:
     """Raise `MpmdError` for meshes with devices that this process cannot use."""
     problems = []
@@ -317,6 +325,8 @@ class Compiled:
         self._out_tree = traced.out_tree
         self._keys_in = [(i, leaf.key_impl) for i, leaf in enumerate(traced.inputs) if leaf.key_impl]
         self._keys_out = [(i, leaf.key_impl) for i, leaf in enumerate(traced.outputs) if leaf.key_impl]
+        self._void_in = _without_values(traced.inputs)
+        self._void_out = _without_values(traced.outputs)
         self._weak_out = [i for i, leaf in enumerate(traced.outputs) if leaf.struct.weak_type]
         program.explain_placing(
             "move it with compiled.place(*args), which puts all arguments where the program wants them, or "
@@ -335,19 +345,21 @@ class Compiled:
 
     def call_flat(self, flat: list[Any]) -> Any:
         """The result for the leaves of the arguments (static ones left out)."""
-        if self._keys_in:
-            flat = self._unwrap_keys(flat)
+        if self._keys_in or self._void_in:
+            flat = self._physical(flat)
         return self._unflatten(self.program(*self._constants, *flat))
 
     def measure(self, *args: Any, **kwargs: Any) -> tuple[Any, Timeline]:
         """The result, and when each program and transfer of the step ran on each mesh."""
-        flat = self._unwrap_keys(self._flatten(args, kwargs))
+        flat = self._physical(self._flatten(args, kwargs))
         results, timeline = self.program.measure(*self._constants, *flat)
         return self._unflatten(results), timeline
 
     def _unflatten(self, results: list[Any]) -> Any:
         for i, impl in self._keys_out:
             results[i] = jax.random.wrap_key_data(results[i], impl=impl)
+        for i, void in self._void_out:
+            results[i] = void
         for i in self._weak_out:
             results[i] = with_weak_type(results[i])
         return self._unwrap(jax.tree_util.tree_unflatten(self._out_tree, results))
@@ -371,7 +383,8 @@ class Compiled:
             )
         return flat
 
-    def _unwrap_keys(self, flat: list[Any]) -> list[Any]:
+    def _physical(self, flat: list[Any]) -> list[Any]:
+        """The leaves as the compiled program takes them."""
         found: list[Any] = list(flat)
         for i, impl in self._keys_in:
             dtype = getattr(found[i], "dtype", None)
@@ -389,14 +402,22 @@ class Compiled:
                     f"compiled, not of {found_impl}; make it with jax.random.key(seed, impl={impl!r})"
                 )
             found[i] = jax.random.key_data(found[i])
+        for i, void in self._void_in:
+            if getattr(found[i], "dtype", None) != void.dtype or found[i].shape != void.shape:
+                name = self.lowered.traced.inputs[i].name
+                wanted = f"an array float0{list(void.shape)}, as it was when the program was compiled"
+                raise MpmdError(f"argument {name} must be {wanted}")
+            found[i] = np.zeros(void.shape, np.bool_)
         return found
 
     def place(self, *args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments as `(args, kwargs)`, each array moved to the mesh and sharding the program wants."""
-        flat = self._unwrap_keys(self._flatten(args, kwargs))
+        flat = self._physical(self._flatten(args, kwargs))
         placed = [put(v, spec) for v, spec in zip(flat, self._in_specs, strict=True)]
         for i, impl in self._keys_in:
             placed[i] = jax.random.wrap_key_data(placed[i], impl=impl)
+        for i, void in self._void_in:
+            placed[i] = void
         found: tuple[tuple[Any, ...], dict[str, Any]]
         found = self._unwrap(jax.tree_util.tree_unflatten(self._in_tree, placed))
         return found

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 
@@ -24,8 +24,8 @@ from mpmd_trace.frontend.scope import Scope
 from mpmd_trace.jax_compat import tracing
 from mpmd_trace.jax_compat.tracing import Closed, Equation, opened
 
-#: Where a name is: its mesh and stage.
-Site = Hashable
+#: Where a name is: its mesh and stage, where it has them.
+Site: TypeAlias = tuple[str | None, int | None]
 _NOWHERE: frozenset[Site] = frozenset()
 
 

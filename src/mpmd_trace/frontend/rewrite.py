@@ -18,8 +18,10 @@ from jax import lax
 from mpmd_trace.diagnostics.messages import Diagnostic
 from mpmd_trace.frontend import folding, markers, memories
 from mpmd_trace.frontend.calls import Place, Plan, live_equations, plan
+from mpmd_trace.frontend.effects import TOKEN, Order
 from mpmd_trace.frontend.errors import problem
 from mpmd_trace.frontend.fingerprint import Fingerprints
+from mpmd_trace.frontend.questions import MARKERS, REMAT, Questions
 from mpmd_trace.frontend.recomputed import Expressions, Site, Values, now
 from mpmd_trace.frontend.scope import Scope, Shared, count_in, distinct, is_computation, tag_of
 from mpmd_trace.frontend.shardings import Meshes, without_devices
@@ -36,12 +38,11 @@ _INLINED = {
     "pjit": "jaxpr",
     "closed_call": "call_jaxpr",
     "core_call": "call_jaxpr",
+    "eval_jaxpr": "call_jaxpr",
     "custom_jvp_call": "call_jaxpr",
     "custom_vjp_call": "call_jaxpr",
     "custom_vjp_call_jaxpr": "fun_jaxpr",
 }
-_REMAT = frozenset({"checkpoint", "remat", "remat2"})
-_MARKERS = frozenset(p.name for p in (markers.named_tensor_p, markers.broadcast_p, markers.reduce_p))
 
 
 class Rewriter:
@@ -59,11 +60,12 @@ class Rewriter:
         self.problems: list[Diagnostic] = []
         self.meshes = meshes
         self._fingerprints = Fingerprints()
-        self._named_memo: dict[int, tuple[Closed, bool]] = {}
+        self._ask = Questions()
         self._large_memo: dict[int, tuple[Closed, dict[int, Any]]] = {}
         self._bodies: dict[Any, Shared] = {}
         self._constants: list[dict[int, Any]] = []
         self._place = place
+        self._order = Order(lambda name: place(name)[0] if place else None)
         self._expressions = Expressions(self._fingerprints, _applied)
         #: Of the traces that are being made, innermost last: the values, where some are recomputed.
         self._values: list[Values | None] = []
@@ -98,56 +100,17 @@ class Rewriter:
     def _constant(self, value: Any) -> Any:
         return self._constants[-1].get(id(value), value)
 
-    # ---- queries --------------------------------------------------------------------------
-
-    def has_names(self, closed: Closed) -> bool:
-        """Whether `closed` contains a tagged jit or a mark, at any depth."""
-        if id(closed) not in self._named_memo:
-            answer = any(self._is_named(eqn) for eqn in opened(closed).eqns)
-            self._named_memo[id(closed)] = (closed, answer)
-        return self._named_memo[id(closed)][1]
-
-    def _is_named(self, eqn: Equation) -> bool:
-        if eqn.primitive.name in _MARKERS or tag_of(eqn) is not None:
-            return True
-        return any(self.has_names(inner) for inner in tracing.subjaxprs(eqn))
-
-    def _has_calls(self, closed: Closed) -> bool:
-        for eqn in opened(closed).eqns:
-            tag = tag_of(eqn)
-            if tag is not None and tag.kind == "call":
-                return True
-            if any(self._has_calls(inner) for inner in tracing.subjaxprs(eqn)):
-                return True
-        return False
-
-    def _recomputes(self, closed: Closed) -> bool:
-        """Whether anything named in `closed` is recomputed for a backward."""
-        return any(
-            self.has_names(inner) and (eqn.primitive.name in _REMAT or self._recomputes(inner))
-            for eqn in opened(closed).eqns
-            for inner in tracing.subjaxprs(eqn)
-        )
-
     @contextmanager
     def _trace_of(self, closed: Closed, scope: Scope) -> Iterator[None]:
         """Keep track of the values of the trace that `closed` is interpreted in."""
-        known = self._place is not None and scope.is_open and self._recomputes(closed)
+        known = self._place is not None and scope.is_open and self._ask.recomputes(closed)
         self._values.append(Values(self._expressions, self._place) if known and self._place else None)
+        self._order.tokens.append({})
         try:
             yield
         finally:
             self._values.pop()
-
-    def _must_change(self, closed: Closed) -> bool:
-        """Whether control flow that stays contains something that cannot stay."""
-        return self.has_names(closed) or any(
-            eqn.primitive.name == "sharding_constraint"
-            or memories.names_devices(eqn)
-            or without_devices(eqn) is not eqn.params
-            or any(self._must_change(inner) for inner in tracing.subjaxprs(eqn))
-            for eqn in opened(closed).eqns
-        )
+            self._order.tokens.pop()
 
     # ---- interpretation -------------------------------------------------------------------
 
@@ -240,8 +203,8 @@ class Rewriter:
         tag = tag_of(eqn)
         if tag is not None and tag.kind == "call":
             return True
-        names = any(self.has_names(inner) for inner in tracing.subjaxprs(eqn))
-        return eqn.primitive.name in _INLINED or (names and eqn.primitive.name in {*_REMAT, "scan"})
+        names = any(self._ask.has_names(inner) for inner in tracing.subjaxprs(eqn))
+        return eqn.primitive.name in _INLINED or (names and eqn.primitive.name in {*REMAT, "scan"})
 
     def _interpret(self, eqn: Equation, args: list[Any], scope: Scope) -> list[Any]:
         name = eqn.primitive.name
@@ -253,7 +216,9 @@ class Rewriter:
                     return folded
             if eqn.primitive is markers.transposes_p:
                 return args
-            if name in _MARKERS:
+            if tracing.is_callback(eqn):
+                return self._callback(eqn, [folding.whole(a) for a in args], scope)
+            if name in MARKERS:
                 return self._marker(eqn, folding.whole(args[0]), scope)
             if tag is not None and tag.kind == "named_computation":
                 return self._named(eqn, tag.name, args, scope)
@@ -267,15 +232,31 @@ class Rewriter:
                 return self._put(eqn, [folding.whole(a) for a in args])
             if name == "shard_map" and (mistake := self.meshes.unknown(eqn.params["mesh"].shape)):
                 self.problems.append(problem(mistake, tracing.location(eqn)))
-            if any(self._must_change(inner) for inner in tracing.subjaxprs(eqn)):
+            if any(self._ask.must_change(inner) for inner in tracing.subjaxprs(eqn)):
                 return self._open(eqn, args, scope)
             return tracing.rebind(eqn, [folding.whole(a) for a in args], without_devices(eqn))
+
+    def _callback(self, eqn: Equation, args: list[Any], scope: Scope) -> list[Any]:
+        """A callback for what it does, perhaps one that must come after those before it."""
+        if scope.level != "kept" or not any(map(tracing.is_ordered, eqn.effects)):
+            results = self._order.bind(eqn, args, scope.parent)
+            # Sent to the meshes that use it, and not made on each of them.
+            return [lowering.broadcast_p.bind(r)[0] for r in results] if scope.is_open else results
+        self.problems.append(
+            problem(
+                f"the ordered {eqn.primitive.name} is inside of a loop or conditional that the compiler keeps "
+                "(jax.lax.scan, while_loop, cond, shard_map), where it cannot be put in order with others. Take "
+                "ordered=False, or move it out.",
+                tracing.location(eqn),
+            )
+        )
+        return tracing.rebind(eqn, args)
 
     def _open(self, eqn: Equation, args: list[Any], scope: Scope) -> list[Any]:
         """Interpret an equation with jaxprs inside, some of which must change."""
         name = eqn.primitive.name
-        named = any(self.has_names(inner) for inner in tracing.subjaxprs(eqn))
-        if named and name in _REMAT:
+        named = any(self._ask.has_names(inner) for inner in tracing.subjaxprs(eqn))
+        if named and name in REMAT:
             return self.evaluate(eqn.params["jaxpr"], args, scope)
         if named and scope.is_open:
             if name == "scan":
@@ -295,7 +276,7 @@ class Rewriter:
             "shard_map": "jax.shard_map",
         }
         kind = kinds.get(eqn.primitive.name, f"jax primitive {eqn.primitive.name!r}")
-        names = sorted({n for inner in tracing.subjaxprs(eqn) for n in self._names_inside(inner)})
+        names = sorted({n for inner in tracing.subjaxprs(eqn) for n in self._ask.names_inside(inner)})
         listed = ", ".join(map(repr, names)) or "a name"
         return problem(
             f"{listed} occurs inside {kind}. Which mesh computes what must be known when compiling: "
@@ -304,21 +285,11 @@ class Rewriter:
             tracing.location(eqn),
         )
 
-    def _names_inside(self, closed: Closed) -> Iterator[str]:
-        for eqn in opened(closed).eqns:
-            tag = tag_of(eqn)
-            if tag is not None and tag.kind == "named_computation":
-                yield tag.name
-            elif eqn.primitive is markers.named_tensor_p:
-                yield eqn.params["name"]
-            for inner in tracing.subjaxprs(eqn):
-                yield from self._names_inside(inner)
-
     def _changed(self, value: Any, scope: Scope) -> Any:
         """A parameter with the jaxprs in it rewritten."""
         if isinstance(value, (tuple, list)):
             return type(value)([self._changed(v, scope) for v in value]) if _plain(value) else value
-        if not tracing.is_jaxpr(value) or not self._must_change(value):
+        if not tracing.is_jaxpr(value) or not self._ask.must_change(value):
             return value
         avals = tracing.in_avals(value)
         with self._constants_from({}):
@@ -345,18 +316,27 @@ class Rewriter:
             return self.evaluate(body, args, dataclasses.replace(scope, parent=name))
         inside = Scope("named", scope.transposes, None, scope.rematerialised, name)
         shared = self._body(body, inside, barrier=scope.rematerialised)
+        chains = self._order.chains(body, name)
         operands = [
             *map(self._constant, self.large_constants(body).values()),
             *map(folding.whole, args),
+            *self._order.given(chains),
         ]
-        if not shared.emits:  # the derivative of something that does not depend on its arguments
+        # The derivative of something that does not depend on its arguments has no results, and no effects.
+        if not shared.emits and not tracing.effects(body):
             return shared.results(operands, [])
         # A forward computation below a transposition is recomputed for the backward pass.
         count = count_in(body) or scope.transposes
         out = lowering.named_computation_p.bind(
             *operands, body=shared.closed, name=name, transpose_count=count
         )
-        return shared.results(operands, out)
+        return self._taken(chains, shared.results(operands, out))
+
+    def _taken(self, chains: Sequence[Any], results: list[Any]) -> list[Any]:
+        """The results without the tokens of these chains, which are known from now on."""
+        count = len(results) - len(chains)
+        self._order.take(chains, results[count:])
+        return results[:count]
 
     def _marker(self, eqn: Equation, x: Any, scope: Scope) -> list[Any]:
         is_name = eqn.primitive is markers.named_tensor_p
@@ -413,10 +393,12 @@ class Rewriter:
         wanted = None if plan is None else plan.wanted
         large = self.large_constants(body)
         sources: list[tuple[bool, int]] = []
+        chains = self._order.chains(body, scope.parent)
 
         def run(*values: Any) -> list[Any]:
             constants = dict(zip(large, values, strict=False))
-            inputs = list(values[len(large) :])
+            tokens = values[len(values) - len(chains) :]
+            inputs = list(values[len(large) : len(values) - len(chains)])
             if barrier and inputs:
                 # Without it, the recomputation would be merged with what it repeats.
                 inputs = list(lax.optimization_barrier(inputs))
@@ -425,14 +407,17 @@ class Rewriter:
                 args[position] = value
             given = dict(zip(places, inputs[len(positions) :], strict=True))
             with self._constants_from(constants), self._trace_of(body, scope):
+                self._order.take(chains, tokens)
                 found = self.evaluate(body, args, scope, wanted, given)
                 needed = [r for i, r in enumerate(found) if wanted is None or wanted[i]]
+                needed += self._order.given(chains)
                 kept, sources[:] = distinct([folding.whole(r) for r in needed], values)
             return kept
 
         types = [jax.typeof(c) for c in large.values()]
         types += [parts.invars[i].aval for i in positions]
         types += [parts.eqns[i].outvars[k].aval for i, k in places]
+        types += [TOKEN for _ in chains]
         closed = self._traced(run, types)
         self._bodies[key] = shared = Shared(closed, tuple(sources))
         return shared
@@ -448,22 +433,24 @@ class Rewriter:
         args = [folding.as_known(a, t) for a, t in zip(args, tracing.in_avals(body), strict=True)]
         division = plan(body, args)
         results = dict(division.direct)
-        if any(division.wanted):
+        if any(division.wanted) or tracing.effects(body):
+            chains = self._order.chains(body, None)
             inside = Scope("callee", scope.transposes, None, scope.rematerialised)
             shared = self._body(body, inside, plan=division)
             operands = [
                 *map(self._constant, self.large_constants(body).values()),
                 *(folding.whole(args[i]) for i in division.arguments),
                 *map(folding.whole, division.values),
+                *self._order.given(chains),
             ]
             suffix = "_transposed" if scope.transposes else ""
             out: Sequence[Any] = ()
-            if shared.emits:
+            if shared.emits or tracing.effects(body):
                 out = lowering.call_p.bind(
                     *operands, body=shared.closed, name=name + suffix, call_counter=scope.counter
                 )
             computed = [i for i, w in enumerate(division.wanted) if w]
-            results.update(zip(computed, shared.results(operands, out), strict=True))
+            results.update(zip(computed, self._taken(chains, shared.results(operands, out)), strict=True))
         return [results[i] for i in range(len(division.wanted))]
 
     def _unroll(self, eqn: Equation, args: list[Any], scope: Scope) -> list[Any]:
@@ -472,7 +459,7 @@ class Rewriter:
         first = layout.constants + layout.carries
         constants, carry, scanned = args[: layout.constants], args[layout.constants : first], args[first:]
         avals = tracing.in_avals(layout.body)
-        as_calls = scope.level == "main" and not self._has_calls(layout.body)
+        as_calls = scope.level == "main" and not self._ask.has_calls(layout.body)
         order = range(layout.length)
         outputs: dict[int, list[Any]] = {}
         for i in reversed(order) if layout.reverse else order:
@@ -493,7 +480,7 @@ class Rewriter:
 def _applied(eqn: Equation) -> Closed | None:
     """The jaxpr that `eqn` only applies to its operands, if it does."""
     name = eqn.primitive.name
-    return eqn.params["jaxpr" if name in _REMAT else _INLINED[name]] if name in _INLINED or name in _REMAT else None
+    return eqn.params["jaxpr" if name in REMAT else _INLINED[name]] if name in _INLINED or name in REMAT else None
 
 
 def _plain(value: Any) -> bool:

@@ -12,11 +12,12 @@ import jax
 
 from mpmd_trace.frontend import arguments, placements
 from mpmd_trace.frontend.arguments import Leaf
-from mpmd_trace.frontend.calls import live_equations
+from mpmd_trace.frontend.effects import effect_problems
 from mpmd_trace.frontend.errors import FrontendError, place_of, problem, raise_problems, warn
 from mpmd_trace.frontend.memories import HOST, divide_results, only_returned, returned_arguments
 from mpmd_trace.frontend.names import Assigned, name_problems
 from mpmd_trace.frontend.placements import Spec
+from mpmd_trace.frontend.recomputed import Site
 from mpmd_trace.frontend.rewrite import Rewriter
 from mpmd_trace.frontend.shardings import Meshes
 from mpmd_trace.jax_compat import lowering, tracing
@@ -170,7 +171,7 @@ def trace(
     out_shardings: Any = None,
     meshes: Sequence[Any] = (),
     platform: str | None = None,
-    place: Callable[[str], Any] | None = None,
+    place: Callable[[str], Site] | None = None,
     **kwargs: Any,
 ) -> Traced:
     """Trace `fn` on example arguments (arrays or `jax.ShapeDtypeStruct`s).
@@ -185,7 +186,7 @@ def trace(
         out_shardings: a pytree prefix of the result, likewise.
         meshes: where `in_shardings` says nothing, committed arguments on one of these keep their sharding.
         platform: what to lower for (`cpu`, `cuda`, `tpu`); by default JAX's default backend.
-        place: where a name is (hashable): what `jax.checkpoint` recomputes is cut there.  None: nowhere.
+        place: the mesh and stage of a name: what `jax.checkpoint` recomputes is cut there.  None: nowhere.
         **kwargs: keyword arguments, dynamic.
 
     Raises:
@@ -205,7 +206,7 @@ def trace(
     flat.__name__ = given.name
     try:
         with jax.disable_jit(False):  # names are jits
-            closed = jax.make_jaxpr(flat)(*(leaf.struct for leaf in given.leaves))
+            closed = tracing.lowered(jax.make_jaxpr(flat)(*(leaf.struct for leaf in given.leaves)))
     except jax.errors.UnexpectedTracerError as error:
         leak = _leak(given.name, str(error).split("\n", 1)[0])
         raise FrontendError([problem(leak, place_of(fn))]) from error
@@ -217,7 +218,7 @@ def trace(
     outputs = tuple(
         Leaf.of(name, aval) for name, aval in zip(out_names, tracing.out_avals(closed), strict=True)
     )
-    _check_effects(closed, given.name, place_of(fn))
+    raise_problems(effect_problems(closed), place_of(fn))
 
     rewriter = Rewriter(Meshes(m.shape for m in meshes), place)
     large = rewriter.large_constants(closed)
@@ -270,32 +271,6 @@ def _leak(name: str, what: str) -> str:
         f"{name} uses a value that belongs to another trace: a tracer was kept (in a global, an "
         f"attribute or a cache) or closed over. Pass it as an argument. It is: {what}."
     )
-
-
-def _check_effects(closed: Any, name: str, where: str | None) -> None:
-    problems = []
-
-    def visit(jaxpr: Any) -> None:
-        for eqn, alive in zip(tracing.opened(jaxpr).eqns, live_equations(jaxpr), strict=True):
-            inner = list(tracing.subjaxprs(eqn))
-            kinds = ", ".join(sorted(map(str, eqn.effects)))
-            if alive and eqn.effects and not inner:
-                problems.append(
-                    problem(
-                        f"{eqn.primitive.name} has a side effect ({kinds}), "
-                        "which a program split over meshes cannot order. Return the value instead, "
-                        "or use jax.pure_callback.",
-                        tracing.location(eqn),
-                    )
-                )
-            for sub in inner:
-                visit(sub)
-
-    if tracing.effects(closed):
-        visit(closed)
-        raise_problems(
-            problems or [problem(f"{name} has side effects ({', '.join(tracing.effects(closed))}).")], where
-        )
 
 
 def check_names(traced: Traced, assignments: Mapping[str, Assigned], where: str | None = None) -> None:

@@ -54,6 +54,28 @@ splice_p.multiple_results = True
 splice_p.def_abstract_eval(lambda *_, source, out_avals: list(out_avals))
 
 
+_ONE_DEVICE = "mpmd_one_device"
+
+
+def _call_once(module: ir.Module) -> None:
+    """Let callbacks that have effects be made on the first device of a mesh alone."""
+    found = []
+
+    def visit(op: ir.Operation) -> ir.WalkResult:
+        calls = op.name == "stablehlo.custom_call" and "python" in str(op.attributes["call_target_name"])
+        if calls and "has_side_effect" in op.attributes and ir.BoolAttr(op.attributes["has_side_effect"]).value:
+            each = ", ".join([f"<@{_ONE_DEVICE}, []>"] * max(1, len(op.results)))
+            op.attributes["sdy.sharding"] = ir.Attribute.parse(f"#sdy.sharding_per_value<[{each}]>", module.context)
+            found.append(op)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+    if found:
+        text = f"module {{ sdy.mesh @{_ONE_DEVICE} = <[], device_ids=[0]> }}"
+        mesh = ir.Module.parse(text, module.context).body.operations[0]
+        mesh.operation.clone(ip=ir.InsertionPoint.at_block_begin(module.body))
+
+
 def _lower_splice(
     ctx: Any, *operands: ir.Value, source: _Source, out_avals: tuple[Any, ...]
 ) -> Sequence[ir.Value]:
@@ -61,6 +83,8 @@ def _lower_splice(
     for callback in source.callbacks:
         ctx.module_context.add_host_callback(callback)
     parsed = ir.Module.parse(source.text)
+    if source.callbacks:
+        _call_once(parsed)
     for op in list(parsed.body.operations):
         if op.operation.name != "func.func":  # sdy.mesh; the functions are merged below
             op.operation.detach_from_parent()
@@ -158,8 +182,8 @@ def direct_call(compiled: Any) -> Callable[[Sequence[jax.Array]], list[jax.Array
         return compiled.direct_call()
     executable = compiled._executable
     unsafe = executable.unsafe_call
-    if unsafe.ordered_effects or unsafe.has_unordered_effects:  # callbacks are pure: they need no tokens
-        return lambda args: list(unsafe(*args))
+    if unsafe.ordered_effects or unsafe.has_unordered_effects or unsafe.has_host_callbacks:
+        return lambda args: list(unsafe(*args))  # `jax.effects_barrier` knows of it
     execute = executable.xla_executable.execute_sharded
     handlers = unsafe.out_handler.handlers
 

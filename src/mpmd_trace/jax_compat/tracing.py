@@ -14,8 +14,11 @@ from typing import Any, TypeAlias
 
 import jax
 from jax._src import config, core, source_info_util, tree_util
-from jax._src.interpreters import ad, batching
+from jax._src import effects as effects_lib
+from jax._src.interpreters import ad, batching, partial_eval
 from jax._src.interpreters import mlir as jax_mlir
+from jax._src.state.discharge import discharge_state
+from jax._src.state.types import AbstractRef, RefEffect
 
 #: A jaxpr together with its constants. JAX 0.12 has one class for both.
 Closed: TypeAlias = Any
@@ -39,7 +42,12 @@ class OpenJaxpr:
 
 
 def opened(closed: Closed) -> OpenJaxpr:
-    """The parts of `closed`; an open jaxpr (as `checkpoint` carries one) has no constants."""
+    """The parts of `closed`; an open jaxpr (as `checkpoint` carries one) has no constants.
+
+    Mutable arrays that live inside (`jax.new_ref`) are values of their own after each write.
+    """
+    if any(isinstance(effect, _STATE) for effect in closed.effects):
+        closed = _without_references(closed)
     inner: Any = getattr(closed, "jaxpr", closed)
     consts = tuple(getattr(closed, "consts", ()))
     return OpenJaxpr(
@@ -49,6 +57,23 @@ def opened(closed: Closed) -> OpenJaxpr:
         tuple(inner.eqns),
         consts,
     )
+
+
+_STATE = (RefEffect, type(core.internal_mutable_array_effect))
+
+
+def _without_references(closed: Closed) -> Closed:
+    inner: Any = getattr(closed, "jaxpr", closed)
+    if any(isinstance(v.aval, AbstractRef) for v in inner.invars):
+        return closed  # belong to what is around it
+    whole = isinstance(closed, getattr(core, "ClosedJaxpr", core.Jaxpr))
+    return discharge_state(closed if whole else partial_eval.close_jaxpr(closed))
+
+
+def lowered(closed: Closed) -> Closed:
+    """`closed` with primitives and types of HiJax in terms of those that they are made of."""
+    inner: Any = getattr(closed, "jaxpr", closed)
+    return partial_eval.lower_jaxpr2(closed) if inner.is_high else closed
 
 
 def in_avals(closed: Closed) -> tuple[Aval, ...]:
@@ -200,6 +225,19 @@ def as_function(closed: Closed) -> Callable[..., Any]:
         return core.jaxpr_as_fun(closed)(*args)
 
     return run
+
+
+_CALLBACKS = frozenset({"debug_callback", "debug_print", "io_callback"})
+
+
+def is_callback(eqn: Equation) -> bool:
+    """Whether `eqn` calls back a Python function for what it does."""
+    return eqn.primitive.name in _CALLBACKS
+
+
+def is_ordered(effect: Any) -> bool:
+    """Whether effects of this kind must happen in the order of the program."""
+    return bool(effects_lib.ordered_effects.contains(effect))
 
 
 def effects(closed: Closed) -> tuple[str, ...]:

@@ -1,0 +1,74 @@
+"""What a jaxpr contains that decides how it is rewritten."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mpmd_trace.frontend import markers, memories
+from mpmd_trace.frontend.scope import tag_of
+from mpmd_trace.frontend.shardings import without_devices
+from mpmd_trace.jax_compat import tracing
+from mpmd_trace.jax_compat.tracing import Closed, Equation, opened
+
+#: The primitives of `jax.checkpoint`, by name, and those of marks.
+REMAT = frozenset({"checkpoint", "remat", "remat2"})
+MARKERS = frozenset(p.name for p in (markers.named_tensor_p, markers.broadcast_p, markers.reduce_p))
+
+
+class Questions:
+    """Asked again and again of the same jaxprs; answers are remembered where that pays."""
+
+    def __init__(self) -> None:
+        self._named_memo: dict[int, tuple[Closed, bool]] = {}
+
+    def has_names(self, closed: Closed) -> bool:
+        """Whether `closed` contains a tagged jit or a mark, at any depth."""
+        if id(closed) not in self._named_memo:
+            answer = any(self._is_named(eqn) for eqn in opened(closed).eqns)
+            self._named_memo[id(closed)] = (closed, answer)
+        return self._named_memo[id(closed)][1]
+
+    def _is_named(self, eqn: Equation) -> bool:
+        if eqn.primitive.name in MARKERS or tag_of(eqn) is not None:
+            return True
+        return any(self.has_names(inner) for inner in tracing.subjaxprs(eqn))
+
+    def has_calls(self, closed: Closed) -> bool:
+        """Whether `closed` contains a call."""
+        for eqn in opened(closed).eqns:
+            tag = tag_of(eqn)
+            if tag is not None and tag.kind == "call":
+                return True
+            if any(self.has_calls(inner) for inner in tracing.subjaxprs(eqn)):
+                return True
+        return False
+
+    def recomputes(self, closed: Closed) -> bool:
+        """Whether anything named in `closed` is recomputed for a backward."""
+        return any(
+            self.has_names(inner) and (eqn.primitive.name in REMAT or self.recomputes(inner))
+            for eqn in opened(closed).eqns
+            for inner in tracing.subjaxprs(eqn)
+        )
+
+    def must_change(self, closed: Closed) -> bool:
+        """Whether control flow that stays contains something that cannot stay."""
+        return self.has_names(closed) or any(
+            eqn.primitive.name == "sharding_constraint"
+            or (tracing.is_callback(eqn) and any(map(tracing.is_ordered, eqn.effects)))
+            or memories.names_devices(eqn)
+            or without_devices(eqn) is not eqn.params
+            or any(self.must_change(inner) for inner in tracing.subjaxprs(eqn))
+            for eqn in opened(closed).eqns
+        )
+
+    def names_inside(self, closed: Closed) -> Iterator[str]:
+        """The names of the computations and tensors in `closed`."""
+        for eqn in opened(closed).eqns:
+            tag = tag_of(eqn)
+            if tag is not None and tag.kind == "named_computation":
+                yield tag.name
+            elif eqn.primitive is markers.named_tensor_p:
+                yield eqn.params["name"]
+            for inner in tracing.subjaxprs(eqn):
+                yield from self.names_inside(inner)
