@@ -5,8 +5,12 @@ from infer_mesh_programs import check
 
 from mpmd_trace.ir.attributes import parse_attribute
 from mpmd_trace.ir.core import Op, make_op
-from mpmd_trace.ir.types import parse_type
+from mpmd_trace.ir.ops import TransferOp
+from mpmd_trace.ir.text import parse
+from mpmd_trace.ir.types import MeshTensorType, parse_type
 from mpmd_trace.passes.import_.reductions import is_neutral
+from mpmd_trace.passes.partition import partition
+from oracle import assert_same_meaning
 
 REDUCE = """
 func.func @main(%a: tensor<1x6x2xf32>, %b: tensor<1x6x2xf32>) -> !T attributes {topology = #topo} {
@@ -261,3 +265,41 @@ def test_functions_without_topology_too() -> None:
         }
         """,
     )
+
+
+@pytest.mark.parametrize("value", ["0.0", "3.0"])
+def test_an_initial_value_does_not_move_the_reduction(value: str) -> None:
+    program = f"""
+!t = tensor<4xf32>
+func.func @main(%p: !t, %q: !t) -> !t {{
+  %0 = mpmd.named_computation<"f"> (%p) (%x: !t) {{
+    %a = stablehlo.negate %x : !t
+    mpmd.return %a : !t
+  }} : (!t) -> !t
+  %1 = mpmd.named_computation<"g"> (%q) (%x: !t) {{
+    %a = stablehlo.cosine %x : !t
+    mpmd.return %a : !t
+  }} : (!t) -> !t
+  %i = stablehlo.constant dense<{value}> : tensor<f32>
+  %r0 = stablehlo.reshape %0 : (!t) -> tensor<1x4xf32>
+  %r1 = stablehlo.reshape %1 : (!t) -> tensor<1x4xf32>
+  %c = stablehlo.concatenate %r0, %r1, dim = 0 : (tensor<1x4xf32>, tensor<1x4xf32>) -> tensor<2x4xf32>
+  %r = stablehlo.reduce(%c init: %i) applies stablehlo.add across dimensions = [0]
+      : (tensor<2x4xf32>, tensor<f32>) -> !t
+  return %r : !t
+}}"""
+    meshes = [(f"m{number}", [("x", 1)]) for number in range(3)]
+    result = partition(
+        program,
+        "step",
+        meshes,
+        {"f": "m1", "g": "m2"},
+        [None, None],
+        [None],
+        partitioning_options={"mpmd_infer_transfers": True},
+        phases="import",
+    )
+    main = result.module.main
+    assert sum(isinstance(op, TransferOp) for op in main.body) == 1
+    assert [type.mesh for type in main.type.results if isinstance(type, MeshTensorType)] == ["m1"]
+    assert_same_meaning(parse(program), result.module)

@@ -182,7 +182,7 @@ def _convert_concat(op: Op, tag: ReductionAttr, keep_initial_value: bool) -> boo
 
 
 def _reduce_with(reduced: Op, initial: Value, kind: str) -> None:
-    """Let the users of `reduced` have its reduction with the scalar `initial`."""
+    """Let the users of `reduced` have its reduction with the scalar `initial`, on the meshes where it can be itself."""
     assert reduced.block is not None
     type, loc = reduced.results[0].type, reduced.loc
     everywhere = make_op(
@@ -192,7 +192,8 @@ def _reduce_with(reduced: Op, initial: Value, kind: str) -> None:
         props={"broadcast_dimensions": DenseArrayAttr.get(())},
         loc=loc,
     )
-    total = make_op(REDUCTION_OPS[kind], [reduced.results[0], everywhere.results[0]], [type], loc=loc)
+    operands = [reduced.results[0], everywhere.results[0]]
+    total = make_op(REDUCTION_OPS[kind], operands, [type], attrs=reduced.attrs, loc=loc)
     reduced.block.insert_after(reduced, everywhere)
     reduced.block.insert_after(everywhere, total)
     reduced.results[0].replace_uses_if(total.results[0], lambda use: use.owner is not total)
