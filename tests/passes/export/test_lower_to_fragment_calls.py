@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 
 from mpmd_trace.ir.attributes import UNIT
@@ -306,3 +308,37 @@ module {
 """
     assert len(run(text, PASS, "").functions) == 3
     assert len(run(text, PASS + "{share-across-shardings=true}", "").functions) == 2
+
+
+def test_verbose_logging_says_what_each_mesh_runs(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    text = """
+module @jit_step {
+  func.func public @main(%p: !a, %q: !b) -> (!a, !a, !b) attributes {topology = #mpmd.topology<<"s0" : <["d"=2]>>, <"s1" : <["d"=2]>>>} {
+    %a = mpmd.fragment<mesh="s0", origin=["f", "g"(1)], stage=2> (%p) {call_counter = 3 : ui32} (%x: tensor<4xf32>) {
+      %y = stablehlo.sine %x : tensor<4xf32> mpmd.return %y : tensor<4xf32> } : (!a) -> !a
+    %b = mpmd.fragment<mesh="s1", origin=[]> (%q) (%x: tensor<4xf32>) {
+      %y = stablehlo.cosine %x : tensor<4xf32> mpmd.return %y : tensor<4xf32> } : (!b) -> !b
+    %c = mpmd.fragment<mesh="s0", origin=["h"(1)]> (%a) (%x: tensor<4xf32>) {
+      %y = stablehlo.tanh %x : tensor<4xf32> mpmd.return %y : tensor<4xf32> } : (!a) -> !a
+    return %a, %c, %b : !a, !a, !b
+  }
+}
+"""  # noqa: E501 (MLIR text)
+    types = '!a = !mpmd.mesh_tensor<"s0", tensor<4xf32>>\n!b = !mpmd.mesh_tensor<"s1", tensor<4xf32>>\n'
+    said = """\
+Module jit_step on mesh s0 will execute the following XLA programs:
+  p0_stage2_fwd_bwd_call3.step origins=["f", "g"(1)] stage=2 call_counter=3
+  p2_h_bwd.step origins=["h"(1)] stage=none call_counter=none
+Module jit_step on mesh s1 will execute the following XLA programs:
+  p1_inferred.step origins=[] stage=none call_counter=none
+"""
+    run(text, PASS, types)
+    assert capsys.readouterr().err == ""
+    run(text, f"{PASS}{{verbose-logging=true}}", types)
+    assert capsys.readouterr().err == said
+    with caplog.at_level(logging.INFO, "mpmd_trace"):
+        run(text, f"{PASS}{{verbose-logging=true}}", types)
+    assert caplog.messages == said.splitlines()
+    assert capsys.readouterr().err == ""

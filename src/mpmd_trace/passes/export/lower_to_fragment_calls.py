@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import sys
 from collections.abc import Hashable
 from typing import ClassVar, cast
 
@@ -243,18 +244,24 @@ def _replace_by_call(op: FragmentOp, callee: SymbolRefAttr) -> None:
 def _report(
     module: Module, fragments: list[FragmentOp], group_of: dict[FragmentOp, _Group]
 ) -> None:
+    """Say which functions each mesh runs, in program order."""
     topology = module.topology
     assert topology is not None
     for mesh in topology.meshes:
-        _log.info("fragments of mesh '%s', in program order:", mesh)
+        _say(f"Module {module.name or 'main'} on mesh {mesh} will execute the following XLA programs:")
         for op in fragments:
             if op.mesh == mesh:
                 function = group_of[op].function
                 assert function is not None
-                _log.info(
-                    "  @%s origins=[%s] stage=%s call_counter=%s",
-                    function.sym_name,
-                    ", ".join(o.short for o in op.origin),
-                    op.stage,
-                    op.call_counter,
-                )
+                origins = ", ".join(o.short for o in op.origin)
+                stage = "none" if op.stage is None else op.stage
+                counter = "none" if op.call_counter is None else op.call_counter
+                _say(f"  {function.sym_name} origins=[{origins}] stage={stage} call_counter={counter}")
+
+
+def _say(text: str) -> None:
+    """Log what was asked for by an option: it is seen also where logging is not set up."""
+    if _log.isEnabledFor(logging.INFO):
+        _log.info("%s", text)
+    else:
+        print(text, file=sys.stderr)
