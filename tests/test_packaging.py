@@ -30,7 +30,7 @@ def _names(requirements: list[str]) -> set[str]:
 
 def test_extras_bring_what_is_imported() -> None:
     wanted = _names(PROJECT["dependencies"])
-    assert wanted == {"jax", "jaxlib", "numpy", "scipy"}
+    assert wanted == {"jax", "jaxlib", "numpy", "scipy", "networkx"}
     found: dict[str, set[str]] = {}
     for folder in ("src", "cli"):
         for file in sorted((ROOT / folder).rglob("*.py")):
@@ -70,7 +70,7 @@ sys.meta_path.insert(0, Blocker())
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-OPTIONAL = {"equinox", "jaxtyping", "typer", "rich", "click", "matplotlib", "optax", "orbax", "networkx", "pydantic"}
+OPTIONAL = {"equinox", "jaxtyping", "typer", "rich", "click", "matplotlib", "optax", "orbax", "pydantic"}
 COMMAND = "from mpmd_trace_cli.entry import main; main()"
 
 
