@@ -245,3 +245,11 @@ class TestOffload:
         names = {"f0": "m0", "f1": "m1", "waiting": "m0", "t": "m0#pinned_host", "s": "m1#pinned_host"}
         found = check(step, weights(), batch(), config=config(names, topology=ONE))(weights(), batch())
         assert found[0].sharding.memory_kind == "pinned_host"
+
+    def test_results_of_calls(self) -> None:
+        def step(ws: Any, x: jax.Array) -> Any:
+            return mpmd_trace.call(self.two, 0)(ws, x), x * 2
+
+        where = config(topology=ONE, output_mesh_assignment=("m1#pinned_host", "m0#pinned_host"))
+        found = check(step, weights(), batch(), config=where)(weights(), batch())
+        assert [x.sharding.memory_kind for x in found] == ["pinned_host", "pinned_host"]

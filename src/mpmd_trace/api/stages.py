@@ -70,6 +70,11 @@ class InOut(NamedTuple):
 
 
 
+def _on_device(assignment: Assignment | None) -> Assignment | None:
+    """The mesh alone: results go to the memory of the host in the end, since those of calls cannot be made there."""
+    return None if assignment is None else dataclasses.replace(assignment, memory_kind=None)
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Lowered:
     """A traced program and its partitioned form."""
@@ -100,12 +105,13 @@ class Lowered:
             TopologyAttr.get(shapes),
             config.assignments,
             (*(None,) * constants, *self._assignments[0]),
-            tuple(self._assignments[1]),
+            tuple(self._assignments[1]) if self.engine == "cpp" else tuple(map(_on_device, self._assignments[1])),
             tuple(constants + i for i in traced.donated),
             PartitioningOptions.of(options),
             same_mesh=tuple(SameMesh(constants + i, o) for i, o in config.same_mesh(traced)),
             heterogeneous=config.is_heterogeneous,
             copies_between_hosts=True,
+            merge_parts=True,
         )
 
     @property

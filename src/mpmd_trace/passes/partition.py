@@ -135,6 +135,7 @@ def phase_passes(
             absorb_on_entry_point=options.mpmd_absorb_inferred_fragments_on_entry_point_function,
             infer_transfers=options.mpmd_infer_transfers,
             infer_cross_mesh_reductions=options.mpmd_infer_cross_mesh_reductions,
+            merge_parts=request.merge_parts,
             split_bwd_fragments=options.mpmd_split_bwd_fragments,
             enable_heterogeneous_meshes=request.heterogeneous,
         ).passes()

@@ -124,6 +124,7 @@ class PartitionRequest:
     same_mesh: arguments and results that are to share a mesh.
     heterogeneous: whether the meshes have axes of their own.
     copies_between_hosts: whether transfers from host memory to host memory are allowed, which the reference refuses.
+    merge_parts: whether parts of a stage that do not need each other are one fragment; the reference refuses them.
     """
 
     func_name: str
@@ -138,6 +139,7 @@ class PartitionRequest:
     same_mesh: tuple[SameMesh, ...] = ()
     heterogeneous: bool = False
     copies_between_hosts: bool = False
+    merge_parts: bool = False
 
     @classmethod
     def of(

@@ -7,6 +7,7 @@ from mpmd_trace.passes.canonicalize_mpmd import CanonicalizeMpmd
 from mpmd_trace.passes.common.absorb_inferred_fragments import AbsorbInferredFragments
 from mpmd_trace.passes.common.fragment_dce import FragmentDce
 from mpmd_trace.passes.common.merge_inferred_fragments import MergeInferredFragments
+from mpmd_trace.passes.common.merge_parts_of_stages import MergePartsOfStages
 from mpmd_trace.passes.common.merge_user_fragments_into_scheduling_units import MergeUserFragmentsIntoSchedulingUnits
 from mpmd_trace.passes.common.move_transfers_to_producer import MoveTransfersToProducer
 from mpmd_trace.passes.common.scheduling_units_verifier import SchedulingUnitsVerifier
@@ -24,9 +25,13 @@ def merge_inferred(absorb_on_entry_point_function: bool = False) -> list[Pass]:
     ]
 
 
-def scheduling_preprocessing(*, split_bwd: bool = False, verify: bool = False) -> list[Pass]:
+def scheduling_preprocessing(
+    *, merge_parts: bool = False, split_bwd: bool = False, verify: bool = False
+) -> list[Pass]:
     """Passes after which the user fragments are the units that a pipeline schedule orders."""
     passes: list[Pass] = [MoveTransfersToProducer(), MergeUserFragmentsIntoSchedulingUnits()]
+    if merge_parts:
+        passes.append(MergePartsOfStages())
     if verify:
         passes.append(SchedulingUnitsVerifier())
     if split_bwd:

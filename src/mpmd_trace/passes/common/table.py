@@ -36,6 +36,7 @@ PASSES: dict[str, str] = {
     "mpmd-merge-backward-with-forward": (
         "common.merge_backward_with_forward:MergeBackwardWithForward"
     ),
+    "mpmd-merge-parts-of-stages": "common.merge_parts_of_stages:MergePartsOfStages",
     "mpmd-merge-user-fragments-into-scheduling-units": (
         "common.merge_user_fragments_into_scheduling_units:MergeUserFragmentsIntoSchedulingUnits"
     ),

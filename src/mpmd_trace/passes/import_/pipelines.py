@@ -116,6 +116,7 @@ class ImportPipeline(Pipeline):
     infer_cross_mesh_reductions: bool = False
     max_clones: int = 1
     error_limit: int = 5
+    merge_parts: bool = False
     split_bwd_fragments: bool = False
     verify_schedule_units: bool = False
 
@@ -170,5 +171,7 @@ class ImportPipeline(Pipeline):
             CallInline(),
             SymbolDce(),
             *([] if self.merge_after_scheduling else [MergeInferredFragments()]),
-            *scheduling_preprocessing(split_bwd=self.split_bwd_fragments, verify=self.verify_schedule_units),
+            *scheduling_preprocessing(
+                merge_parts=self.merge_parts, split_bwd=self.split_bwd_fragments, verify=self.verify_schedule_units
+            ),
         ]

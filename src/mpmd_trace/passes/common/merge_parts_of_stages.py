@@ -1,0 +1,67 @@
+"""`mpmd-merge-parts-of-stages` (ours)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Hashable
+from typing import ClassVar
+
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
+from mpmd_trace.passes.base import FunctionPass
+from mpmd_trace.passes.common.merge_neighbours import merge_neighbours
+from mpmd_trace.passes.fragment_info import call_counter, has_remat, single_transpose_count, split_type
+
+__all__ = ["MergePartsOfStages"]
+
+
+@dataclasses.dataclass(frozen=True)
+class MergePartsOfStages(FunctionPass):
+    """Neighbours of one stage, phase and microbatch are one fragment, also where neither needs the other.
+
+    So are the backwards of `h = f(x); y = h + g(tokens)`: both get the gradient of `y`.  The reference merges only
+    what one fragment gives to the other, and refuses a stage that runs twice for a microbatch.
+
+    Merges neighbours (docs/rewriting.md) sideways.
+
+    Before:
+
+        %0 = mpmd.fragment<mesh="a", origin=["g"(1)], stage=0> (%p) {call_counter = 4 : ui32} (%u: !t) {
+          %v = stablehlo.negate %u : !t
+          mpmd.return %v : !t
+        } : (!a) -> !a
+        %1 = mpmd.fragment<mesh="a", origin=["f"(1)], stage=0> (%p) {call_counter = 4 : ui32} (%u: !t) {
+          %v = stablehlo.sine %u : !t
+          mpmd.return %v : !t
+        } : (!a) -> !a
+        return %0, %1 : !a, !a
+
+    After:
+
+        %0:2 = mpmd.fragment<mesh="a", origin=["g"(1), "f"(1)], stage=0> (%p) {call_counter = 4 : ui32} (%u: !t) {
+          %1 = stablehlo.negate %u : !t
+          %2 = stablehlo.sine %u : !t
+          mpmd.return %1, %2 : !t, !t
+        } : (!a) -> (!a, !a)
+        return %0#0, %0#1 : !a, !a
+    """
+
+    name: ClassVar[str] = "mpmd-merge-parts-of-stages"
+    summary: ClassVar[str] = "merge user fragments of one stage, phase and microbatch that do not need each other"
+
+    def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
+        units = [unit for op in function.body if isinstance(op, FragmentOp) and (unit := _unit(op)) is not None]
+        return len(set(units)) < len(units) and merge_neighbours(function, _of_one_unit, "sideways")
+
+
+def _unit(fragment: FragmentOp) -> Hashable | None:
+    """Mesh, stage, phase, microbatch and kind of a user fragment that has a stage; None for others."""
+    phase = single_transpose_count(fragment) if fragment.is_user and fragment.stage is not None else None
+    if phase is None:
+        return None
+    return fragment.mesh, fragment.stage, phase, call_counter(fragment), has_remat(fragment), split_type(fragment)
+
+
+def _of_one_unit(first: FragmentOp, second: FragmentOp, is_next: bool) -> bool:
+    unit = _unit(first)
+    return unit is not None and unit == _unit(second)
