@@ -13,7 +13,12 @@ STALE := $(shell test ! -e $(STAMP) || { test "$$(cat $(STAMP))" = "$(CURDIR)" &
   now=$$($(BIN)/python --version 2>/dev/null) && \
   { test "$(origin PYTHON)" != "command line" || test "$$now" = "$$($(PYTHON) --version 2>/dev/null)"; }; } || echo --clear)
 
-.PHONY: demo test test-newest lint bench clean setup $(if $(STALE),$(STAMP))
+# `make fuzz`: for how long, which programs (any number; printed when not given), and further arguments.
+MINUTES ?= 10
+SEED ?=
+FUZZ_ARGS ?=
+
+.PHONY: demo test test-newest fuzz lint bench clean setup $(if $(STALE),$(STAMP))
 .DELETE_ON_ERROR:
 
 demo: $(STAMP)
@@ -28,6 +33,10 @@ test-newest:
 	@newest=$$(scripts/newest_python); \
 	echo "newest interpreter: $$newest"; \
 	$(MAKE) test PYTHON="$$newest" VENV=.venv-newest
+
+fuzz: $(STAMP)
+	PYTHONPATH=tests:tests/cpp_differential $(BIN)/python -m fuzz.driver --minutes $(MINUTES) \
+	  $(if $(SEED),--seed $(SEED)) $(FUZZ_ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check src cli tests examples benchmarks

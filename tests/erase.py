@@ -14,6 +14,7 @@ from typing import Generic, TypeVar, cast
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.diagnostics.spelling import unquote
 from mpmd_trace.ir.attributes import SYMBOL, Attribute, StringAttr, SymbolRefAttr, TypeAttr, parse_attribute
+from mpmd_trace.ir.bodies import free_values
 from mpmd_trace.ir.core import Block, Op, Region, Value, make_op
 from mpmd_trace.ir.diagnostics import describe
 from mpmd_trace.ir.ops import (
@@ -242,13 +243,28 @@ def plain_module(module: Module, function: FuncOp) -> Module:
     return plain
 
 
+def is_constant(value: Value) -> bool:
+    """Whether the value is that of a constant op."""
+    op = value.defining_op
+    return op is not None and op.name in ("stablehlo.constant", "sdy.constant")
+
+
 def leaf_module(module: Module, op: Op, inputs: Sequence[Value]) -> Module:
-    """`@main` computes the one leaf op from `inputs` (its operands and free values that are no tokens)."""
+    """`@main` computes the one leaf op from `inputs`: its operands and free values, without tokens and constants.
+
+    Constants that its regions capture come with it; as arguments, XLA would not take them in every op (`sort`).
+    """
     block = Block([local_type(v.type) for v in inputs])
     env: dict[Value, Value] = dict(zip(inputs, block.args, strict=True))
     for operand in op.operands:
         if operand.type.is_token and operand not in env:
             env[operand] = block.append(make_op("stablehlo.create_token", [], [operand.type])).results[0]
+    for value in free_values(op):
+        if value not in env:
+            assert is_constant(value) and value.defining_op is not None
+            constant = block.append(value.defining_op.clone())
+            clean(constant)
+            env[value] = constant.results[0]
     eraser = _Eraser(module, block)
     returned = [v for v in eraser.leaf(op, env) if not v.type.is_token]
     small = Module(resources=module.resources)

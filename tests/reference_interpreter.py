@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from erase import Meaning, clean, entry_function, leaf_module, make_function
+from erase import Meaning, clean, entry_function, is_constant, leaf_module, make_function
 from mpmd_trace.backend.dtypes import dtype_of, tensor_type
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.attributes import MeshAttr
@@ -77,7 +77,8 @@ class Interpreter(Meaning[Array]):
         return np.asarray(run(left, right)[0])
 
     def _prepare(self, op: Op) -> _Step:
-        inputs = list(dict.fromkeys([*op.operands, *free_values(op)]))
+        captured = [v for v in free_values(op) if not is_constant(v)]
+        inputs = list(dict.fromkeys([*op.operands, *captured]))
         inputs = [v for v in inputs if not v.type.is_token]
         tokens = [r.type.is_token for r in op.results]
         if op.name in ("stablehlo.create_token", "stablehlo.after_all"):

@@ -8,10 +8,8 @@ import importlib
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 from unittest import mock
-
-from generated_programs import Program
 
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.ops import Module
@@ -19,7 +17,7 @@ from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.cpp_engine import CppAnswer, CppPartitioner
 from mpmd_trace.passes.export.lower_to_fragment_calls import LowerToFragmentCalls
 from mpmd_trace.passes.manager import PassRun
-from mpmd_trace.passes.partition import IoSpec, partition
+from mpmd_trace.passes.partition import IoSpec, partition_as
 from mpmd_trace.passes.request import PartitionRequest, Phases
 
 PHASES: tuple[Phases, ...] = ("import", "optimize", "all")
@@ -28,6 +26,16 @@ PHASES: tuple[Phases, ...] = ("import", "optimize", "all")
 FATAL_CHECKS = re.compile("Callee should not have value chained through from arg to result directly")
 #: An op left without results because only its effects count; the reference's scheduler crashes on it.
 NO_RESULTS = re.compile(r"\} : \([^()]*\) -> \(\)$", re.M)
+
+
+class Program(Protocol):
+    """A module and what is asked for it."""
+
+    @property
+    def text(self) -> str: ...
+
+    @property
+    def request(self) -> PartitionRequest: ...
 
 
 @dataclasses.dataclass
@@ -78,7 +86,7 @@ def ours(program: Program) -> Outcome:
 
     with names_of_the_reference(ends):
         try:
-            result = partition(program.text, **program.arguments, hooks=[snapshot])
+            result = partition_as(program.text, program.request, hooks=[snapshot])
         except MpmdError as error:
             outcome.error = str(error)
         else:
@@ -88,7 +96,7 @@ def ours(program: Program) -> Outcome:
 
 def difference(cpp: CppPartitioner, program: Program) -> str | None:
     """How the results differ, in words and lines; None when they are equal or both refuse the program."""
-    theirs = cpp.partition(program.text, PartitionRequest.of(**program.arguments), phases=PHASES, timeout=60)
+    theirs = cpp.partition(program.text, program.request, phases=PHASES, timeout=60)
     found = ours(program)
     for phase in PHASES:
         a, b = theirs.texts.get(phase), found.texts.get(phase)
@@ -120,7 +128,7 @@ def _is_known_crash(theirs: CppAnswer, program: Program) -> bool:
 
 
 def _splits_backwards(program: Program) -> bool:
-    return bool(program.arguments["partitioning_options"].get("mpmd_split_bwd_fragments"))
+    return program.request.options.mpmd_split_bwd_fragments
 
 
 def _specs(theirs: CppAnswer, found: Outcome) -> str | None:

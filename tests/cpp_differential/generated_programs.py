@@ -24,6 +24,8 @@ from generated_ops import (
 )
 from program_parts import Callee, Writer, listed, result_types
 
+from mpmd_trace.passes.request import PartitionRequest
+
 #: Their order in the reference's hash tables is this one, too.
 MESHES = ("s0", "s1", "s2", "s3")
 SCHEDULES = (
@@ -65,6 +67,11 @@ class Program:
 
     text: str
     arguments: dict[str, Any]
+
+    @property
+    def request(self) -> PartitionRequest:
+        """The arguments as the partitioners take them."""
+        return PartitionRequest.of(**self.arguments)
 
     def __repr__(self) -> str:
         return f"Program(arguments={self.arguments},\n{self.text})"
