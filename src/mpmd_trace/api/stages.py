@@ -144,7 +144,7 @@ class Lowered:
         kinds.update((i, a.memory_kind or kinds[i] or "device") for i, a in assigned.items())
         constants = len(traced.constants)
         functions = {f.sym_name: f for f in found.module.functions}
-        for index in sorted({*traced.late_memories, *self._on_host}):
+        for index in sorted({*traced.on_host, *self._on_host}):
             returned = [o for o, i in traced.returned.items() if i == index]
             finishing.put_on_host(
                 main,
@@ -167,7 +167,10 @@ class Lowered:
 
     @functools.cached_property
     def _assigned_inputs(self) -> dict[int, Assignment]:
-        return {**meshes.of_named_inputs(self.traced, self.config), **self.config.input_meshes(self.traced.in_tree)}
+        found = meshes.of_named_inputs(self.traced, self.config)
+        specs = self.traced.in_shardings
+        inferred = {i: a for i, a in found.items() if (spec := specs[i]) is None or spec.mesh is None}
+        return {**inferred, **self.config.input_meshes(self.traced.in_tree)}
 
     @functools.cached_property
     def _assignments(self) -> tuple[list[Assignment | None], list[Assignment | None]]:

@@ -270,6 +270,8 @@ def _donations(module: Module, spec: ProgramSpec) -> dict[int, int | None]:
             or result in found.values()
         ):
             result = None
+        if result is None and spec.inputs[position][1] == "pinned_host":
+            continue  # no result is there that could have its buffer
         found[position] = result
     return found
 

@@ -122,19 +122,18 @@ class Traced:
         )
         return module, callbacks
 
-    @functools.cached_property
-    def late_memories(self) -> tuple[int, ...]:
-        """The arguments in host memory that are also returned.
+    @property
+    def on_host(self) -> tuple[int, ...]:
+        """The arguments with a sharding in host memory.
 
-        The compiler is not told of their memory: that one buffer is an argument there and a result, perhaps in another
-        memory, is nothing that it has to know.
+        The module does not say so: its passes refuse what one buffer may well be, an argument that programs read there,
+        that is sent to other meshes, named, and returned.
         """
-        specs = {i: self.in_shardings[i] for i in sorted(self.returned.values())}
-        return tuple(i for i, spec in specs.items() if spec is not None and spec.memory == HOST)
+        return tuple(i for i, s in enumerate(self.in_shardings) if s is not None and s.memory == HOST)
 
     def _compiled_spec(self, index: int) -> Spec | None:
         spec = self.in_shardings[index]
-        return spec if spec is None or index not in self.late_memories else spec._replace(memory=None)
+        return spec if spec is None or index not in self.on_host else spec._replace(memory=None)
 
     @staticmethod
     def _attributes(
