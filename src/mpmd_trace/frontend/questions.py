@@ -14,6 +14,35 @@ from mpmd_trace.jax_compat.tracing import Closed, Equation, opened
 REMAT = frozenset({"checkpoint", "remat", "remat2"})
 MARKERS = frozenset(p.name for p in (markers.named_tensor_p, markers.broadcast_p, markers.reduce_p))
 
+# Primitives that only apply a function to their operands, and the parameter that holds it. What
+# their rules were for (differentiation, batching) is over when this interpreter runs.
+INLINED = {
+    "jit": "jaxpr",
+    "pjit": "jaxpr",
+    "closed_call": "call_jaxpr",
+    "core_call": "call_jaxpr",
+    "eval_jaxpr": "call_jaxpr",
+    "custom_jvp_call": "call_jaxpr",
+    "custom_vjp_call": "call_jaxpr",
+    "custom_vjp_call_jaxpr": "fun_jaxpr",
+}
+
+
+def kind_of(eqn: Equation) -> str:
+    """The control flow of `eqn` in words."""
+    kinds = {
+        "cond": "a conditional (jax.lax.cond, switch or a branch of while)",
+        "while": "a loop with a number of iterations that is not known (jax.lax.while_loop)",
+        "shard_map": "jax.shard_map",
+    }
+    return kinds.get(eqn.primitive.name, f"jax primitive {eqn.primitive.name!r}")
+
+
+def applied(eqn: Equation) -> Closed | None:
+    """The jaxpr that `eqn` only applies to its operands, if it does."""
+    name = eqn.primitive.name
+    return eqn.params["jaxpr" if name in REMAT else INLINED[name]] if name in INLINED or name in REMAT else None
+
 
 class Questions:
     """Asked again and again of the same jaxprs; answers are remembered where that pays."""
@@ -72,3 +101,7 @@ class Questions:
                 yield eqn.params["name"]
             for inner in tracing.subjaxprs(eqn):
                 yield from self.names_inside(inner)
+
+    def names_in(self, eqn: Equation) -> list[str]:
+        """The names inside of `eqn`, sorted."""
+        return sorted({n for inner in tracing.subjaxprs(eqn) for n in self.names_inside(inner)})

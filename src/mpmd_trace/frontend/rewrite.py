@@ -19,9 +19,9 @@ from mpmd_trace.diagnostics.messages import Diagnostic
 from mpmd_trace.frontend import folding, markers, memories
 from mpmd_trace.frontend.calls import Place, Plan, live_equations, plan
 from mpmd_trace.frontend.effects import TOKEN, Order
-from mpmd_trace.frontend.errors import problem
+from mpmd_trace.frontend.errors import problem, warn
 from mpmd_trace.frontend.fingerprint import Fingerprints
-from mpmd_trace.frontend.questions import MARKERS, REMAT, Questions
+from mpmd_trace.frontend.questions import INLINED, MARKERS, REMAT, Questions, applied, kind_of
 from mpmd_trace.frontend.recomputed import Expressions, Site, Values, now
 from mpmd_trace.frontend.scope import Scope, Shared, count_in, distinct, is_computation, tag_of
 from mpmd_trace.frontend.shardings import Meshes, without_devices
@@ -30,20 +30,6 @@ from mpmd_trace.jax_compat.tracing import Closed, Equation, opened
 
 #: Constants of more bytes become inputs of the program; smaller ones are written into it.
 LARGE_CONSTANT_BYTES = 16 * 1024
-
-# Primitives that only apply a function to their operands, and the parameter that holds it. What
-# their rules were for (differentiation, batching) is over when this interpreter runs.
-_INLINED = {
-    "jit": "jaxpr",
-    "pjit": "jaxpr",
-    "closed_call": "call_jaxpr",
-    "core_call": "call_jaxpr",
-    "eval_jaxpr": "call_jaxpr",
-    "custom_jvp_call": "call_jaxpr",
-    "custom_vjp_call": "call_jaxpr",
-    "custom_vjp_call_jaxpr": "fun_jaxpr",
-}
-
 
 class Rewriter:
     """Interprets one program; collects the names, meshes and mistakes that it finds.
@@ -61,12 +47,13 @@ class Rewriter:
         self.meshes = meshes
         self._fingerprints = Fingerprints()
         self._ask = Questions()
+        self._told: set[str | None] = set()
         self._large_memo: dict[int, tuple[Closed, dict[int, Any]]] = {}
         self._bodies: dict[Any, Shared] = {}
         self._constants: list[dict[int, Any]] = []
         self._place = place
         self._order = Order(lambda name: place(name)[0] if place else None)
-        self._expressions = Expressions(self._fingerprints, _applied)
+        self._expressions = Expressions(self._fingerprints, applied)
         #: Of the traces that are being made, innermost last: the values, where some are recomputed.
         self._values: list[Values | None] = []
         #: By id, equations of the forward pass that only the backward needs.
@@ -193,7 +180,7 @@ class Rewriter:
                 return self._equation(eqn, list(args), outer)
 
             return values.add_later(eqn, args, scope, compute)
-        inner = _applied(eqn)
+        inner = applied(eqn)
         if inner is None:
             return [None] * len(eqn.outvars)
         return self.evaluate(inner, args, scope, [False] * len(eqn.outvars))
@@ -204,7 +191,7 @@ class Rewriter:
         if tag is not None and tag.kind == "call":
             return True
         names = any(self._ask.has_names(inner) for inner in tracing.subjaxprs(eqn))
-        return eqn.primitive.name in _INLINED or (names and eqn.primitive.name in {*REMAT, "scan"})
+        return eqn.primitive.name in INLINED or (names and eqn.primitive.name in {*REMAT, "scan"})
 
     def _interpret(self, eqn: Equation, args: list[Any], scope: Scope) -> list[Any]:
         name = eqn.primitive.name
@@ -224,8 +211,8 @@ class Rewriter:
                 return self._named(eqn, tag.name, args, scope)
             if tag is not None and tag.kind == "call" and scope.level == "main":
                 return self.call(eqn.params["jaxpr"], tag.name, args, scope)
-            if name in _INLINED:
-                return self.evaluate(eqn.params[_INLINED[name]], args, scope)
+            if name in INLINED:
+                return self.evaluate(eqn.params[INLINED[name]], args, scope)
             if name == "sharding_constraint":
                 return [self._sharded(eqn, 0, folding.whole(args[0]), eqn.params["sharding"])]
             if memories.names_devices(eqn):
@@ -261,7 +248,21 @@ class Rewriter:
         if named and scope.is_open:
             if name == "scan":
                 return self._unroll(eqn, args, scope)
-            self.problems.append(self._cannot_open(eqn))
+            names = self._ask.names_in(eqn)
+            places = {self._place(n) for n in names} if self._place else set()
+            if not places or name not in ("while", "cond"):
+                self.problems.append(self._cannot_open(eqn))
+            elif len(places) == 1 and scope.parent is None:
+                return self._whole(eqn, args, scope, names[0])
+            elif (place := tracing.location(eqn)) not in self._told:
+                self._told.add(place)
+                warn(
+                    f"{', '.join(map(repr, names))} occur inside {kind_of(eqn)}, which runs whole on one mesh with all "
+                    "that it uses, because which mesh computes what must be known when compiling. To choose the mesh, "
+                    "put the loop or conditional into a named computation; to run its parts where their names are, "
+                    "use fori_loop or jax.lax.scan with a fixed number of iterations",
+                    place,
+                )
         inside = dataclasses.replace(scope, level="kept")
         params = dict(without_devices(eqn))
         if name != "shard_map":
@@ -269,17 +270,21 @@ class Rewriter:
                 params[key] = self._changed(value, inside)
         return tracing.rebind(eqn, [folding.whole(a) for a in args], params)
 
+    def _whole(self, eqn: Equation, args: list[Any], scope: Scope, name: str) -> list[Any]:
+        """A loop or conditional, all names in which are at one place, as the computation `name`."""
+        operands = [folding.whole(a) for a in args]
+
+        def run(*values: Any) -> list[Any]:
+            return self._open(eqn, list(values), dataclasses.replace(scope, level="named", parent=name))
+
+        body = tracing.make_closed(run, [jax.typeof(a) for a in operands])
+        count = scope.transposes
+        return list(lowering.named_computation_p.bind(*operands, body=body, name=name, transpose_count=count))
+
     def _cannot_open(self, eqn: Equation) -> Diagnostic:
-        kinds = {
-            "cond": "a conditional (jax.lax.cond, switch or a branch of while)",
-            "while": "a loop with a number of iterations that is not known (jax.lax.while_loop)",
-            "shard_map": "jax.shard_map",
-        }
-        kind = kinds.get(eqn.primitive.name, f"jax primitive {eqn.primitive.name!r}")
-        names = sorted({n for inner in tracing.subjaxprs(eqn) for n in self._ask.names_inside(inner)})
-        listed = ", ".join(map(repr, names)) or "a name"
+        listed = ", ".join(map(repr, self._ask.names_in(eqn))) or "a name"
         return problem(
-            f"{listed} occurs inside {kind}. Which mesh computes what must be known when compiling: "
+            f"{listed} occurs inside {kind_of(eqn)}. Which mesh computes what must be known when compiling: "
             "put the whole control flow into one named computation, or use fori_loop / "
             "jax.lax.scan with a fixed number of iterations.",
             tracing.location(eqn),
@@ -475,12 +480,6 @@ class Rewriter:
             return tracing.rebind(eqn, [folding.whole(a) for a in args])
         stacks = [folding.Stack([outputs[i][k] for i in order]) for k in range(len(outputs[0]))]
         return [*carry, *stacks]
-
-
-def _applied(eqn: Equation) -> Closed | None:
-    """The jaxpr that `eqn` only applies to its operands, if it does."""
-    name = eqn.primitive.name
-    return eqn.params["jaxpr" if name in REMAT else _INLINED[name]] if name in _INLINED or name in REMAT else None
 
 
 def _plain(value: Any) -> bool:
