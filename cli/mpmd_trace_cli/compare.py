@@ -57,7 +57,7 @@ def _execute(program: Any, lowered: Any, modules: dict[str, Any]) -> float:
     from mpmd_trace.backend.load import load
     from mpmd_trace_cli.program import copied
 
-    flat = [*lowered.traced.constants, *jax.tree_util.tree_leaves(program.dynamic(program.args))]
+    flat = [*lowered.traced.constants, *program.arrays(program.dynamic(program.args))]
     results = []
     for module in modules.values():
         loaded = load(
