@@ -248,6 +248,33 @@ def test_stages_on_other_meshes_than_the_schedule_wants() -> None:
     assert "func.func" not in str(caught.value), "the program's type says nothing about it"
 
 
+@pytest.mark.parametrize("name", ["1f1b", "zb-h1", "interleaved-1f1b", "circular", "zb-v"])
+@pytest.mark.parametrize("order", [("m0", "m1"), ("m1", "m0")])
+def test_stages_follow_the_data(name: str, order: tuple[str, ...]) -> None:
+    """Neither the order of the topology nor numbers of stages have to be given."""
+    schedule = schedules.get_schedule(name, 2, MICROBATCHES, guard=False)
+    model, actions = Model(schedule.stages), FragmentActions()
+    step, args = training(model, MICROBATCHES), data(model, MICROBATCHES)
+    meshes = topology(2, size=1)
+    config = mpmd_trace.make_config(
+        {mesh: meshes[mesh] for mesh in order},
+        {name: mesh for name, (mesh, _) in assign(schedule).items()},
+        partitioning_options={"mpmd_infer_transfers": True},
+        pipeline_schedule=name,
+    )
+    compiled = mpmd_trace.jit(step, config).lower(*args, hooks=[actions]).compile()
+    assert list(compiled.program.plan.meshes) == ["m0", "m1"]
+    found = [[a for a in row if a.kind != "O"] for row in actions.of_mesh.values()]
+    assert found == expected(schedule, found)
+    assert_same(compiled(*args), jax.jit(step)(*args))
+
+
+def test_stages_against_the_flow() -> None:
+    names = {"blocks_0": ("m0", 1), "blocks_1": ("m1", 0)}
+    with pytest.raises(MpmdError, match=r"'blocks_1' is of stage 0 and needs what 'blocks_0' of stage 1 computes"):
+        lowered("1f1b", names, 2)
+
+
 def test_the_other_engine_refuses_what_it_does_not_know() -> None:
     config = mpmd_trace.make_config(
         topology(2, size=1), {"blocks_0": "m0", "blocks_1": "m1"}, pipeline_schedule="zb-auto"

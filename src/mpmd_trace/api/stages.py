@@ -31,6 +31,7 @@ from mpmd_trace.jax_compat.tracing import structure_differences
 from mpmd_trace.passes.common.verify_stage_merging import VerifyStageMerging
 from mpmd_trace.passes.cpp_engine import partition_with_cpp
 from mpmd_trace.passes.import_.assignments import SameMesh
+from mpmd_trace.passes.import_.find_stages import FindStages
 from mpmd_trace.passes.manager import Hook
 from mpmd_trace.passes.optimize.rule_orders import UserRules
 from mpmd_trace.passes.partition import IoSpec, Partitioned, partition_as
@@ -112,6 +113,7 @@ class Lowered:
             heterogeneous=config.is_heterogeneous,
             copies_between_hosts=True,
             merge_parts=True,
+            stages=FindStages(number=self.schedule.stages),
         )
 
     @property

@@ -138,6 +138,7 @@ def phase_passes(
             merge_parts=request.merge_parts,
             split_bwd_fragments=options.mpmd_split_bwd_fragments,
             enable_heterogeneous_meshes=request.heterogeneous,
+            stages=request.stages,
         ).passes()
     )
     if phases == "import":

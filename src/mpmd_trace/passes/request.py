@@ -12,6 +12,7 @@ from mpmd_trace.ir.attributes import MeshAttr, TopologyAttr
 from mpmd_trace.passes.base import option
 from mpmd_trace.passes.fragment_rules import MergeRule, ScheduleRule
 from mpmd_trace.passes.import_.assignments import SameMesh
+from mpmd_trace.passes.import_.find_stages import FindStages
 from mpmd_trace.passes.optimize.schedules import SCHEDULES, Comparator, ExplicitOrder, Order, Predicate, Sparse
 from mpmd_trace.passes.options import nearest
 
@@ -125,6 +126,7 @@ class PartitionRequest:
     heterogeneous: whether the meshes have axes of their own.
     copies_between_hosts: whether transfers from host memory to host memory are allowed, which the reference refuses.
     merge_parts: whether parts of a stage that do not need each other are one fragment; the reference refuses them.
+    stages: how the order of meshes and the stages on them are found, which the reference does not do; None: not at all.
     """
 
     func_name: str
@@ -140,6 +142,7 @@ class PartitionRequest:
     heterogeneous: bool = False
     copies_between_hosts: bool = False
     merge_parts: bool = False
+    stages: FindStages | None = None
 
     @classmethod
     def of(

@@ -35,3 +35,8 @@ class Entry:
         module, function = self.function.split(":")
         made = getattr(import_module(f"mpmd_trace.schedules.{module}"), function)
         return partial(made, **dict(self.fixed)) if self.fixed else made
+
+    @property
+    def flow(self) -> str:
+        """How several stages a mesh follow each other: "loop", "v" (back again), or "no" where there are none."""
+        return "loop" if self.placement.endswith("in a loop") else "v" if self.placement.endswith("in a V") else "no"

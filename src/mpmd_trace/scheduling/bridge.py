@@ -45,6 +45,8 @@ class ScheduleChoice:
 
     name: str
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    #: Whether it goes by the stages of a program, and in which order these visit the meshes: "no", "loop" or "v".
+    stages: str = "no"
     #: Still to be chosen by `settle`, from the program.
     auto: AutoSchedule | None = None
 
@@ -94,7 +96,7 @@ def _choice(config: Config) -> ScheduleChoice:
         known = find_schedule(wanted)
         if known is not None:
             splits = {_SPLITS: True} if known.name.startswith("ZeroBubble") else {}
-            return ScheduleChoice(known.name, {_SCHEDULE: known, **splits})
+            return ScheduleChoice(known.name, {_SCHEDULE: known, **splits}, "loop" if known.by_stage else "no")
         try:
             entry = find_entry(wanted)
         except LibraryError as error:
@@ -102,9 +104,11 @@ def _choice(config: Config) -> ScheduleChoice:
             raise MpmdError(
                 [problem(f"{error} (the reference's own names: {known_names})", config.where)]
             ) from None
-        return _of_library(entry.name, lambda p, m, v: get_schedule(entry.name, p, m, chunks=v))
+        return _of_library(entry.name, lambda p, m, v: get_schedule(entry.name, p, m, chunks=v), entry.flow)
     if isinstance(wanted, Schedule):
-        return _of_library(wanted.name, lambda p, m, v: wanted)
+        placed = wanted.placement.mesh_of
+        stages = "no" if len(placed) == wanted.meshes else "v" if placed == placed[::-1] else "loop"
+        return _of_library(wanted.name, lambda p, m, v: wanted, stages)
     if callable(wanted):
         _check_comparator(wanted, config)
         name = getattr(wanted, "__name__", "comparator")
@@ -148,8 +152,8 @@ def settle(choice: ScheduleChoice, imported: Module, options: Mapping[str, Any])
     return _explicit(best.name, lambda p, m, v: best, best.splits_backward)
 
 
-def _of_library(name: str, make: Callable[[int, int, int | None], Schedule]) -> ScheduleChoice:
-    return _explicit(name, make, _splits_backward(name, make))
+def _of_library(name: str, make: Callable[[int, int, int | None], Schedule], stages: str) -> ScheduleChoice:
+    return dataclasses.replace(_explicit(name, make, _splits_backward(name, make)), stages=stages)
 
 
 def _explicit(name: str, make: Callable[[int, int, int | None], Schedule], splits: bool) -> ScheduleChoice:

@@ -20,6 +20,7 @@ from mpmd_trace.passes.import_.assignments import IndexAssignment, NameAssignmen
 from mpmd_trace.passes.import_.clean_up import CanonicalizeUnrolled, CleanUp
 from mpmd_trace.passes.import_.copy_topology_from_main import CopyTopologyFromMain
 from mpmd_trace.passes.import_.enforce_input_output_equisharding import EnforceInputOutputEquisharding
+from mpmd_trace.passes.import_.find_stages import FindStages
 from mpmd_trace.passes.import_.generate_sdy_meshes_from_topology import GenerateSdyMeshesFromTopology
 from mpmd_trace.passes.import_.infer_mesh_assign_mesh_func_leaves import InferMeshAssignMeshFuncLeaves
 from mpmd_trace.passes.import_.infer_mesh_assign_using_input_output_constraints import (
@@ -119,6 +120,8 @@ class ImportPipeline(Pipeline):
     merge_parts: bool = False
     split_bwd_fragments: bool = False
     verify_schedule_units: bool = False
+    #: What the reference does not do: find the order of meshes and the stages on them, None to leave them as they are.
+    stages: FindStages | None = None
 
     def passes(self) -> list[Pass]:
         """The steps, in order."""
@@ -155,6 +158,7 @@ class ImportPipeline(Pipeline):
             InlineNestedUserExposedOps(self.name_to_mesh_assignment),
             ValidateNamedOpsInMpmdFunc(),
             MapNamedOpsToMpmdOps(self.name_to_mesh_assignment),
+            *([self.stages] if self.stages is not None else []),
             IntroduceTransfers(),
             EraseUnusedCalleeBlockArguments(),
             *infer.passes(),

@@ -11,6 +11,7 @@ PASSES: dict[str, str] = {
     "mpmd-enforce-input-output-equisharding": (
         "import_.enforce_input_output_equisharding:EnforceInputOutputEquisharding"
     ),
+    "mpmd-find-stages": "import_.find_stages:FindStages",
     "mpmd-generate-sdy-meshes-from-topology": (
         "import_.generate_sdy_meshes_from_topology:GenerateSdyMeshesFromTopology"
     ),

@@ -1,0 +1,238 @@
+"""`mpmd-find-stages` (ours): the order of the meshes, and the stages on them, follow the flow of the program."""
+
+from __future__ import annotations
+
+import dataclasses
+from graphlib import CycleError, TopologicalSorter
+from typing import ClassVar
+
+from mpmd_trace.diagnostics.messages import MpmdError, Note
+from mpmd_trace.ir.attributes import TopologyAttr
+from mpmd_trace.ir.core import Value
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import CallOp, ForOp, FragmentOp, FuncOp, Module
+from mpmd_trace.passes.base import Pass, option
+from mpmd_trace.passes.fragment_info import is_forward
+
+__all__ = ["FindStages"]
+
+#: The forward fragments that a value comes from directly, by mesh, each with its depth.
+_Sources = dict[str, tuple[int, FragmentOp]]
+
+
+@dataclasses.dataclass(frozen=True)
+class FindStages(Pass):
+    """The topology lists the meshes in the order in which the forward pass of the program comes to them.
+
+    Schedules go by that order, and a user's dictionary need not have it.  The *depth* of a named forward computation
+    is the number of changes of mesh on the longest way to it; one before the first change, such as the embedding of a
+    decoder's tokens, is as deep as what it is for allows.  Meshes are sorted by their first depth; where these are
+    equal, and for meshes without named computations, the given order stays.
+
+    With `number`, for schedules that go by stages: where no name has one, computations of one depth on one mesh become
+    a stage, numbered along the flow, their backwards with them.  For "v", where the flow turns on the last mesh and
+    comes back, the computations there are two stages, the first half of them and the second.
+
+    Stages that the user numbered against the flow are errors.
+
+    Before, with {number=loop}:
+
+        func.func @main(%p: !b) -> !b attributes {topology = #meshes} {
+          %0 = mpmd.fragment<mesh="b", origin=["f"]> (%p) (%u: !t) { mpmd.return %u : !t } : (!b) -> !b
+          %1 = mpmd.transfer %0 : (!b) -> !a
+          %2 = mpmd.fragment<mesh="a", origin=["g"]> (%1) (%u: !t) { mpmd.return %u : !t } : (!a) -> !a
+          %3 = mpmd.transfer %2 : (!a) -> !b
+          %4 = mpmd.fragment<mesh="b", origin=["h"]> (%3) (%u: !t) { mpmd.return %u : !t } : (!b) -> !b
+          return %4 : !b
+        }
+
+    After:
+
+        #ordered = #mpmd.topology<<"b" : <["x"=2]>>, <"a" : <["x"=2]>>>
+        func.func @main(%p: !b) -> !b attributes {topology = #ordered} {
+          %0 = mpmd.fragment<mesh="b", origin=["f"], stage=0> (%p) (%u: !t) { mpmd.return %u : !t } : (!b) -> !b
+          %1 = mpmd.transfer %0 : (!b) -> !a
+          %2 = mpmd.fragment<mesh="a", origin=["g"], stage=1> (%1) (%u: !t) { mpmd.return %u : !t } : (!a) -> !a
+          %3 = mpmd.transfer %2 : (!a) -> !b
+          %4 = mpmd.fragment<mesh="b", origin=["h"], stage=2> (%3) (%u: !t) { mpmd.return %u : !t } : (!b) -> !b
+          return %4 : !b
+        }
+    """
+
+    name: ClassVar[str] = "mpmd-find-stages"
+    summary: ClassVar[str] = "order the meshes, and number the stages on them, by the flow of the program"
+
+    number: str = option("no", "number the stages, if no name has one: no, loop, or v for flows that turn back")
+
+    def __post_init__(self) -> None:
+        if self.number not in ("no", "loop", "v"):
+            raise MpmdError(f"option mpmd-find-stages number is no, loop or v, not '{self.number}'")
+
+    def run(self, module: Module, diagnostics: Diagnostics) -> bool:
+        main = module.main
+        if main.topology is None:
+            return False
+        flow = _Flow(module)
+        flow.follow(main, [])
+        if flow.contradictions(diagnostics):
+            diagnostics.fail()
+            return False
+        depths = flow.depths()
+        changed = _order_meshes(module, main.topology, depths)
+        if self.number != "no":
+            changed = _number_stages(module, depths, turns=self.number == "v") or changed
+        return changed
+
+
+class _Flow:
+    """Which forward fragments follow which, through unnamed code and calls."""
+
+    def __init__(self, module: Module) -> None:
+        self.functions = {f.sym_name: f for f in module.functions}
+        #: The depth of each forward fragment by what precedes it, in the order of the program.
+        self.early: dict[FragmentOp, int] = {}
+        #: (one, the one that uses it), each with what precedes it first.
+        self.edges: list[tuple[FragmentOp, FragmentOp]] = []
+        self._results: dict[str, list[_Sources]] = {}
+
+    def follow(self, function: FuncOp, arguments: list[_Sources]) -> list[_Sources]:
+        """Where the results of the function come from.  A function is followed at its first call."""
+        sources: dict[Value, _Sources] = dict(zip(function.args, arguments, strict=False))
+        for op in function.body:
+            given = _joined([sources.get(value, {}) for value in op.operands])
+            if isinstance(op, FragmentOp) and is_forward(op):
+                given = {op.mesh: (self._depth(op, given), op)}
+            elif isinstance(op, FragmentOp) and op.is_user:
+                given = {}  # the backward pass goes the other way
+            elif isinstance(op, CallOp):
+                for result, found in zip(op.results, self._call(op, sources), strict=True):
+                    sources[result] = found
+                continue
+            elif isinstance(op, ForOp):
+                self._loop(op, sources)
+            for result in op.results:
+                sources[result] = given
+        return [sources.get(value, {}) for value in function.body.terminator.operands]
+
+    def _depth(self, op: FragmentOp, given: _Sources) -> int:
+        for _, before in given.values():
+            self.edges.append((before, op))
+        self.early[op] = max((depth + (mesh != op.mesh) for mesh, (depth, _) in given.items()), default=0)
+        return self.early[op]
+
+    def _call(self, op: CallOp, sources: dict[Value, _Sources]) -> list[_Sources]:
+        if op.callee not in self._results:
+            arguments = [sources.get(value, {}) for value in op.operands]
+            self._results[op.callee] = [{} for _ in op.results]  # a function that calls itself is no flow
+            self._results[op.callee] = self.follow(self.functions[op.callee], arguments)
+        return self._results[op.callee]
+
+    def _loop(self, op: ForOp, sources: dict[Value, _Sources]) -> None:
+        block = op.regions[0].block
+        inside: dict[Value, _Sources] = {
+            arg: sources.get(value, {}) for arg, value in zip(block.args, op.operands, strict=False)
+        }
+        for inner in block:
+            given = _joined([inside.get(value, {}) for value in inner.operands])
+            if isinstance(inner, FragmentOp) and is_forward(inner):
+                given = {inner.mesh: (self._depth(inner, given), inner)}
+            for result in inner.results:
+                inside[result] = given
+
+    def depths(self) -> dict[FragmentOp, int]:
+        """The depths: the latest that what follows allows, for those before the first change of mesh."""
+        after: dict[FragmentOp, list[FragmentOp]] = {}
+        for one, other in self.edges:
+            after.setdefault(one, []).append(other)
+        found = dict(self.early)
+        for op in reversed(self.early):
+            if self.early[op] == 0 and op in after:
+                found[op] = min(found[other] - (op.mesh != other.mesh) for other in after[op])
+        return found
+
+    def contradictions(self, diagnostics: Diagnostics) -> bool:
+        """Report stages that come before what they need, unless the flow goes round, as requests on a ring do."""
+        against: dict[tuple[int, int], tuple[FragmentOp, FragmentOp]] = {}
+        follows: dict[int, set[int]] = {}
+        for before, after in self.edges:
+            if before.stage is not None and after.stage is not None and before.stage != after.stage:
+                follows.setdefault(before.stage, set()).add(after.stage)
+                if before.stage > after.stage:
+                    against.setdefault((before.stage, after.stage), (before, after))
+        if not against or _goes_round(follows):
+            return False
+        for before, after in against.values():
+            names = (before.origin[0].name, after.origin[0].name)
+            diagnostics.error(
+                after,
+                f"'{names[1]}' is of stage {after.stage} and needs what '{names[0]}' of stage {before.stage} computes; "
+                "a stage follows those that it needs. Number the stages along the flow of the program, or leave the "
+                "numbers out: stages are then found from it",
+                [Note(f"'{names[0]}' is computed here", before.loc)],
+            )
+        return True
+
+
+def _goes_round(follows: dict[int, set[int]]) -> bool:
+    try:
+        TopologicalSorter(follows).prepare()
+    except CycleError:
+        return True
+    return False
+
+
+def _joined(several: list[_Sources]) -> _Sources:
+    found: _Sources = {}
+    for sources in several:
+        for mesh, (depth, op) in sources.items():
+            if mesh not in found or depth > found[mesh][0]:
+                found[mesh] = (depth, op)
+    return found
+
+
+def _order_meshes(module: Module, topology: TopologyAttr, depths: dict[FragmentOp, int]) -> bool:
+    first: dict[str, int] = {}
+    for op, depth in depths.items():
+        first[op.mesh] = min(first.get(op.mesh, depth), depth)
+    wanted = iter(sorted((m for m in topology.meshes if m in first), key=first.__getitem__))
+    # Meshes without named computations (of hosts, for example) keep their places.
+    order = [next(wanted) if name in first else name for name in topology.meshes]
+    if order == list(topology.meshes):
+        return False
+    ordered = TopologyAttr.get({name: topology.meshes[name] for name in order})
+    for function in module.functions:
+        if function.topology is not None:
+            function.attrs["topology"] = ordered
+    return True
+
+
+def _number_stages(module: Module, depths: dict[FragmentOp, int], *, turns: bool) -> bool:
+    fragments = [op for f in module.functions for op in f.walk() if isinstance(op, FragmentOp) and op.is_user]
+    if any(op.stage is not None for op in fragments):
+        return False
+    places: dict[tuple[int, str], list[FragmentOp]] = {}
+    for op, depth in depths.items():
+        places.setdefault((depth, op.mesh), []).append(op)
+    stages = [places[place] for place in sorted(places, key=lambda place: place[0])]
+    if turns:
+        stages = _with_turn(stages)
+    of_name: dict[str, int] = {}
+    for number, ops in enumerate(stages):
+        for name in {origin.name for op in ops for origin in op.origin}:
+            if of_name.setdefault(name, number) != number:
+                return False  # several stages share the name, which does not tell to which one its backward belongs
+    for op in fragments:
+        found = {of_name[origin.name] for origin in op.origin if origin.name in of_name}
+        if len(found) == 1:
+            op.stage = found.pop()
+    return bool(of_name)
+
+
+def _with_turn(stages: list[list[FragmentOp]]) -> list[list[FragmentOp]]:
+    """The stages of a flow a, b, c, b, a as those of a, b, c, c, b, a."""
+    meshes = [ops[0].mesh for ops in stages]
+    turn = stages[len(stages) // 2]
+    if len(stages) % 2 == 0 or meshes != meshes[::-1] or len(turn) < 2:
+        return stages
+    half = (len(turn) + 1) // 2
+    return [*stages[: len(stages) // 2], turn[:half], turn[half:], *stages[len(stages) // 2 + 1 :]]
