@@ -120,6 +120,29 @@ def test_bodies_of_fragments() -> None:
     )
 
 
+def test_operands_without_elements() -> None:
+    """They are constants also where the result has elements; so nothing depends on the argument."""
+    check(
+        """
+        func.func @main(%e: tensor<0x3xf32>) -> tensor<3x3xf32> {
+          %r = stablehlo.dot_general %e, %e, contracting_dims = [0] x [0]
+            : (tensor<0x3xf32>, tensor<0x3xf32>) -> tensor<3x3xf32>
+          return %r : tensor<3x3xf32>
+        }
+        """,
+        PASS,
+        """
+        func.func @main(%e: tensor<0x3xf32>) -> tensor<3x3xf32> {
+          %c = stablehlo.constant dense<> : tensor<0x3xf32>
+          %r = stablehlo.dot_general %c, %c, contracting_dims = [0] x [0]
+            : (tensor<0x3xf32>, tensor<0x3xf32>) -> tensor<3x3xf32>
+          return %r : tensor<3x3xf32>
+        }
+        """,
+        "",
+    )
+
+
 def test_a_shared_body_stays_shared() -> None:
     module = run(FRAGMENTS, "mpmd-copy-topology-from-main")
     first = next(op for op in module.main.body if isinstance(op, FragmentOp))

@@ -301,6 +301,10 @@ def _dimension_size(op: Op, value: Value) -> Result:
     return np.array(size) if size >= 0 else None
 
 
+def _is_empty(type: Type | None) -> bool:
+    return isinstance(type, TensorType) and 0 in (type.shape or ()) and -1 not in (type.shape or ())
+
+
 class _Empty:
     """A value without elements is a constant."""
 
@@ -309,7 +313,7 @@ class _Empty:
     @staticmethod
     def suits(type: Type | None) -> bool:
         """Whether a tensor of this type has no element."""
-        return isinstance(type, TensorType) and 0 in (type.shape or ()) and -1 not in (type.shape or ())
+        return _is_empty(type)
 
     def match_and_rewrite(self, op: Op, rewriter: Rewriter) -> bool:
         if len(op.results) != 1 or not op.name.startswith("stablehlo."):
@@ -317,6 +321,30 @@ class _Empty:
         if op.name == "stablehlo.constant" or not is_pure(op):
             return False
         return replace(op, "", rewriter)
+
+
+class _EmptyOperands:
+    """An operand without elements is a constant, in ops whose result may have some nevertheless."""
+
+    def __init__(self, name: str) -> None:
+        self.op_name = f"stablehlo.{name}"
+
+    def match_and_rewrite(self, op: Op, rewriter: Rewriter) -> bool:
+        found = [i for i, v in enumerate(op.operands) if _is_empty(v.type) and not _is_constant(v)]
+        if not found or not is_pure(op):
+            return False
+        rewriter.about_to_change(op)
+        for i in found:
+            type_ = op.operand(i).type
+            assert isinstance(type_, TensorType)
+            op.set_operand(i, rewriter.insert_before(op, make_constant("", type_, op.loc)).results[0])
+        rewriter.modified(op)
+        return True
+
+
+def _is_constant(value: Value) -> bool:
+    producer = value.defining_op
+    return producer is not None and producer.name == "stablehlo.constant"
 
 
 SHAPES: list[Pattern] = [
@@ -336,4 +364,5 @@ SHAPES: list[Pattern] = [
     _Gather(),
     Rule("get_dimension_size", (), _dimension_size),
     _Empty(),
+    *map(_EmptyOperands, ("dot_general", "reduce", "pad", "scatter", "convolution", "reduce_window", "while")),
 ]
