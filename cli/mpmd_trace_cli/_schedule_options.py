@@ -12,12 +12,25 @@ import inspect
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
-if TYPE_CHECKING:
-    from mpmd_trace.schedules import Costs, Schedule, Simulation
+from mpmd_trace.schedules import (
+    AUTO_WEIGHT_FRACTION,
+    Costs,
+    Placement,
+    Schedule,
+    ScheduleError,
+    Simulation,
+    StageGraph,
+    contiguous_stages,
+    find_entry,
+    get_schedule,
+    load_csv,
+    simulate,
+    validate,
+)
 
 R = TypeVar("R")
 
@@ -147,8 +160,6 @@ class CostOptions:
 
     def costs(self) -> Costs:
         """The costs that the options describe."""
-        from mpmd_trace.schedules import Costs
-
         return Costs(
             forward=_numbers(self.forward, "--forward"),
             input_grad=_numbers(self.input_grad, "--input-grad"),
@@ -173,15 +184,11 @@ class MemoryOptions:
     memory_limit: MemoryLimit = None
 
     def __post_init__(self) -> None:
-        from mpmd_trace.schedules import ScheduleError
-
         if self.memory_limit is not None and math.isnan(self.memory_limit):
             raise ScheduleError("--memory-limit is nan; it must be a number of microbatches")
 
     def fraction_for(self, name: str) -> float | None:
         """The weight fraction of zb-auto when none is given: that of real layers."""
-        from mpmd_trace.schedules import AUTO_WEIGHT_FRACTION, find_entry
-
         if self.weight_fraction is not None or is_file(name):
             return self.weight_fraction
         return AUTO_WEIGHT_FRACTION if find_entry(name).name == "zb-auto" else None
@@ -207,8 +214,6 @@ class PlayOptions(MemoryOptions):
 
 def _numbers(text: str, what: str) -> float | tuple[float, ...]:
     """A number, or a tuple from a comma-separated list."""
-    from mpmd_trace.schedules import ScheduleError
-
     try:
         values = [float(part) for part in text.split(",")]
     except ValueError:
@@ -220,8 +225,6 @@ def _numbers(text: str, what: str) -> float | tuple[float, ...]:
 
 def whole_numbers(text: str, what: str) -> tuple[int, ...]:
     """Integers from a comma-separated list."""
-    from mpmd_trace.schedules import ScheduleError
-
     try:
         values = tuple(int(part) for part in text.split(","))
     except ValueError:
@@ -247,16 +250,6 @@ def load(
     checked: bool = True,
 ) -> Schedule:
     """A schedule of the library, or the table in a CSV file, checked unless told otherwise."""
-    from mpmd_trace.schedules import (
-        Placement,
-        ScheduleError,
-        contiguous_stages,
-        find_entry,
-        get_schedule,
-        load_csv,
-        validate,
-    )
-
     if is_file(name):
         table = None if placement is None else Placement.of(
             whole_numbers(placement, "--placement"), meshes
@@ -289,8 +282,6 @@ def load(
 
 
 def _with_edges(schedule: Schedule, text: str) -> Schedule:
-    from mpmd_trace.schedules import ScheduleError, StageGraph
-
     alone = text.startswith("=")
     pairs: list[tuple[int, int]] = []
     for part in text.removeprefix("=").split(","):
@@ -319,8 +310,6 @@ def name_and_chunks(text: str) -> tuple[str, int | None]:
 
 def chunks_if_any(name: str, chunks: int | None) -> int | None:
     """The chunks, for a schedule that has a choice."""
-    from mpmd_trace.schedules import find_entry
-
     if chunks is None or is_file(name) or "chunks" not in find_entry(name).options:
         return None
     return chunks
@@ -330,8 +319,6 @@ def run(
     schedule: Schedule, costs: Costs, transfers: str, fused: str, weight_fraction: float | None
 ) -> Simulation:
     """The simulation of a schedule; odd options are a `ScheduleError`."""
-    from mpmd_trace.schedules import simulate
-
     chosen: Any = {"transfers": transfers, "fused": fused}
     return simulate(
         schedule, costs, weight_fraction=1.0 if weight_fraction is None else weight_fraction,

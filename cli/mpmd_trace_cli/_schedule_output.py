@@ -5,12 +5,11 @@ from __future__ import annotations
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import typer
 
-if TYPE_CHECKING:
-    from mpmd_trace.schedules import Simulation
+from mpmd_trace.schedules import Simulation, chrome_trace, draw, save_png, to_svg
 
 
 def say(text: str) -> None:
@@ -20,8 +19,6 @@ def say(text: str) -> None:
 
 def draw_all(results: list[Simulation], output: Path) -> None:
     """Draws several simulations into one file, in the form its suffix names."""
-    from mpmd_trace.schedules import chrome_trace, draw, save_png, to_svg
-
     form = form_of(output)
     if form == "png":
         save_png(draw(*results), output)

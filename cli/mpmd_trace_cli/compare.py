@@ -5,7 +5,14 @@ from __future__ import annotations
 import difflib
 from typing import Any
 
+import jax
+import numpy as np
+
+from mpmd_trace.backend.load import load
+from mpmd_trace.passes.cpp_engine import partition_with_cpp
+from mpmd_trace.passes.partition import partition_as
 from mpmd_trace.passes.request import Phases
+from mpmd_trace_cli.program import copied, load_program
 from mpmd_trace_cli.talk import data, say
 
 __all__ = ["compare_program"]
@@ -19,10 +26,6 @@ def compare_program(file: str, *, lines: int = 60, execute: bool = True) -> dict
     Gives, per phase, whether the modules are equal and the CPU seconds of both; and the largest difference of
     the results.  Raises `MpmdError` when an engine refuses the program.
     """
-    from mpmd_trace.passes.cpp_engine import partition_with_cpp
-    from mpmd_trace.passes.partition import partition_as
-    from mpmd_trace_cli.program import load_program
-
     program = load_program(file)
     lowered = program.jitted().lower_lazily(*program.args)
     request = lowered.request_with_rules
@@ -51,12 +54,6 @@ def compare_program(file: str, *, lines: int = 60, execute: bool = True) -> dict
 
 
 def _execute(program: Any, lowered: Any, modules: dict[str, Any]) -> float:
-    import jax
-    import numpy as np
-
-    from mpmd_trace.backend.load import load
-    from mpmd_trace_cli.program import copied
-
     flat = [*lowered.traced.constants, *program.arrays(program.dynamic(program.args))]
     results = []
     for module in modules.values():
@@ -71,7 +68,5 @@ def _execute(program: Any, lowered: Any, modules: dict[str, Any]) -> float:
 
 
 def _is_key(value: Any) -> bool:
-    import jax
-
     dtype = getattr(value, "dtype", None)
     return dtype is not None and jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key)

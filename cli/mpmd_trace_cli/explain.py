@@ -5,16 +5,16 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace.ir.ops import Module
+from mpmd_trace.ir.text import parse
+from mpmd_trace.passes.import_.assignments import SameMesh
+from mpmd_trace.passes.manager import PassRun
+from mpmd_trace.report.explain import Explanation, explain
 from mpmd_trace_cli.files import read_text
-
-if TYPE_CHECKING:
-    from mpmd_trace.ir.ops import Module
-    from mpmd_trace.passes.import_.assignments import SameMesh
-    from mpmd_trace.passes.manager import PassRun
-    from mpmd_trace.report.explain import Explanation
+from mpmd_trace_cli.program import load_program
 
 __all__ = ["as_json", "explain_value"]
 
@@ -32,9 +32,6 @@ def explain_value(file: str, value: str, infer_transfers: bool) -> Explanation:
     MLIR text (`*.mlir` or `-`) is taken as it is: a module before mesh inference.  Programs are traced and
     brought there.
     """
-    from mpmd_trace.ir.text import parse
-    from mpmd_trace.report.explain import explain
-
     if file == "-" or file.endswith(".mlir"):
         text, name = read_text(file)
         module = parse(text, filename=name)
@@ -55,8 +52,6 @@ def as_json(found: Explanation) -> dict[str, Any]:
 
 def _from_program(file: str) -> tuple[Module, bool, tuple[SameMesh, ...]]:
     """The program's module before mesh inference, whether it lets transfers be inferred, what shares a mesh."""
-    from mpmd_trace_cli.program import load_program
-
     found: list[Module] = []
 
     def hook(record: PassRun, module: Module) -> None:

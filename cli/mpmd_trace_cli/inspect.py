@@ -9,7 +9,12 @@ import sys
 from typing import Any
 
 from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace.ir.text import parse
+from mpmd_trace.passes import registry
 from mpmd_trace.passes.option_text import option_text
+from mpmd_trace.passes.options import nearest
+from mpmd_trace.report.files import check_folder, write_folder
+from mpmd_trace.report.snapshots import Snapshots, read_index, unified_diff
 from mpmd_trace_cli.talk import data, say
 
 __all__ = ["diff_snapshots", "dump_program", "list_passes", "print_passes", "show_program"]
@@ -17,10 +22,7 @@ __all__ = ["diff_snapshots", "dump_program", "list_passes", "print_passes", "sho
 
 def dump_program(file: str, out: str, debug_info: bool) -> list[dict[str, Any]]:
     """Compile the program and write its snapshots; gives the index."""
-    from mpmd_trace.ir.text import parse
-    from mpmd_trace.report.files import check_folder, write_folder
-    from mpmd_trace.report.snapshots import Snapshots
-    from mpmd_trace_cli.program import load_program
+    from mpmd_trace_cli.program import load_program  # late: `passes` does without jax
 
     check_folder(out)
     program = load_program(file)
@@ -43,7 +45,7 @@ def dump_program(file: str, out: str, debug_info: bool) -> list[dict[str, Any]]:
 
 def show_program(file: str, stage: str) -> str:
     """The program as text."""
-    from mpmd_trace_cli.program import load_program
+    from mpmd_trace_cli.program import load_program  # late: `passes` does without jax
 
     names = {"jaxpr": "jaxpr", "ir": "stablehlo", "stablehlo": "stablehlo", "mpmd": "mpmd", "plan": "plan"}
     if stage not in names:
@@ -51,7 +53,7 @@ def show_program(file: str, stage: str) -> str:
     program = load_program(file)
     lowered: Any = program.jitted().lower_lazily(*program.args)
     if stage == "plan":
-        from mpmd_trace.backend.planner import make_plan
+        from mpmd_trace.backend.planner import make_plan  # late: needs numpy
 
         return str(make_plan(lowered.partitioned.module))
     text: str = lowered.as_text(names[stage])
@@ -84,8 +86,6 @@ def _find(folder: str, names: list[str], wanted: str) -> str:
 
 def _numbered(folder: str, names: list[str], number: int) -> str:
     """The snapshot of a pass, or the last one before it if that pass changed nothing."""
-    from mpmd_trace.report.snapshots import read_index
-
     before = [n for n in names if int(n.partition("_")[0]) <= number]
     if before and int(before[-1].partition("_")[0]) == number:
         return before[-1]
@@ -102,8 +102,6 @@ def _numbered(folder: str, names: list[str], number: int) -> str:
 
 def diff_snapshots(folder: str, a: str, b: str) -> str:
     """A unified diff of two snapshots, given by number or by (a part of) their names."""
-    from mpmd_trace.report.snapshots import unified_diff
-
     place, names = _snapshots(folder)
     texts = []
     for wanted in (a, b):
@@ -118,9 +116,6 @@ def diff_snapshots(folder: str, a: str, b: str) -> str:
 
 def list_passes(name: str | None) -> list[dict[str, Any]]:
     """Name, kind, summary and options of every pass and pipeline."""
-    from mpmd_trace.passes import registry
-    from mpmd_trace.passes.options import nearest
-
     registry.fill()
     found = []
     for kind, table in (("pass", registry.PASSES), ("pipeline", registry.PIPELINES)):

@@ -1,4 +1,4 @@
-"""`mpmd-trace`: the commands and their options."""
+"""`mpmd-trace`: the commands and their options.  Those that need jax load it when they are called."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
+from mpmd_trace_cli.inspect import diff_snapshots, dump_program, print_passes, show_program
+from mpmd_trace_cli.plugins import load_passes
+from mpmd_trace_cli.reduce import reduce_file
+from mpmd_trace_cli.schedule import app as schedule_app
 from mpmd_trace_cli.talk import data, guard, programs_talk, say
 
 __all__ = ["app", "main"]
@@ -31,7 +35,7 @@ Settings = Annotated[
 @programs_talk
 def run(file: File, out: Out = "out", settings: Settings = None, json: Json = False) -> None:
     """Compile and run a program, compare it with plain jax.jit, and write a report."""
-    from mpmd_trace_cli.run import run_program
+    from mpmd_trace_cli.run import run_program  # late: needs jax
 
     report = run_program(file, out, settings or [], quiet=json)
     if json:
@@ -47,8 +51,6 @@ def dump(
     json: Json = False,
 ) -> None:
     """Write a numbered snapshot for each pass that changed something, with op counts, time and diff."""
-    from mpmd_trace_cli.inspect import dump_program
-
     index = dump_program(file, out, debug_info)
     if json:
         data({"passes": index})
@@ -61,8 +63,6 @@ def show(
     stage: Annotated[str, typer.Option(help="jaxpr, ir, mpmd or plan")] = "mpmd",
 ) -> None:
     """Print a program: as traced by JAX, as IR with named computations, as exported, or as execution plan."""
-    from mpmd_trace_cli.inspect import show_program
-
     data(show_program(file, stage))
 
 
@@ -75,7 +75,7 @@ def compare(
     json: Json = False,
 ) -> None:
     """Partition with this package and with jaxlib's C++ partitioner; show where they differ."""
-    from mpmd_trace_cli.compare import compare_program
+    from mpmd_trace_cli.compare import compare_program  # late: needs jax
 
     report = compare_program(file, lines=lines, execute=execute)
     if json:
@@ -111,7 +111,7 @@ def plan(
     json: Json = False,
 ) -> None:
     """Find the best stages, microbatches and schedule for a program, from the costs of its own parts."""
-    from mpmd_trace_cli.plan import plan_program
+    from mpmd_trace_cli.plan import plan_program  # late: needs jax
 
     plan_program(
         file,
@@ -138,8 +138,6 @@ def diff(
     b: Annotated[str, typer.Argument(help="Another one.")],
 ) -> None:
     """Show what changed between two snapshots."""
-    from mpmd_trace_cli.inspect import diff_snapshots
-
     data(diff_snapshots(folder, a, b))
 
 
@@ -160,8 +158,6 @@ def reduce(
     ] = False,
 ) -> None:
     """Shrink a module as long as a command, which gets its path as last argument (or for {}), succeeds."""
-    from mpmd_trace_cli.reduce import reduce_file
-
     reduce_file(file, check, out, timeout, allow_unregistered_dialect)
 
 
@@ -178,7 +174,7 @@ def explain(
     json: Json = False,
 ) -> None:
     """Tell why a value is on its mesh: which uses ask for it, which sources allow it."""
-    from mpmd_trace_cli.explain import as_json, explain_value
+    from mpmd_trace_cli.explain import as_json, explain_value  # late: needs jax
 
     found = explain_value(file, value, infer_transfers)
     data(as_json(found) if json else str(found))
@@ -193,27 +189,18 @@ def passes(
     json: Json = False,
 ) -> None:
     """List every pass and pipeline with its options."""
-    from mpmd_trace_cli.inspect import print_passes
-
     if load_pass_plugin:
-        from mpmd_trace_cli.plugins import load_passes
-
         for file in load_pass_plugin:
             load_passes(file)
 
     print_passes(name, json)
 
 
-def _mount() -> None:
-    from mpmd_trace_cli.schedule import app as schedule_app
-
-    app.add_typer(schedule_app, name="schedule")
+app.add_typer(schedule_app, name="schedule")
 
 
 def main(arguments: list[str]) -> NoReturn:
     """Runs a command.  Exits with 0, 1 (the program is wrong), 2 (the call is wrong) or 130 (Ctrl-C)."""
-    if arguments[:1] in (["schedule"], ["--help"], []):
-        _mount()
     status: list[Any] = []
 
     def call() -> None:

@@ -10,18 +10,21 @@ import dataclasses
 import os
 import sys
 import time
+import traceback
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
 from mpmd_trace.ir.diagnostics import Diagnostics, PassFailed
+from mpmd_trace.ir.ops import Module
+from mpmd_trace.ir.text import parse
+from mpmd_trace.ir.verifier import verify
+from mpmd_trace.jax_compat.mlir import prettify_or_fail
+from mpmd_trace.passes.base import Pass, said_by
+from mpmd_trace.passes.options import parse_options
+from mpmd_trace.passes.registry import build, get_pass
 from mpmd_trace_cli.expected import Expectations
 from mpmd_trace_cli.files import check_output, explain_os_error, read_text, write_text
 from mpmd_trace_cli.opt_flags import SEPARATOR, Options, help_text, parse_arguments, pass_names
-
-if TYPE_CHECKING:
-    from mpmd_trace.ir.ops import Module
-    from mpmd_trace.passes.base import Pass
 
 __all__ = ["Outcome", "main", "process"]
 
@@ -90,9 +93,6 @@ def _main(arguments: Sequence[str]) -> int:
 
 
 def _build(options: Options) -> list[Pass]:
-    from mpmd_trace.passes.options import parse_options
-    from mpmd_trace.passes.registry import build, get_pass
-
     passes: list[Pass] = []
     for name, value in options.passes:
         passes += get_pass(name, parse_options(value)) if name else build(value)
@@ -116,8 +116,6 @@ def _split(text: str, separator: str) -> list[tuple[int, str]]:
 
 def process(text: str, passes: Sequence[Pass], options: Options, name: str = "-") -> Outcome:
     """Parse, run the passes, print."""
-    from mpmd_trace.ir.text import parse
-
     found = Diagnostics()
     try:
         module = parse(
@@ -136,8 +134,6 @@ def process(text: str, passes: Sequence[Pass], options: Options, name: str = "-"
 
 def _print(module: Module, options: Options) -> str:
     """The module as text.  Raises `MpmdError` when it does not verify."""
-    from mpmd_trace.jax_compat.mlir import prettify_or_fail
-
     return prettify_or_fail(
         module.to_generic(debug_info=True),
         enable_debug_info=options.on("mlir-print-debuginfo"),
@@ -187,8 +183,6 @@ def _name(one: Pass) -> str:
 
 
 def _run_pass(one: Pass, module: Module, options: Options, found: Diagnostics) -> bool:
-    from mpmd_trace.passes.base import said_by
-
     try:
         return said_by(one, one.run(module, found))
     except PassFailed:
@@ -196,7 +190,6 @@ def _run_pass(one: Pass, module: Module, options: Options, found: Diagnostics) -
     except MpmdError as error:
         found.found += error.diagnostics
     except Exception as error:  # a mistake of ours: still a message, and no traceback unless asked for
-        import traceback
 
         if options.on("mlir-print-stacktrace-on-diagnostic"):
             traceback.print_exc()
@@ -212,9 +205,6 @@ def _run_pass(one: Pass, module: Module, options: Options, found: Diagnostics) -
 
 def _verify(module: Module, found: Diagnostics) -> None:
     """Check the module that a pass left behind.  What is reported are MLIR's words, if it agrees."""
-    from mpmd_trace.ir.verifier import verify
-    from mpmd_trace.jax_compat.mlir import prettify_or_fail
-
     if not verify(module):
         return
     try:

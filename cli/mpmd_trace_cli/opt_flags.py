@@ -7,6 +7,11 @@ import re
 from collections.abc import Iterable, Sequence
 
 from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace.passes import registry
+from mpmd_trace.passes.mlir_pass import is_upstream
+from mpmd_trace.passes.options import nearest
+from mpmd_trace.passes.registry import PIPELINES
+from mpmd_trace_cli.plugins import load_passes
 
 __all__ = ["FLAGS", "SEPARATOR", "Options", "help_text", "parse_arguments", "pass_names"]
 
@@ -134,8 +139,6 @@ def parse_arguments(arguments: Sequence[str]) -> Options:
 
 
 def _check_printed(options: Options) -> None:
-    from mpmd_trace.passes.registry import PIPELINES
-
     for flag in ("mlir-print-ir-before", "mlir-print-ir-after"):
         for name in options.names(flag):
             if not is_pass(name):
@@ -152,8 +155,6 @@ def _load_plugins(arguments: Sequence[str]) -> None:
     for i, word in enumerate(words):
         flag, equals, file = word.removeprefix("-").removeprefix("-").partition("=")
         if word.startswith("-") and flag == "load-pass-plugin" and (equals or i + 1 < len(words)):
-            from mpmd_trace_cli.plugins import load_passes
-
             load_passes(file if equals else words[i + 1])
 
 
@@ -175,15 +176,11 @@ def _unknown(argument: str, name: str) -> str:
 
 def _nearest(name: str, others: Iterable[str] = ()) -> str:
     """The names of passes (and others) that are close."""
-    from mpmd_trace.passes.options import nearest
-
     return nearest(name, [*others, *pass_names()])
 
 
 def pass_names() -> list[str]:
     """Our passes and pipelines, and MLIR's most common ones."""
-    from mpmd_trace.passes import registry
-
     registry.fill()
     return list(dict.fromkeys([*registry.PASSES, *registry.PIPELINES, *_UPSTREAM]))
 
@@ -192,7 +189,6 @@ def is_pass(name: str) -> bool:
     """Whether we or jaxlib have a pass or pipeline of this name."""
     if name in pass_names():
         return True
-    from mpmd_trace.passes.mlir_pass import is_upstream
 
     return re.fullmatch(r"[A-Za-z][\w.-]*", name) is not None and is_upstream(name)
 

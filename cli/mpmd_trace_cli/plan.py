@@ -5,18 +5,26 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import jax
+
+from mpmd_trace.api.program import Program
+from mpmd_trace.api.stages import Lowered
 from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace.ir.ops import Module
+from mpmd_trace.ir.text import parse
+from mpmd_trace.passes.request import OUR_OPTIONS
+from mpmd_trace.report.link_times import measure_links
+from mpmd_trace.report.plan_check import check_best, check_option
+from mpmd_trace.report.plan_options import Option, options_of, ranked
+from mpmd_trace.report.planning import Study, check_plannable, study
+from mpmd_trace.report.timeline import FragmentActions
+from mpmd_trace.schedules import TRANSFERS, ScheduleError, find_entry, save_csv
+from mpmd_trace.scheduling.transfers import Link, Links
+from mpmd_trace_cli.plan_text import as_data, as_text, mib
+from mpmd_trace_cli.program import copied, load_program
 from mpmd_trace_cli.talk import data, progress, say
-
-if TYPE_CHECKING:
-    from mpmd_trace.api.program import Program
-    from mpmd_trace.api.stages import Lowered
-    from mpmd_trace.ir.ops import Module
-    from mpmd_trace.report.plan_options import Option
-    from mpmd_trace.report.planning import Study
-    from mpmd_trace.scheduling.transfers import Links
 
 __all__ = ["plan_program"]
 
@@ -46,8 +54,6 @@ def plan_program(
     `memory_limit` is in MiB of a device, `tflops`, `gbytes` and `link_gbytes` are speeds per second, and
     `latency_us` is in microseconds.  Raises `MpmdError`.
     """
-    from mpmd_trace_cli.program import load_program
-
     counts = _numbers(microbatches)
     above = (
         ("memory-limit", memory_limit),
@@ -71,12 +77,6 @@ def plan_program(
         )
     if measure and (tflops is not None or gbytes is not None):
         raise MpmdError("--measure takes times from this machine, --tflops and --gbytes say them; choose one")
-    from mpmd_trace.ir.text import parse
-    from mpmd_trace.report.link_times import measure_links
-    from mpmd_trace.report.plan_check import check_best
-    from mpmd_trace.report.plan_options import options_of
-    from mpmd_trace.report.planning import check_plannable, study
-    from mpmd_trace.report.timeline import FragmentActions
 
     with progress() as shown:
         task = shown.add_task("trace and passes", total=1, info=program.name)
@@ -137,11 +137,8 @@ def plan_program(
     if not any(o.fits and o.choice.in_order for o in options):
         raise MpmdError(_nothing(found, options, memory_limit))
     now = _now(options, found, lowered)
-    from mpmd_trace_cli.plan_text import as_data, as_text
 
     if save is not None:
-        from mpmd_trace.schedules import save_csv
-
         save_csv(options[0].choice.schedule, save)
     if as_json:
         data(as_data(program.name, found, options, now))
@@ -160,8 +157,6 @@ def plan_program(
 
 def _phases_apart(program: Program) -> Program:
     """The program without the options that merge forwards with backwards, since each has its own cost."""
-    from mpmd_trace.passes.request import OUR_OPTIONS
-
     options = {**program.config.partitioning_options, **dict.fromkeys(OUR_OPTIONS, False)}
     config = dataclasses.replace(program.config, partitioning_options=options)
     return dataclasses.replace(program, config=config)
@@ -183,9 +178,6 @@ def _with_now(
     options: Sequence[Option], study: Study, lowered: Lowered, traced: Module
 ) -> list[Option]:
     """The options with the program's own choice checked, too."""
-    from mpmd_trace.report.plan_check import check_option
-    from mpmd_trace.report.plan_options import ranked
-
     now = _now(options, study, lowered)
     if now is None or now.checked is not None:
         return list(options)
@@ -204,8 +196,6 @@ def _numbers(text: str) -> list[int]:
 
 
 def _mode(text: str | None) -> Any:
-    from mpmd_trace.schedules import TRANSFERS
-
     if text is not None and text not in TRANSFERS:
         raise MpmdError(f"--transfers is '{text}'; it is one of {', '.join(TRANSFERS)}")
     return text or "async"
@@ -219,8 +209,6 @@ def _links(
     meshes: Iterable[str],
 ) -> Links | None:
     """What the call says about links, or None."""
-    from mpmd_trace.scheduling.transfers import Link, Links
-
     mode = _mode(transfers)
     known = list(meshes)
     found: dict[tuple[str, str], Link] = {}
@@ -254,8 +242,6 @@ def _links(
 
 def _own_name(lowered: Lowered, study: Study) -> str:
     """The library's name of the program's own schedule."""
-    from mpmd_trace.schedules import ScheduleError, find_entry
-
     try:
         name = find_entry(lowered.schedule.name).name
     except ScheduleError:
@@ -265,10 +251,6 @@ def _own_name(lowered: Lowered, study: Study) -> str:
 
 def _arguments(program: Any, compiled: Any) -> Any:
     """Arguments where they belong, copied because the step may give them away."""
-    import jax
-
-    from mpmd_trace_cli.program import copied
-
     return jax.block_until_ready(compiled.place(*program.dynamic(copied(program.args)))[0])
 
 
@@ -280,8 +262,6 @@ def _measured(program: Any, compiled: Any) -> Any:
 
 def _stepped(program: Any, compiled: Any) -> float:
     """The seconds of a whole step, as it runs when nobody watches."""
-    import jax
-
     args = _arguments(program, compiled)
     start = time.perf_counter()
     jax.block_until_ready(compiled(*args))
@@ -289,8 +269,6 @@ def _stepped(program: Any, compiled: Any) -> float:
 
 
 def _nothing(study: Study, options: Sequence[Option], limit: float | None) -> str:
-    from mpmd_trace_cli.plan_text import mib
-
     usable = [o for o in options if o.choice.in_order]
     if usable and limit is not None:
         lowest = min(usable, key=lambda o: max(o.peak_bytes))

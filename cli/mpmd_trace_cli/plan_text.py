@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from mpmd_trace.report.plan_options import Option
-    from mpmd_trace.report.planning import Study
-    from mpmd_trace.scheduling.transfers import Link
+from mpmd_trace.report.plan_options import Option
+from mpmd_trace.report.planning import Study
+from mpmd_trace.scheduling.transfers import Link
 
 __all__ = ["as_data", "as_text", "mib"]
 

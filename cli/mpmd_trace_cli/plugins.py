@@ -6,6 +6,8 @@ import inspect
 
 from mpmd_trace.diagnostics.location import Location
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
+from mpmd_trace.passes.base import Pass
+from mpmd_trace.passes.registry import register
 
 __all__ = ["load_passes"]
 
@@ -15,9 +17,7 @@ def load_passes(path: str) -> list[str]:
 
     Raises `MpmdError` with every class that cannot be registered.
     """
-    from mpmd_trace.passes.base import Pass
-    from mpmd_trace.passes.registry import register
-    from mpmd_trace_cli.program import import_code
+    from mpmd_trace_cli.program import import_code  # late: most calls have no plugin, and it needs jax
 
     module = import_code(path)
     classes = [

@@ -13,6 +13,8 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
+
 from mpmd_trace.api.program import Program
 from mpmd_trace.diagnostics.location import Location
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
@@ -31,8 +33,6 @@ __all__ = [
 
 def copied(args: Any) -> Any:
     """The arguments as arrays of their own, since the step may give them away."""
-    import jax
-
     return jax.tree.map(lambda x: x.copy() if isinstance(x, jax.Array) else x, args)
 
 

@@ -8,6 +8,8 @@ import subprocess
 import tempfile
 
 from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace.ir.text import parse
+from mpmd_trace.report.reduce import count_ops, reduce
 from mpmd_trace_cli.files import check_output, read_text, write_text
 from mpmd_trace_cli.talk import say
 
@@ -20,9 +22,6 @@ def reduce_file(file: str, check: str, out: str, timeout: float, allow_unregiste
     `check` is a command; the path of the module takes the place of `{}` in it, or comes last.  Exit status 0
     means that the module is still interesting.  Raises `MpmdError`.
     """
-    from mpmd_trace.ir.text import parse
-    from mpmd_trace.report.reduce import count_ops, reduce
-
     if timeout < 0:
         raise MpmdError(f"--timeout is {timeout:g}; it is seconds, or 0 for no limit")
     check_output(out)

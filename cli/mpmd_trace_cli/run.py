@@ -9,8 +9,21 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
+import numpy as np
+from rich.columns import Columns
+from rich.table import Table
+
 from mpmd_trace.diagnostics.messages import MpmdError, shortened
-from mpmd_trace_cli.talk import as_json, console, progress, say
+from mpmd_trace.frontend.errors import at_users_place, place_of, problem
+from mpmd_trace.ir.text import parse
+from mpmd_trace.report.curves import curves_svg
+from mpmd_trace.report.files import check_folder, write_folder
+from mpmd_trace.report.snapshots import Snapshots
+from mpmd_trace.report.timeline import FragmentActions, bubble, measured_timeline, planned_timeline
+from mpmd_trace.schedules import draw, to_svg
+from mpmd_trace_cli.program import check_arguments, copied, failed_while_running, load_program, user_error
+from mpmd_trace_cli.talk import as_json, console, data, progress, say
 
 __all__ = ["run_program"]
 
@@ -20,15 +33,8 @@ def run_program(file: str, out: str, settings: Sequence[str], *, quiet: bool = F
     Raises `MpmdError` when the program does not compile or differs from plain `jax.jit` by more than its
     tolerances (the report is written all the same).
     """
-    from mpmd_trace.report.files import check_folder, write_folder
-    from mpmd_trace_cli.program import copied, load_program
-
     check_folder(out)
     program = load_program(file, settings)
-    from mpmd_trace.ir.text import parse
-    from mpmd_trace.report.snapshots import Snapshots
-    from mpmd_trace.report.timeline import FragmentActions, bubble, measured_timeline, planned_timeline
-    from mpmd_trace.schedules import draw, to_svg
 
     with progress() as shown:
         task = shown.add_task("trace", total=1, info=program.name)
@@ -108,8 +114,6 @@ def run_program(file: str, out: str, settings: Sequence[str], *, quiet: bool = F
         "timeline.svg": to_svg(picture),
     }
     if result["losses"]:
-        from mpmd_trace.report.curves import curves_svg
-
         files["losses.csv"] = _csv(result["losses"], reference["losses"])
         curves = {"plain jax.jit, one device": reference["losses"], "pipeline": result["losses"]}
         try:
@@ -161,9 +165,6 @@ def _as_they_are(args: Any) -> Any:
 
 def _on_one_device(args: Any) -> Any:
     """The arguments for plain `jax.jit`, which takes no arrays that are committed to different devices."""
-    import jax
-    import numpy as np
-
     def one(x: Any) -> Any:
         if not isinstance(x, jax.Array) or not x.committed:
             return x
@@ -188,11 +189,6 @@ def _steps(
 
     `each` makes the arguments of every step what the step can take, `first` those of the first step.
     """
-    import jax
-
-    from mpmd_trace.frontend.errors import at_users_place, place_of
-    from mpmd_trace_cli.program import check_arguments, failed_while_running, user_error
-
     args = first(program.args)
     losses: list[float] = []
     gradients: list[tuple[str, Any]] = []
@@ -229,11 +225,6 @@ def _steps(
 
 def _gradients(program: Any, result: Any) -> list[tuple[str, Any]]:
     """The gradients in a result, with their names.  Raises `MpmdError` for what cannot be compared."""
-    import jax
-    import numpy as np
-
-    from mpmd_trace.frontend.errors import place_of, problem
-
     found, wrong = [], []
     for path, leaf in jax.tree_util.tree_leaves_with_path(program.gradients(result)):
         if isinstance(leaf, int | float | complex):
@@ -257,8 +248,6 @@ def _gradients(program: Any, result: Any) -> list[tuple[str, Any]]:
 
 def _number(program: Any, result: Any) -> float:
     """The loss in a result.  Raises `MpmdError` when it is no number."""
-    from mpmd_trace.frontend.errors import place_of, problem
-
     found = program.loss(result)
     try:
         return float(found)
@@ -270,8 +259,6 @@ def _number(program: Any, result: Any) -> float:
 
 
 def _measure(compiled: Any, args: Any) -> Any:
-    import jax
-
     result, timeline = compiled.measure(*args)
     jax.block_until_ready(result)
     return timeline
@@ -282,8 +269,6 @@ def _difference(ours: Any, theirs: Any) -> float:
 
     Where both are the same infinity, or NaN, they do not differ; where only one is, they differ infinitely.
     """
-    import numpy as np
-
     a, b = np.ravel(ours), np.ravel(theirs)
     differ = ~((a == b) | (np.isnan(a) & np.isnan(b)))
     if not np.isfinite(a[differ]).all() or not np.isfinite(b[differ]).all():
@@ -296,8 +281,6 @@ def _difference(ours: Any, theirs: Any) -> float:
 def _compare(
     program: Any, result: dict[str, Any], reference: dict[str, Any]
 ) -> tuple[list[str], dict[str, Any]]:
-    from mpmd_trace.frontend.errors import place_of, problem
-
     problems: list[str] = []
     errors: dict[str, Any] = {}
     if program.gradients is not None:
@@ -338,8 +321,6 @@ def _csv(ours: Sequence[float], theirs: Sequence[float]) -> str:
 
 def _print(report: dict[str, Any]) -> None:
     """The loss curve beside plain jax.jit's, as data."""
-    from mpmd_trace_cli.talk import data
-
     rows = list(zip(report["losses"], report["losses_plain"], strict=True))
     if not rows:
         return
@@ -353,9 +334,6 @@ def _print(report: dict[str, Any]) -> None:
 
 
 def _tables(report: dict[str, Any]) -> Any:
-    from rich.columns import Columns
-    from rich.table import Table
-
     summary = Table(title=f"{report['program']}, {report['schedule']}", show_header=False)
     rows = {
         "meshes": ", ".join(f"{n} {s}" for n, s in report["meshes"].items()),

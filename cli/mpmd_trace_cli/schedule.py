@@ -12,15 +12,29 @@ import os
 import sys
 import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
+from typing import Annotated, Any, ParamSpec, TypeVar
 
 import typer
 
+from mpmd_trace.schedules import (
+    ENTRIES,
+    Schedule,
+    ScheduleError,
+    Simulation,
+    chrome_trace,
+    draw,
+    explain,
+    get_schedule,
+    grid,
+    path_report,
+    report,
+    save_png,
+    to_svg,
+)
+from mpmd_trace.schedules import check as check_schedule
+from mpmd_trace.schedules import search as find
 from mpmd_trace_cli import _schedule_options as opt
 from mpmd_trace_cli import _schedule_output as out
-
-if TYPE_CHECKING:
-    from mpmd_trace.schedules import Schedule, Simulation
 
 app = typer.Typer(
     help="Pipeline schedules: list, show, check, simulate, compare, search.",
@@ -37,8 +51,6 @@ def plain_errors(command: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(command)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
-        from mpmd_trace.schedules import ScheduleError
-
         try:
             with warnings.catch_warnings():
                 warnings.showwarning = _say_warning
@@ -66,8 +78,6 @@ def _say_warning(message: Any, *_: Any, **__: Any) -> None:
 @plain_errors
 def list_(as_json: opt.Json = False) -> None:
     """List the schedules of the library."""
-    from mpmd_trace.schedules import ENTRIES
-
     if as_json:
         rows = [
             {
@@ -124,20 +134,12 @@ def show(
         return
     result = play.run(schedule, costs, fraction)
     if form == "grid":
-        from mpmd_trace.schedules import grid
-
         out.write(grid(result, width or out.terminal_width()), output)
     elif form == "svg":
-        from mpmd_trace.schedules import draw, to_svg
-
         out.write(to_svg(draw(result)), output)
     elif form == "trace":
-        from mpmd_trace.schedules import chrome_trace
-
         out.write(chrome_trace(result), output)
     else:
-        from mpmd_trace.schedules import draw, save_png
-
         if output is None:
             out.refuse("a PNG needs a file: add --output FILE.png")
         save_png(draw(result), output)
@@ -157,9 +159,6 @@ def check(
     as_json: opt.Json = False,
 ) -> None:
     """Check a schedule of the library or a CSV table; exit code 1 when it has problems."""
-    from mpmd_trace.schedules import check as check_schedule
-    from mpmd_trace.schedules import explain
-
     fraction = memory.fraction_for(source.name)
     limit = memory.memory_limit
     schedule = source.load(None, limit, fraction, checked=False)
@@ -235,7 +234,6 @@ def simulate(
             data["times"] = [[_event(e) for e in row] for row in result.timeline.rows]
         typer.echo(json.dumps(data, indent=2))
         return
-    from mpmd_trace.schedules import path_report, report
 
     typer.echo(report(result), nl=False)
     if critical_path:
@@ -269,8 +267,6 @@ def compare(
     as_json: opt.Json = False,
 ) -> None:
     """Simulate several schedules side by side, with the gain over 1F1B."""
-    from mpmd_trace.schedules import ENTRIES, ScheduleError
-
     costs = prices.costs()
     memory_limit = play.memory_limit
     asked = bool(names)
@@ -340,9 +336,6 @@ def search(
     as_json: opt.Json = False,
 ) -> None:
     """Find the best schedule for given costs and memory; prove how good it is."""
-    from mpmd_trace.schedules import ScheduleError
-    from mpmd_trace.schedules import search as find
-
     if measure not in ("makespan", "span"):
         out.refuse(f"unknown measure '{measure}'; use makespan or span")
     meshes, microbatches = sizes.meshes, sizes.microbatches
@@ -417,8 +410,6 @@ def _baseline(
     results: list[tuple[str, Simulation]], costs: Any, transfers: str
 ) -> float | None:
     """The makespan of 1F1B on the first schedule's meshes, where its costs apply."""
-    from mpmd_trace.schedules import ScheduleError, get_schedule
-
     first = results[0][1].schedule
     try:
         plain = get_schedule("1f1b", first.meshes, first.microbatches)

@@ -14,6 +14,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ParamSpec, TextIO, TypeVar
 
+from mpmd_trace.diagnostics.messages import MpmdError, MpmdWarning
+from mpmd_trace_cli.files import explain_os_error
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
@@ -47,7 +50,7 @@ def programs_talk(command: Callable[P, T]) -> Callable[P, T]:
 
 def console() -> Console:
     """The console for talk: stderr."""
-    from rich.console import Console
+    from rich.console import Console  # late: `passes` does without it
 
     return Console(stderr=True, highlight=False)
 
@@ -81,7 +84,7 @@ def _finite(value: Any) -> Any:
 @contextmanager
 def progress() -> Iterator[Progress]:
     """A progress display on stderr."""
-    from rich.progress import (
+    from rich.progress import (  # late: as above
         BarColumn,
         MofNCompleteColumn,
         Progress,
@@ -131,8 +134,6 @@ def told(error: MpmdError) -> Iterator[str]:
 @contextmanager
 def _warnings_as_talk() -> Iterator[None]:
     """Warnings about the program look like its errors."""
-    from mpmd_trace.diagnostics.messages import MpmdWarning
-
     before = warnings.showwarning
 
     def show(
@@ -157,8 +158,6 @@ def _warnings_as_talk() -> Iterator[None]:
 
 def guard(command: Callable[[], Any]) -> int:
     """Run a command; problems of the program or of the call become messages on stderr and exit status 1."""
-    from mpmd_trace.diagnostics.messages import MpmdError
-
     try:
         with _warnings_as_talk():
             command()
@@ -173,13 +172,12 @@ def guard(command: Callable[[], Any]) -> int:
         sys.stderr.close()
         return 0
     except Exception as error:
-        from mpmd_trace_cli.program import user_error
+        from mpmd_trace_cli.program import user_error  # late: needs jax, and few calls fail
 
         found = user_error(error)
         if found is not None:
             say(str(found))
         elif isinstance(error, OSError):  # a folder that cannot be written, a full disk
-            from mpmd_trace_cli.files import explain_os_error
 
             say(f"error: {explain_os_error(error)}")
         else:

@@ -13,6 +13,7 @@ from mpmd_trace.ir.core import Block, Op, Region, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.ir.semantics import is_removable, trivially_dead
+from mpmd_trace.jax_compat.mlir import run_pipeline
 from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.mlir_parts import frozen_bodies, result_of, run_on_bodies, run_on_functions
 from mpmd_trace.passes.plain_bodies import copy_op, is_plain
@@ -204,8 +205,6 @@ def _erases_at_once() -> bool:
 
     In jaxlib 0.10 it erases in the end, in 0.12 at once.
     """
-    from mpmd_trace.jax_compat.mlir import run_pipeline
-
     after, _ = run_pipeline(_PROBE, "builtin.module(cse)")
     return after.count("stablehlo.if") == 1
 

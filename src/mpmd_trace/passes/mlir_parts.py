@@ -16,6 +16,7 @@ from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.ir.parser import parse_generic
 from mpmd_trace.ir.printer import print_op
 from mpmd_trace.ir.types import function_type
+from mpmd_trace.jax_compat.mlir import run_pipeline
 from mpmd_trace.passes.equal_bodies import share_equal_bodies
 from mpmd_trace.passes.greedy import walk_mutable
 from mpmd_trace.passes.plain_bodies import is_plain
@@ -113,8 +114,6 @@ def _run(
     functions: Sequence[Op], pipeline: str, module: Module, rename: tuple[str, str] | None = None
 ) -> dict[str, FuncOp]:
     """The functions after the pipeline, by name; the rest of `module` is there as declarations."""
-    from mpmd_trace.jax_compat.mlir import run_pipeline
-
     block = Block()
     own = {op.sym_name for op in functions if isinstance(op, FuncOp)}
     for op in module.body:

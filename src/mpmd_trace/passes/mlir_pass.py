@@ -10,6 +10,7 @@ from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import Module
 from mpmd_trace.ir.parser import parse_generic
+from mpmd_trace.jax_compat.mlir import expand_pipeline, pipeline_parses, run_pipeline
 from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.options import REPEATED
 
@@ -17,15 +18,11 @@ __all__ = ["MlirPass", "is_upstream"]
 
 def is_upstream(name: str) -> bool:
     """Whether jaxlib registers a pass of this name."""
-    from mpmd_trace.jax_compat.mlir import pipeline_parses
-
     return pipeline_parses(f"builtin.module({name})") or _on_functions(name)
 
 
 def _on_functions(name: str) -> bool:
     """Whether the upstream pass works on single functions only."""
-    from mpmd_trace.jax_compat.mlir import pipeline_parses
-
     return not pipeline_parses(f"builtin.module({name})") and pipeline_parses(
         f"builtin.module(func.func({name}))"
     )
@@ -43,8 +40,6 @@ class MlirPass(Pass):
     @classmethod
     def checked(cls, name: str, options: Mapping[str, str | None]) -> MlirPass:
         """The pass with options as text.  Raises `MpmdError` when jaxlib does not accept them."""
-        from mpmd_trace.jax_compat.mlir import expand_pipeline
-
         text = " ".join(
             key if value is None else " ".join(f"{key}={v}" for v in value.split(REPEATED))
             for key, value in options.items()
@@ -62,8 +57,6 @@ class MlirPass(Pass):
         return f"builtin.module({f'func.func({self.pipeline})' if nested else self.pipeline})"
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
-        from mpmd_trace.jax_compat.mlir import run_pipeline
-
         before = module.to_generic(debug_info=True)
         try:
             after, found = run_pipeline(before, self.anchored, allow_unregistered=True)

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace.passes import tables
 from mpmd_trace.passes.base import Pass, Pipeline
+from mpmd_trace.passes.mlir_pass import MlirPass, is_upstream
 from mpmd_trace.passes.options import make_pass, nearest, parse_pipeline
 
 __all__ = ["PASSES", "PIPELINES", "build", "fill", "get_pass", "pass_class", "pipeline_class", "register"]
@@ -25,7 +27,6 @@ def fill() -> None:
     """Make `PASSES` and `PIPELINES` complete; no pass is imported."""
     if PASSES:
         return
-    from mpmd_trace.passes import tables
 
     for table in tables.PASS_TABLES:
         PASSES.update(table)
@@ -38,8 +39,6 @@ def register(cls: type[P]) -> type[P]:
     A class decorator, above `@dataclasses.dataclass(frozen=True)`.  A class of the same file and name as one
     registered before takes its place.  Raises `MpmdError`.
     """
-    from mpmd_trace.passes.mlir_pass import is_upstream
-
     fill()
     what, name = cls.__qualname__, getattr(cls, "name", None)
     if "__dataclass_fields__" not in cls.__dict__:
@@ -83,8 +82,6 @@ def get_pass(name: str, options: dict[str, str | None] | None = None) -> list[Pa
 
     Names that are not ours go to MLIR (`canonicalize`, `cse`, `sdy-*` ...).  Raises `MpmdError`.
     """
-    from mpmd_trace.passes.mlir_pass import MlirPass, is_upstream
-
     pipeline = pipeline_class(name)
     if pipeline is not None:
         made = make_pass(pipeline, options or {})

@@ -10,6 +10,7 @@ from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import Module
 from mpmd_trace.ir.parser import parse_generic
+from mpmd_trace.jax_compat.mlir import to_generic_through
 from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.equal_bodies import share_equal_bodies
 from mpmd_trace.passes.greedy import walk_mutable
@@ -82,8 +83,6 @@ def read_clean(text: str) -> tuple[Module, list[Diagnostic], float] | None:
     MLIR reads the text once and cleans it before we read it, instead of printing it for MLIR a second time.
     None for what takes `CleanUp`, step by step: text with calls or mistakes.
     """
-    from mpmd_trace.jax_compat.mlir import to_generic_through
-
     try:
         generic, found, seconds = to_generic_through(text, f"builtin.module({_WITHOUT_CALLS})")
     except MpmdError:

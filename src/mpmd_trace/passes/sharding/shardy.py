@@ -8,6 +8,8 @@ from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import Module
 from mpmd_trace.ir.parser import parse_generic
+from mpmd_trace.jax_compat.mlir import expand_pipeline, run_pipeline
+from mpmd_trace.passes.option_text import split_outside
 
 __all__ = ["propagation_pipeline", "run_shardy"]
 
@@ -21,9 +23,6 @@ _DUMP = "sdy-save-module"
 @functools.cache
 def propagation_pipeline() -> str:
     """The passes of this jaxlib's propagation pipeline without those that prepare partitioning by XLA."""
-    from mpmd_trace.jax_compat.mlir import expand_pipeline
-    from mpmd_trace.passes.option_text import split_outside
-
     expanded = expand_pipeline("builtin.module(sdy-propagation-pipeline)")
     steps = split_outside(expanded[len("builtin.module(") : -1], ",")
     names = [step.partition("{")[0] for step in steps]
@@ -39,8 +38,6 @@ def propagation_pipeline() -> str:
 
 def run_shardy(module: Module, diagnostics: Diagnostics) -> Module | None:
     """A new module: `module` after Shardy's propagation.  None when it failed."""
-    from mpmd_trace.jax_compat.mlir import run_pipeline
-
     try:
         text, found = run_pipeline(
             module.to_generic(debug_info=True), propagation_pipeline(), allow_unregistered=True

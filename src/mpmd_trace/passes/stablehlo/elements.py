@@ -16,6 +16,7 @@ from mpmd_trace.diagnostics.location import Location
 from mpmd_trace.ir.attributes import Attribute, parse_attribute
 from mpmd_trace.ir.core import Op, Value, make_op
 from mpmd_trace.ir.types import TensorType, tensor
+from mpmd_trace.jax_compat.mlir import normalize_attribute
 
 __all__ = ["Constant", "constant_of", "dense_text", "make_constant", "splat_text"]
 
@@ -145,8 +146,6 @@ def _nested(values: Array) -> str:
 
 
 def _normalized(text: str) -> str:
-    from mpmd_trace.jax_compat.mlir import normalize_attribute
-
     return normalize_attribute(text)
 
 
