@@ -26,7 +26,7 @@ from mpmd_trace_cli.expected import Expectations
 from mpmd_trace_cli.files import check_output, explain_os_error, read_text, write_text
 from mpmd_trace_cli.opt_flags import SEPARATOR, Options, help_text, parse_arguments, pass_names
 
-__all__ = ["Outcome", "main", "process"]
+__all__ = ["Outcome", "main", "process", "report"]
 
 _LEVELS = {"errors": 0, "warnings": 1, "remarks": 2}
 _SEVERITIES = {"error": 0, "warning": 1, "remark": 2}
@@ -83,7 +83,7 @@ def _main(arguments: Sequence[str]) -> int:
                 print(problem, file=sys.stderr)
             failed = failed or bool(problems)
         else:
-            _report(outcome.diagnostics, "\n" * first_line + chunk, name, options)
+            report(outcome.diagnostics, "\n" * first_line + chunk, name, options)
             failed = failed or outcome.output is None
     between = options.flags.get("output-split-marker", SEPARATOR) + "\n"
     whole = between.join(output or "" for output in outputs)
@@ -227,7 +227,7 @@ def _print_timing(timing: Sequence[tuple[str, float]]) -> None:
     print(f"  {total:7.4f}  100.0%  total", file=sys.stderr)
 
 
-def _report(found: Sequence[Diagnostic], text: str, name: str, options: Options) -> None:
+def report(found: Sequence[Diagnostic], text: str, name: str, options: Options) -> None:
     """Print diagnostics as MLIR does: place, message, source line with a caret, op, notes."""
     shown = _LEVELS[options.flags.get("mlir-diagnostic-verbosity-level", "remarks")]
     lines = text.split("\n")

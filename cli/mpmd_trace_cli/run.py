@@ -25,7 +25,7 @@ from mpmd_trace.schedules import draw, to_svg
 from mpmd_trace_cli.program import check_arguments, copied, failed_while_running, load_program, user_error
 from mpmd_trace_cli.talk import as_json, console, data, progress, say
 
-__all__ = ["run_program"]
+__all__ = ["compare_steps", "difference", "print_losses", "run_program"]
 
 def run_program(file: str, out: str, settings: Sequence[str], *, quiet: bool = False) -> dict[str, Any]:
     """Run the program of `file`, write the report to `out`, and give its numbers.
@@ -76,7 +76,7 @@ def run_program(file: str, out: str, settings: Sequence[str], *, quiet: bool = F
             timelines.append(_measure(compiled, program.dynamic(copy(program.args))))
             shown.update(task, completed=i + 1)
 
-    problems, errors = _compare(program, result, reference)
+    problems, errors = compare_steps(program, result, reference)
     plan = compiled.program.plan
     returning = _returning(compiled, result["carried"])
     planned = planned_timeline(plan, actions, timelines)
@@ -125,7 +125,7 @@ def run_program(file: str, out: str, settings: Sequence[str], *, quiet: bool = F
         files[f"passes/{name}"] = text
     write_folder(out, files.items())
     if not quiet:
-        _print(report)
+        print_losses(report)
         console().print(_tables(report))
     _say_what_returns(plan, returning, [leaf.name for leaf in lowered.traced.inputs], report["returning_bytes"])
     names = ", ".join(name for name in files if "/" not in name)
@@ -264,7 +264,7 @@ def _measure(compiled: Any, args: Any) -> Any:
     return timeline
 
 
-def _difference(ours: Any, theirs: Any) -> float:
+def difference(ours: Any, theirs: Any) -> float:
     """The norm of the difference, relative to that of `theirs`.
 
     Where both are the same infinity, or NaN, they do not differ; where only one is, they differ infinitely.
@@ -278,9 +278,10 @@ def _difference(ours: Any, theirs: Any) -> float:
     return error / norm if norm else error
 
 
-def _compare(
+def compare_steps(
     program: Any, result: dict[str, Any], reference: dict[str, Any]
 ) -> tuple[list[str], dict[str, Any]]:
+    """What differs by more than the program's tolerances, in words, and how large the differences are."""
     problems: list[str] = []
     errors: dict[str, Any] = {}
     if program.gradients is not None:
@@ -288,7 +289,7 @@ def _compare(
             message = "gradients of the mpmd_trace.Program gives other arrays for the pipeline than for plain jax.jit"
             raise MpmdError([problem(message, place_of(program.gradients))])
         pairs = zip(result["gradients"], reference["gradients"], strict=True)
-        differences = [(_difference(a, b), path) for (path, a), (_, b) in pairs]
+        differences = [(difference(a, b), path) for (path, a), (_, b) in pairs]
         worst, where = max(differences, key=lambda d: d[0], default=(0.0, ""))
         errors["gradient_error"] = worst
         errors["gradient_error_at"] = where
@@ -299,7 +300,7 @@ def _compare(
             )
     losses = list(zip(result["losses"], reference["losses"], strict=True))
     if losses:
-        worst, at = max(((_difference(a, b), i) for i, (a, b) in enumerate(losses)), key=lambda d: d[0])
+        worst, at = max(((difference(a, b), i) for i, (a, b) in enumerate(losses)), key=lambda d: d[0])
         errors["loss_error"] = worst
         if not worst <= program.loss_tolerance:
             a, b = losses[at]
@@ -319,7 +320,7 @@ def _csv(ours: Sequence[float], theirs: Sequence[float]) -> str:
     return buffer.getvalue()
 
 
-def _print(report: dict[str, Any]) -> None:
+def print_losses(report: dict[str, Any]) -> None:
     """The loss curve beside plain jax.jit's, as data."""
     rows = list(zip(report["losses"], report["losses_plain"], strict=True))
     if not rows:

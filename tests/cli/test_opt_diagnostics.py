@@ -126,14 +126,14 @@ def test_a_malformed_expectation(tmp_path: pathlib.Path, capsys: pytest.CaptureF
 
 
 def test_verbosity(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from mpmd_trace_cli.opt import _report
+    from mpmd_trace_cli.opt import report
     from mpmd_trace_cli.opt_flags import Options
 
     found = [at(1, "error", "e", (2, "n")), at(1, "warning", "w"), at(2, "remark", "r")]
     for level, shown in (("errors", "e"), ("warnings", "ew"), ("remarks", "ewr")):
-        _report(found, "one\ntwo", NAME, Options(flags={"mlir-diagnostic-verbosity-level": level}))
+        report(found, "one\ntwo", NAME, Options(flags={"mlir-diagnostic-verbosity-level": level}))
         err = capsys.readouterr().err
         assert [line[-1] for line in err.splitlines() if ":3: " in line] == list(shown)
         assert f"{NAME}:1:3: error: e\none\n  ^\n{NAME}:2:1: note: n\n" in err
-    _report(found, "one\ntwo", NAME, Options(flags={"mlir-disable-diagnostic-notes": ""}))
+    report(found, "one\ntwo", NAME, Options(flags={"mlir-disable-diagnostic-notes": ""}))
     assert "note" not in capsys.readouterr().err

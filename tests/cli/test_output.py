@@ -77,7 +77,7 @@ def test_what_a_program_gives_to_the_report(command: Command, name: str, message
 
 
 def test_differences() -> None:
-    difference = run_module._difference
+    difference = run_module.difference
     nan, inf = math.nan, math.inf
     assert difference(np.array([1.0, nan, inf]), np.array([1.0, nan, inf])) == 0
     assert difference(np.array([1.0, nan]), np.array([1.0, 2.0])) == inf
@@ -98,8 +98,8 @@ def test_a_nan_is_never_equal_to_a_number() -> None:
     def steps(gradient: float, loss: float) -> dict[str, Any]:
         return {"gradients": [("a", np.ones(2)), ("b", np.array([gradient]))], "losses": [1.0, loss]}
 
-    assert not run_module._compare(Tolerant(), steps(1.0, math.nan), steps(1.0, math.nan))[0]
-    problems, errors = run_module._compare(Tolerant(), steps(math.nan, math.nan), steps(1.0, 2.0))
+    assert not run_module.compare_steps(Tolerant(), steps(1.0, math.nan), steps(1.0, math.nan))[0]
+    problems, errors = run_module.compare_steps(Tolerant(), steps(math.nan, math.nan), steps(1.0, 2.0))
     assert len(problems) == 2 and errors["gradient_error_at"] == "b"
     assert "in step 2 it is nan and should be 2" in problems[1]
 
@@ -113,7 +113,7 @@ def test_json_has_no_nan() -> None:
 
 
 def test_curves_without_a_number(capsys: pytest.CaptureFixture[str]) -> None:
-    run_module._print({"losses": [3.0, math.nan, math.inf, 1.0], "losses_plain": [3.0, math.nan, math.inf, 1.0]})
+    run_module.print_losses({"losses": [3.0, math.nan, math.inf, 1.0], "losses_plain": [3.0, math.nan, math.inf, 1.0]})
     lines = capsys.readouterr().out.splitlines()
     assert "nan" in lines[2] and "inf" in lines[3] and lines[4].endswith(" o")
 

@@ -13,10 +13,10 @@ from test_plain_bodies import bodies_of, uses
 from mpmd_trace.ir.bodies import fingerprint
 from mpmd_trace.ir.core import Region
 from mpmd_trace.ir.text import parse
-from mpmd_trace.passes import stablehlo_optimize
 from mpmd_trace.passes.greedy import Choices, Rewriter, apply_greedily
 from mpmd_trace.passes.manager import run_passes
 from mpmd_trace.passes.settled import Settled
+from mpmd_trace.passes.stablehlo_optimize import StablehloOptimize
 
 PASS = "stablehlo-target-independent-optimization"
 SETTLED = """
@@ -41,7 +41,7 @@ def test_random_bodies(seed: int, folds: bool) -> None:
     rng = random.Random(seed)
     module = parse(random_bodies.module([random_bodies.body(rng) for _ in range(4)]))
     run_passes(module, f"{PASS}{{fold-op-element-limit=0}}" if rng.random() < 0.5 else "mpmd-canonicalize")
-    patterns = Choices(stablehlo_optimize._patterns(65536 if folds else 0, True))
+    patterns = Choices(StablehloOptimize(65536 if folds else 0).patterns)
     settled = Settled(patterns, unique_constants=True)
     for body in bodies_of(module):
         before = fingerprint(body), uses(body)
@@ -59,7 +59,7 @@ def test_what_is_settled_is_neither_copied_nor_put_on_a_work_list(
 ) -> None:
     module = parse(SETTLED)
     monkeypatch.setattr(Region, "clone", lambda *args: pytest.fail("a body was copied"))
-    monkeypatch.setattr(Rewriter, "_fill", lambda *args: pytest.fail("a work list was filled"))
+    monkeypatch.setattr(Rewriter, "push", lambda *args: pytest.fail("a work list was filled"))
     run_passes(module, name)
     assert str(module) == str(parse(SETTLED))
 
@@ -69,6 +69,6 @@ def test_canonicalisation_of_what_is_settled_fills_no_work_list(monkeypatch: pyt
         "-> (!s, !s) attr", f"-> (!s, {OTHER_TYPE[8:]}) attr"
     ).replace(": !s, !s\n}", f": !s, {OTHER_TYPE[8:]}\n}}")
     module = parse(text)
-    monkeypatch.setattr(Rewriter, "_fill", lambda *args: pytest.fail("a work list was filled"))
+    monkeypatch.setattr(Rewriter, "push", lambda *args: pytest.fail("a work list was filled"))
     run_passes(module, "mpmd-canonicalize")
     assert str(module) == str(parse(text))

@@ -60,8 +60,20 @@ class StablehloOptimize(FunctionPass):
         False, "accepted for compatibility; effects are always those that ops declare"
     )
 
+    @property
+    def patterns(self) -> list[Pattern]:
+        """The rules, in the order in which they are tried."""
+        # Here, because they need numpy, and listing the passes should not.
+        from mpmd_trace.passes.stablehlo.arithmetic import ARITHMETIC
+        from mpmd_trace.passes.stablehlo.folding import folding_patterns
+        from mpmd_trace.passes.stablehlo.regions import REGIONS
+        from mpmd_trace.passes.stablehlo.shapes import SHAPES
+
+        folds = folding_patterns(self.fold_op_element_limit, self.optimize_float)
+        return [*folds, *ARITHMETIC, *SHAPES, *REGIONS]
+
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
-        patterns = Choices(_patterns(self.fold_op_element_limit, self.optimize_float))
+        patterns = Choices(self.patterns)
         settled = Settled(patterns, unique_constants=True)
         changed = self._bodies(function.regions[0], patterns, settled)
         return _simplify(function.regions[0], patterns, settled) or changed
@@ -99,12 +111,3 @@ def _simplify(region: Region, patterns: Choices, settled: Settled) -> bool:
         settled=settled,
     ).changed
 
-
-def _patterns(limit: int, floats: bool) -> list[Pattern]:
-    # Here, because they need numpy, and listing the passes should not.
-    from mpmd_trace.passes.stablehlo.arithmetic import ARITHMETIC
-    from mpmd_trace.passes.stablehlo.folding import folding_patterns
-    from mpmd_trace.passes.stablehlo.regions import REGIONS
-    from mpmd_trace.passes.stablehlo.shapes import SHAPES
-
-    return [*folding_patterns(limit, floats), *ARITHMETIC, *SHAPES, *REGIONS]

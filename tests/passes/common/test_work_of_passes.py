@@ -87,8 +87,8 @@ def test_use_lists_are_restored_only_for_results_with_several_uses(monkeypatch: 
 
 def test_one_look_at_each_clean_body(monkeypatch: pytest.MonkeyPatch) -> None:
     module = run(chain(8), "mpmd-call-inline")
-    cleaned = counted(monkeypatch, fragment_dce, "_clean")
-    deduplicated = counted(monkeypatch, fragment_dedup, "_dedup")
+    cleaned = counted(monkeypatch, fragment_dce, "prune")
+    deduplicated = counted(monkeypatch, fragment_dedup, "alias_arguments")
     run_passes(module, ["mpmd-symbol-dce", "mpmd-fragment-dedup", "mpmd-fragment-dce"])
     assert len(cleaned) == 1
     assert deduplicated == []

@@ -10,7 +10,7 @@ import pytest
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import Module, NamedComputationOp
 from mpmd_trace.ir.text import parse
-from mpmd_trace.jax_compat import mlir
+from mpmd_trace.passes import mlir_pass
 from mpmd_trace.passes.import_.clean_up import CleanUp, read_clean
 from mpmd_trace.passes.manager import PassRun
 from mpmd_trace.passes.partition import partition
@@ -75,7 +75,7 @@ def test_text_without_calls_goes_through_mlir_once(monkeypatch: pytest.MonkeyPat
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("the program was printed for MLIR again")
 
-    monkeypatch.setattr(mlir, "run_pipeline", refuse)
+    monkeypatch.setattr(mlir_pass, "run_pipeline", refuse)
     read = read_clean(PLAIN)
     assert read is not None
     names = [op.name for op in read[0].walk()]

@@ -25,9 +25,9 @@ from mpmd_trace.passes.manager import run_passes
 
 #: What to put in the place of each shortcut, so that the long way is taken.
 SHORTCUTS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
-    "finalize": (infer_mesh_finalize, "_drop_pairs", lambda module: None),
+    "finalize": (infer_mesh_finalize, "drop_pairs", lambda module: None),
     "absorb": (absorb_meshless.Absorber, "absorb_again", lambda absorber, op: False),
-    "introduce": (introduce_transfers, "_stays", lambda op, settled: False),
+    "introduce": (introduce_transfers, "stays", lambda op, settled: False),
     "clones": (clones, "holds_computations", lambda body: True),
     "simplify": (simplify, "Settled", lambda patterns: lambda region: False),
 }

@@ -23,7 +23,7 @@ from mpmd_trace.passes.import_.finalize_patterns import (
 from mpmd_trace.passes.import_.mesh_flow import function_name, op_line, place
 from mpmd_trace.passes.import_.mesh_sets import SRC_SET, USE_SET, clear_sets, is_meshless
 
-__all__ = ["InferMeshFinalize"]
+__all__ = ["InferMeshFinalize", "drop_pairs"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +62,7 @@ class InferMeshFinalize(Pass):
             if function.is_entry_point and not _type_arguments(function, diagnostics):
                 diagnostics.fail()
                 return True
-        _drop_pairs(module)
+        drop_pairs(module)
         patterns: list[Pattern] = [
             AssignOfUnassign(self.infer_transfers),
             LowerBroadcast(diagnostics),
@@ -125,7 +125,7 @@ def _type_arguments(function: FuncOp, diagnostics: Diagnostics) -> bool:
 # Assigns to the mesh of the value: nearly all there are.
 
 
-def _drop_pairs(module: Module) -> None:
+def drop_pairs(module: Module) -> None:
     """Do what the greedy driver does first, as far as it is only dead code and assigns on the same mesh.
 
     The driver goes from the last op to the first.  As long as it meets nothing else, what it schedules to visit

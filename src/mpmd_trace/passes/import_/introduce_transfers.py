@@ -31,7 +31,7 @@ from mpmd_trace.passes.import_.building_blocks import (
 )
 from mpmd_trace.passes.settled import Settled
 
-__all__ = ["IntroduceTransfers", "existing_transfer"]
+__all__ = ["IntroduceTransfers", "existing_transfer", "stays"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,13 +80,13 @@ class IntroduceTransfers(Pass):
                 changed = _push_unassigns(callee, module, functions) or changed
         patterns: list[Pattern] = [_AssignOfUnassign(), _AssignOfSum(diagnostics)]
         settled = Settled(patterns)
-        left = [op for op in module.body if not _stays(op, settled)]
+        left = [op for op in module.body if not stays(op, settled)]
         if len(left) == 1 and isinstance(left[0], FuncOp):
             return apply_greedily(left[0], patterns).changed or changed
         return (bool(left) and apply_greedily(module, patterns).changed) or changed
 
 
-def _stays(op: Op, settled: Settled) -> bool:
+def stays(op: Op, settled: Settled) -> bool:
     """Whether step 2 changes nothing in this op of the module."""
     if not isinstance(op, FuncOp):
         return not op.regions and not trivially_dead(op)
