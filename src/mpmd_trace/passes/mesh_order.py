@@ -17,7 +17,6 @@ __all__ = [
     "mesh_index",
     "schedulable_meshes",
     "sort_by_mesh_order",
-    "split_memory_kind",
 ]
 
 T = TypeVar("T")
@@ -81,9 +80,3 @@ def schedulable_meshes(topology: TopologyAttr) -> list[str]:
 def mesh_index(topology: TopologyAttr, mesh: str) -> int:
     """The number of `mesh` among the schedulable meshes.  Raises `ValueError` when it is not one of them."""
     return schedulable_meshes(topology).index(mesh)
-
-
-def split_memory_kind(mesh: str) -> tuple[str, str | None]:
-    """Mesh and memory kind of `m1#pinned_host`; without text behind `#` there is no kind."""
-    name, _, kind = mesh.partition("#")
-    return (name, kind) if kind else (mesh, None)

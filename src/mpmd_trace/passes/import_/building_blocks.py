@@ -48,7 +48,6 @@ __all__ = [
     "on_mesh",
     "op_as_body",
     "redirect_other_uses",
-    "result_edges",
     "result_location",
     "wrap_in_fragment",
 ]
@@ -342,14 +341,3 @@ def argument_edges(module: Module, callee: FuncOp) -> list[Edge]:
     if not calls:
         return []
     return [Edge(tuple(c.operand(i) for c in calls), (arg,)) for i, arg in enumerate(callee.args)]
-
-
-def result_edges(module: Module, callee: FuncOp) -> list[Edge]:
-    """Per result: the return operand -> the results of the used calls.  None when there is no such call."""
-    calls = calls_of(module, callee.sym_name)
-    if not calls:
-        return []
-    return [
-        Edge((value,), tuple(c.results[i] for c in calls))
-        for i, value in enumerate(callee.returned)
-    ]
