@@ -116,7 +116,6 @@ def diff_snapshots(folder: str, a: str, b: str) -> str:
 
 def list_passes(name: str | None) -> list[dict[str, Any]]:
     """Name, kind, summary and options of every pass and pipeline."""
-    registry.fill()
     found = []
     for kind, table in (("pass", registry.PASSES), ("pipeline", registry.PIPELINES)):
         for key in table:

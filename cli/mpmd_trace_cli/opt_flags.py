@@ -181,7 +181,6 @@ def _nearest(name: str, others: Iterable[str] = ()) -> str:
 
 def pass_names() -> list[str]:
     """Our passes and pipelines, and MLIR's most common ones."""
-    registry.fill()
     return list(dict.fromkeys([*registry.PASSES, *registry.PIPELINES, *_UPSTREAM]))
 
 

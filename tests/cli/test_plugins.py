@@ -65,7 +65,6 @@ NEGATES = """func.func @main(%a: tensor<4xf32>) -> tensor<4xf32> {
 @pytest.fixture(autouse=True)
 def tables(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tables of names are as before when a test is over."""
-    registry.fill()
     monkeypatch.setattr(registry, "PASSES", dict(registry.PASSES))
     monkeypatch.setattr(registry, "PIPELINES", dict(registry.PIPELINES))
 

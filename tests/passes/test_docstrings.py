@@ -12,7 +12,7 @@ import pytest
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.manager import PassManager
-from mpmd_trace.passes.registry import PASSES, fill, pass_class
+from mpmd_trace.passes.registry import PASSES, pass_class
 from util import check
 
 #: As docs/rewriting.md says.
@@ -54,9 +54,6 @@ def docstring(name: str) -> str:
 def examples(pattern: re.Pattern[str], name: str) -> list[Example]:
     # A long list of options is on several lines.
     return [Example(re.sub(r"\n *", "", m[1] or ""), m[2], m[3]) for m in pattern.finditer(docstring(name))]
-
-
-fill()
 
 
 @pytest.mark.parametrize("name", PASSES)

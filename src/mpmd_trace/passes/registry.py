@@ -13,24 +13,14 @@ from mpmd_trace.passes.base import Pass, Pipeline
 from mpmd_trace.passes.mlir_pass import MlirPass, is_upstream
 from mpmd_trace.passes.options import make_pass, nearest, parse_pipeline
 
-__all__ = ["PASSES", "PIPELINES", "build", "fill", "get_pass", "pass_class", "pipeline_class", "register"]
+__all__ = ["PASSES", "PIPELINES", "build", "get_pass", "pass_class", "pipeline_class", "register"]
 
 P = TypeVar("P", bound=Pass)
 
 #: Name of a pass -> `module:Class` below `mpmd_trace.passes`, or the class when it was registered.
-PASSES: dict[str, str | type[Pass]] = {}
+PASSES: dict[str, str | type[Pass]] = dict(tables.PASSES)
 #: The same for pipelines; a `Pipeline` is a dataclass of options with `passes()`.
-PIPELINES: dict[str, str | type[Pass]] = {}
-
-
-def fill() -> None:
-    """Make `PASSES` and `PIPELINES` complete; no pass is imported."""
-    if PASSES:
-        return
-
-    for table in tables.PASS_TABLES:
-        PASSES.update(table)
-    PIPELINES.update(tables.PIPELINES)
+PIPELINES: dict[str, str | type[Pass]] = dict(tables.PIPELINES)
 
 
 def register(cls: type[P]) -> type[P]:
@@ -39,7 +29,6 @@ def register(cls: type[P]) -> type[P]:
     A class decorator, above `@dataclasses.dataclass(frozen=True)`.  A class of the same file and name as one
     registered before takes its place.  Raises `MpmdError`.
     """
-    fill()
     what, name = cls.__qualname__, getattr(cls, "name", None)
     if "__dataclass_fields__" not in cls.__dict__:
         raise MpmdError(f"{what} is no dataclass of its own: write @dataclasses.dataclass(frozen=True) above it")
@@ -67,13 +56,11 @@ def _load(where: str | type[Pass]) -> type[Pass]:
 
 def pass_class(name: str) -> type[Pass] | None:
     """The class of one of our passes, or None."""
-    fill()
     return _load(PASSES[name]) if name in PASSES else None
 
 
 def pipeline_class(name: str) -> type[Pass] | None:
     """The class of one of our pipelines, or None."""
-    fill()
     return _load(PIPELINES[name]) if name in PIPELINES else None
 
 

@@ -1,15 +1,114 @@
-"""All passes and pipelines, by family."""
+"""All passes and pipelines: their names, and where they are (imported only when needed)."""
 
 from __future__ import annotations
 
-from mpmd_trace.passes.common.table import PASSES as COMMON
-from mpmd_trace.passes.export.table import PASSES as EXPORT
-from mpmd_trace.passes.import_.table import PASSES as IMPORT
-from mpmd_trace.passes.optimize.table import PASSES as OPTIMIZE
-from mpmd_trace.passes.sharding.table import PASSES as SHARDING
+__all__ = ["PASSES", "PIPELINES"]
 
-PASS_TABLES: list[dict[str, str]] = [IMPORT, COMMON, OPTIMIZE, SHARDING, EXPORT]
-PIPELINES: dict[str, str] = {
+#: Names without `mpmd-`, by folder.  The pass `mpmd-call-inline` of `common` is `common.call_inline:CallInline`.
+_FOLDERS = {
+    "import_": (
+        "clean-up",
+        "copy-topology-from-main",
+        "enforce-input-output-equisharding",
+        "find-stages",
+        "generate-sdy-meshes-from-topology",
+        "infer-mesh-assign-mesh-func-leaves",
+        "infer-mesh-assign-using-input-output-constraints",
+        "infer-mesh-convert-reduce-ops",
+        "infer-mesh-finalize",
+        "infer-mesh-populate-src-set",
+        "infer-mesh-populate-use-set",
+        "infer-mesh-rewrite-using-analysis",
+        "infer-mesh-validate-no-additional-transfers-needed",
+        "infer-mesh-validate-src-set-not-empty",
+        "inline-nested-user-exposed-ops",
+        "insert-nameless-clone-of-negligible-ops",
+        "introduce-transfers",
+        "map-input-output-to-mesh",
+        "map-named-ops-to-mpmd-ops",
+        "simplify-named-computations",
+        "validate-named-ops-in-mpmd-func",
+    ),
+    "common": (
+        "call-inline",
+        "copy-constants",
+        "erase-unused-callee-block-arguments",
+        "fragment-dce",
+        "fragment-dedup",
+        "from-unroll-to-call-counter",
+        "merge-transfers",
+        "move-transfers-to-producer",
+        "remove-transfer-cycles",
+        "sink-negligible-ops-into-call-op",
+        "split-and-prioritize-transfer-independent-computations",
+        "split-bwd-fragments",
+        "uniquify-function-inputs-outputs",
+        "unroll-for-loops",
+        "absorb-inferred-fragments",
+        "merge-inferred-fragments",
+        "merge-forward-with-backward",
+        "merge-backward-with-forward",
+        "merge-parts-of-stages",
+        "merge-user-fragments-into-scheduling-units",
+        "verify-stage-merging",
+        "rule-based-merge",
+        "scheduling-units-verifier",
+    ),
+    "optimize": (
+        "pipeline-scheduler",
+        "rule-based-schedule",
+        "remat-fragment",
+    ),
+    "sharding": (
+        "shardy-propagation",
+        "populate-unreduced-out-sharding",
+        "enforce-user-shardings",
+        "extract-reshards-from-inter-mesh-transfers",
+        "convert-sdy-shardings-to-mpmd-types",
+        "convert-sdy-constants",
+        "simplify-program",
+    ),
+    "export": (
+        "mark-offloaded-input-output",
+        "mark-input-output-with-layouts",
+        "delay-inferred-fragments",
+        "delay-transfers-from-cpu",
+        "sink-create-token-into-fragments",
+        "mark-aliasing-and-donation",
+        "mark-fragment-reserved-memory",
+        "validate-no-param-transfers",
+        "validate-no-inferred-fragments",
+        "lower-to-fragment-calls",
+        "validate-no-reshards",
+        "validate-no-backward-deps",
+    ),
+}
+#: Those whose names say something else.
+_OTHERS = {
+    "inline": "inline_calls:InlineCalls",
+    "stablehlo-target-independent-optimization": "stablehlo_optimize:StablehloOptimize",
+    "mpmd-canonicalize-unrolled": "import_.clean_up:CanonicalizeUnrolled",
+    "mpmd-canonicalize": "canonicalize_mpmd:CanonicalizeMpmd",
+    "mpmd-cse": "cse_native:CseNative",
+    "mpmd-symbol-dce": "symbol_dce:SymbolDce",
+}
+
+
+def _class_of(name: str) -> str:
+    return "".join(word.capitalize() for word in name.split("-"))
+
+
+#: Name of a pass -> `module:Class` below `mpmd_trace.passes`.
+PASSES = {
+    **{
+        f"mpmd-{name}": f"{folder}.{name.replace('-', '_')}:{_class_of(name)}"
+        for folder, names in _FOLDERS.items()
+        for name in names
+    },
+    **_OTHERS,
+}
+#: The same for pipelines.
+PIPELINES = {
     "mpmd-infer-mesh-pipeline": "import_.pipelines:InferMeshPipeline",
     "mpmd-import-pipeline": "import_.pipelines:ImportPipeline",
     "mpmd-optimize-pipeline": "optimize.pipelines:OptimizePipeline",
