@@ -30,7 +30,7 @@ def _names(requirements: list[str]) -> set[str]:
 
 def test_extras_bring_what_is_imported() -> None:
     wanted = _names(PROJECT["dependencies"])
-    assert wanted == {"jax", "jaxlib", "numpy", "scipy", "networkx"}
+    assert wanted == {"jax", "jaxlib", "numpy", "scipy"}
     found: dict[str, set[str]] = {}
     for folder in ("src", "cli"):
         for file in sorted((ROOT / folder).rglob("*.py")):

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 #: What takes long to import.
-HEAVY = ("jax", "jaxlib", "numpy", "scipy", "matplotlib", "networkx", "equinox", "pydantic", "rich", "typer")
+HEAVY = ("jax", "jaxlib", "numpy", "scipy", "matplotlib", "equinox", "pydantic", "rich", "typer")
 
 
 def _loaded(arguments: list[str]) -> list[str]:

@@ -129,8 +129,8 @@ def test_both_sides_are_named() -> None:
     assert str(caught.value) == (
         "error: a schedule rule wants \"f0\" of microbatch 3 on 'm0' before \"f0\"(1) of microbatch 0 on 'm0', "
         "but the schedule '1F1B' wants it the other way round:\n"
-        "  \"f0\"(1) of microbatch 0 on 'm0', then \"f0\"(1) of microbatch 1 on 'm0': the schedule '1F1B'\n"
-        "  \"f0\"(1) of microbatch 1 on 'm0', then \"f0\" of microbatch 3 on 'm0': the schedule '1F1B'\n"
+        "  \"f0\"(1) of microbatch 0 on 'm0', then \"f0\" of microbatch 2 on 'm0': the schedule '1F1B'\n"
+        "  \"f0\" of microbatch 2 on 'm0', then \"f0\" of microbatch 3 on 'm0': the schedule '1F1B'\n"
         'Leave the rule out, or choose another schedule: pipeline_schedule="none" has the rules and the data flow alone'
     )
 

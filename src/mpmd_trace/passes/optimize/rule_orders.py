@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from mpmd_trace.diagnostics.messages import shortened
 from mpmd_trace.ir.core import Op
@@ -81,14 +81,14 @@ def contradictions(
         pairs: what the rules order.
         schedule: the schedule in words, as "the schedule '1F1B'".
     """
-    import networkx as nx  # for errors only
+    wanted: dict[tuple[int, int], str] = {}  # who wants the first before the second
 
-    graph = nx.DiGraph()
+    def weight(why: str) -> int:
+        return _WEIGHT.get(why, _SCHEDULE_WEIGHT)
 
     def add(a: int, b: int, why: str) -> None:
-        weight = _WEIGHT.get(why, _SCHEDULE_WEIGHT)
-        if not graph.has_edge(a, b) or graph[a][b]["weight"] > weight:
-            graph.add_edge(a, b, why=why, weight=weight)
+        if (a, b) not in wanted or weight(wanted[a, b]) > weight(why):
+            wanted[a, b] = why
 
     for index, producers in enumerate(preds):
         for one in producers:
@@ -108,17 +108,15 @@ def contradictions(
         who: dict[str, None] = {}
         lines: list[str] = []
         for a, b in itertools.pairwise(path):
-            who[graph[a][b]["why"]] = None
-        real = [(place, graph[place][after]["why"]) for place, after in itertools.pairwise(path) if place < len(ops)]
+            who[wanted[a, b]] = None
+        real = [(place, wanted[place, after]) for place, after in itertools.pairwise(path) if place < len(ops)]
         ends = [place for place, _ in real[1:]] + [path[-1]]
         for (place, why), end in zip(real, ends, strict=True):
             lines.append(f"  {_show(ops[place])}, then {_show(ops[end])}: {why}")
         return list(who), lines
 
-    for a, b in pairs:
-        if not nx.has_path(graph, b, a):
-            continue
-        who, lines = steps(nx.shortest_path(graph, b, a, weight="weight"))
+    for a, b, path in _shortest_paths([(b, a) for a, b in pairs], {edge: weight(why) for edge, why in wanted.items()}):
+        who, lines = steps(path)
         others = ["other schedule rules" if one == _RULES else one for one in who]
         text = f"a schedule rule wants {_show(ops[a])} before {_show(ops[b])}, but {' and '.join(others)} "
         text += f"{'want' if len(who) > 1 or who == [_RULES] else 'wants'} it the other way round:\n"
@@ -126,6 +124,25 @@ def contradictions(
         if schedule in who:
             text += ", or choose another schedule: pipeline_schedule=\"none\" has the rules and the data flow alone"
         yield text
+
+
+def _shortest_paths(
+    wanted: Sequence[tuple[int, int]], weights: Mapping[tuple[int, int], int]
+) -> Iterator[tuple[int, int, list[int]]]:
+    """(end, start, path) for each (start, end) of `wanted` between which there is a path, the one of least weight."""
+    from scipy.sparse import coo_array  # slow to import, and for errors only
+    from scipy.sparse.csgraph import dijkstra
+
+    size = 1 + max(itertools.chain.from_iterable(weights), default=0)
+    sources, targets = zip(*weights, strict=True) if weights else ((), ())
+    graph = coo_array((list(weights.values()), (sources, targets)), shape=(size, size)).tocsr()
+    for start, end in wanted:
+        _, before = dijkstra(graph, indices=start, return_predecessors=True)
+        path = [end]
+        while path[-1] != start and before[path[-1]] >= 0:
+            path.append(int(before[path[-1]]))
+        if path[-1] == start:
+            yield end, start, path[::-1]
 
 
 def _show(op: Op) -> str:
