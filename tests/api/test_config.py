@@ -70,7 +70,7 @@ def _one_device() -> Mesh:
         (
             {"m0": MESH, "m1": AbstractMesh((4,), ("data",))},
             {},
-            {},
+            {"partitioning_options": {"enable_heterogeneous_meshes": False}},
             "the mesh 'm1' has axes {'data': 4}, the mesh 'm0' {'data': 2}",
         ),
         (TOPOLOGY, {"a": "m2"}, {}, "'m2', which the topology lacks. Did you mean 'm"),

@@ -182,7 +182,7 @@ def _topology(
             meshes[name] = mesh
             _check_axis_names(name, mesh, problems)
             _check_devices(name, mesh, owners, problems)
-    if not options.get(_HETEROGENEOUS):
+    if options.get(_HETEROGENEOUS) is False:
         _check_axes(meshes, problems)
     return meshes
 
@@ -250,7 +250,7 @@ def _check_axes(meshes: Mapping[str, Mesh | AbstractMesh], problems: list[Diagno
             problems.append(
                 problem(
                     f"the mesh {name!r} has axes {shape}, the mesh {first!r} {shapes[first]}. Give "
-                    "all meshes the same axes, or set the option enable_heterogeneous_meshes and name the axes "
+                    "all meshes the same axes, or leave out enable_heterogeneous_meshes=False and name the axes "
                     f"after their meshes, such as {name + '_data'!r}."
                 )
             )

@@ -71,7 +71,8 @@ class Config:
     @property
     def is_heterogeneous(self) -> bool:
         """Whether the meshes may have different axes."""
-        return bool(self.partitioning_options.get("enable_heterogeneous_meshes"))
+        given = self.partitioning_options.get("enable_heterogeneous_meshes")
+        return len({tuple(mesh.shape.items()) for mesh in self.topology.values()}) > 1 if given is None else bool(given)
 
     def place(self, name: str) -> tuple[str | None, int | None]:
         """The mesh and stage of a name."""
