@@ -31,7 +31,7 @@ def answer(request: dict[str, Any]) -> dict[str, str]:
             return {"kind": "refused", "text": str(error)}
         except oracles.Finding as error:
             said = str(error)
-            if said.startswith("refused: the C++ partitioner"):
+            if "the C++ partitioner s" in said:  # says, stopped
                 return {"kind": "reference", "text": said}
             trace = "".join(traceback.format_exception(error.__cause__)) if error.__cause__ else ""
             return {"kind": "finding", "text": f"{name}: {said}", "trace": trace}
