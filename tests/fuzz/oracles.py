@@ -180,7 +180,8 @@ def cpp_text(subject: Subject) -> None:
     from comparison import difference  # of tests/cpp_differential, which is not always at hand
 
     text, asked = attempt(lambda: (subject.lowered.traced.mlir_text(), subject.lowered.request))
-    exact = dataclasses.replace(asked, copies_between_hosts=False, merge_parts=False, heterogeneous=False)
+    ours = {"heterogeneous": False, "copies_between_hosts": False, "merge_parts": False, "stages": None}
+    exact = dataclasses.replace(asked, **ours)
     found = difference(cpp_process(), Traced(text, exact))
     if found is not None:
         raise Finding(f"C++: {found}")

@@ -120,6 +120,17 @@ def test_stages_of_a_flow_that_turns() -> None:
     assert [_stages(module)[f"f{i}"] for i in range(5)] == [0, 1, 1, 1, 2]
 
 
+@pytest.mark.parametrize("number", ["no", "loop", "v"])
+def test_nothing_forward(number: str) -> None:
+    """As where the forward pass was folded, since its arrays have no elements."""
+    module = _program(["a"], _chain("a"))
+    [forward] = [op for op in module.main.walk() if isinstance(op, FragmentOp) and "(1)" not in op.origin[0].short]
+    forward.replace_all_uses_with(forward.operands)
+    forward.erase()
+    run_passes(module, f"mpmd-find-stages{{number={number}}}")
+    assert _stages(module) == {"f0(1)": None}
+
+
 def test_numbers_of_the_user_stay() -> None:
     computations: list[Computation] = [("f", "a", 3, ()), ("g", "b", None, ("f",)), ("h", "a", None, ("g",))]
     module = _program(["a", "b"], computations)

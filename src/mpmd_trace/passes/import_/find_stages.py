@@ -231,8 +231,7 @@ def _number_stages(module: Module, depths: dict[FragmentOp, int], *, turns: bool
 def _with_turn(stages: list[list[FragmentOp]]) -> list[list[FragmentOp]]:
     """The stages of a flow a, b, c, b, a as those of a, b, c, c, b, a."""
     meshes = [ops[0].mesh for ops in stages]
-    turn = stages[len(stages) // 2]
-    if len(stages) % 2 == 0 or meshes != meshes[::-1] or len(turn) < 2:
+    if len(stages) % 2 == 0 or meshes != meshes[::-1] or len(turn := stages[len(stages) // 2]) < 2:
         return stages
     half = (len(turn) + 1) // 2
     return [*stages[: len(stages) // 2], turn[:half], turn[half:], *stages[len(stages) // 2 + 1 :]]
