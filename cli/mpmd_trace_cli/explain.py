@@ -1,4 +1,4 @@
-"""`explain`: why a value of a program, or of a module, is on its mesh."""
+"""`explain`: why a value of a program, or of a module, is on its mesh; what each mesh of a program holds."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ from mpmd_trace.passes.manager import PassRun
 from mpmd_trace.report.explain import Explanation, explain
 from mpmd_trace_cli.files import read_text
 from mpmd_trace_cli.program import load_program
+from mpmd_trace_cli.residence import as_data as residence_data
+from mpmd_trace_cli.residence import as_text as residence_text
+from mpmd_trace_cli.talk import data
 
-__all__ = ["as_json", "explain_value"]
+__all__ = ["as_json", "explain_placement", "explain_value"]
 
 #: After this pass computations are fragments, and mesh inference has not begun.
 _READY = "mpmd-introduce-transfers"
@@ -40,6 +43,15 @@ def explain_value(file: str, value: str, infer_transfers: bool) -> Explanation:
         return explain(module, value, infer_transfers=infer_transfers)
     module, infers, same_mesh = _from_program(file)
     return explain(module, value, infer_transfers=infers, same_mesh=same_mesh)
+
+
+def explain_placement(file: str, *, as_json: bool) -> None:
+    """Print what each mesh of a program holds and what moves between them.  Raises `MpmdError`."""
+    if file == "-" or file.endswith(".mlir"):
+        raise MpmdError(f"of a module one value is explained: mpmd-trace explain {file} --value 'input 0'")
+    program = load_program(file)
+    found = program.jitted().lower(*program.args).residence()
+    data(residence_data(found) if as_json else residence_text(found, file))
 
 
 def as_json(found: Explanation) -> dict[str, Any]:

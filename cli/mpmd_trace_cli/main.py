@@ -166,18 +166,22 @@ def reduce(
 def explain(
     file: Annotated[str, typer.Argument(help="A program (as for run), or a file of MLIR text.")],
     value: Annotated[
-        str, typer.Option("--value", help="A name, an input (input 2), or a place (model.py:12).")
-    ],
+        str | None,
+        typer.Option("--value", help="A name, an input (input 2), or a place (model.py:12); all of a program without."),
+    ] = None,
     infer_transfers: Annotated[
         bool, typer.Option(help="For MLIR text: as the option of mesh inference of that name.")
     ] = True,
     json: Json = False,
 ) -> None:
-    """Tell why a value is on its mesh: which uses ask for it, which sources allow it."""
-    from mpmd_trace_cli.explain import as_json, explain_value  # late: needs jax
+    """Tell why a value is on its mesh; without a value, what each mesh holds and what moves between them."""
+    from mpmd_trace_cli.explain import as_json, explain_placement, explain_value  # late: needs jax
 
-    found = explain_value(file, value, infer_transfers)
-    data(as_json(found) if json else str(found))
+    if value is None:
+        explain_placement(file, as_json=json)
+    else:
+        found = explain_value(file, value, infer_transfers)
+        data(as_json(found) if json else str(found))
 
 
 @app.command()

@@ -24,6 +24,8 @@ from mpmd_trace.schedules import TRANSFERS, ScheduleError, find_entry, save_csv
 from mpmd_trace.scheduling.transfers import Link, Links
 from mpmd_trace_cli.plan_text import as_data, as_text, mib
 from mpmd_trace_cli.program import copied, load_program
+from mpmd_trace_cli.residence import as_data as placement_data
+from mpmd_trace_cli.residence import as_text as placement_text
 from mpmd_trace_cli.talk import data, progress, say
 
 __all__ = ["plan_program"]
@@ -140,10 +142,12 @@ def plan_program(
 
     if save is not None:
         save_csv(options[0].choice.schedule, save)
+    residence = compiled.residence()
     if as_json:
-        data(as_data(program.name, found, options, now))
+        data({**as_data(program.name, found, options, now), "placement": placement_data(residence)})
         return
     data(as_text(found, options, now, rows, save))
+    say(placement_text(residence, file))
     if isinstance(found.layer_values, str):
         say(f"other stages are not tried: {found.layer_values}")
     if found.unit != "ms":

@@ -23,6 +23,8 @@ from mpmd_trace.report.snapshots import Snapshots
 from mpmd_trace.report.timeline import FragmentActions, bubble, measured_timeline, planned_timeline
 from mpmd_trace.schedules import draw, to_svg
 from mpmd_trace_cli.program import check_arguments, copied, failed_while_running, load_program, user_error
+from mpmd_trace_cli.residence import as_data as placement_data
+from mpmd_trace_cli.residence import as_text as placement_text
 from mpmd_trace_cli.talk import as_json, console, data, progress, say
 
 __all__ = ["compare_steps", "difference", "print_losses", "run_program"]
@@ -108,8 +110,10 @@ def run_program(file: str, out: str, settings: Sequence[str], *, quiet: bool = F
         "losses_plain": reference["losses"],
         **errors,
     }
+    residence = compiled.residence()
     files: dict[str, str | bytes] = {
         "report.json": as_json(report) + "\n",
+        "placement.json": as_json(placement_data(residence)) + "\n",
         "plan.txt": str(plan),
         "timeline.svg": to_svg(picture),
     }
@@ -127,6 +131,7 @@ def run_program(file: str, out: str, settings: Sequence[str], *, quiet: bool = F
     if not quiet:
         print_losses(report)
         console().print(_tables(report))
+        say(placement_text(residence, file))
     _say_what_returns(plan, returning, [leaf.name for leaf in lowered.traced.inputs], report["returning_bytes"])
     names = ", ".join(name for name in files if "/" not in name)
     say(f"wrote {out}/: {names}, passes/ ({len(snapshots.texts)})")

@@ -152,7 +152,7 @@ def test_unused_values_are_freed_at_once() -> None:
     plan = plan_of("(%x: !a, %unused: !b, %y: !a) -> !a", neg("%0", "%x") + "return %y : !a")
     assert plan.instructions == (
         Free((1,)),
-        Run(0, "a", (0,), (3,), (), "0"),
+        Run(0, "a", (0,), (3,), (), "0", (("0", 0),)),
         Free((0, 3)),
     )
     assert plan.results == (2,)

@@ -53,6 +53,20 @@ def test_program(capsys: pytest.CaptureFixture[str]) -> None:
     assert "is on mesh" in out or "needed" in out
 
 
+def test_what_a_program_holds_and_moves(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = run(capsys, str(PROGRAM))
+    assert status == 0, err
+    assert "bytes on a device of each mesh" in out and "activations" in out and "cotangents" in out
+    status, out, _ = run(capsys, str(PROGRAM), "--json")
+    found = json.loads(out)
+    assert status == 0 and [held["mesh"] for held in found["meshes"]] == ["m0", "m1"]
+    assert found["moves"]["activations"]["count"] == sum(
+        sent["times"] for sent in found["sent"] if sent["cause"] == "activations"
+    )
+    status, out, err = run(capsys, "-")
+    assert (status, out) == (1, "") and "--value 'input 0'" in err
+
+
 def test_named_computations(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, err = run(capsys, str(PROGRAM), "--value", "second")
     assert status == 0, err

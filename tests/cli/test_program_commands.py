@@ -28,7 +28,11 @@ def test_run(command: Command, tmp_path: Path) -> None:
     assert report["fragments"] >= 8 and report["transfers"] >= 4 and report["distinct_programs"] >= 4
     assert report["gradient_error"] < 1e-5 and report["loss_error"] < 1e-4
     names = {p.name for p in out.iterdir()}
-    assert {"losses.csv", "losses.svg", "plan.txt", "timeline.svg", "passes"} <= names
+    assert {"losses.csv", "losses.svg", "placement.json", "plan.txt", "timeline.svg", "passes"} <= names
+    placement = json.loads((out / "placement.json").read_text())
+    assert "bytes on a device of each mesh" in result.err and "cotangents" in result.err
+    assert {m["mesh"]: m["peak"] for m in placement["meshes"]} == report["peak_bytes_per_device"]
+    assert sum(sent["bytes"] for sent in placement["sent"]) == report["transferred_bytes"]
     index = json.loads((out / "passes" / "index.json").read_text())["passes"]
     assert all((out / "passes" / e["file"]).exists() for e in index if e["changed"])
     first = command("diff", str(out), "0", "1")  # the snapshots are a folder deeper

@@ -14,6 +14,8 @@ from mpmd_trace.api import finishing, meshes
 from mpmd_trace.api.options import compiler_options as chosen_options
 from mpmd_trace.backend.executables import CompilerOptions
 from mpmd_trace.backend.load import LoadedProgram, MemoryAnalysis, load
+from mpmd_trace.backend.planner import make_plan
+from mpmd_trace.backend.residence import Residence, residence
 from mpmd_trace.backend.timeline import Timeline
 from mpmd_trace.diagnostics.messages import MpmdError, Note, shortened
 from mpmd_trace.frontend.arguments import Leaf
@@ -224,6 +226,10 @@ class Lowered:
             return partition_as(self.traced.mlir_text(), request, phases="import").module
         except MpmdError as error:
             raise at_users_place(error, self.config.where) from None
+
+    def residence(self) -> Residence:
+        """What each mesh holds and what moves between them, as far as that is known before XLA compiles it."""
+        return residence(make_plan(self.partitioned.module))
 
     def as_text(self, stage: Stage = "mpmd") -> str:
         """The program as text: "jaxpr" as traced, "stablehlo" with named ops, "mpmd" as exported."""
@@ -486,6 +492,10 @@ class Compiled:
     def memory_analysis(self) -> dict[str, MemoryAnalysis]:
         """For each mesh the bytes of one device: the peak from the schedule, arguments, results, scratch."""
         return self.program.memory_analysis()
+
+    def residence(self) -> Residence:
+        """What each mesh holds (its peak with scratch memory), and what moves between them, by cause."""
+        return self.program.residence()
 
     def as_text(self, stage: Stage = "mpmd") -> str:
         """See `Lowered.as_text`."""

@@ -15,6 +15,7 @@ from mpmd_trace.backend.executables import CompilerOptions, Progress, compile_pr
 from mpmd_trace.backend.placement import Placement, check_topology
 from mpmd_trace.backend.plan import Plan
 from mpmd_trace.backend.planner import make_plan
+from mpmd_trace.backend.residence import Residence, residence
 from mpmd_trace.backend.runtime import Runtime
 from mpmd_trace.backend.timeline import Timeline, measure
 from mpmd_trace.diagnostics.messages import MpmdError, shortened
@@ -187,8 +188,7 @@ class LoadedProgram:
     def memory_analysis(self) -> dict[str, MemoryAnalysis]:
         """Bytes per device, for each mesh."""
         plan, executables = self.plan, self.runtime.executables
-        temporary = {e.spec.number: e.temporary_bytes for e in executables}
-        reused = {e.spec.number: e.reused_bytes for e in executables}
+        temporary, reused = self._scratch
         peaks = plan.live_bytes(temporary, reused)
 
         def held(slots: Sequence[int], mesh: str) -> int:
@@ -204,6 +204,17 @@ class LoadedProgram:
             )
             for mesh in plan.meshes
         }
+
+    @property
+    def _scratch(self) -> tuple[dict[int, int], dict[int, int]]:
+        """The bytes of scratch memory, and of donated values that become results, of each program by number."""
+        executables = self.runtime.executables
+        temporary = {e.spec.number: e.temporary_bytes for e in executables}
+        return temporary, {e.spec.number: e.reused_bytes for e in executables}
+
+    def residence(self) -> Residence:
+        """What each mesh holds and what moves between them, with the scratch memory of the programs."""
+        return residence(self.plan, *self._scratch)
 
     def __repr__(self) -> str:
         return f"<LoadedProgram {str(self.plan).splitlines()[0]}>"

@@ -66,7 +66,10 @@ class ProgramSpec:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Run:
-    """Run a program on its mesh."""
+    """Run a program on its mesh.
+
+    `origins` are the named computations in it, each with how often it is transposed.
+    """
 
     program: int
     mesh: str
@@ -74,6 +77,7 @@ class Run:
     outputs: tuple[int, ...]
     donated: tuple[int, ...]
     label: str
+    origins: tuple[tuple[str, int], ...] = ()
 
     @property
     def meshes(self) -> tuple[str, ...]:

@@ -274,8 +274,9 @@ class _Planner:
             out_types = tuple(self.slots[s].place for s in outputs)
             program = ProgramSpec(len(self.programs), op.callee, op.mesh, in_types, out_types, donated)
             self.programs[key] = program
-        origins = ", ".join(o.short.replace('"', "") for o in op.origin)
-        return Run(program.number, op.mesh, inputs, outputs, donated, origins or "inferred")
+        label = ", ".join(o.short.replace('"', "") for o in op.origin)
+        origins = tuple((o.name, o.transpose_count) for o in op.origin)
+        return Run(program.number, op.mesh, inputs, outputs, donated, label or "inferred", origins)
 
     def _transfer(self, ops: Sequence[TransferOp], inputs: tuple[int, ...]) -> Transfer:
         outputs = tuple(self._slot(op.results[0], None) for op in ops)

@@ -1,0 +1,356 @@
+"""Where a plan keeps the arrays of a step, and what it moves between meshes, by cause.
+
+Everything is read off the plan.  What an argument is, is told by its structure:
+
+- a result *replaces* an argument of its type when its path ends like that of the argument (`result[0]['w']` for
+  `params['w']`), or when the argument is donated or a whole argument of a training step;
+- a replaced array of floating-point numbers that forward computations with a name read is a *parameter*, unless its
+  path ends like that of a parameter of its shape: `opt[0].mu['w']` is *state*, as is all else that is replaced;
+- everything else (the batch, keys, frozen weights; all arguments of a program that replaces nothing) is an *argument*.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import re
+from collections.abc import Mapping
+from typing import Literal
+
+from mpmd_trace.backend.plan import Plan, Run, Slot, Transfer
+from mpmd_trace.ir.types import TensorType
+
+__all__ = ["CAUSES", "SMALL", "Astray", "Cause", "Held", "Residence", "Role", "Sent", "residence"]
+
+Role = Literal["parameters", "state", "arguments"]
+Cause = Literal[
+    "activations",
+    "cotangents",
+    "parameters",
+    "gradients",
+    "state",
+    "arguments",
+    "small",
+    "unnamed code",
+    "within a mesh",
+]
+#: In the order of tables.
+CAUSES: dict[Cause, str] = {
+    "activations": "from a forward to a later one, or to a backward",
+    "cotangents": "from a backward to an earlier one",
+    "parameters": "a parameter that another mesh uses, too",
+    "gradients": "of parameters, to where they are added or used",
+    "state": "of the optimiser, and updates on their way home",
+    "arguments": "the batch, keys, frozen weights",
+    "small": "scalars, and other arrays of at most 64 bytes",
+    "unnamed code": "other values that code without a name makes or reads",
+    "within a mesh": "to another sharding or memory",
+}
+#: Values of at most so many bytes on a device are free to go where they are needed.
+SMALL = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class Held:
+    """What a device of a mesh holds, in bytes.
+
+    `parameters`, `state` and `arguments` are there at the start; `gradients` (arrays of the type of a parameter there
+    that backwards made) and `activations` (all else that was made) at the `peak`, beside what is left of the former.
+    """
+
+    mesh: str
+    parameters: int
+    state: int
+    arguments: int
+    gradients: int
+    activations: int
+    peak: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Sent:
+    """A value that is sent from a mesh to another one: how often in a step, and the bytes of all of it."""
+
+    what: str
+    cause: Cause
+    source: str
+    target: str
+    times: int
+    bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Astray:
+    """A parameter that is not on a mesh whose named code uses it; `bytes` are those of the array on its devices."""
+
+    name: str
+    number: int
+    bytes: int
+    mesh: str
+    used_on: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Residence:
+    """What each mesh holds and what moves in a step."""
+
+    meshes: tuple[Held, ...]
+    sent: tuple[Sent, ...]
+    astray: tuple[Astray, ...]
+    #: Names of arguments whose replacements leave on another mesh than where they come in, with their bytes.
+    returning: tuple[tuple[str, int], ...]
+    #: What each argument is, by name.
+    roles: Mapping[str, Role]
+
+    @property
+    def causes(self) -> dict[Cause, tuple[int, int]]:
+        """How many transfers of a step have a cause, and their bytes; those that occur, in the order of `CAUSES`."""
+        found: dict[Cause, tuple[int, int]] = {}
+        for cause in CAUSES:
+            sent = [s for s in self.sent if s.cause == cause]
+            if sent:
+                found[cause] = sum(s.times for s in sent), sum(s.bytes for s in sent)
+        return found
+
+    @property
+    def bytes(self) -> int:
+        """All bytes that move in a step."""
+        return sum(s.bytes for s in self.sent)
+
+
+def residence(
+    plan: Plan, temporary: dict[int, int] | None = None, reused: dict[int, int] | None = None
+) -> Residence:
+    """What the plan holds and moves; `temporary` and `reused` are as in `Plan.live_bytes`."""
+    reader = _Reader(plan)
+    return Residence(
+        tuple(reader.held(temporary, reused)),
+        tuple(reader.sent()),
+        tuple(reader.astray()),
+        tuple(reader.returning()),
+        {plan.slots[s].name: role for s, role in reader.roles.items()},
+    )
+
+
+class _Reader:
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        #: What each slot is a copy of.
+        self.root: dict[int, int] = {}
+        #: What made each slot: a run, None for an argument.
+        self.maker: dict[int, Run | None] = dict.fromkeys(plan.arguments)
+        #: The runs that read a slot itself.
+        self.readers: dict[int, list[Run]] = collections.defaultdict(list)
+        #: Forward and backward ("F", "B") computations that a slot was computed with.
+        self.phases: dict[int, frozenset[str]] = dict.fromkeys(plan.arguments, frozenset())
+        #: The meshes on which forwards read each argument (or a cast of it), and whether one did nothing else.
+        self.forward: dict[int, dict[str, bool]] = {s: {} for s in plan.arguments}
+        self._follow()
+        self.replaced = _replaced(plan, trains=any(_phases(run) >= {"B"} for run in plan.runs))
+        self.roles = self._roles()
+        self.weights = {plan.slots[s].type.tensor for s, role in self.roles.items() if role == "parameters"}
+
+    def _follow(self) -> None:
+        fresh: dict[int, tuple[int, ...]] = {s: (s,) for s in self.plan.arguments}
+        slots = self.plan.slots
+        for instruction in self.plan.instructions:
+            if isinstance(instruction, Transfer):
+                for a, b in zip(instruction.inputs, instruction.outputs, strict=True):
+                    self.root[b] = self.root.get(a, a)
+                    self.phases[b] = self.phases[a]
+                    fresh[b] = fresh.get(a, ())
+            elif isinstance(instruction, Run):
+                own = _phases(instruction)
+                for slot in dict.fromkeys(instruction.inputs):
+                    self.readers[slot].append(instruction)
+                    if "F" in own:
+                        for argument in fresh.get(slot, ()):
+                            meshes = self.forward[argument]
+                            meshes[instruction.mesh] = meshes.get(instruction.mesh, False) or own == {"F"}
+                all_fresh = not own and all(fresh.get(s) for s in instruction.inputs)
+                phases = own or frozenset().union(*(self.phases[s] for s in instruction.inputs))
+                for slot in instruction.outputs:
+                    self.maker[slot], self.phases[slot] = instruction, phases
+                    if all_fresh:  # casts of parameters, slices of the batch
+                        shape = slots[slot].type.tensor.shape
+                        alike = (s for s in instruction.inputs if slots[s].type.tensor.shape == shape)
+                        fresh[slot] = tuple(dict.fromkeys(a for s in alike for a in fresh[s]))
+
+    # What arguments are.
+
+    def _roles(self) -> dict[int, Role]:
+        slots, roles = self.plan.slots, {}
+        found: list[tuple[str, object]] = []
+        wanted = [s for s in self.plan.arguments if s in self.replaced and self.forward[s] and _is_float(slots[s])]
+        parameters = set()
+        # What a forward alone reads is a parameter for sure; an update may be part of a forward and backward.
+        for slot in sorted(wanted, key=lambda s: (not any(self.forward[s].values()), len(_rest(slots[s].name)), s)):
+            rest, shape = _rest(slots[slot].name), slots[slot].type.tensor.shape
+            sure = any(self.forward[slot].values())
+            if any(shape == other and (rest != tail or not sure) and _ends(rest, tail) for tail, other in found):
+                continue
+            found.append((rest, shape))
+            parameters.add(slot)
+        for slot in self.plan.arguments:
+            roles[slot] = self._role(slot, parameters)
+        return roles
+
+    def _role(self, slot: int, parameters: set[int]) -> Role:
+        if slot in parameters:
+            return "parameters"
+        return "state" if slot in self.replaced else "arguments"
+
+    def _used_on(self, slot: int) -> tuple[str, ...]:
+        meshes = self.forward[slot]
+        return tuple(m for m, sure in meshes.items() if sure or not any(meshes.values()))
+
+    def astray(self) -> list[Astray]:
+        """Parameters that are not where they are used, the largest first."""
+        found = []
+        for number, slot in enumerate(self.plan.arguments):
+            here, used = self.plan.slots[slot].mesh, self._used_on(slot)
+            if self.roles[slot] == "parameters" and used and here not in used:
+                name = self.plan.slots[slot].name
+                found.append(Astray(name, number, self.plan.bytes_of([slot]), here, used))
+        return sorted(found, key=lambda a: -a.bytes)
+
+    def returning(self) -> list[tuple[str, int]]:
+        """The replaced arguments whose results are on another mesh."""
+        slots = self.plan.slots
+        pairs = ((slots[a], slots[self.plan.results[r]]) for a, r in self.replaced.items())
+        return [(a.name, self.plan.bytes_of([a.number])) for a, r in pairs if a.mesh != r.mesh]
+
+    # What moves.
+
+    def sent(self) -> list[Sent]:
+        """Every value with what it is sent for, the largest first."""
+        twins = self._forward_edges()
+        totals: dict[tuple[int, Cause, str, str], list[int]] = {}
+        for transfer in self.plan.transfers:
+            for slot in transfer.outputs:
+                cause = self._cause(slot, transfer, twins)
+                key = self.root[slot], cause, transfer.source, transfer.target
+                total = totals.setdefault(key, [0, 0])
+                total[0] += 1
+                total[1] += self.plan.bytes_of([slot])
+        found = [Sent(self._name(s), c, a, b, times, size) for (s, c, a, b), (times, size) in totals.items()]
+        return sorted(found, key=lambda s: -s.bytes)
+
+    def _name(self, slot: int) -> str:
+        maker, found = self.maker[slot], self.plan.slots[slot]
+        if maker is None:
+            return found.name or "an array that the step closes over"
+        return f"{found.type.tensor} of {maker.label if maker.origins else 'unnamed code'}"
+
+    def _forward_edges(self) -> set[tuple[str, str, TensorType]]:
+        """(source, target, type) of what a forward sends to a forward."""
+        found = set()
+        for transfer in self.plan.transfers:
+            for slot in transfer.outputs:
+                if "F" in self.phases[slot] and any("F" in _phases(run) for run in self.readers[slot]):
+                    found.add((transfer.source, transfer.target, self.plan.slots[slot].type.tensor))
+        return found
+
+    def _cause(self, slot: int, transfer: Transfer, twins: set[tuple[str, str, TensorType]]) -> Cause:
+        found = self.plan.slots[slot]
+        if transfer.source == transfer.target:
+            return "within a mesh"
+        cause = self._large_cause(slot, transfer, twins)
+        is_flow = cause in ("activations", "cotangents") and found.type.tensor.shape != ()
+        return "small" if found.bytes <= SMALL and not is_flow else cause
+
+    def _large_cause(self, slot: int, transfer: Transfer, twins: set[tuple[str, str, TensorType]]) -> Cause:
+        """Why a value of any size is sent to another mesh."""
+        root, found = self.root[slot], self.plan.slots[slot]
+        if self.maker[root] is None:
+            return self.roles[root]
+        made = self.phases[root]
+        read = frozenset().union(*(_phases(run) for run in self.readers[slot]))
+        back = (transfer.target, transfer.source, found.type.tensor) in twins
+        if found.type.tensor in self.weights and "B" in made and not (back and "B" in read):
+            is_update = slot in self.plan.results and not self.readers[slot]
+            return "state" if is_update else "gradients"
+        if slot in self.plan.results and slot in {self.plan.results[r] for r in self.replaced.values()}:
+            return "state"
+        meshes = list(self.plan.meshes)
+        later = meshes.index(transfer.target) > meshes.index(transfer.source)
+        if "F" in made and (read == {"F"} or (read and made == {"F"}) or ("F" in read and later)):
+            return "activations"
+        return "cotangents" if "B" in made and "B" in read else "unnamed code"
+
+    # What is held.
+
+    def held(self, temporary: dict[int, int] | None, reused: dict[int, int] | None) -> list[Held]:
+        """What each mesh holds at the start and at its peak."""
+        plan = self.plan
+        at: dict[str, tuple[int, int]] = dict.fromkeys(plan.meshes, (-1, -1))
+        for place, mesh, used in plan.memory_use(temporary, reused):
+            if used > at[mesh][0]:
+                at[mesh] = used, place
+        gradients = self._at(at, {s.number for s in plan.slots if self._is_gradient(s)})
+        made = self._at(at, {s.number for s in plan.slots if self.maker.get(self.root.get(s.number, s.number))})
+        found = []
+        for mesh in plan.meshes:
+            start: dict[Role, int] = collections.Counter()
+            for slot, role in self.roles.items():
+                if plan.slots[slot].mesh == mesh and plan.slots[slot].memory_kind != "pinned_host":
+                    start[role] += plan.slots[slot].bytes
+            found.append(
+                Held(
+                    mesh,
+                    start["parameters"],
+                    start["state"],
+                    start["arguments"],
+                    gradients[mesh],
+                    made[mesh] - gradients[mesh],
+                    at[mesh][0],
+                )
+            )
+        return found
+
+    def _is_gradient(self, slot: Slot) -> bool:
+        root = self.root.get(slot.number, slot.number)
+        return slot.type.tensor in self.weights and bool(self.maker.get(root)) and "B" in self.phases[root]
+
+    def _at(self, at: Mapping[str, tuple[int, int]], counted: set[int]) -> dict[str, int]:
+        """The bytes of some slots on each mesh while the instruction of its peak runs."""
+        slots = tuple(s if s.number in counted else dataclasses.replace(s, bytes=0) for s in self.plan.slots)
+        use = dataclasses.replace(self.plan, slots=slots).memory_use()
+        return {mesh: used for place, mesh, used in use if at[mesh][1] == place}
+
+
+def _phases(run: Run) -> frozenset[str]:
+    """Whether a run has forwards ("F") and backwards ("B") of named computations."""
+    return frozenset("B" if count else "F" for _, count in run.origins)
+
+
+def _rest(name: str) -> str:
+    """The path inside of an argument or of the result: `['w']` of `params['w']`."""
+    return re.sub(r"^[^\[.]*", "", name)
+
+
+def _ends(path: str, tail: str) -> bool:
+    return path.endswith(tail)  # both begin with a bracket or a dot, or are empty
+
+
+def _is_float(slot: Slot) -> bool:
+    return slot.type.tensor.element.startswith(("f", "bf", "complex"))
+
+
+def _replaced(plan: Plan, *, trains: bool) -> dict[int, int]:
+    """The arguments that a result replaces, each with the number of the result."""
+    free = dict(enumerate(zip(plan.results, map(_rest, plan.result_names), strict=True)))
+    found: dict[int, int] = {}
+    # Long paths say most: `['w']` is the end of `[0].mu['w']`, too.
+    for slot in sorted(plan.arguments, key=lambda s: (-len(_rest(plan.slots[s].name)), s)):
+        rest, tensor = _rest(plan.slots[slot].name), plan.slots[slot].type.tensor
+        fits = [
+            number
+            for number, (result, path) in free.items()
+            if plan.slots[result].type.tensor is tensor and _ends(path, rest)
+        ]
+        if fits and (rest or slot in plan.donated or (trains and plan.slots[slot].name)):
+            chosen = min(fits, key=lambda n: (len(free[n][1]), n))
+            found[slot] = chosen
+            del free[chosen]
+    return found

@@ -1,0 +1,144 @@
+"""What a step keeps on which mesh and what it sends, against numbers counted by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import AbstractMesh
+
+import mpmd_trace as mt
+from mpmd_trace.backend.residence import Held, Residence
+
+NAMES = {"layer0": "first", "layer1": "first", "layer2": "second", "layer3": "second"}
+#: Bytes of a weight (16 x 16 float32), and of the activations of a microbatch (4 x 16).
+WEIGHT, ROWS = 1024, 256
+
+
+def array(*shape: int, dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, dtype)
+
+
+def config(names: dict[str, str] = NAMES, devices: int = 2, **more: Any) -> mt.Config:
+    mesh = AbstractMesh((devices,), ("data",))
+    return mt.make_config(
+        {"first": mesh, "second": mesh},
+        names,
+        partitioning_options={"mpmd_infer_transfers": True},
+        **{"pipeline_schedule": "1F1B", **more},
+    )
+
+
+def loss(weights: Any, x: Any) -> Any:
+    for i, w in enumerate(weights):
+        x = mt.named_computation(lambda w, x: jnp.tanh(x @ w), name=f"layer{i}")(w, x)
+    return jnp.mean(x**2)
+
+
+def gradients(loss: Any, weights: Any, batch: Any) -> Any:
+    def microbatch(i: Any, grads: Any, x: Any) -> Any:
+        return jax.tree.map(jnp.add, grads, jax.grad(loss)(weights, x))
+
+    return mt.enumerated_for(microbatch, jax.tree.map(jnp.zeros_like, weights), batch)
+
+
+def residence(step: Any, *args: Any, config: mt.Config = config(), **options: Any) -> Residence:  # noqa: B008
+    return mt.jit(step, config, **options).lower(*args).residence()
+
+
+def test_a_pipeline_of_two_meshes() -> None:
+    def step(weights: Any, batch: Any) -> Any:
+        return jax.tree.map(lambda w, g: w - 0.1 * g, weights, gradients(loss, weights, batch))
+
+    found = residence(step, [array(16, 16)] * 4, array(8, 4, 16))
+    # 8 microbatches, each there and back, to two devices.
+    assert found.causes == {"activations": (8, 8 * 2 * ROWS), "cotangents": (8, 8 * 2 * ROWS)}
+    assert found.bytes == 2 * 8 * 2 * ROWS
+    assert found.astray == () and found.returning == ()
+    first, second = found.meshes
+    # At the peak of the first mesh: 7 slices of the batch, two microbatches of 4 values each, and a cotangent.
+    assert first == Held("first", 2 * WEIGHT, 0, 8 * ROWS, 2 * WEIGHT, (7 + 2 * 4 + 1) * ROWS, 10240)
+    assert first.peak == 2 * WEIGHT + 8 * ROWS + 2 * WEIGHT + 16 * ROWS
+    assert (second.parameters, second.arguments, second.gradients) == (2 * WEIGHT, 0, 2 * WEIGHT)
+    assert second.peak == second.parameters + second.gradients + second.activations
+    assert set(found.roles.values()) == {"parameters", "arguments"} and found.roles["batch"] == "arguments"
+
+
+def tied_loss(p: Any, x: Any) -> Any:
+    x = mt.named_computation(lambda e, x: x @ e, name="layer0")(p["e"], x)
+    x = mt.named_computation(lambda w, x: jnp.tanh(x @ w), name="layer2")(p["w"], x)
+    x = mt.named_computation(lambda e, x: x @ e.T, name="layer3")(p["e"], x)
+    return jnp.mean(x**2)
+
+
+def test_tied_weights_and_the_state_of_an_optimiser() -> None:
+    """`e` is sent to the mesh that uses it, too, once; its gradient comes back for each microbatch, or once."""
+
+    def step(p: Any, momentum: Any, batch: Any) -> Any:
+        momentum = jax.tree.map(lambda m, g: 0.9 * m + g, momentum, gradients(tied_loss, p, batch))
+        return jax.tree.map(lambda w, m: w - 0.1 * m, p, momentum), momentum
+
+    p = {"e": array(32, 16), "w": array(16, 16)}
+    names = {n: m for n, m in NAMES.items() if n != "layer1"}
+    found = residence(step, p, p, array(4, 4, 32), config=config(names, devices=1), donate_argnums=(0, 1))
+    assert found.roles == {
+        "p['e']": "parameters",
+        "p['w']": "parameters",
+        "momentum['e']": "state",
+        "momentum['w']": "state",
+        "batch": "arguments",
+    }
+    assert found.causes["parameters"] == (1, 2 * WEIGHT)
+    count, size = found.causes["gradients"]
+    assert count in (1, 4) and size == count * 2 * WEIGHT
+    assert found.causes["activations"] == (4, 4 * ROWS) == found.causes["cotangents"]
+    first, second = found.meshes
+    assert (first.parameters, first.state) == (2 * WEIGHT, 2 * WEIGHT)
+    assert (second.parameters, second.state) == (WEIGHT, WEIGHT)
+    assert found.astray == ()
+
+
+def test_state_of_optax_is_told_by_its_paths() -> None:
+    optax = pytest.importorskip("optax")
+    adam = optax.adam(1e-3)
+
+    def step(weights: Any, opt_state: Any, batch: Any) -> Any:
+        updates, opt_state = adam.update(gradients(loss, weights, batch), opt_state)
+        return optax.apply_updates(weights, updates), opt_state
+
+    weights = [array(16, 16)] * 4
+    found = residence(step, weights, jax.eval_shape(adam.init, weights), array(2, 4, 16))
+    assert [name for name, role in found.roles.items() if role == "parameters"] == [f"weights[{i}]" for i in range(4)]
+    assert [h.state // (2 * WEIGHT) for h in found.meshes] == [2, 2]  # two moments per weight; the counter is small
+
+
+def test_without_training_nothing_is_known_of_arguments() -> None:
+    found = residence(loss, [array(16, 16)] * 4, array(4, 16))
+    assert set(found.roles.values()) == {"arguments"}
+    assert found.causes == {"activations": (1, 2 * ROWS)}
+
+
+def test_a_parameter_away_from_its_use() -> None:
+    def step(weights: Any, batch: Any) -> Any:
+        return jax.tree.map(lambda w, g: w - 0.1 * g, weights, gradients(loss, weights, batch))
+
+    where = config(input_mesh_assignment=([None, None, None, "first"], None))
+    found = residence(step, [array(16, 16)] * 4, array(8, 4, 16), config=where)
+    (one,) = found.astray
+    assert (one.name, one.number, one.bytes) == ("weights[3]", 3, 2 * WEIGHT)
+    assert (one.mesh, one.used_on) == ("first", ("second",))
+    assert found.causes["parameters"] == (1, 2 * WEIGHT)
+    count, size = found.causes["gradients"]  # it is updated where it is
+    assert count in (1, 8) and size == count * 2 * WEIGHT and found.returning == ()
+
+
+def test_a_parameter_that_leaves_on_another_mesh() -> None:
+    def step(weights: Any, batch: Any) -> Any:
+        return jax.tree.map(lambda w, g: w - 0.1 * g, weights, gradients(loss, weights, batch))
+
+    found = residence(
+        step, [array(16, 16)] * 4, array(2, 4, 16), config=config(output_mesh_assignment=["second", None, None, None])
+    )
+    assert found.returning == (("weights[0]", 2 * WEIGHT),)
