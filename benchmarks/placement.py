@@ -23,7 +23,7 @@ from recipes.recipe import Recipe  # noqa: E402
 
 import mpmd_trace  # noqa: E402
 
-PLACEMENTS = ("reference",)
+PLACEMENTS = ("cut", "reference")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +51,7 @@ def measure(recipe: Recipe, placement: str, *, run: bool) -> Found:
         dict(recipe.names),
         pipeline_schedule=recipe.schedule,
         partitioning_options={"mpmd_infer_transfers": True},
+        placement=placement,
     )
     jitted = mpmd_trace.jit(recipe.step, config, donate_argnums=recipe.donate)
     compiled = jitted.lower(*recipe.args).compile()

@@ -16,6 +16,7 @@ from mpmd_trace.frontend.errors import callers_place, problem, raise_problems
 from mpmd_trace.frontend.names import nearest
 from mpmd_trace.frontend.tags import is_name
 from mpmd_trace.ir.assignment import Assignment
+from mpmd_trace.passes.import_.pipelines import PLACEMENTS
 from mpmd_trace.passes.request import PartitioningOptions
 from mpmd_trace.scheduling.bridge import choose_schedule
 from mpmd_trace.scheduling.user_rules import checked_rules
@@ -38,6 +39,7 @@ def make_config(
     pipeline_schedule: Any = None,
     fragment_merge_rules: Any = (),
     fragment_schedule_rules: Any = (),
+    placement: str = "reference",
 ) -> Config:
     """A configuration, checked as far as that is possible without a program.
 
@@ -55,6 +57,8 @@ def make_config(
         fragment_merge_rules: which fragments become one: rules, their text, or functions that make rules of the
             program's fragments; see `mpmd_trace.rules`.
         fragment_schedule_rules: likewise which fragments run in a given order, on top of the schedule.
+        placement: where code without a name goes: `"cut"`, where the fewest bytes move between meshes in a step
+            (`docs/placement.md`), or `"reference"`, as in the C++ partitioner.
 
     Raises:
         FrontendError: with every mistake found.
@@ -93,6 +97,8 @@ def make_config(
     merge_rules, wrong = checked_rules(fragment_merge_rules, "fragment_merge_rules")
     schedule_rules, more = checked_rules(fragment_schedule_rules, "fragment_schedule_rules")
     problems += [problem(text) for text in (*wrong, *more)]
+    if placement not in PLACEMENTS:
+        problems.append(problem(f"placement is {' or '.join(map(repr, PLACEMENTS))}, not {placement!r}."))
     where = callers_place()
     config = Config(
         topology=MappingProxyType(meshes),
@@ -103,6 +109,7 @@ def make_config(
         pipeline_schedule=pipeline_schedule,
         fragment_merge_rules=merge_rules,
         fragment_schedule_rules=schedule_rules,
+        placement=placement,
         where=where,
     )
     try:

@@ -113,6 +113,7 @@ class Lowered:
             PartitioningOptions.of(options),
             same_mesh=tuple(SameMesh(constants + i, o) for i, o in config.same_mesh(traced)),
             heterogeneous=config.is_heterogeneous,
+            placement="reference" if self.engine == "cpp" else config.placement,
             copies_between_hosts=True,
             merge_parts=True,
             stages=FindStages(number=self.schedule.stages),

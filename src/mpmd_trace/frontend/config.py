@@ -50,6 +50,8 @@ class Config:
     #: Rules, and functions that make rules of the fragments of a program.
     fragment_merge_rules: tuple[Any, ...]
     fragment_schedule_rules: tuple[Any, ...]
+    #: How code without a name is placed.
+    placement: str = "reference"
     #: Where it was made (`file:line`), for messages.
     where: str | None = None
 

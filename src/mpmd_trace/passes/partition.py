@@ -139,6 +139,7 @@ def phase_passes(
             split_bwd_fragments=options.mpmd_split_bwd_fragments,
             enable_heterogeneous_meshes=request.heterogeneous,
             stages=request.stages,
+            placement=request.placement,
         ).passes()
     )
     if phases == "import":
@@ -187,6 +188,7 @@ def partition(
     constraints: Sparse | None = None,
     same_mesh: Sequence[tuple[int, int]] = (),
     heterogeneous_meshes: bool = False,
+    placement: str = "reference",
     hooks: Sequence[Hook] = (),
 ) -> Partitioned:
     """Partition the program `@main` of a module over meshes.
@@ -208,6 +210,7 @@ def partition(
             places both where it can, and the result is transferred in the end where it cannot.
         heterogeneous_meshes: whether the meshes of the topology have axes of their own, whose names begin with
             that of the mesh and an underscore.
+        placement: where unnamed code goes: "reference", as the reference says, or "cut", where the fewest bytes move.
         hooks: called after each pass.
 
     Raises:
@@ -228,6 +231,7 @@ def partition(
         constraints=constraints,
         same_mesh=same_mesh,
         heterogeneous_meshes=heterogeneous_meshes,
+        placement=placement,
     )
     return partition_as(module, request, phases=phases, hooks=hooks)
 

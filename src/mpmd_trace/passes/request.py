@@ -124,6 +124,7 @@ class PartitionRequest:
     schedule_rules: which fragments run in a given order; they replace the schedule.
     same_mesh: arguments and results that are to share a mesh.
     heterogeneous: whether the meshes have axes of their own.
+    placement: where unnamed code goes: "reference", as the reference says, or "cut", where the fewest bytes move.
     copies_between_hosts: whether transfers from host memory to host memory are allowed, which the reference refuses.
     merge_parts: whether parts of a stage that do not need each other are one fragment; the reference refuses them.
     stages: how the order of meshes and the stages on them are found, which the reference does not do; None: not at all.
@@ -140,6 +141,7 @@ class PartitionRequest:
     schedule_rules: tuple[ScheduleRule, ...] = ()
     same_mesh: tuple[SameMesh, ...] = ()
     heterogeneous: bool = False
+    placement: str = "reference"
     copies_between_hosts: bool = False
     merge_parts: bool = False
     stages: FindStages | None = None
@@ -161,6 +163,7 @@ class PartitionRequest:
         constraints: Sparse | None = None,
         same_mesh: Sequence[tuple[int, int]] = (),
         heterogeneous_meshes: bool = False,
+        placement: str = "reference",
     ) -> Self:
         """The request that arguments of `mpmd_trace.partition` make.  Raises `MpmdError`."""
         options = PartitioningOptions.of(partitioning_options)
@@ -181,6 +184,7 @@ class PartitionRequest:
             tuple(ScheduleRule.parse(str(rule)) for rule in fragment_schedule_rules),
             tuple(SameMesh(i, o) for i, o in same_mesh),
             heterogeneous_meshes,
+            placement,
         )
         found._check_names()
         return found

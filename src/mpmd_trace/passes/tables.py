@@ -29,6 +29,12 @@ _FOLDERS = {
         "simplify-named-computations",
         "validate-named-ops-in-mpmd-func",
     ),
+    "placement": (
+        "split-loops",
+        "open-conditionals",
+        "regroup-sums",
+        "place",
+    ),
     "common": (
         "call-inline",
         "copy-constants",

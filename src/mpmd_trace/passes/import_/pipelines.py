@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
+from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.passes.base import Pass, Pipeline, option
 from mpmd_trace.passes.common.call_inline import CallInline
 from mpmd_trace.passes.common.erase_unused_callee_block_arguments import EraseUnusedCalleeBlockArguments
@@ -42,10 +43,17 @@ from mpmd_trace.passes.import_.map_input_output_to_mesh import MapInputOutputToM
 from mpmd_trace.passes.import_.map_named_ops_to_mpmd_ops import MapNamedOpsToMpmdOps
 from mpmd_trace.passes.import_.simplify_named_computations import SimplifyNamedComputations
 from mpmd_trace.passes.import_.validate_named_ops_in_mpmd_func import ValidateNamedOpsInMpmdFunc
+from mpmd_trace.passes.placement.open_conditionals import OpenConditionals
+from mpmd_trace.passes.placement.place import Place
+from mpmd_trace.passes.placement.regroup_sums import RegroupSums
+from mpmd_trace.passes.placement.split_loops import SplitLoops
 from mpmd_trace.passes.stablehlo_optimize import StablehloOptimize
 from mpmd_trace.passes.symbol_dce import SymbolDce
 
-__all__ = ["ImportPipeline", "InferMeshPipeline"]
+__all__ = ["PLACEMENTS", "ImportPipeline", "InferMeshPipeline"]
+
+#: How unnamed code gets its meshes: as the reference does it, or by a minimum cut (`docs/placement.md`).
+PLACEMENTS = ("reference", "cut")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,6 +116,9 @@ class ImportPipeline(Pipeline):
     enable_heterogeneous_meshes: bool = option(
         False, "the meshes differ: take sdy meshes from the topology"
     )
+    placement: str = option(
+        "reference", "where unnamed code goes: as the reference says, or where the fewest bytes move (cut)"
+    )
     #: The driver sets these; the text form does not have them.
     input_assignment: tuple[IndexAssignment, ...] = ()
     output_assignment: tuple[IndexAssignment, ...] = ()
@@ -122,6 +133,10 @@ class ImportPipeline(Pipeline):
     verify_schedule_units: bool = False
     #: What the reference does not do: find the order of meshes and the stages on them, None to leave them as they are.
     stages: FindStages | None = None
+
+    def __post_init__(self) -> None:
+        if self.placement not in PLACEMENTS:
+            raise MpmdError(f"placement is {' or '.join(map(repr, PLACEMENTS))}, not {self.placement!r}")
 
     def passes(self) -> list[Pass]:
         """The steps, in order."""
@@ -145,8 +160,9 @@ class ImportPipeline(Pipeline):
 
     def _on_meshes(self) -> list[Pass]:
         """The steps that give everything a mesh."""
+        cut = self.placement == "cut"
         infer = InferMeshPipeline(
-            self.infer_transfers,
+            self.infer_transfers or cut,
             self.infer_cross_mesh_reductions,
             self.max_clones,
             self.error_limit,
@@ -159,8 +175,9 @@ class ImportPipeline(Pipeline):
             ValidateNamedOpsInMpmdFunc(),
             MapNamedOpsToMpmdOps(self.name_to_mesh_assignment),
             *([self.stages] if self.stages is not None else []),
-            IntroduceTransfers(),
+            *([] if cut else [IntroduceTransfers()]),
             EraseUnusedCalleeBlockArguments(),
+            *([SplitLoops(), OpenConditionals(), RegroupSums(), Place(self.constraints)] if cut else []),
             *infer.passes(),
             *merge,
             EnforceInputOutputEquisharding(self.constraints),

@@ -1,0 +1,54 @@
+"""Who calls whom, and how often a step runs a function or makes a value."""
+
+from __future__ import annotations
+
+from mpmd_trace.ir.core import Value
+from mpmd_trace.ir.ops import CallOp, FuncOp, Module
+from mpmd_trace.passes.import_.building_blocks import all_calls, enclosing_function
+
+__all__ = ["CallGraph"]
+
+
+class CallGraph:
+    """The functions of a module that are spread over meshes, and their calls."""
+
+    def __init__(self, module: Module) -> None:
+        functions = [f for f in module.mpmd_functions if not f.is_declaration]
+        self.callees = {f.sym_name: f for f in functions if not f.is_entry_point}
+        self.calls: dict[FuncOp, list[CallOp]] = {f: [] for f in functions}
+        self.caller: dict[CallOp, FuncOp] = {}
+        for call in all_calls(module):
+            callee = self.callees.get(call.callee)
+            if callee is not None:
+                self.calls[callee].append(call)
+                self.caller[call] = enclosing_function(call)
+        #: Callees before those that call them.
+        self.functions = self._callees_first()
+        #: How often a step runs each function.
+        self.runs: dict[FuncOp, int] = {}
+        #: How many different values calls pass as an argument of a callee in a step.
+        self.passed: dict[Value, int] = {}
+        for function in reversed(self.functions):
+            calls = self.calls[function]
+            self.runs[function] = int(function.is_entry_point) + sum(self.runs[self.caller[c]] for c in calls)
+            for arg in function.body.args:
+                operands = {call.operand(arg.index): self.runs[self.caller[call]] for call in calls}
+                self.passed[arg] = sum(operands.values())
+
+    def _callees_first(self) -> list[FuncOp]:
+        calling: dict[FuncOp, dict[FuncOp, None]] = {f: {} for f in self.calls}
+        for callee, calls in self.calls.items():
+            for call in calls:
+                calling[self.caller[call]][callee] = None
+        found: dict[FuncOp, None] = {}
+
+        def visit(function: FuncOp) -> None:
+            if function in found:
+                return
+            for callee in calling[function]:
+                visit(callee)
+            found[function] = None
+
+        for function in calling:
+            visit(function)
+        return list(found)

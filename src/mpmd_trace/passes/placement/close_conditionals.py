@@ -1,0 +1,264 @@
+"""Ops of opened conditionals become conditionals again: one for each mesh, and for each time values come back to it.
+
+A conditional whose clipping needs the norm of all gradients is, on each mesh, one that computes the partial norm, and
+one that uses the whole norm when that has arrived.  Values that leave a conditional for another one of it are zeros
+when the branch that makes them is not taken; nobody reads them then.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from mpmd_trace.ir.attributes import IntegerAttr
+from mpmd_trace.ir.core import Block, Op, OpResult, Region, Value, make_op
+from mpmd_trace.ir.ops import FuncOp
+from mpmd_trace.ir.types import TensorType
+from mpmd_trace.passes.placement.free import reads
+from mpmd_trace.passes.placement.open_conditionals import BRANCH, SELECTS, Branch, branch_of
+from mpmd_trace.passes.stablehlo.elements import make_constant, zeros_like
+
+__all__ = ["close_conditionals"]
+
+
+def close_conditionals(
+    function: FuncOp, mesh_of: Mapping[Op, int], free: Mapping[Op, object]
+) -> dict[Op, int]:
+    """Make conditionals of marked ops; gives their meshes.
+
+    `mesh_of`: the mesh of each op that has one; `free`: the ops that are made wherever they are needed.
+    """
+    opened: dict[int, list[Op]] = {}
+    for op in function.body:
+        if BRANCH in op.attrs or SELECTS in op.attrs:
+            opened.setdefault(_outermost(op), []).append(op)
+    made: dict[Op, int] = {}
+    for number, ops in opened.items():
+        closing = _Closing(number, ops, mesh_of, free)
+        made.update(closing.run())
+    for ops in opened.values():
+        for op in reversed(ops):
+            op.attrs.pop(BRANCH, None)
+            op.attrs.pop(SELECTS, None)
+            if not op.has_uses:
+                op.erase()
+    return made
+
+
+def _whole(op: Op) -> Branch:
+    """The conditionals around an op, and the one whose result it selects, in no branch."""
+    selected = op.attrs.get(SELECTS)
+    around = branch_of(op)
+    return (*around, (selected.value, -1)) if isinstance(selected, IntegerAttr) else around
+
+
+def _outermost(op: Op) -> int:
+    return _whole(op)[0][0]
+
+
+@dataclasses.dataclass
+class _Group:
+    """Ops of a conditional that run at one time on one mesh."""
+
+    mesh: int
+    ops: list[Op]
+    #: The results that others need: those of selects, and those that other groups read.
+    leaving: list[Value] = dataclasses.field(default_factory=list)
+
+
+class _Closing:
+    """Divides one outermost conditional."""
+
+    def __init__(
+        self, number: int, ops: Sequence[Op], mesh_of: Mapping[Op, int], free: Mapping[Op, object]
+    ) -> None:
+        self.number = number
+        self.free = free
+        self.members = [op for op in ops if op not in free]
+        self.inside = set(self.members)
+        self.mesh_of = mesh_of
+        #: What other groups have made of the values of members.
+        self.outside: dict[Value, Value] = {}
+        self.conditions: dict[int, Value] = {}
+        for op in self.members:
+            selected = op.attrs.get(SELECTS)
+            if isinstance(selected, IntegerAttr):
+                self.conditions[selected.value] = op.operand(0)
+        #: The members whose results each member reads, perhaps through free ops, and these results.
+        self.read = {op: self._members_read(op) for op in self.members}
+        #: The members that read a value of a member.
+        self.readers: dict[Value, dict[Op, None]] = {}
+        for op, makers in self.read.items():
+            for values in makers.values():
+                for value in values:
+                    self.readers.setdefault(value, {})[op] = None
+
+    def run(self) -> dict[Op, int]:
+        """Make the conditionals."""
+        anchor = next((op for op in self.members if _is_select_of(op, self.number)), None)
+        if anchor is None:
+            return {}
+        made: dict[Op, int] = {}
+        for group in self._groups():
+            if not any(self.read[op] or not _is_select_of(op, self.number) for op in group.ops):
+                continue  # selects between values from outside stay what they are
+            block = anchor.block
+            assert block is not None
+            body = _Body(self, group.ops)
+            conditional = body.conditional(self.number, group.ops, group.leaving)
+            block.insert_before(anchor, conditional)
+            made[conditional] = group.mesh
+            for value, result in zip(group.leaving, conditional.results, strict=True):
+                self.outside[value] = result
+                if isinstance(value, OpResult) and _is_select_of(value.op, self.number):
+                    value.replace_all_uses_with(result)
+        return made
+
+    def _groups(self) -> list[_Group]:
+        """The members by time and mesh."""
+        times: dict[Op, int] = {}
+        groups: dict[tuple[int, int], _Group] = {}
+        group_of: dict[Op, _Group] = {}
+        for op in self.members:
+            mesh = self.mesh_of[op]
+            made_by = self.read[op]
+            times[op] = max((times[maker] + (self.mesh_of[maker] != mesh) for maker in made_by), default=0)
+            group = groups.setdefault((times[op], mesh), _Group(mesh, []))
+            group.ops.append(op)
+            group_of[op] = group
+            for maker, values in made_by.items():
+                if group_of[maker] is not group:
+                    leaving = group_of[maker].leaving
+                    leaving += [value for value in values if value not in leaving]
+            if _is_select_of(op, self.number):
+                group.leaving.append(op.results[0])
+        return [groups[key] for key in sorted(groups)]
+
+    def _members_read(self, op: Op) -> dict[Op, list[Value]]:
+        found: dict[Op, list[Value]] = {}
+        inner = [number for number, _ in branch_of(op) if number != self.number]
+        pending = [*reads(op), *(self.conditions[number] for number in inner if number in self.conditions)]
+        seen = set(pending)
+        while pending:
+            value = pending.pop()
+            maker = value.defining_op
+            if maker in self.inside:
+                found.setdefault(maker, []).append(value)
+            elif maker is not None and maker in self.free:
+                new = [v for v in reads(maker) if v not in seen]
+                seen.update(new)
+                pending += new
+        return found
+
+
+def _is_select_of(op: Op, number: int) -> bool:
+    selected = op.attrs.get(SELECTS)
+    return isinstance(selected, IntegerAttr) and selected.value == number
+
+
+class _Body:
+    """Builds the branches of one conditional, and of those in them."""
+
+    def __init__(self, closing: _Closing, ops: Sequence[Op], around: _Body | None = None) -> None:
+        self.closing = closing
+        self.ops = set(ops)
+        self.around = around
+        self.block = Block()
+        self.values: dict[Value, Value] = {}
+
+    def conditional(self, number: int, ops: Sequence[Op], leaving: Sequence[Value]) -> Op:
+        """The conditional that runs these ops, and returns these values; detached."""
+        depth = next(i for i, (other, _) in enumerate(_whole(ops[0])) if other == number)
+        regions = []
+        for taken in (1, 0):
+            body = _Body(self.closing, [op for op in ops if _whole(op)[depth][1] == taken], self)
+            body.fill(depth)
+            body.block.append(make_op("stablehlo.return", [body.returned(v, number, taken) for v in leaving]))
+            regions.append(Region([body.block]))
+        condition = self.value(self.closing.conditions[number])
+        return make_op(
+            "stablehlo.if", [condition], [v.type for v in leaving], regions=regions, loc=ops[0].loc
+        )
+
+    def fill(self, depth: int) -> None:
+        """Add the ops of this branch, conditionals in it as one op each."""
+        inner: dict[int, list[Op]] = {}
+        ordered = [op for op in self.closing.members if op in self.ops]
+        for op in ordered:
+            whole = _whole(op)
+            if len(whole) > depth + 1:
+                inner.setdefault(whole[depth + 1][0], []).append(op)
+        done: set[Op] = set()
+
+        def add(op: Op) -> None:
+            if op in done:
+                return
+            whole = _whole(op)
+            number = whole[depth + 1][0] if len(whole) > depth + 1 else None
+            together = [op] if number is None else inner[number]
+            done.update(together)
+            for one in together:
+                for maker in self.closing.read[one]:
+                    if maker in self.ops:
+                        add(maker)
+            if number is None:
+                self.copy(op)
+                return
+            leaving = self._leaving(together, number)
+            conditional = self.conditional(number, together, leaving)
+            self.block.append(conditional)
+            self.values.update(zip(leaving, conditional.results, strict=True))
+
+        for op in ordered:
+            add(op)
+
+    def _leaving(self, ops: Sequence[Op], number: int) -> list[Value]:
+        """The values that leave a conditional inside: results of it, and what other parts of it read elsewhere."""
+        own = set(ops)
+        readers = self.closing.readers
+        return [
+            result
+            for op in ops
+            for result in op.results
+            if _is_select_of(op, number) or any(reader not in own for reader in readers.get(result, ()))
+        ]
+
+    def copy(self, op: Op) -> Op:
+        """Append a copy of an op, which reads what it needs here."""
+        mapping = {value: self.value(value) for value in reads(op)}
+        copy = self.block.append(op.clone(mapping))
+        copy.attrs.pop(BRANCH, None)
+        self.values.update(zip(op.results, copy.results, strict=True))
+        return copy
+
+    def value(self, value: Value) -> Value:
+        """What stands for a value here."""
+        found = self._known(value)
+        if found is not None:
+            return found
+        maker = value.defining_op
+        if maker is not None and maker in self.closing.free and self.around is not None:
+            return self.copy(maker).results[0]
+        return self.closing.outside.get(value, value)
+
+    def _known(self, value: Value) -> Value | None:
+        body: _Body | None = self
+        while body is not None:
+            if value in body.values:
+                return body.values[value]
+            body = body.around
+        return None
+
+    def returned(self, value: Value, number: int, taken: int) -> Value:
+        """What a branch returns for a value that leaves: it, what a select takes, or zeros."""
+        maker = value.defining_op
+        assert maker is not None
+        if _is_select_of(maker, number):
+            return self.value(maker.operand(1 if taken else 2))
+        if maker in self.ops:
+            return self.value(value)
+        assert isinstance(value.type, TensorType)
+        zero = self.block.append(make_constant(zeros_like(value.type), value.type, maker.loc))
+        return zero.results[0]
+
+

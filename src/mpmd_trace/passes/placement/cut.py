@@ -1,0 +1,239 @@
+"""The cheapest labelling of a hypergraph some of whose nodes have their labels: a multiway cut.
+
+Nodes are what has to be placed, labels are meshes, an edge is a value with its producer and its consumers, and
+costs its weight for each label at it but one: a value is sent once to each other mesh that wants it.
+
+What is forced is contracted first, which keeps an optimum: a node joins another one when at least as much ties it
+to that one alone as ties it to edges where that one is not.  What is left falls into parts.  A part at one label
+takes it.  A part at two labels is a minimum cut between them, found by one maximum flow: exact.  For more labels,
+alpha-expansion: in turn, each label takes whatever makes the cost smallest, which is a maximum flow again, until
+no label gains.  Then the cost is at most twice the optimum where values have one consumer (`docs/placement.md`).
+Source: Y. Boykov, O. Veksler, R. Zabih, "Fast approximate energy minimization via graph cuts", 2001; E. Dahlhaus et
+al., "The complexity of multiterminal cuts", 1994.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+from mpmd_trace.passes.placement.max_flow import UNBOUNDED, FlowNetwork
+
+__all__ = ["cost", "cut"]
+
+#: Pins of edges up to this size are looked at again when the edge has changed.
+_SMALL = 4
+
+Edge = tuple[int, Sequence[int]]
+
+
+def cost(edges: Iterable[Edge], labels: Sequence[int]) -> int:
+    """The sum over edges (weight, nodes) of the weight times the number of labels at the edge less one."""
+    return sum(weight * (len({labels[node] for node in nodes}) - 1) for weight, nodes in edges if nodes)
+
+
+def cut(nodes: int, labels: int, edges: Iterable[Edge]) -> list[int]:
+    """A label for each node; nodes 0 .. `labels` - 1 have their own number, nodes that nothing ties get label 0.
+
+    Args:
+        nodes: how many there are.
+        labels: how many of them have a label.
+        edges: a weight from 0 on, and the nodes at the edge.
+    """
+    graph = _Contraction(nodes, labels, edges)
+    graph.contract()
+    found = list(range(labels)) + [0] * (nodes - labels)
+    for part in graph.parts():
+        _label_part(part, graph, found)
+    return [found[graph.root(node)] for node in range(nodes)]
+
+
+class _Contraction:
+    """The hypergraph, in which nodes become one."""
+
+    def __init__(self, nodes: int, labels: int, edges: Iterable[Edge]) -> None:
+        self.labels = labels
+        self.parent = list(range(nodes))
+        self.weights: list[int] = []
+        self.pins: list[dict[int, None]] = []
+        #: How many of the pins have no label.
+        self.free: list[int] = []
+        #: The edges at each free node.
+        self.at: list[dict[int, None]] = [{} for _ in range(nodes)]
+        for weight, pins in edges:
+            distinct = dict.fromkeys(pins)
+            free = sum(pin >= labels for pin in distinct)
+            if weight <= 0 or len(distinct) < 2 or self._settled(free, len(distinct)):
+                continue
+            self.free.append(free)
+            for pin in distinct:
+                if pin >= labels:
+                    self.at[pin][len(self.weights)] = None
+            self.weights.append(weight)
+            self.pins.append(distinct)
+
+    def _settled(self, free: int, pins: int) -> bool:
+        """Whether the cost of an edge is the same wherever its free pins go."""
+        return not free or pins - free == self.labels or pins == 1
+
+    def root(self, node: int) -> int:
+        """The node that stands for this one."""
+        found = node
+        while self.parent[found] != found:
+            found = self.parent[found]
+        while self.parent[node] != found:
+            self.parent[node], node = found, self.parent[node]
+        return found
+
+    def contract(self) -> None:
+        """Join nodes as long as that is known to keep an optimum."""
+        waiting = deque(range(self.labels, len(self.parent)))
+        queued = set(waiting)
+        while waiting:
+            node = waiting.popleft()
+            queued.discard(node)
+            if self.parent[node] != node:
+                continue
+            other = self._forced(node)
+            if other is None:
+                continue
+            for again in self._join(node, other):
+                if again not in queued:
+                    queued.add(again)
+                    waiting.append(again)
+
+    def _forced(self, node: int) -> int | None:
+        """A node that shares the label of this one in some optimum, if that is plain."""
+        at = self.at[node]
+        if not at:
+            return None
+        whole = sum(self.weights[edge] for edge in at)
+        alone: dict[int, int] = {}
+        for edge in at:
+            pins = self.pins[edge]
+            if len(pins) == 2:
+                other = next(pin for pin in pins if pin != node)
+                alone[other] = alone.get(other, 0) + self.weights[edge]
+        for other, weight in alone.items():
+            elsewhere = whole
+            for edge in at:
+                if other in self.pins[edge]:
+                    elsewhere -= self.weights[edge]
+            if weight >= elsewhere:
+                return other
+        if alone or len(at) > 1:
+            return None
+        others = [pin for pin in self.pins[next(iter(at))] if pin != node]
+        return min(others)  # a label if there is one
+
+    def _join(self, node: int, other: int) -> list[int]:
+        """Make `node` part of `other`; gives the free nodes for which that may matter."""
+        if other >= self.labels and len(self.at[other]) < len(self.at[node]):
+            node, other = other, node
+        self.parent[node] = other
+        touched: dict[int, None] = {other: None} if other >= self.labels else {}
+        for edge in self.at[node]:
+            pins = self.pins[edge]
+            del pins[node]
+            if other < self.labels or other in pins:
+                self.free[edge] -= 1
+            pins[other] = None
+            if self._settled(self.free[edge], len(pins)):
+                for pin in pins:
+                    if pin >= self.labels:
+                        self.at[pin].pop(edge, None)
+                        touched[pin] = None
+                continue
+            if other >= self.labels:
+                self.at[other][edge] = None
+            if len(pins) <= _SMALL:
+                touched.update((pin, None) for pin in pins if pin >= self.labels)
+        self.at[node] = {}
+        return list(touched)
+
+    def parts(self) -> list[list[int]]:
+        """The free nodes, in groups that no edge connects other than through nodes with a label."""
+        seen: set[int] = set()
+        found = []
+        for start in range(self.labels, len(self.parent)):
+            if self.parent[start] != start or start in seen or not self.at[start]:
+                continue
+            seen.add(start)
+            part, walked, stack = [], set[int](), [start]
+            while stack:
+                node = stack.pop()
+                part.append(node)
+                for edge in self.at[node]:
+                    if edge in walked:
+                        continue
+                    walked.add(edge)
+                    for pin in self.pins[edge]:
+                        if pin >= self.labels and pin not in seen:
+                            seen.add(pin)
+                            stack.append(pin)
+            found.append(sorted(part))
+        return found
+
+
+def _label_part(part: list[int], graph: _Contraction, found: list[int]) -> None:
+    """Label nodes that nothing but labels ties to others."""
+    numbers = dict.fromkeys(edge for node in part for edge in graph.at[node])
+    edges = [(graph.weights[edge], list(graph.pins[edge])) for edge in numbers]
+    labels = sorted({pin for _, pins in edges for pin in pins if pin < graph.labels})
+    for node in part:
+        found[node] = labels[0] if labels else 0
+    best, since = cost(edges, found), 0
+    for label in itertools.cycle(labels[1:] if len(labels) == 2 else labels):
+        if since == len(labels):
+            return
+        before = {node: found[node] for node in _expansion(label, part, edges, found)}
+        for node in before:
+            found[node] = label
+        now = cost(edges, found)
+        if now < best:
+            best, since = now, 0
+            if len(labels) == 2:  # the second label has taken the best there is
+                return
+        else:
+            since += 1
+            for node, old in before.items():
+                found[node] = old
+
+
+def _expansion(label: int, part: list[int], edges: Sequence[Edge], found: Sequence[int]) -> list[int]:
+    """The nodes that take `label` in the cheapest labelling in which each node keeps its label or takes that one.
+
+    The sink's side takes it.  An edge pays for `label` when one of its nodes has it, and for another label as long
+    as one of its nodes keeps that one.
+    """
+    free = [node for node in part if found[node] != label]
+    number = {node: i + 2 for i, node in enumerate(free)}
+    network = FlowNetwork(len(free) + 2)
+    for weight, pins in edges:
+        keeping: dict[int, list[int]] = {}
+        moving = True
+        for pin in pins:
+            if found[pin] == label:
+                moving = False
+            elif pin in number:
+                keeping.setdefault(found[pin], []).append(number[pin])
+        movable = [node for nodes in keeping.values() for node in nodes]
+        if moving and movable:
+            _any(network, movable, weight, to_sink=False)
+        for old, nodes in keeping.items():
+            if old not in pins:
+                _any(network, nodes, weight, to_sink=True)
+    taken = network.sink_side(0, 1)
+    return [node for node in free if taken[number[node]]]
+
+
+def _any(network: FlowNetwork, nodes: Sequence[int], weight: int, *, to_sink: bool) -> None:
+    """Pay the weight when one of the nodes is on the source's side (`to_sink`), or on the sink's."""
+    if len(nodes) == 1:
+        gate = nodes[0]
+    else:
+        gate = network.add_node()
+        for node in nodes:
+            network.add_arc(*((node, gate) if to_sink else (gate, node)), UNBOUNDED)
+    network.add_arc(*((gate, 1) if to_sink else (0, gate)), weight)

@@ -1,0 +1,194 @@
+"""Where values flow in a module: who reads each value, through calls, and how often a step makes it.
+
+A value that a call passes, in or out, is one value: it moves, if it has to, outside of the callee and as often as
+there are different values, not as often as there are calls.  A body that is called many times has each of its ops
+once, since all calls of it are placed alike.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+
+from mpmd_trace.ir.core import BlockArg, Op, Value
+from mpmd_trace.ir.ops import AssignOp, CallOp, FuncOp, Module, TransferOp, UnassignOp
+from mpmd_trace.ir.types import MeshTensorType, TensorType
+from mpmd_trace.passes.import_.mesh_sets import is_meshless
+from mpmd_trace.passes.placement.call_graph import CallGraph
+from mpmd_trace.passes.placement.free import byte_size, free_ops, reads
+from mpmd_trace.passes.placement.open_conditionals import branch_of, conditions_of
+
+__all__ = ["Flow"]
+
+#: What a transfer costs besides its bytes, in bytes: a tie between scalars does not make one bounce.
+TRANSFER_BYTES = 16
+#: Ties values that nothing may send.
+_NEVER = 1 << 50
+
+
+@dataclasses.dataclass(frozen=True)
+class Edge:
+    """A value, who makes and reads it (node numbers), and the bytes of a step if one of them is on another mesh."""
+
+    weight: int
+    nodes: tuple[int, ...]
+
+
+class Flow:
+    """The hypergraph of a module whose named computations have meshes.
+
+    Nodes 0 .. n - 1 are the n meshes, in the order of the topology, then come the ops without a mesh.  Ops that
+    can be made again wherever their result is needed, at no cost, have no node: their readers read what they read.
+    """
+
+    def __init__(self, module: Module, pairs: Mapping[int, int]) -> None:
+        """`pairs`: results of the entry point that replace an argument, as result: argument."""
+        self.graph = CallGraph(module)
+        self.functions = self.graph.functions
+        topology = self.functions[0].topology
+        assert topology is not None
+        self.meshes = list(topology.meshes)
+        self.mesh_number = {mesh: i for i, mesh in enumerate(self.meshes)}
+        self.node_of: dict[Op, int] = {}
+        #: The node of an argument of the entry point that a result replaces.
+        self.home_of: dict[Value, int] = {}
+        self.count = len(self.meshes)
+        #: The nodes that read a value inside of its function and of those it calls.
+        self.readers: dict[Value, dict[int, None]] = {}
+        self.free: dict[Op, tuple[Value, ...]] = {}
+        self.pairs = dict(pairs)
+        for function in self.functions:
+            self._number(function)
+        for function in self.functions:
+            self._read(function)
+
+    # Nodes.
+
+    def _number(self, function: FuncOp) -> None:
+        if function.is_entry_point:
+            for argument in self.pairs.values():
+                arg = function.body.args[argument]
+                if isinstance(arg.type, TensorType) and arg not in self.home_of:
+                    self.home_of[arg] = self.count
+                    self.count += 1
+        self.free.update(free_ops(function, self.graph))
+        for op in function.body:
+            if is_meshless(op) and op not in self.free:
+                self.node_of[op] = self.count
+                self.count += 1
+
+    # Readers.
+
+    def _read(self, function: FuncOp) -> None:
+        """Fill `readers` for a function whose callees are filled."""
+        conditions = conditions_of(function)
+        for op in reversed(function.body):
+            if op.is_terminator:
+                if function.is_entry_point:
+                    for result, argument in self.pairs.items():
+                        arg = function.body.args[argument]
+                        if arg in self.home_of:
+                            self._add(op.operand(result), {self.home_of[arg]: None})
+                        elif isinstance(arg.type, MeshTensorType):
+                            self._add(op.operand(result), {self.mesh_number[arg.type.mesh]: None})
+                continue
+            if isinstance(op, CallOp):
+                callee = self.graph.callees.get(op.callee)
+                if callee is None:
+                    continue
+                for operand, parameter in zip(op.operands, callee.body.args, strict=True):
+                    self._add(operand, self.readers.get(parameter, {}))
+                for passed, inside in zip(op.results, callee.returned, strict=True):
+                    if isinstance(inside, BlockArg):
+                        self._add(op.operand(inside.index), self.readers.get(passed, {}))
+                continue
+            if op in self.free:
+                here = self.readers.get(op.result, {})
+            elif op in self.node_of:
+                here = {self.node_of[op]: None}
+                for number, _ in branch_of(op):
+                    if number in conditions:
+                        self._add(conditions[number], here)
+            elif isinstance(op, AssignOp):
+                here = {self.mesh_number[op.mesh_type.mesh]: None}
+            else:
+                continue
+            for value in reads(op):
+                if isinstance(value.type, TensorType) or value.type.is_token:
+                    self._add(value, here)
+        for state, node in self.home_of.items():
+            if state.block is function.body:
+                self._add(state, {node: None})
+
+    def _add(self, value: Value, nodes: dict[int, None]) -> None:
+        found = self.readers.get(value)
+        if found is None:
+            self.readers[value] = dict(nodes)
+        elif found is not nodes:
+            found.update(nodes)
+
+    # Edges.
+
+    def edges(self) -> Iterator[Edge]:
+        """Every value that may have to move, with its weight."""
+        for function in self.functions:
+            returned: dict[Value, list[int]] = {}
+            if not function.is_entry_point:
+                for i, value in enumerate(function.returned):
+                    returned.setdefault(value, []).append(i)
+            for value, there, names in self._roots(function):
+                inside = dict.fromkeys(there)
+                for name in names:
+                    inside.update(self.readers.get(name, {}))
+                leaving = [i for name in names for i in returned.get(name, ())]
+                for others, runs in self._outside(function, leaving).items():
+                    nodes = tuple(dict.fromkeys([*inside, *others]))
+                    if len(nodes) > 1:
+                        yield Edge(self._weight(value, runs), nodes)
+
+    def _weight(self, value: Value, runs: int) -> int:
+        if value.type.is_token:
+            return _NEVER
+        return runs * (byte_size(value.type) + TRANSFER_BYTES)
+
+    def _roots(self, function: FuncOp) -> Iterator[tuple[Value, list[int], list[Value]]]:
+        """The values that are made in a function, or come from the caller of the program.
+
+        With each the nodes where it is anyway, and the values without a mesh that stand for it.
+        """
+        if function.is_entry_point:
+            for arg in function.body.args:
+                yield arg, [], [arg]
+        named: set[Value] = set()
+        for op in function.body:
+            if isinstance(op, UnassignOp):
+                value = op.operand(0)
+                if value not in named:
+                    named.add(value)
+                    unassigns = [user for user in reversed(value.distinct_users) if isinstance(user, UnassignOp)]
+                    yield value, self._where_it_is(value), [u.result for u in unassigns]
+            elif op in self.node_of:
+                for result in op.results:
+                    yield result, [self.node_of[op]], [result]
+
+    def _where_it_is(self, value: Value) -> list[int]:
+        """The meshes that a value with a mesh is on, or is sent to by the user."""
+        assert isinstance(value.type, MeshTensorType)
+        found = [self.mesh_number[value.type.mesh]]
+        for user in value.users:
+            if isinstance(user, TransferOp):
+                found += self._where_it_is(user.result)
+        return found
+
+    def _outside(self, function: FuncOp, results: list[int]) -> dict[tuple[int, ...], int]:
+        """Who reads results of a function outside of it, and in how many runs these do."""
+        if not results:
+            return {(): self.graph.runs[function]}
+        found: dict[tuple[int, ...], int] = {}
+        for call in self.graph.calls[function]:
+            nodes: dict[int, None] = {}
+            for i in results:
+                nodes.update(self.readers.get(call.results[i], {}))
+            key = tuple(sorted(nodes))
+            found[key] = found.get(key, 0) + self.graph.runs[self.graph.caller[call]]
+        return found

@@ -1,0 +1,85 @@
+"""Which ops cost nothing to make again on another mesh: cheap ones whose result is no smaller than what they read."""
+
+from __future__ import annotations
+
+from mpmd_trace.ir.bodies import free_values
+from mpmd_trace.ir.core import Op, Value
+from mpmd_trace.ir.ops import FuncOp, local_type
+from mpmd_trace.ir.semantics import is_pure
+from mpmd_trace.ir.shardings import bit_width
+from mpmd_trace.ir.types import TensorType, Type
+from mpmd_trace.passes.import_.mesh_sets import is_meshless
+from mpmd_trace.passes.placement.call_graph import CallGraph
+
+__all__ = ["byte_size", "free_ops", "is_cheap", "reads"]
+
+#: Ops that are cheap for each element.
+_CHEAP = frozenset(
+    f"stablehlo.{name}"
+    for name in (
+        "abs", "add", "and", "broadcast_in_dim", "ceil", "clamp", "compare", "complex", "convert", "cosine",
+        "divide", "exponential", "floor", "imag", "is_finite", "log", "log_plus_one", "logistic", "maximum",
+        "minimum", "multiply", "negate", "not", "or", "power", "real", "reshape", "rsqrt", "select", "sign",
+        "sine", "sqrt", "subtract", "tanh", "transpose", "xor",
+    )
+)
+#: An op that reads one value of at most so many bytes may give a result of the same size.
+_SMALL_BYTES = 16
+#: Ops that read more values than this, directly or through free ops, are not free.
+_MOST_SOURCES = 8
+
+
+def is_cheap(op: Op) -> bool:
+    """Whether computing the op again costs little more than reading what it reads."""
+    return op.name in _CHEAP or not op.num_operands or op.name in ("stablehlo.slice", "stablehlo.dynamic_slice")
+
+
+def reads(op: Op) -> list[Value]:
+    """What an op needs, each value once: its operands and what its regions capture."""
+    return list(dict.fromkeys([*op.operands, *free_values(op)] if op.regions else op.operands))
+
+
+def byte_size(type: Type) -> int:
+    """The bytes of a whole value, at least 1; 0 for what is no tensor of known size."""
+    found = local_type(type)
+    if not isinstance(found, TensorType) or found.shape is None:
+        return 0
+    count = 1
+    for size in found.shape:
+        count *= max(size, 1)
+    try:
+        return -(-count * bit_width(found.element) // 8)
+    except ValueError:
+        return count
+
+
+def free_ops(function: FuncOp, graph: CallGraph) -> dict[Op, tuple[Value, ...]]:
+    """The free ops at the top of a function, each with the values that it is made of where it is needed.
+
+    Constants are free; so are masks and other values made of constants, scalars that fill an array, and weights
+    that each call of a callee converts: they are sent once, what they become as often as there are calls.  What
+    leaves a callee is not free: it is in one place.
+    """
+    runs = graph.runs[function]
+
+    found: dict[Op, tuple[Value, ...]] = {}
+    leaving = set() if function.is_entry_point else set(function.returned)
+    for op in function.body:
+        if len(op.results) != 1 or op.regions or not is_meshless(op) or not is_pure(op):
+            continue
+        if not op.num_operands:
+            found[op] = ()
+            continue
+        if op.name not in _CHEAP or op.results[0] in leaving:
+            continue
+        sources: dict[Value, None] = {}
+        for value in op.operands:
+            producer = value.defining_op
+            sources.update(dict.fromkeys(found[producer]) if producer in found else {value: None})
+        if len(sources) > _MOST_SOURCES:
+            continue
+        size = byte_size(op.results[0].type)
+        needed = sum(byte_size(value.type) * graph.passed.get(value, runs) for value in sources)
+        if 2 * needed <= size * runs or (len(sources) <= 1 and needed <= min(size, _SMALL_BYTES) * runs):
+            found[op] = tuple(sources)
+    return found

@@ -1,0 +1,177 @@
+"""`mpmd-open-conditionals`: what a conditional computes can be in several places.  See `docs/placement.md`."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+from mpmd_trace.ir.attributes import Attribute, IntegerAttr, StringAttr, parse_attribute
+from mpmd_trace.ir.bodies import free_values
+from mpmd_trace.ir.core import Op, Value, make_op
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import FuncOp, Module
+from mpmd_trace.ir.semantics import is_removable
+from mpmd_trace.ir.types import TensorType, tensor
+from mpmd_trace.passes.base import Pass
+from mpmd_trace.passes.placement.call_graph import CallGraph
+from mpmd_trace.passes.placement.free import byte_size
+from mpmd_trace.passes.placement.sums import Origins
+from mpmd_trace.passes.stablehlo.elements import is_foldable, make_constant
+
+__all__ = ["BRANCH", "SELECTS", "Branch", "OpenConditionals", "branch_of", "conditions_of"]
+
+#: On an op: in which branches of which conditionals it is, the outermost first: "3:1/5:0".
+BRANCH = "mpmd.branch"
+#: On a select: the conditional one of whose results it is.
+SELECTS = "mpmd.selects"
+#: Values up to this size do not make it worth while to open a conditional.
+_SMALL_BYTES = 16
+
+Branch = tuple[tuple[int, int], ...]
+
+
+def branch_of(op: Op) -> Branch:
+    """The conditionals around an op, from the outside in, and in which branch of each it is."""
+    found = op.attrs.get(BRANCH)
+    if not isinstance(found, StringAttr):
+        return ()
+    parts = [part.partition(":") for part in found.value.split("/")]
+    return tuple((int(number), int(branch)) for number, _, branch in parts)
+
+
+def conditions_of(function: FuncOp) -> dict[int, Value]:
+    """The condition of each opened conditional, by number."""
+    return {
+        selected.value: op.operand(0)
+        for op in function.body
+        if isinstance(selected := op.attrs.get(SELECTS), IntegerAttr)
+    }
+
+
+def _text(branch: Branch) -> StringAttr:
+    return StringAttr.get("/".join(f"{number}:{taken}" for number, taken in branch))
+
+
+@dataclasses.dataclass(frozen=True)
+class OpenConditionals(Pass):
+    """The ops of conditionals that touch several meshes stand in the function, marked with their branch.
+
+        %0 = stablehlo.if %p { return %u } { return %v }   =>   %u = ... {mpmd.branch = "0:1"}
+                                                                %v = ... {mpmd.branch = "0:0"}
+                                                                %0 = select %p, %u, %v {mpmd.selects = 0}
+
+    `mpmd-place` makes conditionals of them again, one or more on each mesh.  Only for it the marks mean something.
+    """
+
+    name: ClassVar[str] = "mpmd-open-conditionals"
+    summary: ClassVar[str] = "let mpmd-place divide conditionals among meshes"
+
+    def run(self, module: Module, diagnostics: Diagnostics) -> bool:
+        graph = CallGraph(module)
+        origins = Origins(graph)
+        changed = False
+        for function in graph.functions:
+            origins.learn(function)
+            changed = _open_all(function, origins) or changed
+        return changed
+
+
+def _open_all(function: FuncOp, origins: Origins) -> bool:
+    number = 0
+    for op in list(function.body):
+        if not _spreads(op, origins):
+            continue
+        inner = [op]
+        while inner:
+            inner += _open(inner.pop(0), number)
+            number += 1
+    return number > 0
+
+
+def is_conditional(op: Op) -> bool:
+    """Whether the op runs one of two regions."""
+    return op.name in ("stablehlo.if", "stablehlo.case") and len(op.regions) == 2
+
+
+def _spreads(op: Op, origins: Origins) -> bool:
+    """Whether parts of the conditional may be at home on different meshes, and it can be opened."""
+    if not is_conditional(op) or not op.results or not _can_open(op):
+        return False
+    values = [v for v in free_values(op) if byte_size(v.type) > _SMALL_BYTES]
+    meshes = {origins.of(value) for value in values}
+    large = sum(byte_size(result.type) > _SMALL_BYTES for result in op.results)
+    return len(meshes - {None}) > 1 or (None in meshes and large > 1)
+
+
+def _can_open(op: Op) -> bool:
+    """Whether the op has no effect, and only values of which there is a zero."""
+    if not is_removable(op):
+        return False
+    inside = [nested for region in op.regions for block in region.blocks for nested in block]
+    return all(
+        isinstance(r.type, TensorType) and is_foldable(r.type) for one in (op, *inside) for r in one.results
+    ) and all(len(region.blocks) == 1 for region in op.regions)
+
+
+def _open(op: Op, number: int) -> list[Op]:
+    """Put the ops of a conditional in its place; gives the conditionals among them."""
+    block = op.block
+    assert block is not None
+    outer = branch_of(op)
+    found: list[Op] = []
+    returned: list[list[Value]] = []
+    # Region 0 is taken when the condition of an `if` is true, and when the index of a `case` is 0.
+    for taken, region in zip((1, 0) if op.name == "stablehlo.if" else (0, 1), op.regions, strict=True):
+        mapping: dict[Value, Value] = {}
+        for inner in region.block:
+            if inner is region.block.terminator:
+                returned.append([mapping.get(v, v) for v in inner.operands])
+                continue
+            copy = inner.clone(mapping)
+            if copy.operands or copy.regions:
+                copy.attrs[BRANCH] = _text((*outer, (number, taken)))
+            block.insert_before(op, copy)
+            if is_conditional(copy) and _can_open(copy):
+                found.append(copy)
+    condition = op.operand(0)
+    if op.name == "stablehlo.case":
+        returned.reverse()
+        condition = _is_not_zero(op, condition)
+    marks: dict[str, Attribute] = {SELECTS: IntegerAttr.get(number, "i64")}
+    if outer:
+        marks[BRANCH] = _text(outer)
+    selects: list[Value] = []
+    for result, one, other in zip(op.results, *returned, strict=True):
+        operands = [condition, one, other]
+        select = make_op("stablehlo.select", operands, [result.type], attrs=marks, loc=op.loc)
+        block.insert_before(op, select)
+        selects.append(select.results[0])
+    op.replace_all_uses_with(selects)
+    op.erase()
+    return found
+
+
+def _is_not_zero(op: Op, index: Value) -> Value:
+    """The condition under which a `case` of two branches takes the second one."""
+    producer = index.defining_op
+    if producer is not None and producer.name == "stablehlo.convert":
+        source = producer.operand(0)
+        if isinstance(source.type, TensorType) and source.type.element == "i1":
+            return source
+    assert isinstance(index.type, TensorType) and op.block is not None
+    zero = make_constant("0", index.type, op.loc)
+    props = {
+        "comparison_direction": parse_attribute("#stablehlo<comparison_direction NE>"),
+        "compare_type": parse_attribute("#stablehlo<comparison_type SIGNED>"),
+    }
+    compare = make_op(
+        "stablehlo.compare",
+        [index, zero.results[0]],
+        [tensor((), "i1")],
+        props=props,
+        attrs={BRANCH: op.attrs[BRANCH]} if BRANCH in op.attrs else {},
+        loc=op.loc,
+    )
+    op.block.insert_before(op, zero)
+    op.block.insert_before(op, compare)
+    return compare.results[0]

@@ -1,0 +1,240 @@
+"""`mpmd-regroup-sums`: each mesh sums what it has before anything is sent.  See `docs/placement.md`."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar, cast
+
+from mpmd_trace.ir.attributes import DenseArrayAttr
+from mpmd_trace.ir.bodies import region_dce
+from mpmd_trace.ir.core import BlockArg, Op, Value, make_op
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import CallOp, FuncOp, Module
+from mpmd_trace.ir.semantics import REDUCTION_OPS, reduction_kind
+from mpmd_trace.ir.types import TensorType
+from mpmd_trace.passes.base import Pass
+from mpmd_trace.passes.import_.building_blocks import all_calls
+from mpmd_trace.passes.import_.reductions import concat_reduction, is_neutral
+from mpmd_trace.passes.placement.call_graph import CallGraph
+from mpmd_trace.passes.placement.sums import Leaf, Origins, by_mesh, leaves_of, summed, total
+from mpmd_trace.passes.stablehlo.elements import is_foldable, make_constant, zeros_like
+
+__all__ = ["RegroupSums"]
+
+
+@dataclasses.dataclass(frozen=True)
+class RegroupSums(Pass):
+    """A sum of values of several meshes is a sum of one sum for each mesh.
+
+        %0 = add %a1, %b1      (a on m1, b on m2)       %0 = add %a1, %a2
+        %1 = add %0, %a2                           =>   %1 = add %b1, %b2
+        %2 = add %1, %b2                                %2 = add %0, %1
+
+    The same for products, maxima, minima, `and` and `or`.  A sum that a call returns, and that only other sums
+    read, is returned as one sum for each mesh; one that grows from call to call is carried as one for each mesh
+    and added up behind the last call.  Rounding may differ, since the order of additions does.
+    """
+
+    name: ClassVar[str] = "mpmd-regroup-sums"
+    summary: ClassVar[str] = "sum the values of each mesh before those of several meshes"
+
+    def run(self, module: Module, diagnostics: Diagnostics) -> bool:
+        graph = CallGraph(module)
+        origins = Origins(graph)
+        changed = False
+        for function in graph.functions:
+            origins.learn(function)
+            if not function.is_entry_point:
+                split = _CallResults(function, module, origins)
+                for index in range(len(function.returned)):
+                    changed = split.result(index) or changed
+                split.finish()
+            changed = _open_concatenations(function, origins) or changed
+            changed = _regroup(function, origins) or changed
+        return changed
+
+
+def _open_concatenations(function: FuncOp, origins: Origins) -> bool:
+    """A reduction over concatenated scalars of several meshes is a chain of ops."""
+    changed = False
+    for op in list(function.body):
+        found = concat_reduction(op) if op.name == "stablehlo.concatenate" else None
+        if found is None or len({origins.of(v) for v in op.operands} - {None}) < 2:
+            continue
+        reduce, kind = found
+        type = reduce.results[0].type
+        values: list[Value] = []
+        for value in op.operands:
+            reshape = make_op("stablehlo.reshape", [value], [type], attrs=reduce.attrs, loc=op.loc)
+            function.body.insert_before(op, reshape)
+            origins.found[reshape.results[0]] = origins.of(value)
+            values.append(reshape.results[0])
+        if not is_neutral(reduce.operand(1), kind):
+            fill = make_op(
+                "stablehlo.broadcast_in_dim",
+                [reduce.operand(1)],
+                [type],
+                props={"broadcast_dimensions": DenseArrayAttr.get([])},
+                attrs=reduce.attrs,
+                loc=op.loc,
+            )
+            function.body.insert_before(op, fill)
+            values.append(fill.results[0])
+        value = values[0]
+        for other in values[1:]:
+            chain = make_op(REDUCTION_OPS[kind], [value, other], [type], attrs=reduce.attrs, loc=reduce.loc)
+            function.body.insert_before(reduce, chain)
+            value = chain.results[0]
+        reduce.results[0].replace_all_uses_with(value)
+        reduce.erase()
+        op.erase()
+        changed = True
+    return changed
+
+
+def _regroup(function: FuncOp, origins: Origins) -> bool:
+    changed = False
+    for op in reversed(function.body.ops):  # not the new ones
+        if not _is_root(op, origins):
+            continue
+        leaves = leaves_of(op, origins)
+        groups = by_mesh(leaves, origins)
+        meshes = len(groups) - (None in groups)
+        if meshes < 2 or len(leaves) == len(groups):
+            continue
+        sums = [summed(op, group) for group in groups.values()]
+        op.results[0].replace_all_uses_with(total(op, sums))
+        changed = True
+    if changed:
+        region_dce(function.regions[0])
+    return changed
+
+
+def _is_root(op: Op, origins: Origins) -> bool:
+    kind = reduction_kind(op)
+    if kind is None or op in origins.free or not op.has_uses:
+        return False
+    result = op.results[0]
+    user = result.users[0]
+    return not (result.has_one_use and user.block is op.block and reduction_kind(user) == kind)
+
+
+class _CallResults:
+    """Returns sums of several meshes from a callee as one sum for each mesh."""
+
+    def __init__(self, callee: FuncOp, module: Module, origins: Origins) -> None:
+        self.callee = callee
+        self.origins = origins
+        self.calls = [call for call in all_calls(module) if call.callee == callee.sym_name]
+        #: New results: the number of the old one that they are part of, and whether that is carried.
+        self.parts: list[tuple[int, bool]] = []
+        self.types: list[TensorType] = []
+
+    def result(self, index: int) -> bool:
+        """Split a result if that saves a transfer."""
+        terminator = self.callee.body.terminator
+        value = terminator.operand(index)
+        root = value.defining_op
+        type = value.type
+        if root is None or reduction_kind(root) != "add" or not value.has_one_use or not self.calls:
+            return False
+        if not isinstance(type, TensorType) or not is_foldable(type):
+            return False
+        leaves = leaves_of(root, self.origins)
+        groups = by_mesh(leaves, self.origins)
+        rest = groups.pop(None, [])
+        if len(groups) < 2:
+            return False
+        carried = next((leaf for leaf in rest if self._is_carried(leaf, index)), None)
+        if carried is None and not self._only_summed(index):
+            return False
+        first, *others = groups
+        groups[first] = [*rest, *groups[first]]
+        terminator.set_operand(index, summed(root, groups[first]))
+        for mesh in others:
+            part = summed(root, groups[mesh])
+            if carried is not None:
+                arg = self.callee.body.add_arg(type, loc=carried.value.location)
+                part = total(root, [arg, part])
+            terminator.append_operands([part])
+            self.origins.found[part] = mesh
+            self.parts.append((index, carried is not None))
+            self.types.append(type)
+        self.origins.found[terminator.operand(index)] = first
+        return True
+
+    def _is_carried(self, leaf: Leaf, index: int) -> bool:
+        """Whether the term is an argument that is this result of the call before, in all calls but the first."""
+        arg = leaf.value
+        if not isinstance(arg, BlockArg) or leaf.path or not arg.has_one_use:
+            return False
+        for before, call in zip(self.calls, self.calls[1:], strict=False):
+            result = before.results[index]
+            if call.operand(arg.index) is not result or not result.has_one_use or before.block is not call.block:
+                return False
+        return True
+
+    def _only_summed(self, index: int) -> bool:
+        """Whether what the calls return is added to something, and used for nothing else."""
+        users = [user for call in self.calls for user in call.results[index].users]
+        return bool(users) and all(reduction_kind(user) == "add" for user in users)
+
+    def finish(self) -> None:
+        """Make the calls fit."""
+        if not self.parts:
+            return
+        region_dce(self.callee.regions[0])
+        self.callee.refresh_type()
+        previous: CallOp | None = None
+        for call in self.calls:
+            previous = self._extend(call, previous)
+
+    def _extend(self, call: CallOp, previous: CallOp | None) -> CallOp:
+        assert call.block is not None
+        types = [r.type for r in call.results]
+        extra: list[Value] = []
+        for part, (_, is_carried) in enumerate(self.parts):
+            if is_carried and previous is not None:
+                extra.append(previous.results[len(types) + part])
+            elif is_carried:
+                zero = make_constant(zeros_like(self.types[part]), self.types[part], call.loc)
+                extra.append(call.block.insert_before(call, zero).results[0])
+        new = cast(
+            CallOp,
+            make_op(
+                "mpmd.call",
+                [*call.operands, *extra],
+                [*types, *self.types],
+                props=call.props,
+                attrs=call.attrs,
+                loc=call.loc,
+            ),
+        )
+        call.block.insert_before(call, new)
+        is_last = call is self.calls[-1]
+        whole: dict[int, list[Value]] = {}
+        for part, (index, is_carried) in enumerate(self.parts):
+            if is_last or not is_carried:
+                whole.setdefault(index, [new.results[index]]).append(new.results[len(types) + part])
+        call.replace_all_uses_with(new.results[: len(types)])
+        for values in whole.values():
+            self._add_up(new, values)
+        call.erase()
+        for result, value in zip(new.results, self.callee.returned, strict=True):
+            self.origins.found[result] = self.origins.of(value)
+        return new
+
+    def _add_up(self, call: CallOp, values: list[Value]) -> None:
+        """Let users of the first value use the sum of all."""
+        if not values[0].has_uses:
+            return
+        assert call.block is not None
+        behind: Op = call
+        value = values[0]
+        made: list[Op] = []
+        for other in values[1:]:
+            add = make_op("stablehlo.add", [value, other], [value.type], loc=call.loc)
+            call.block.insert_after(behind, add)
+            made.append(add)
+            behind, value = add, add.results[0]
+        values[0].replace_uses_if(value, lambda use: use.owner is not made[0])

@@ -1,0 +1,215 @@
+"""`mpmd-split-loops`: a loop over values of several meshes is one loop for each.  See `docs/placement.md`."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+from mpmd_trace.ir.bodies import region_dce
+from mpmd_trace.ir.core import BlockArg, Op, Region, Value, make_op
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import Module
+from mpmd_trace.ir.semantics import is_removable
+from mpmd_trace.passes.base import Pass
+from mpmd_trace.passes.placement.call_graph import CallGraph
+from mpmd_trace.passes.placement.free import byte_size, is_cheap, reads
+from mpmd_trace.passes.placement.sums import Origins
+
+__all__ = ["SplitLoops"]
+
+#: Values up to this size are computed by each part of a loop that needs them.
+_SMALL_BYTES = 16
+
+
+@dataclasses.dataclass(frozen=True)
+class SplitLoops(Pass):
+    """A `stablehlo.while` outside of names whose values do not depend on each other is one loop for each mesh.
+
+        %0:3 = while (%i = 0, %x = %u, %y = %v)        %0:2 = while (%i = 0, %x = %u)   // on m1
+          cond { %i < 5 }                         =>     cond { %i < 5 } do { %i + 1, f(%x) }
+          do { %i + 1, f(%x), g(%y) }                  %1:2 = while (%j = 0, %y = %v)   // on m2
+                                                         cond { %j < 5 } do { %j + 1, g(%y) }
+
+    What the condition needs is computed in each.  Values that a loop passes on unchanged are read from outside.
+    """
+
+    name: ClassVar[str] = "mpmd-split-loops"
+    summary: ClassVar[str] = "one loop for each mesh where the values of a loop are independent"
+
+    def run(self, module: Module, diagnostics: Diagnostics) -> bool:
+        graph = CallGraph(module)
+        origins = Origins(graph)
+        changed = False
+        for function in graph.functions:
+            origins.learn(function)
+            for op in function.body.ops:
+                if op.name == "stablehlo.while" and is_removable(op) and _spreads(op, origins) and _split(op, origins):
+                    origins.learn(function)  # what reads the loop
+                    changed = True
+        return changed
+
+
+def _spreads(op: Op, origins: Origins) -> bool:
+    """Whether the loop reads values of several meshes, or of unknown ones."""
+    large = [v for v in reads(op) if byte_size(v.type) > _SMALL_BYTES]
+    return len({origins.of(v) for v in large}) > 1 or (len(large) > 1 and origins.of(large[0]) is None)
+
+
+def _split(op: Op, origins: Origins) -> bool:
+    changed = _read_from_outside(op)
+    condition, body = op.regions
+    needs = _Needs(body)
+    yielded = body.block.terminator.operands
+    control = needs.closure({arg.index for arg in condition.block.args if arg.has_uses}, yielded)
+    shared = control | _counters(needs, yielded)
+    parts = _components(needs, yielded, shared)
+    by_mesh: dict[str | None, list[int]] = {}
+    for part in parts:
+        mesh = _mesh_of(op, part, needs, yielded, origins)
+        by_mesh.setdefault(mesh, []).extend(part)
+    if len(by_mesh) < 2:
+        return changed
+    block = op.block
+    assert block is not None
+    replaced: dict[int, Value] = {}
+    for number, part in enumerate(by_mesh.values()):
+        kept = sorted({*control, *(needs.closure(set(part), yielded) if number else (*part, *shared))})
+        loop = _loop_of(op, kept)
+        block.insert_before(op, loop)
+        for position, index in enumerate(kept):
+            replaced.setdefault(index, loop.results[position])
+    op.replace_all_uses_with([replaced[i] for i in range(len(op.results))])
+    op.erase()
+    return True
+
+
+def _counters(needs: _Needs, yielded: list[Value]) -> set[int]:
+    """Small carried values that are cheap to compute, and need nothing but each other and values from outside."""
+    small = {i for i, value in enumerate(yielded) if byte_size(value.type) <= _SMALL_BYTES}
+    return {
+        i
+        for i in small
+        if needs.closure({i}, yielded) <= small
+        and all(
+            is_cheap(maker) and all(byte_size(v.type) <= _SMALL_BYTES for v in reads(maker))
+            for j in needs.closure({i}, yielded)
+            for maker in needs.makers(yielded[j])
+        )
+    }
+
+
+def _read_from_outside(op: Op) -> bool:
+    """Let the regions read what the loop only passes on from around it."""
+    condition, body = op.regions
+    yielded = body.block.terminator.operands
+    same = [i for i, arg in enumerate(body.block.args) if yielded[i] is arg]
+    for i in same:
+        for region in (condition, body):
+            region.block.args[i].replace_uses_if(op.operand(i), lambda use: not use.owner.is_terminator)
+        op.results[i].replace_all_uses_with(op.operand(i))
+    return bool(same)
+
+
+class _Needs:
+    """What the values in the body of a loop are made of."""
+
+    def __init__(self, body: Region) -> None:
+        self.body = body
+        #: For each op at the top of the body the arguments that it is made of.
+        self.args: dict[Op, frozenset[int]] = {}
+        for op in body.block:
+            if not op.is_terminator:
+                self.args[op] = frozenset().union(*(self.of(v) for v in reads(op)))
+
+    def of(self, value: Value) -> frozenset[int]:
+        """The arguments that a value in the body is made of."""
+        if isinstance(value, BlockArg):
+            return frozenset([value.index]) if value.owner is self.body.block else frozenset()
+        maker = value.defining_op
+        return self.args.get(maker, frozenset()) if maker is not None else frozenset()
+
+    def closure(self, args: set[int], yielded: list[Value]) -> set[int]:
+        """The arguments that these are made of over all iterations."""
+        found = set(args)
+        pending = list(args)
+        while pending:
+            for other in self.of(yielded[pending.pop()]):
+                if other not in found:
+                    found.add(other)
+                    pending.append(other)
+        return found
+
+    def makers(self, value: Value) -> dict[Op, None]:
+        """The ops that compute a value, in the order of a walk to what it is made of."""
+        found: dict[Op, None] = {}
+        pending = [value]
+        while pending:
+            maker = pending.pop().defining_op
+            if maker is not None and maker in self.args and maker not in found:
+                found[maker] = None
+                pending += reads(maker)
+        return found
+
+
+def _components(needs: _Needs, yielded: list[Value], shared: set[int]) -> list[list[int]]:
+    """Groups of the carried values besides `shared` that do not depend on each other, nor on the same costly op."""
+    parent = list(range(len(yielded)))
+
+    def root(i: int) -> int:
+        while parent[i] != i:
+            i = parent[i]
+        return i
+
+    owner: dict[Op, int] = {}
+    for i, value in enumerate(yielded):
+        if i in shared:
+            continue
+        for other in needs.of(value) - shared:
+            parent[root(other)] = root(i)
+        for op in needs.makers(value):
+            if not is_cheap(op):
+                parent[root(owner.setdefault(op, i))] = root(i)
+    groups: dict[int, list[int]] = {}
+    for i in range(len(yielded)):
+        if i not in shared:
+            groups.setdefault(root(i), []).append(i)
+    return list(groups.values())
+
+
+def _mesh_of(op: Op, part: list[int], needs: _Needs, yielded: list[Value], origins: Origins) -> str | None:
+    """The mesh that most bytes come from of what a part of the loop reads."""
+    values = dict.fromkeys(op.operand(i) for i in part)
+    for i in part:
+        for maker in needs.makers(yielded[i]):
+            values.update((v, None) for v in reads(maker) if v.block is op.block)
+    bytes_of: dict[str, int] = {}
+    for value in values:
+        mesh = origins.of(value)
+        if mesh is not None:
+            bytes_of[mesh] = bytes_of.get(mesh, 0) + byte_size(value.type)
+    return max(bytes_of, key=lambda mesh: bytes_of[mesh], default=None)
+
+
+def _loop_of(op: Op, kept: list[int]) -> Op:
+    """The loop with these carried values only."""
+    gone = [i for i in range(len(op.results)) if i not in kept]
+    regions = []
+    for region, is_body in zip(op.regions, (False, True), strict=True):
+        copy = region.clone()
+        if is_body:
+            copy.block.terminator.erase_operands(gone)
+        regions.append(copy)
+    loop = make_op(
+        op.name,
+        [op.operand(i) for i in kept],
+        [op.results[i].type for i in kept],
+        props=op.props,
+        attrs=op.attrs,
+        regions=regions,
+        loc=op.loc,
+    )
+    for region in regions:
+        while region_dce(region):
+            pass
+        region.block.erase_args(gone)
+    return loop

@@ -1,0 +1,175 @@
+"""Trees of sums (and of products, maxima ...) over values of several meshes, and how they are built again."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+
+from mpmd_trace.ir.core import BlockArg, Op, OpResult, Value, make_op
+from mpmd_trace.ir.ops import CallOp, FuncOp, UnassignOp
+from mpmd_trace.ir.semantics import reduction_kind
+from mpmd_trace.ir.types import TensorType
+from mpmd_trace.passes.import_.mesh_sets import is_meshless
+from mpmd_trace.passes.placement.call_graph import CallGraph
+from mpmd_trace.passes.placement.free import byte_size, free_ops, reads
+
+__all__ = ["Leaf", "Origins", "leaves_of", "summed", "total"]
+
+#: Floating-point types that hold every value of another one.
+_WIDER = {"f16": ("f32", "f64"), "bf16": ("f32", "f64"), "f32": ("f64",)}
+
+
+class Origins:
+    """From which mesh a value comes, judged by the largest of what it is made of; None where that is no one mesh."""
+
+    def __init__(self, graph: CallGraph) -> None:
+        self.graph = graph
+        self.found: dict[Value, str | None] = {}
+        self.free: dict[Op, tuple[Value, ...]] = {}
+
+    def learn(self, function: FuncOp) -> None:
+        """Learn the origins of the values of a function, whose callees have been learnt."""
+        self.free.update(free_ops(function, self.graph))
+        for op in function.body:
+            if isinstance(op, UnassignOp):
+                self.found[op.results[0]] = op.mesh_type.mesh
+            elif isinstance(op, CallOp):
+                callee = self.graph.callees.get(op.callee)
+                if callee is not None:
+                    for result, value in zip(op.results, callee.returned, strict=True):
+                        self.found[result] = self.found.get(value)
+            elif is_meshless(op) and op not in self.free:
+                origin = self._of(op)
+                for result in op.results:
+                    self.found[result] = origin
+
+    def of(self, value: Value) -> str | None:
+        return self.found.get(value)
+
+    def _of(self, op: Op) -> str | None:
+        """The origin of the operands that are not much smaller than the largest one."""
+        operands = [(byte_size(v.type), v) for v in reads(op) if v.defining_op not in self.free]
+        largest = max((size for size, _ in operands), default=0)
+        found = {self.found.get(v) for size, v in operands if 2 * size >= largest} - {None}
+        return next(iter(found)) if len(found) == 1 else None
+
+
+@dataclasses.dataclass(frozen=True)
+class Leaf:
+    """A term of a sum: a value, and the linear ops that it passes on its way to the sum, the first one first."""
+
+    value: Value
+    path: tuple[Op, ...] = ()
+
+
+def leaves_of(root: Op, origins: Origins) -> list[Leaf]:
+    """The terms of the tree below `root`, in order.
+
+    The tree is as large as its inner values have one use.  Sums of several meshes are also looked for behind a
+    linear op: a widening conversion, a reshape, a product with a scalar.
+    """
+    kind = reduction_kind(root)
+    found: list[Leaf] = []
+    pending = [Leaf(value) for value in reversed(root.operands)]
+    while pending:
+        leaf = pending.pop()
+        op = leaf.value.defining_op
+        if op is not None and op.block is root.block and leaf.value.has_one_use and op not in origins.free:
+            if reduction_kind(op) == kind and op.results[0].type is _scale_type(root, leaf):
+                pending += [Leaf(value, leaf.path) for value in reversed(op.operands)]
+                continue
+            inner = _linear_operand(op, origins) if kind == "add" else None
+            behind = None if inner is None else _mixed(inner, origins)
+            if behind is not None:
+                pending.append(Leaf(behind, (op, *leaf.path)))
+                continue
+        found.append(leaf)
+    return found
+
+
+def _scale_type(root: Op, leaf: Leaf) -> object:
+    """The type that a term has where it is summed."""
+    return leaf.path[0].operand(0).type if leaf.path else root.results[0].type
+
+
+def _linear_operand(op: Op, origins: Origins) -> Value | None:
+    """The operand in which the op is linear, if it is an op that may trade places with a sum."""
+    if op.name in ("stablehlo.reshape", "stablehlo.transpose", "stablehlo.negate"):
+        return op.operand(0)
+    if op.name == "stablehlo.convert":
+        source, target = op.operand(0).type, op.results[0].type
+        if isinstance(source, TensorType) and isinstance(target, TensorType):
+            return op.operand(0) if target.element in _WIDER.get(source.element, ()) else None
+    scales = op.name in ("stablehlo.multiply", "stablehlo.divide") and _is_float(op.results[0])
+    return op.operand(0) if scales and op.operand(1).defining_op in origins.free else None
+
+
+def _is_float(value: Value) -> bool:
+    return isinstance(value.type, TensorType) and "f" in value.type.element
+
+
+def _mixed(value: Value, origins: Origins) -> Value | None:
+    """The value if it is a sum, perhaps behind more linear ops, of values of several meshes."""
+    op = value.defining_op
+    if op is None or not value.has_one_use or not isinstance(value, OpResult):
+        return None
+    if reduction_kind(op) == "add" and len(_origins_of(leaves_of(op, origins), origins)) > 1:
+        return value
+    inner = _linear_operand(op, origins)
+    return value if inner is not None and _mixed(inner, origins) is not None else None
+
+
+def _origins_of(leaves: Iterable[Leaf], origins: Origins) -> dict[str, None]:
+    found = dict.fromkeys(origins.of(leaf.value) for leaf in leaves)
+    return {mesh: None for mesh in found if mesh is not None}
+
+
+def by_mesh(leaves: Sequence[Leaf], origins: Origins) -> dict[str | None, list[Leaf]]:
+    """The terms of each mesh, in the order in which the meshes come up; those of no mesh are last."""
+    groups: dict[str | None, list[Leaf]] = {mesh: [] for mesh in _origins_of(leaves, origins)}
+    groups[None] = []
+    for leaf in leaves:
+        groups[origins.of(leaf.value)].append(leaf)
+    return {mesh: group for mesh, group in groups.items() if group}
+
+
+def summed(root: Op, leaves: Sequence[Leaf]) -> Value:
+    """The sum of terms of the tree below `root`: first of those with the same way, then over the ways."""
+    ways: dict[tuple[Op, ...], list[Value]] = {}
+    for leaf in leaves:
+        ways.setdefault(leaf.path, []).append(leaf.value)
+    values = []
+    for path, terms in ways.items():
+        value = total(root, terms)
+        for op in path:
+            copy = op.clone(operands=[value, *op.operands[1:]])
+            _insert(copy, root)
+            value = copy.results[0]
+        values.append(value)
+    return total(root, values)
+
+
+def total(root: Op, values: Sequence[Value]) -> Value:
+    """The values combined, from the first to the last, by ops like `root`, each as early as possible."""
+    found = values[0]
+    for value in values[1:]:
+        op = make_op(root.name, [found, value], [found.type], props=root.props, attrs=root.attrs, loc=root.loc)
+        _insert(op, root)
+        found = op.results[0]
+    return found
+
+
+def _insert(op: Op, root: Op) -> None:
+    """Put a new op right behind the last of its operands, in the block of `root`."""
+    block = root.block
+    assert block is not None
+    last: Op | None = None
+    for value in op.operands:
+        maker = value.defining_op
+        if maker is not None and maker.block is block and (last is None or last.is_before(maker)):
+            last = maker
+        assert maker is not None or isinstance(value, BlockArg)
+    if last is None:
+        block.insert_front(op)
+    else:
+        block.insert_after(last, op)
