@@ -24,7 +24,7 @@ _CHEAP = frozenset(
     )
 )
 #: An op that reads one value of at most so many bytes may give a result of the same size.
-_SMALL_BYTES = 16
+_SMALL_BYTES = 8
 #: Ops that read more values than this, directly or through free ops, are not free.
 _MOST_SOURCES = 8
 

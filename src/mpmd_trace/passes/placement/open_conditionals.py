@@ -25,7 +25,7 @@ BRANCH = "mpmd.branch"
 #: On a select: the conditional one of whose results it is.
 SELECTS = "mpmd.selects"
 #: Values up to this size do not make it worth while to open a conditional.
-_SMALL_BYTES = 16
+_SMALL_BYTES = 8
 
 Branch = tuple[tuple[int, int], ...]
 
@@ -56,11 +56,33 @@ def _text(branch: Branch) -> StringAttr:
 class OpenConditionals(Pass):
     """The ops of conditionals that touch several meshes stand in the function, marked with their branch.
 
-        %0 = stablehlo.if %p { return %u } { return %v }   =>   %u = ... {mpmd.branch = "0:1"}
-                                                                %v = ... {mpmd.branch = "0:0"}
-                                                                %0 = select %p, %u, %v {mpmd.selects = 0}
+    `mpmd-place` makes conditionals of them again, one or more on each mesh. Only for it the marks mean something. Not
+    opened are conditionals with effects, and those of more than two branches.
 
-    `mpmd-place` makes conditionals of them again, one or more on each mesh.  Only for it the marks mean something.
+    Before:
+
+        %u = mpmd.unassign %p : (!a) -> !t
+        %v = mpmd.unassign %q : (!b) -> !t
+        %c = stablehlo.constant dense<true> : tensor<i1>
+        %0:2 = "stablehlo.if"(%c) ({
+          %1 = stablehlo.negate %u : !t
+          stablehlo.return %1, %v : !t, !t
+        }, {
+          %1 = stablehlo.tanh %v : !t
+          stablehlo.return %u, %1 : !t, !t
+        }) : (tensor<i1>) -> (!t, !t)
+        return %0#0, %0#1 : !t, !t
+
+    After:
+
+        %u = mpmd.unassign %p : (!a) -> !t
+        %v = mpmd.unassign %q : (!b) -> !t
+        %c = stablehlo.constant dense<true> : tensor<i1>
+        %0 = stablehlo.negate %u {mpmd.branch = "0:1"} : !t
+        %1 = stablehlo.tanh %v {mpmd.branch = "0:0"} : !t
+        %2 = stablehlo.select %c, %0, %u {mpmd.selects = 0 : i64} : tensor<i1>, !t
+        %3 = stablehlo.select %c, %v, %1 {mpmd.selects = 0 : i64} : tensor<i1>, !t
+        return %2, %3 : !t, !t
     """
 
     name: ClassVar[str] = "mpmd-open-conditionals"

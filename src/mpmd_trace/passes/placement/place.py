@@ -45,12 +45,27 @@ _BY_US = {INFERRED_BY: ArrayAttr.get([StringAttr.get("infer_mesh_wrap_meshless_o
 class Place(Pass):
     """Every op that reads something is in a fragment, on the mesh where the fewest bytes move in a whole step.
 
-        %u = mpmd.unassign %f : (!P1) -> !T                 %u = mpmd.unassign %f : (!P1) -> !T
-        %0 = stablehlo.multiply %u, %u                 =>   %1 = mpmd.assign %u : (!T) -> !P1
-                                                            %2 = mpmd.fragment<mesh="p1", ...> (%1) ..
-                                                            %0 = mpmd.unassign %2 : (!P1) -> !T
+    Arguments and results of the program are on meshes, too. Values that are needed elsewhere are sent there by the
+    passes of mesh inference that follow; constants are made where they are needed. Cheap ops whose result is larger
+    than what they read are made on each mesh that reads them.
 
-    Values that are needed elsewhere are sent there by the passes of mesh inference.
+    Before:
+
+        %u = mpmd.unassign %p : (!a) -> !t
+        %0 = stablehlo.tanh %u : !t
+        return %0 : !t
+
+    After:
+
+        %u = mpmd.unassign %p : (!a) -> !t
+        %0 = mpmd.assign %u : (!t) -> !a
+        %1 = mpmd.fragment<mesh="a", origin=[]> (%0) {mpmd.inferred_by = ["infer_mesh_wrap_meshless_ops"]} (%y: !t) {
+          %4 = stablehlo.tanh %y : !t
+          mpmd.return %4 : !t
+        } : (!a) -> !a
+        %2 = mpmd.unassign %1 : (!a) -> !t
+        %3 = mpmd.assign {origin = "placed_out"} %2 : (!t) -> !a
+        return %3 : !a
     """
 
     name: ClassVar[str] = "mpmd-place"

@@ -26,13 +26,33 @@ __all__ = ["RegroupSums"]
 class RegroupSums(Pass):
     """A sum of values of several meshes is a sum of one sum for each mesh.
 
-        %0 = add %a1, %b1      (a on m1, b on m2)       %0 = add %a1, %a2
-        %1 = add %0, %a2                           =>   %1 = add %b1, %b2
-        %2 = add %1, %b2                                %2 = add %0, %1
+    The same for products, maxima, minima, `and` and `or`, and for a reduction over concatenated values. A sum that a
+    call returns, and that is only added to something, is returned as one sum for each mesh; one that grows from call
+    to call is carried as one for each mesh and added up behind the last call. Sums are also found behind what is
+    linear: a widening conversion, a reshape, a product with a scalar. Rounding may differ, since the order of additions
+    does.
 
-    The same for products, maxima, minima, `and` and `or`.  A sum that a call returns, and that only other sums
-    read, is returned as one sum for each mesh; one that grows from call to call is carried as one for each mesh
-    and added up behind the last call.  Rounding may differ, since the order of additions does.
+    Before:
+
+        %u = mpmd.unassign %p : (!a) -> !t
+        %v = mpmd.unassign %q : (!b) -> !t
+        %0 = stablehlo.negate %u : !t
+        %1 = stablehlo.negate %v : !t
+        %2 = stablehlo.add %u, %v : !t
+        %3 = stablehlo.add %2, %0 : !t
+        %4 = stablehlo.add %3, %1 : !t
+        return %4 : !t
+
+    After:
+
+        %u = mpmd.unassign %p : (!a) -> !t
+        %v = mpmd.unassign %q : (!b) -> !t
+        %0 = stablehlo.negate %u : !t
+        %1 = stablehlo.add %u, %0 : !t
+        %2 = stablehlo.negate %v : !t
+        %3 = stablehlo.add %v, %2 : !t
+        %4 = stablehlo.add %1, %3 : !t
+        return %4 : !t
     """
 
     name: ClassVar[str] = "mpmd-regroup-sums"

@@ -18,19 +18,58 @@ from mpmd_trace.passes.placement.sums import Origins
 __all__ = ["SplitLoops"]
 
 #: Values up to this size are computed by each part of a loop that needs them.
-_SMALL_BYTES = 16
+_SMALL_BYTES = 8
 
 
 @dataclasses.dataclass(frozen=True)
 class SplitLoops(Pass):
     """A `stablehlo.while` outside of names whose values do not depend on each other is one loop for each mesh.
 
-        %0:3 = while (%i = 0, %x = %u, %y = %v)        %0:2 = while (%i = 0, %x = %u)   // on m1
-          cond { %i < 5 }                         =>     cond { %i < 5 } do { %i + 1, f(%x) }
-          do { %i + 1, f(%x), g(%y) }                  %1:2 = while (%j = 0, %y = %v)   // on m2
-                                                         cond { %j < 5 } do { %j + 1, g(%y) }
+    What the condition needs is computed in each. What the loop passes on unchanged is read from outside.
 
-    What the condition needs is computed in each.  Values that a loop passes on unchanged are read from outside.
+    Before:
+
+        %u = mpmd.unassign %p : (!a) -> !t
+        %v = mpmd.unassign %q : (!b) -> !t
+        %n = stablehlo.constant dense<5> : tensor<i32>
+        %one = stablehlo.constant dense<1> : tensor<i32>
+        %0:3 = stablehlo.while(%i = %n, %c = %u, %d = %v) : tensor<i32>, !t, !t
+        cond {
+          %1 = stablehlo.compare GT, %i, %one, SIGNED : (tensor<i32>, tensor<i32>) -> tensor<i1>
+          stablehlo.return %1 : tensor<i1>
+        } do {
+          %1 = stablehlo.subtract %i, %one : tensor<i32>
+          %2 = stablehlo.negate %c : !t
+          %3 = stablehlo.tanh %d : !t
+          stablehlo.return %1, %2, %3 : tensor<i32>, !t, !t
+        }
+        return %0#1, %0#2 : !t, !t
+
+    After:
+
+        %u = mpmd.unassign %p : (!a) -> !t
+        %v = mpmd.unassign %q : (!b) -> !t
+        %n = stablehlo.constant dense<5> : tensor<i32>
+        %one = stablehlo.constant dense<1> : tensor<i32>
+        %0:2 = stablehlo.while(%i = %n, %c = %u) : tensor<i32>, !t
+        cond {
+          %1 = stablehlo.compare GT, %i, %one, SIGNED : (tensor<i32>, tensor<i32>) -> tensor<i1>
+          stablehlo.return %1 : tensor<i1>
+        } do {
+          %1 = stablehlo.subtract %i, %one : tensor<i32>
+          %2 = stablehlo.negate %c : !t
+          stablehlo.return %1, %2 : tensor<i32>, !t
+        }
+        %4:2 = stablehlo.while(%i = %n, %d = %v) : tensor<i32>, !t
+        cond {
+          %1 = stablehlo.compare GT, %i, %one, SIGNED : (tensor<i32>, tensor<i32>) -> tensor<i1>
+          stablehlo.return %1 : tensor<i1>
+        } do {
+          %1 = stablehlo.subtract %i, %one : tensor<i32>
+          %3 = stablehlo.tanh %d : !t
+          stablehlo.return %1, %3 : tensor<i32>, !t
+        }
+        return %0#1, %4#1 : !t, !t
     """
 
     name: ClassVar[str] = "mpmd-split-loops"

@@ -1,0 +1,111 @@
+"""`placement="cut"`: parameters and state stay where they are used, and what connects meshes is small and goes once."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+import placement_recipes as recipes
+import pytest
+from pipelines import assert_same, config
+from placement_recipes import ACTIVATION, MICROBATCHES, WIDTH, WORDS, Recipe
+
+import mpmd_trace
+from mpmd_trace import MpmdError
+
+#: Activations from layer f1 to f2 and their gradients back.
+PIPELINE = 2 * MICROBATCHES * ACTIVATION
+TABLE = 4 * WORDS * WIDTH
+#: Room for the scalars of a step: counts, norms, flags.
+SCALARS = 64
+BOTH_WAYS = 2 * MICROBATCHES * 2 * 4 * WIDTH * 4
+
+#: The recipe, and the most bytes that it may move.
+RECIPES: dict[str, tuple[Callable[[], Recipe], int]] = {
+    "clipped": (recipes.clipped, PIPELINE + SCALARS),
+    "apply_if_finite": (recipes.finite, PIPELINE + SCALARS),
+    "MultiSteps": (recipes.every_third, PIPELINE + SCALARS),
+    "loss scaling": (recipes.loss_scaling, PIPELINE // 2 + SCALARS),
+    "inner loop": (recipes.inner_loop, PIPELINE + SCALARS),
+    "nested conditionals": (recipes.nested_conditionals, PIPELINE + SCALARS),
+    # 8 words a microbatch; the table goes there, its gradient comes back, labels and inputs are words.
+    "tied": (recipes.tied, BOTH_WAYS + 2 * TABLE + 4 * 10 * MICROBATCHES),
+    "tied, averaged": (functools.partial(recipes.tied, average=True), BOTH_WAYS + 2 * TABLE + 4 * 10 * MICROBATCHES),
+    "tied, in Python": (functools.partial(recipes.tied, python=True), BOTH_WAYS + 2 * TABLE + 4 * 10 * MICROBATCHES),
+    "evaluation": (recipes.evaluation, BOTH_WAYS // 2 + 4 * 10 * MICROBATCHES + SCALARS),
+    "generation": (recipes.generation, 3 * (ACTIVATION + 4 * 4) + SCALARS),
+    "cross attention": (recipes.cross_attention, PIPELINE),
+}
+
+
+def compiled(recipe: Recipe, placement: str, meshes: int = 2) -> Any:
+    names = {f"f{i}": f"m{i * meshes // 4}" for i in range(4)}
+    step, args = recipe
+    made = config(names, meshes, pipeline_schedule="1F1B", placement=placement)
+    return mpmd_trace.jit(step, made).lower(*args).compile()
+
+
+def moved(program: Any) -> int:
+    plan = program.program.plan
+    return sum(plan.slots[slot].bytes for transfer in plan.transfers for slot in transfer.outputs)
+
+
+def homes(program: Any) -> dict[str, str]:
+    """The mesh of each array of the first two arguments, by path."""
+    paths = [jax.tree_util.keystr(p) for p, _ in jax.tree_util.tree_leaves_with_path(program.function_mesh_assignment.inputs[0])]
+    return dict(zip(paths, jax.tree.leaves(program.function_mesh_assignment.inputs[0]), strict=True))
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_parameters_are_at_home(name: str) -> None:
+    make, most = RECIPES[name]
+    recipe = make()
+    program = compiled(recipe, "cut")
+    assert moved(program) <= most
+    for path, mesh in homes(program).items():
+        for i in range(4):
+            if f"'w{i}'" in path:
+                assert mesh == f"m{i // 2}", path
+    step, args = recipe
+    loose = {"rtol": 2e-2, "atol": 1e-3} if name == "loss scaling" else {"rtol": 2e-4, "atol": 2e-5}
+    assert_same(program(*args), jax.jit(step)(*args), **loose)
+
+
+@pytest.mark.parametrize("name", ["clipped", "apply_if_finite", "loss scaling", "tied", "cross attention", "evaluation"])
+def test_fewer_bytes_than_the_reference(name: str) -> None:
+    recipe = RECIPES[name][0]()
+    assert moved(compiled(recipe, "cut")) < moved(compiled(recipe, "reference"))
+
+
+def test_four_meshes() -> None:
+    recipe = recipes.finite()
+    program = compiled(recipe, "cut", meshes=4)
+    for path, mesh in homes(program).items():
+        for i in range(4):
+            if f"'w{i}'" in path:
+                assert mesh == f"m{i}", path
+    assert moved(program) <= 3 * (PIPELINE + SCALARS)
+    step, args = recipe
+    assert_same(program(*args), jax.jit(step)(*args), rtol=2e-4, atol=2e-5)
+
+
+def test_the_step_is_skipped_when_a_gradient_is_not_finite() -> None:
+    step, (ws, state, (x, y, mask)) = recipes.finite()
+    program = compiled((step, (ws, state, (x, y, mask))), "cut")
+    args = (ws, state, (x.at[1, 2, 3].set(np.nan), y, mask))
+    assert_same(program(*args)[:2], jax.jit(step)(*args)[:2])
+
+
+def test_the_same_program_twice_is_the_same_text() -> None:
+    step, args = recipes.finite()
+    made = config({f"f{i}": f"m{i // 2}" for i in range(4)}, 2, placement="cut")
+    first, second = (mpmd_trace.jit(step, made).lower(*args).as_text() for _ in range(2))
+    assert first == second
+
+
+def test_a_placement_that_there_is_not() -> None:
+    with pytest.raises(MpmdError, match="placement is 'reference' or 'cut', not 'best'"):
+        config(placement="best")

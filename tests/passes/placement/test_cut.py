@@ -1,0 +1,92 @@
+"""The multiway cut: exact for two labels, against all labellings for more."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mpmd_trace.passes.placement.cut import cost, cut
+
+Problem = tuple[int, int, list[tuple[int, list[int]]]]
+
+
+@st.composite
+def problems(draw: st.DrawFn, labels: int) -> Problem:
+    nodes = labels + draw(st.integers(1, 5))
+    pins = st.lists(st.integers(0, nodes - 1), min_size=2, max_size=4, unique=True)
+    weight = st.sampled_from([0, 1, 2, 3, 5, 10])
+    return nodes, labels, draw(st.lists(st.tuples(weight, pins), max_size=10))
+
+
+def best(problem: Problem) -> int:
+    """The cost of the cheapest of all labellings."""
+    nodes, labels, edges = problem
+    free = itertools.product(range(labels), repeat=nodes - labels)
+    return min(cost(edges, [*range(labels), *chosen]) for chosen in free)
+
+
+@given(problems(2))
+def test_two_labels_are_exact(problem: Problem) -> None:
+    found = cut(*problem)
+    assert found[:2] == [0, 1]
+    assert cost(problem[2], found) == best(problem)
+
+
+@given(problems(3))
+def test_three_labels_keep_the_bound(problem: Problem) -> None:
+    """Where values have one consumer the cost is at most twice the best; the documentation proves it."""
+    nodes, labels, edges = problem
+    found = cut(*problem)
+    assert found[:3] == [0, 1, 2]
+    assert cost(edges, found) >= best(problem)
+    pairs = [(weight, pins[:2]) for weight, pins in edges]
+    assert cost(pairs, cut(nodes, labels, pairs)) <= 2 * best((nodes, labels, pairs))
+
+
+def test_nearly_all_of_three_labels_are_exact() -> None:
+    rng = random.Random(0)
+    exact = 0
+    for _ in range(300):
+        nodes = rng.randint(4, 8)
+        edges = [
+            (rng.choice([1, 2, 3, 5, 10]), rng.sample(range(nodes), rng.randint(2, 4)))
+            for _ in range(rng.randint(1, 10))
+        ]
+        problem = (nodes, 3, edges)
+        exact += cost(edges, cut(*problem)) == best(problem)
+    assert exact >= 295
+
+
+def test_what_nothing_ties_gets_the_first_label() -> None:
+    assert cut(5, 2, []) == [0, 1, 0, 0, 0]
+    assert cut(5, 2, [(3, [2, 3])]) == [0, 1, 0, 0, 0]
+
+
+def test_a_tie_goes_to_the_producer() -> None:
+    assert cut(3, 2, [(4, [1, 2]), (4, [2, 0])])[2] == 1
+
+
+def test_weights_of_any_size() -> None:
+    huge = 1 << 50
+    assert cut(4, 2, [(huge, [0, 2]), (huge + 1, [2, 1]), (huge, [1, 3]), (1, [3, 0]), (1, [2, 3, 0])])[2:] == [1, 1]
+
+
+@pytest.mark.parametrize("labels", [2, 8])
+def test_it_is_near_linear(labels: int) -> None:
+    """Chains of large values with scalars between them, as optimisers make them."""
+    rng = random.Random(1)
+    seconds = []
+    for nodes in (2_000, 16_000):
+        edges = [
+            (rng.choice([4_000, 20]), [i, max(0, i - rng.randint(1, 20)), *([rng.randrange(nodes)] * (i % 20 == 0))])
+            for i in range(labels, nodes)
+        ]
+        start = time.process_time()
+        cut(nodes, labels, edges)
+        seconds.append(time.process_time() - start)
+    assert seconds[1] < 32 * max(seconds[0], 0.02)
