@@ -19,7 +19,8 @@ Recipe = tuple[Callable[..., Any], tuple[Any, ...]]
 
 def weights() -> dict[str, Any]:
     keys = jax.random.split(jax.random.key(0), 4)
-    return {f"w{i}": {"w": 0.3 * jax.random.normal(k, (WIDTH, WIDTH)), "b": jnp.zeros(WIDTH)} for i, k in enumerate(keys)}
+    made = [0.3 * jax.random.normal(key, (WIDTH, WIDTH)) for key in keys]
+    return {f"w{i}": {"w": w, "b": jnp.zeros(WIDTH)} for i, w in enumerate(made)}
 
 
 def words(*names: str) -> dict[str, Any]:

@@ -54,9 +54,9 @@ def moved(program: Any) -> int:
 
 
 def homes(program: Any) -> dict[str, str]:
-    """The mesh of each array of the first two arguments, by path."""
-    paths = [jax.tree_util.keystr(p) for p, _ in jax.tree_util.tree_leaves_with_path(program.function_mesh_assignment.inputs[0])]
-    return dict(zip(paths, jax.tree.leaves(program.function_mesh_assignment.inputs[0]), strict=True))
+    """The mesh of each array of the arguments, by path."""
+    inputs = program.function_mesh_assignment.inputs[0]
+    return {jax.tree_util.keystr(path): mesh for path, mesh in jax.tree_util.tree_leaves_with_path(inputs)}
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -74,7 +74,7 @@ def test_parameters_are_at_home(name: str) -> None:
     assert_same(program(*args), jax.jit(step)(*args), **loose)
 
 
-@pytest.mark.parametrize("name", ["clipped", "apply_if_finite", "loss scaling", "tied", "cross attention", "evaluation"])
+@pytest.mark.parametrize("name", ["clipped", "apply_if_finite", "loss scaling", "tied", "cross attention"])
 def test_fewer_bytes_than_the_reference(name: str) -> None:
     recipe = RECIPES[name][0]()
     assert moved(compiled(recipe, "cut")) < moved(compiled(recipe, "reference"))

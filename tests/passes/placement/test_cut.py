@@ -7,11 +7,14 @@ import random
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mpmd_trace.passes.placement.cut import cost, cut
 
+_SETTINGS = settings(
+    max_examples=200, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
 Problem = tuple[int, int, list[tuple[int, list[int]]]]
 
 
@@ -30,6 +33,7 @@ def best(problem: Problem) -> int:
     return min(cost(edges, [*range(labels), *chosen]) for chosen in free)
 
 
+@_SETTINGS
 @given(problems(2))
 def test_two_labels_are_exact(problem: Problem) -> None:
     found = cut(*problem)
@@ -37,6 +41,7 @@ def test_two_labels_are_exact(problem: Problem) -> None:
     assert cost(problem[2], found) == best(problem)
 
 
+@_SETTINGS
 @given(problems(3))
 def test_three_labels_keep_the_bound(problem: Problem) -> None:
     """Where values have one consumer the cost is at most twice the best; the documentation proves it."""
