@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
-from jax.sharding import AbstractMesh
+from jax.sharding import AbstractMesh, Mesh
 
 import mpmd_trace as mt
-from mpmd_trace.backend.residence import Held, Residence
+from mpmd_trace.api.placement_warnings import placement_warnings
+from mpmd_trace.backend.residence import Held, Residence, Sent
 
 NAMES = {"layer0": "first", "layer1": "first", "layer2": "second", "layer3": "second"}
 #: Bytes of a weight (16 x 16 float32), and of the activations of a microbatch (4 x 16).
@@ -142,3 +146,72 @@ def test_a_parameter_that_leaves_on_another_mesh() -> None:
         step, [array(16, 16)] * 4, array(2, 4, 16), config=config(output_mesh_assignment=["second", None, None, None])
     )
     assert found.returning == (("weights[0]", 2 * WEIGHT),)
+
+
+# Warnings.
+
+
+def train(weights: Any, batch: Any) -> Any:
+    return jax.tree.map(lambda w, g: w - 0.1 * g, weights, gradients(loss, weights, batch))
+
+
+def test_nothing_is_said_of_a_good_placement() -> None:
+    found = residence(train, [array(16, 16)] * 4, array(4, 4, 16))
+    assert list(placement_warnings(found, costly=1)) == []
+
+
+def test_parameters_away_from_home_are_said() -> None:
+    where = config(input_mesh_assignment=([None, None, None, "first"], None))
+    found = residence(train, [array(16, 16)] * 4, array(4, 4, 16), config=where)
+    (text,) = placement_warnings(found, costly=1)
+    assert "weights[3] (2,048 bytes) is on first and used on second" in text and "input_mesh_assignment" in text
+    assert list(placement_warnings(found, {"weights[3]"}, costly=1)) == [], "it was put there"
+    assert list(placement_warnings(found)) == [], "a megabyte at least"
+
+
+def step_with_median(weights: Any, x: Any, *, over_all: bool) -> Any:
+    value, grads = jax.value_and_grad(loss)(weights, x)
+    flat = [jnp.abs(g).ravel() for g in grads]
+    return value, jnp.median(jnp.concatenate(flat)) if over_all else [jnp.median(g) for g in flat]
+
+
+@pytest.mark.parametrize("over_all", [True, False])
+def test_large_values_for_unnamed_code_are_said(over_all: bool) -> None:
+    """The median of all gradients needs them on one mesh; a median of each weight is computed at home."""
+    step = functools.partial(step_with_median, over_all=over_all)
+    found = residence(step, [array(16, 16)] * 4, array(4, 16))
+    texts = list(placement_warnings(found, costly=1))
+    if not over_all:
+        assert texts == [] and set(found.causes) == {"activations", "cotangents"}
+        return
+    assert found.causes["unnamed code"] == (2, 2 * 2 * WEIGHT)
+    assert found.causes["activations"] == (1, 2 * ROWS) == found.causes["cotangents"]
+    (text,) = texts
+    assert text.startswith("4,096 of the 5,120 bytes that a step sends are for code without a name: tensor<16x16xf32>")
+    assert "from second to first" in text and "named_computation" in text
+
+
+def test_values_that_are_sent_again_are_said() -> None:
+    twice = Sent("p['e']", "parameters", "first", "second", 3, 3 * WEIGHT)
+    (text,) = placement_warnings(Residence((), (twice,), (), (), {}), costly=2 * WEIGHT)
+    assert text.startswith("2,048 bytes of a step are values that are sent to the same mesh again")
+    assert "p['e'], 3 times from first to second" in text
+    once = dataclasses.replace(twice, times=1, bytes=WEIGHT)
+    assert list(placement_warnings(Residence((), (once,), (), (), {}), costly=1)) == []
+
+
+@pytest.mark.parametrize("width", [16, 512])
+def test_compiling_warns_at_the_line_of_the_config(width: int) -> None:
+    """The threshold is a megabyte: 512 x 512 numbers of four bytes."""
+    devices = np.array(jax.devices()[:2]).reshape(2, 1)
+    topology = {"first": Mesh(devices[0], ("x",)), "second": Mesh(devices[1], ("x",))}
+    assigned = mt.make_config(topology, NAMES, partitioning_options={"mpmd_infer_transfers": True})
+
+    step = functools.partial(step_with_median, over_all=True)
+    lowered = mt.jit(step, assigned).lower([array(width, width)] * 4, array(2, width))
+    if width == 16:
+        lowered.compile()
+        return
+    with pytest.warns(mt.MpmdWarning, match="code without a name") as caught:
+        lowered.compile()
+    assert caught[0].filename == __file__

@@ -12,6 +12,7 @@ import numpy as np
 
 from mpmd_trace.api import finishing, meshes
 from mpmd_trace.api.options import compiler_options as chosen_options
+from mpmd_trace.api.placement_warnings import placement_warnings
 from mpmd_trace.backend.executables import CompilerOptions
 from mpmd_trace.backend.load import LoadedProgram, MemoryAnalysis, load
 from mpmd_trace.backend.planner import make_plan
@@ -276,6 +277,9 @@ class Lowered:
         )
         if self.warns_of_donations:
             _warn_of_donations(program, self.traced)
+        own = {self.traced.inputs[i].name for i, place in enumerate(self._assignments[0]) if place is not None}
+        for text in placement_warnings(residence(program.plan), own):
+            warn(text, self.config.where)
         return Compiled(self, program)
 
 

@@ -266,17 +266,21 @@ class _Reader:
             return self.roles[root]
         made = self.phases[root]
         read = frozenset().union(*(_phases(run) for run in self.readers[slot]))
+        # What comes back for an activation has its type.  Code without a name may have become part of any fragment.
         back = (transfer.target, transfer.source, found.type.tensor) in twins
-        if found.type.tensor in self.weights and "B" in made and not (back and "B" in read):
+        if "B" in made and "B" in read and back:
+            return "cotangents"
+        if "B" in made and found.type.tensor in self.weights:
             is_update = slot in self.plan.results and not self.readers[slot]
             return "state" if is_update else "gradients"
         if slot in self.plan.results and slot in {self.plan.results[r] for r in self.replaced.values()}:
             return "state"
+        forward_alone = made == {"F"} or read == {"F"}
         meshes = list(self.plan.meshes)
         later = meshes.index(transfer.target) > meshes.index(transfer.source)
-        if "F" in made and (read == {"F"} or (read and made == {"F"}) or ("F" in read and later)):
+        if "F" in made and read and (forward_alone or ("F" in read and later)):
             return "activations"
-        return "cotangents" if "B" in made and "B" in read else "unnamed code"
+        return "unnamed code"
 
     # What is held.
 

@@ -1,0 +1,58 @@
+"""What a person would not have drawn in the placement of a step, with the way out."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from mpmd_trace.backend.residence import Residence, Sent
+from mpmd_trace.diagnostics.messages import shortened
+
+__all__ = ["COSTLY", "placement_warnings"]
+
+#: Warnings are about at least so many bytes of a step; `Lowered.residence` has everything.
+COSTLY = 2**20
+#: Unnamed code may send so much of what a step sends.
+_UNNAMED = 0.25
+_MOST = 3
+
+
+def placement_warnings(found: Residence, assigned: Collection[str] = (), costly: int = COSTLY) -> Iterator[str]:
+    """What costs at least `costly` bytes in a step, each kind in one text, the largest values first.
+
+    `assigned`: the arguments whose mesh the user chose, who knows what that costs.
+    """
+    astray = [one for one in found.astray if one.name not in assigned]
+    if astray and sum(one.bytes for one in astray) >= costly:
+        lines = [f"{a.name} ({a.bytes:,} bytes) is on {a.mesh} and used on {' and '.join(a.used_on)}" for a in astray]
+        yield (
+            "parameters are not on the mesh whose named code uses them, which gets them and sends gradients back in "
+            f"every step: {_listed(lines)}. Unnamed code that needs values of several meshes, large ones among them, "
+            "pulls parameters along: let it take a scalar through mpmd_trace.broadcast, or put the parameter where it "
+            "is used with input_mesh_assignment and mpmd_trace.MeshOfInput (docs/steps.md)"
+        )
+    repeated = [one for one in found.sent if one.times > 1 and one.cause != "small" and _again(one)]
+    if sum(map(_again, repeated)) >= costly:
+        lines = [f"{one.what}, {one.times} times from {one.source} to {one.target}" for one in repeated]
+        yield (
+            f"{sum(map(_again, repeated)):,} bytes of a step are values that are sent to the same mesh again, though "
+            f"they do not change: {_listed(lines)}. Compute what needs them in a named computation on that mesh, once "
+            "for all microbatches"
+        )
+    unnamed = [one for one in found.sent if one.cause == "unnamed code"]
+    size = sum(one.bytes for one in unnamed)
+    if size >= costly and size >= _UNNAMED * found.bytes:
+        lines = [f"{one.what} ({one.bytes:,} bytes) from {one.source} to {one.target}" for one in unnamed]
+        yield (
+            f"{size:,} of the {found.bytes:,} bytes that a step sends are for code without a name: {_listed(lines)}. "
+            "Name the computation that makes or reads them (mpmd_trace.named_computation) and assign it to the mesh "
+            "where its largest values are"
+        )
+
+
+def _again(sent: Sent) -> int:
+    """The bytes of all times but the first."""
+    return sent.bytes * (sent.times - 1) // sent.times
+
+
+def _listed(lines: list[str]) -> str:
+    return "; ".join(line.strip() for line in shortened(lines, _MOST))
