@@ -73,18 +73,22 @@ class Worker:
         line = process.stdout.readline() if ready else ""
         if line:
             return Outcome(**json.loads(line))
+        if not ready:
+            process.kill()
+        status = process.wait()
         self._errors.seek(0)
         said = self._errors.read()[-6000:]
-        if not ready:
-            self.close()
-            frames = re.findall(r'File "(?:.*/)?(\w+\.py)", line \d+ in (\w+)', said.rpartition("Timeout")[2])
-            where = " < ".join(f"{file}:{name}" for file, name in frames[:4])
-            return Outcome("hang", f"more than {seconds:.0f} s in {where}", said)
-        status = process.wait()
         self.close()
-        return Outcome("crash", f"status {status}", said)
+        _, timeout, stacks = said.rpartition("Timeout (")
+        if ready and not timeout:
+            return Outcome("crash", f"status {status}", said)
+        frames = re.findall(r'File "(?:.*/)?([\w<>.]+)", line \d+ in (\w+)', stacks)
+        where = " < ".join(f"{file}:{name}" for file, name in frames[:4])
+        return Outcome("hang", f"more than {seconds:.0f} s in {where}", said)
 
     def _start(self) -> subprocess.Popen[str]:
+        tests = HERE.parent
+        path = [str(tests), str(tests / "cpp_differential"), *filter(None, [os.environ.get("PYTHONPATH")])]
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed with the process)
         self._process = subprocess.Popen(
             [sys.executable, "-X", "faulthandler", "-m", "fuzz.worker"],
@@ -94,6 +98,7 @@ class Worker:
             text=True,
             env={
                 **os.environ,
+                "PYTHONPATH": os.pathsep.join(path),
                 "JAX_PLATFORMS": "cpu",
                 "JAX_NUM_CPU_DEVICES": "8",
                 "XLA_FLAGS": os.environ.get("XLA_FLAGS", "") + " --xla_backend_optimization_level=0",

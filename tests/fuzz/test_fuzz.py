@@ -11,7 +11,7 @@ import random
 
 import pytest
 
-from fuzz import oracles
+from fuzz import driver, oracles
 from fuzz.programs import Layer, Program, Step, random_program, random_setup, random_step, shrink
 from fuzz.source import setup_source, source, tolerance, topology_source
 
@@ -82,3 +82,19 @@ def test_what_is_wrong_is_found() -> None:
     subject = oracles.load(text.replace("'f0': 's0'", "'f1': 's0'"), tolerance(program.step))
     with pytest.raises(oracles.Finding, match=r"refused: .*'f0'"):
         oracles.run(subject)
+
+
+def test_crashes_and_hangs_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def check(text: str, seconds: float) -> driver.Outcome:
+        monkeypatch.setattr(driver, "source", lambda program: text)
+        return worker.check(Program(), ["run"], seconds)
+
+    worker = driver.Worker()
+    try:
+        crash = check("import os\nos._exit(3)", 60)
+        assert (crash.kind, crash.text) == ("crash", "status 3")
+        hang = check("def endless():\n    while True: pass\n\nendless()", 15)
+        assert hang.kind == "hang" and "endless" in hang.text
+        assert check("def step(x): return y\ndef arguments(): return (1,)", 60).kind == "invalid"
+    finally:
+        worker.close()

@@ -45,7 +45,7 @@ def main() -> None:
     os.dup2(2, 1)
     for line in sys.stdin:
         request = json.loads(line)
-        faulthandler.dump_traceback_later(request["seconds"], exit=False)
+        faulthandler.dump_traceback_later(request["seconds"], exit=True)
         try:
             found = answer(request)
         except Exception as error:
