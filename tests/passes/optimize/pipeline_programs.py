@@ -72,7 +72,8 @@ def pipeline(
             keep = ", split_keep_transferred" if split else ""
             x = w.fragment(mesh, f"f{s}", 1, b, given, s if staged else None, keep)
             if split:
-                dropped = w.fragment(mesh, f"f{s}", 1, b, given, None, ", split_drop_transferred")
+                stage = s if staged else None
+                dropped = w.fragment(mesh, f"f{s}", 1, b, given, stage, ", split_drop_transferred")
                 returned.append((dropped, mesh))
         returned.append((x, 0))
     topology = ", ".join(f'<"m{i}" : <["d"=2]>>' for i in range(meshes))

@@ -163,9 +163,7 @@ def units_of_a_mesh(draw: st.DrawFn, name: str) -> list[Unit]:
     if name.startswith("Parallel"):
         kinds = kinds[:1]
     keys = [(s, t, w, c) for s in stages for t, w in kinds for c in range(microbatches)]
-    if name.startswith(("Circular", "Parallel")):
-        keys = [(s, t, w, c) for s, t, w, c in keys if not w]  # these refuse two of a kind
-    else:
+    if not name.startswith(("Circular", "Parallel")):  # these refuse two of a kind
         keys += draw(st.lists(st.sampled_from(keys), max_size=5))
     keys = draw(st.permutations(keys))[draw(st.integers(0, len(keys) - 1)) :]
     return [Unit(i, f"m{mesh}", mesh, meshes, t, c, s, w) for i, (s, t, w, c) in enumerate(keys)]
@@ -199,6 +197,22 @@ def _closure(n: int, edges: set[tuple[int, int]]) -> list[int]:
             if reach[i] >> k & 1:
                 reach[i] |= reach[k]
     return reach
+
+
+@pytest.mark.parametrize("name", ["Circular", "CircularWithReversedBackward"])
+def test_the_halves_of_a_backward_stay_together(name: str) -> None:
+    before = parse(pipeline(2, 4, stages_per_mesh=2, split_backward=True))
+    module = before.clone()
+    run_passes(module, f"mpmd-pipeline-scheduler{{must-happen-before={name}}}")
+    assert_same_meaning(before, module)
+    whole = parse(pipeline(2, 4, stages_per_mesh=2))
+    run_passes(whole, f"mpmd-pipeline-scheduler{{must-happen-before={name}}}")
+    found, wanted = orders(module, stages=True), orders(whole, stages=True)
+    assert found["m0"] == wanted["m0"]
+    split = [action for action in found["m1"].split() if not action.startswith("W")]
+    assert split == wanted["m1"].split()
+    halves = [b[1:] for a, b in itertools.pairwise(found["m1"].split()) if a[0] == "B" and b == "W" + a[1:]]
+    assert len(halves) == 8
 
 
 def test_unknown_schedule_names_the_nearest() -> None:

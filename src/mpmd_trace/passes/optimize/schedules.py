@@ -302,14 +302,17 @@ def _zero_bubble_h2(latency: float) -> Callable[[Unit], Sequence[Rule]]:
 
 
 def _circular(reverse_backward: bool) -> Callable[[Unit], Sequence[Rule]]:
-    """Rounds of N microbatches, in each of them stage by stage; backwards by falling stages, or all reversed."""
+    """Rounds of N microbatches, in each of them stage by stage; backwards by falling stages, or all reversed.
 
-    def key(u: Unit) -> tuple[int, int, int, int] | None:
+    The second half of a split backward comes right behind the first.
+    """
+
+    def key(u: Unit) -> tuple[int, ...] | None:
         if u.stage is None:
             return None
         stage = -u.stage if u.transpose == 1 and not reverse_backward else u.stage
         sign = -1 if u.transpose == 1 and reverse_backward else 1
-        return (u.transpose, sign * (u.counter // u.num_meshes), sign * stage, sign * u.counter)
+        return (u.transpose, sign * (u.counter // u.num_meshes), sign * stage, sign * u.counter, u.drops_transferred)
 
     clash = (
         "two fragments of mesh '{unit.mesh}' have the same stage {unit.stage}, call counter {unit.counter} and "
