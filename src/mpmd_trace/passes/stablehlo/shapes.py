@@ -327,7 +327,7 @@ class _EmptyOperands:
     """An operand without elements is a constant, in ops whose result may have some nevertheless."""
 
     def __init__(self, name: str) -> None:
-        self.op_name = f"stablehlo.{name}"
+        self.op_name: str | None = f"stablehlo.{name}"
 
     def match_and_rewrite(self, op: Op, rewriter: Rewriter) -> bool:
         found = [i for i, v in enumerate(op.operands) if _is_empty(v.type) and not _is_constant(v)]
