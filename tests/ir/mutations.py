@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from mpmd_trace.ir.attributes import ArrayAttr, DictAttr, IntegerAttr, StringAttr, TypeAttr, parse_attribute
 from mpmd_trace.ir.core import Op, Value
+from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
 from mpmd_trace.ir.types import parse_type
 
@@ -178,5 +179,5 @@ def _in_body(op: Op, rng: random.Random) -> str:
         block.terminator.set_operand(0, op.operand(0))
     else:
         block.add_arg(parse_type(rng.choice(TYPES)))
-    op.regions[0] = body.freeze()
+    op.regions[0] = freeze(body)
     return f"{kind} in {op.name}{' ' + op.mesh if isinstance(op, FragmentOp) else ''}"

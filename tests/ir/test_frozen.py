@@ -16,6 +16,7 @@ from mpmd_trace.ir.attributes import UNIT, StringAttr
 from mpmd_trace.ir.bodies import dce, fingerprint, map_ops
 from mpmd_trace.ir.core import Block, Op, Region, Use, Value, make_op
 from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.frozen import FrozenBodyError
 from mpmd_trace.ir.ops import FragmentOp, Module
 from mpmd_trace.ir.text import parse
@@ -201,7 +202,7 @@ def test_what_refers_ahead_is_copied_without_touching_the_original() -> None:
     block.append_all([user, producer])
     around = Block()
     around.append_all([holder, make_op("mpmd.return")])
-    body = Region([around]).freeze()
+    body = freeze(Region([around]))
     copy = body.clone()
     first, second = copy.block.ops[0].regions[0].block.ops
     assert first.operands == [second.results[1], second.results[0], second.results[1]]

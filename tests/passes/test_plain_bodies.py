@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from mpmd_trace.ir.bodies import fingerprint
 from mpmd_trace.ir.core import Op, Region, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.ops import FragmentOp, Module
 from mpmd_trace.ir.text import parse
 from mpmd_trace.jax_compat import mlir
@@ -63,7 +64,7 @@ def check_against_mlir(name: str, module: Module) -> int:
     """Compare what the pass does to each body with what MLIR does; gives the number of plain bodies."""
     pipeline, native = PASSES[name]
     ours = bodies_of(module)
-    theirs = [body.clone().freeze() for body in ours]
+    theirs = [freeze(body.clone()) for body in ours]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(mlir_parts, "is_plain", lambda body: False)
         mlir_parts.run_on_bodies(theirs, pipeline, module, native)

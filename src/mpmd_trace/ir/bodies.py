@@ -12,6 +12,7 @@ from typing import TypeVar, cast
 
 from mpmd_trace.diagnostics.location import UNKNOWN, Location
 from mpmd_trace.ir.core import Block, Op, Region, Value, make_op
+from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.printer import print_region
 from mpmd_trace.ir.semantics import is_removable
 from mpmd_trace.ir.types import Type
@@ -79,7 +80,7 @@ class BodyBuilder:
     def finish(self, returned: Sequence[Value], terminator: str = "mpmd.return") -> Region:
         """The frozen body that returns these values."""
         self.block.append(make_op(terminator, returned))
-        return Region([self.block]).freeze()
+        return freeze(Region([self.block]))
 
 
 def free_values(op: Op) -> list[Value]:
@@ -184,7 +185,7 @@ def dce(body: Region) -> Region:
             return body
         copy = body.clone()
         region_dce(copy)
-        return copy.freeze()
+        return freeze(copy)
 
     return remembered(body, "dce", make)
 
@@ -214,7 +215,7 @@ def restrict(
             block.terminator.erase_operands([i for i, k in enumerate(keep_results) if not k])
         if keep_args is not None:
             block.erase_args([i for i, k in enumerate(keep_args) if not k])
-        return copy.freeze()
+        return freeze(copy)
 
     return remembered(body, key, make)
 
@@ -224,7 +225,7 @@ def map_ops(body: Region, key: Hashable, rewrite: Callable[[Region], bool]) -> R
 
     def make() -> Region:
         copy = body.clone()
-        return copy.freeze() if rewrite(copy) else body
+        return freeze(copy) if rewrite(copy) else body
 
     return remembered(body, key, make)
 

@@ -6,17 +6,21 @@ newest first (an op's last operand is newer than its first), blocks are ordered 
 One thing differs.  The body of a fragment or of a named computation is *frozen* once built: ops refer to it,
 many ops may share it, and nobody can change it.  A pass that needs another body builds a new one
 (`ir/bodies.py`), so that equal changes on many microbatches are made once.
+
+What does not depend on each other is elsewhere: lists of uses (`ir/use_lists.py`), of operands
+(`ir/operand_lists.py`) and of ops (`ir/op_lists.py`) below, freezing (`ir/freezing.py`) above.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 from mpmd_trace.diagnostics.location import UNKNOWN, Location
 from mpmd_trace.ir.attributes import Attribute
-from mpmd_trace.ir.frozen import NO_ATTRIBUTES, NO_ENTRIES, Frozen, FrozenDict, FrozenList, refuse
-from mpmd_trace.ir.op_lists import Linked, OpList
+from mpmd_trace.ir.frozen import refuse
+from mpmd_trace.ir.op_lists import OpList
+from mpmd_trace.ir.operand_lists import OperandList
 from mpmd_trace.ir.printer import print_op
 from mpmd_trace.ir.types import Type
 from mpmd_trace.ir.use_lists import Link, UseList
@@ -31,7 +35,6 @@ __all__ = [
     "Value",
     "has_order",
     "make_op",
-    "make_unary",
     "op_class",
 ]
 
@@ -41,7 +44,7 @@ _ORDERED_DIALECTS = frozenset({"func", "mpmd", "stablehlo", "chlo", "sdy", "scf"
 class Use(Link["Value"]):
     """Operand number `index` of `owner`; a node of the use list of `value`."""
 
-    __slots__ = ("index", "owner")
+    __slots__ = ("owner",)
     prev: Use | None
     next: Use | None
 
@@ -145,7 +148,7 @@ class OpResult(Value):
         return f"<result {self.index} of {self.op.name} : {self.type}>"
 
 
-class Op(Linked):
+class Op(OperandList["Use", "Value"]):
     """An operation.
 
     `props` are its inherent attributes (MLIR properties), `attrs` the discardable ones.  `results` is a
@@ -153,8 +156,6 @@ class Op(Linked):
     """
 
     __slots__ = (
-        "_capacity",
-        "_operands",
         "attrs",
         "loc",
         "name",
@@ -165,8 +166,6 @@ class Op(Linked):
     )
     #: The op name that this class models; None for the generic class.
     op_name: ClassVar[str | None] = None
-    #: Whether the op is part of a frozen body; then it refuses every change.
-    frozen: ClassVar[bool] = False
     #: The class of a copy of the op that may change, if that is not its own.
     _mutable_class: ClassVar[type[Op] | None] = None
     block: Block | None
@@ -205,101 +204,8 @@ class Op(Linked):
             if not region.frozen:
                 region.parent = self
 
-    # Operands.
-
-    @property
-    def operands(self) -> list[Value]:
-        """The operand values (a fresh list)."""
-        return [use.value for use in self._operands]
-
-    @property
-    def operand_uses(self) -> list[Use]:
-        """The operands as uses, in order (a fresh list)."""
-        return list(self._operands)
-
-    @property
-    def num_operands(self) -> int:
-        return len(self._operands)
-
-    def operand(self, index: int) -> Value:
-        return self._operands[index].value
-
-    def set_operand(self, index: int, value: Value) -> None:
-        self._check_mutable()
-        self._operands[index].set(value)
-
-    def set_operands(self, values: Sequence[Value]) -> None:
-        """Replace the whole operand list; every operand becomes a new use, in order."""
-        self._check_mutable()
-        values = list(values)
-        self._resize(len(values))
-        for use, value in zip(self._operands, values, strict=True):
-            use.set(value)
-
-    def append_operands(self, values: Sequence[Value]) -> None:
-        """Add operands at the end."""
-        self._check_mutable()
-        old = len(self._operands)
-        values = list(values)
-        self._resize(old + len(values), values)
-        for use, value in zip(self._operands[old:], values, strict=True):
-            if use.value is not value:
-                use.set(value)
-
-    def _resize(self, size: int, fill: Sequence[Value] = ()) -> None:
-        old = len(self._operands)
-        if size <= old:
-            for use in self._operands[size:]:
-                use._unlink()
-            del self._operands[size:]
-            return
-        if size > self._capacity:  # MLIR moves the operands to new storage: they become newer uses
-            self._capacity = max(1 << self._capacity.bit_length(), size)
-            for use in self._operands:
-                use.set(use.value)
-        placeholder = self._operands[0].value if self._operands else None
-        for i in range(old, size):
-            value = fill[i - old] if i - old < len(fill) else placeholder
-            if value is None:
-                value = _PLACEHOLDER
-            self._operands.append(Use(self, i, value))
-
-    def erase_operands(self, indices: Iterable[int]) -> None:
-        """Remove operands; those behind the first removed one become newer uses, as in MLIR."""
-        self._check_mutable()
-        gone = set(indices)
-        if not gone:
-            return
-        first = min(gone)
-        tail = self._operands[first:]
-        del self._operands[first:]
-        for i, use in enumerate(tail, first):
-            if i in gone:
-                use._unlink()
-                continue
-            use.index = len(self._operands)
-            use.set(use.value)
-            self._operands.append(use)
-
-    @property
-    def operand_capacity(self) -> int:
-        """How many operands there is room for before all of them move and become newer uses."""
-        return self._capacity
-
-    def release_operands(self) -> list[Use]:
-        """Let go of the operands, whose uses stay linked: for another op, which then owns them."""
-        self._check_mutable()
-        uses, self._operands = self._operands, []
-        return uses
-
-    def take_operand_uses(self, uses: list[Use], capacity: int) -> None:
-        """Make these uses, linked and numbered already, the operands; for passes that keep book of them."""
-        self._check_mutable()
-        self._operands, self._capacity = uses, capacity
-
-    def _check_mutable(self) -> None:
-        if self.frozen:
-            refuse(repr(self))
+    def _new_use(self, index: int, value: Value) -> Use:
+        return Use(self, index, value)
 
     # Results.
 
@@ -355,40 +261,12 @@ class Op(Linked):
             return None
         return self.block.parent.parent
 
-    def is_before(self, other: Op) -> bool:
-        """Whether this op comes before `other`, which must be in the same block."""
-        block = self.block
-        assert block is not None and block is other.block, "ops of different blocks have no order"
-        if self._order < 0 or other._order < 0 or not block._ordered:
-            block._renumber()
-        return self._order < other._order
-
     def ancestor_in(self, block: Block) -> Op | None:
         """This op, or the op around it, that lies directly in `block`; None if there is none."""
         op: Op | None = self
         while op is not None and op.block is not block:
             op = op.parent_op
         return op
-
-    def move_before(self, other: Op) -> None:
-        """Move this op directly before `other`."""
-        if other is self:
-            return
-        assert other.block is not None
-        self._detach()
-        other.block._insert(self, other._prev, other)
-
-    def move_after(self, other: Op) -> None:
-        """Move this op directly behind `other`."""
-        if other is self:
-            return
-        assert other.block is not None
-        self._detach()
-        other.block._insert(self, other, other._next)
-
-    def _detach(self) -> None:
-        if self.block is not None:
-            self.block._remove(self)
 
     def erase(self) -> None:
         """Remove the op from its block and drop its operands.  Raises if a result still has uses."""
@@ -549,44 +427,6 @@ class Region:
         self.blocks.append(block)
         return block
 
-    def freeze(self) -> Region:
-        """Make the region immutable and shareable.  Returns it."""
-        if not self.frozen:
-            self.frozen = True
-            self.parent = None
-            self._freeze_blocks()
-        return self
-
-    def _freeze_blocks(self) -> None:
-        # Regions of leaf ops in the body may capture its values, so they are not shareable by themselves.
-        for block in self.blocks:
-            for arg in block.args:
-                arg.__class__ = _FrozenArg
-            block.args = FrozenList(block.args)
-            block.__class__ = _FrozenBlock
-            op = block._first
-            while op is not None:  # every op of a program comes by here: no calls
-                for use in op._operands:
-                    use.__class__ = _FrozenUse
-                for result in op.results:
-                    result.__class__ = _FrozenResult
-                op.results = FrozenList(op.results)
-                op.props = FrozenDict(op.props) if op.props else NO_ATTRIBUTES
-                op.attrs = FrozenDict(op.attrs) if op.attrs else NO_ATTRIBUTES
-                if op.regions:
-                    for region in op.regions:
-                        if not region.frozen:
-                            region._freeze_blocks()
-                    op.regions = FrozenList(op.regions)
-                else:
-                    op.regions = NO_ENTRIES
-                op.successors = FrozenList(op.successors) if op.successors else NO_ENTRIES
-                cls = op.__class__
-                op.__class__ = _FROZEN_CLASSES.get(cls) or _frozen_class(cls)
-                op = op._next
-        self.blocks = FrozenList(self.blocks)
-        self.__class__ = _FrozenRegion
-
     def walk(self, *, post_order: bool = True, reverse: bool = False) -> Iterator[Op]:
         """Every op in the region."""
         for block in reversed(self.blocks) if reverse else self.blocks:
@@ -641,52 +481,15 @@ class Region:
                             region._refer_to_copies(mapping)
 
 
-class _FrozenUse(Frozen, Use):
-    __slots__ = ()
-
-
-class _FrozenArg(Frozen, BlockArg):
-    __slots__ = ()
-
-
-class _FrozenResult(Frozen, OpResult):
-    __slots__ = ()
-
-
-class _FrozenRegion(Frozen, Region):
-    __slots__ = ()
-
-
-class _FrozenBlock(Frozen, Block):
-    __slots__ = ()
-    frozen = True
-
-    def _renumber(self) -> None:  # the numbers only say where an op is, and are made when someone asks
-        for number, op in enumerate(self):
-            object.__setattr__(op, "_order", number)
-        object.__setattr__(self, "_ordered", True)
-
-
-def _frozen_class(cls: type[Op]) -> type[Op]:
-    """The class of ops in frozen bodies that are instances of `cls` otherwise."""
-    found = type(cls.__name__, (Frozen, cls), {"__slots__": (), "frozen": True, "_mutable_class": cls})
-    return _FROZEN_CLASSES.setdefault(cls, found)
-
-
-_FROZEN_CLASSES: dict[type[Op], type[Op]] = {}
-
-
 def has_order(op: Op) -> bool:
     """Whether values in the regions of the op are defined before they are used (not so in graph regions)."""
     return op.name.partition(".")[0] in _ORDERED_DIALECTS
 
 
-_PLACEHOLDER = Value(Type("none"), 0)
 _TERMINATORS = frozenset(
     {"func.return", "mpmd.return", "stablehlo.return", "sdy.return", "cf.br", "cf.cond_br"}
 )
 _CLASSES: dict[str, type[Op]] = {}
-_SomeOp = TypeVar("_SomeOp", bound=Op)
 
 
 def op_class(cls: type[Op]) -> type[Op]:
@@ -694,35 +497,6 @@ def op_class(cls: type[Op]) -> type[Op]:
     assert cls.op_name is not None
     _CLASSES[cls.op_name] = cls
     return cls
-
-
-def make_unary(
-    cls: type[_SomeOp],
-    value: Value,
-    result_type: Type,
-    props: dict[str, Attribute],
-    loc: Location,
-    use: Use | None = None,
-) -> _SomeOp:
-    """An op with one operand and one result, as `make_op`, but made faster; `props` is taken, not copied.
-
-    `use`, a use of `value`, becomes that of the op, wherever it is in the list.
-    Mesh inference makes an assign and an unassign for every value that calls pass, and removes them again.
-    """
-    op = cls.__new__(cls)
-    assert cls.op_name is not None
-    op.name, op.loc = cls.op_name, loc
-    op.props, op.attrs, op.regions, op.successors = props, {}, [], []
-    op.block = op._prev = op._next = None
-    op._order = -1
-    op.results = [OpResult(result_type, 0, op)]
-    if use is None:
-        use = Use(op, 0, value)
-    else:
-        use.owner, use.index = op, 0
-    op._operands = [use]
-    op._capacity = 1
-    return op
 
 
 def make_op(name: str, *args: Any, **kwargs: Any) -> Op:

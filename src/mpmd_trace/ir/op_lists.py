@@ -26,6 +26,34 @@ class Linked:
     _next: Self | None
     _order: int
 
+    def is_before(self, other: Linked) -> bool:
+        """Whether this op comes before `other`, which must be in the same block."""
+        block = self.block
+        assert block is not None and block is other.block, "ops of different blocks have no order"
+        if self._order < 0 or other._order < 0 or not block._ordered:
+            block._renumber()
+        return self._order < other._order
+
+    def move_before(self, other: Linked) -> None:
+        """Move this op directly before `other`."""
+        if other is self:
+            return
+        assert other.block is not None
+        self._detach()
+        other.block._insert(self, other._prev, other)
+
+    def move_after(self, other: Linked) -> None:
+        """Move this op directly behind `other`."""
+        if other is self:
+            return
+        assert other.block is not None
+        self._detach()
+        other.block._insert(self, other, other._next)
+
+    def _detach(self) -> None:
+        if self.block is not None:
+            self.block._remove(self)
+
 
 T = TypeVar("T", bound=Linked)
 

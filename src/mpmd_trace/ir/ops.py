@@ -13,19 +13,19 @@ from mpmd_trace.diagnostics.location import UNKNOWN, Location
 from mpmd_trace.ir.attributes import (
     ArrayAttr,
     Attribute,
-    DictAttr,
     IntegerAttr,
     ReductionAttr,
     StringAttr,
     SymbolRefAttr,
     TensorShardingPerValueAttr,
     TopologyAttr,
-    TypeAttr,
     UserOriginAttr,
 )
-from mpmd_trace.ir.core import Block, Op, Region, Use, Value, make_op, make_unary, op_class
+from mpmd_trace.ir.core import Block, Op, Region, Use, Value, make_op, op_class
+from mpmd_trace.ir.fast_ops import make_unary
+from mpmd_trace.ir.functions import FuncOp
 from mpmd_trace.ir.printer import print_op
-from mpmd_trace.ir.types import FunctionType, MeshTensorType, TensorType, Type, function_type
+from mpmd_trace.ir.types import MeshTensorType, TensorType, Type
 from mpmd_trace.jax_compat.mlir import prettify
 
 __all__ = [
@@ -280,156 +280,6 @@ class ReduceOp(Op):
     def kind(self) -> str:
         found = self.props.get("reduction")
         return found.kind if isinstance(found, ReductionAttr) else "none"
-
-
-@op_class
-class FuncOp(Op):
-    """`func.func`."""
-
-    __slots__ = ()
-    op_name: ClassVar[str | None] = "func.func"
-
-    @property
-    def sym_name(self) -> str:
-        return cast(StringAttr, self.props["sym_name"]).value
-
-    @sym_name.setter
-    def sym_name(self, name: str) -> None:
-        self.props["sym_name"] = StringAttr.get(name)
-
-    @property
-    def type(self) -> FunctionType:
-        return cast(FunctionType, cast(TypeAttr, self.props["function_type"]).type)
-
-    @type.setter
-    def type(self, type: FunctionType) -> None:
-        self.props["function_type"] = TypeAttr.get(type)
-
-    @property
-    def is_declaration(self) -> bool:
-        return not self.regions or not self.regions[0].blocks
-
-    @property
-    def body(self) -> Block:
-        """The entry block.  Raises `ValueError` for a declaration."""
-        if self.is_declaration:
-            raise ValueError(f"@{self.sym_name} has no body")
-        return self.regions[0].blocks[0]
-
-    @property
-    def args(self) -> list[Value]:
-        return list(self.body.args)
-
-    @property
-    def returned(self) -> list[Value]:
-        """The operands of the return op."""
-        return self.body.terminator.operands
-
-    @property
-    def visibility(self) -> str:
-        """"public" (also when nothing is written), "private" or "nested"."""
-        found = self.props.get("sym_visibility") or self.attrs.get("sym_visibility")
-        return found.value if isinstance(found, StringAttr) else "public"
-
-    @visibility.setter
-    def visibility(self, value: str) -> None:
-        self.props["sym_visibility"] = StringAttr.get(value)
-
-    @property
-    def topology(self) -> TopologyAttr | None:
-        found = self.attrs.get("topology")
-        return found if isinstance(found, TopologyAttr) else None
-
-    @property
-    def is_mpmd(self) -> bool:
-        return "topology" in self.attrs
-
-    @property
-    def is_distributed(self) -> bool:
-        return "topology" in self.attrs or "mesh_shape" in self.attrs
-
-    @property
-    def is_entry_point(self) -> bool:
-        """Distributed and public."""
-        return self.is_distributed and self.visibility == "public"
-
-    # Argument and result attributes.
-
-    def _dicts(self, which: str, count: int) -> list[DictAttr]:
-        found = self.props.get(which)
-        if isinstance(found, ArrayAttr):
-            return [cast(DictAttr, e) for e in found.elements]
-        return [DictAttr.get({})] * count
-
-    @property
-    def arg_attrs(self) -> list[DictAttr]:
-        """One dictionary per argument (a fresh list)."""
-        return self._dicts("arg_attrs", len(self.type.inputs))
-
-    @property
-    def res_attrs(self) -> list[DictAttr]:
-        return self._dicts("res_attrs", len(self.type.results))
-
-    def _set_dicts(self, which: str, dicts: Sequence[DictAttr]) -> None:
-        if any(d.entries for d in dicts):
-            self.props[which] = ArrayAttr.get(dicts)
-        else:
-            self.props.pop(which, None)
-
-    def set_all_arg_attrs(self, dicts: Sequence[DictAttr]) -> None:
-        self._set_dicts("arg_attrs", dicts)
-
-    def set_all_res_attrs(self, dicts: Sequence[DictAttr]) -> None:
-        self._set_dicts("res_attrs", dicts)
-
-    def arg_attr(self, index: int, name: str) -> Attribute | None:
-        return self._entry("arg_attrs", index, name)
-
-    def res_attr(self, index: int, name: str) -> Attribute | None:
-        return self._entry("res_attrs", index, name)
-
-    def _entry(self, which: str, index: int, name: str) -> Attribute | None:
-        found = self.props.get(which)
-        if not isinstance(found, ArrayAttr):
-            return None
-        return cast(DictAttr, found.elements[index]).entries.get(name)
-
-    def set_arg_attr(self, index: int, name: str, value: Attribute | None) -> None:
-        """Set an argument attribute; None removes it."""
-        dicts = self.arg_attrs
-        dicts[index] = dicts[index].without(name) if value is None else dicts[index].with_(name, value)
-        self.set_all_arg_attrs(dicts)
-
-    def set_res_attr(self, index: int, name: str, value: Attribute | None) -> None:
-        dicts = self.res_attrs
-        dicts[index] = dicts[index].without(name) if value is None else dicts[index].with_(name, value)
-        self.set_all_res_attrs(dicts)
-
-    def refresh_type(self) -> None:
-        """Set the function type from the entry block and the terminator; new entries get no attributes."""
-        arg_attrs, res_attrs = self.arg_attrs, self.res_attrs
-        inputs = tuple(a.type for a in self.body.args)
-        results = tuple(v.type for v in self.returned)
-        self.type = function_type(inputs, results)
-        empty = DictAttr.get({})
-        self.set_all_arg_attrs((arg_attrs + [empty] * len(inputs))[: len(inputs)])
-        self.set_all_res_attrs((res_attrs + [empty] * len(results))[: len(results)])
-
-    def erase_args(self, indices: Iterable[int]) -> None:
-        """Remove arguments with their attributes and refresh the type."""
-        gone = set(indices)
-        arg_attrs = [d for i, d in enumerate(self.arg_attrs) if i not in gone]
-        self.body.erase_args(gone)
-        self.set_all_arg_attrs(arg_attrs)
-        self.refresh_type()
-
-    def erase_results(self, indices: Iterable[int]) -> None:
-        """Remove results with their attributes (from the return op, too) and refresh the type."""
-        gone = set(indices)
-        res_attrs = [d for i, d in enumerate(self.res_attrs) if i not in gone]
-        self.body.terminator.erase_operands(gone)
-        self.set_all_res_attrs(res_attrs)
-        self.refresh_type()
 
 
 def make_fragment(

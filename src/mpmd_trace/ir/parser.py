@@ -13,6 +13,7 @@ from typing import NamedTuple
 from mpmd_trace.diagnostics.location import UNKNOWN, Location
 from mpmd_trace.ir.attributes import Attribute, matching_bracket, parse_dict_body, split_top_level
 from mpmd_trace.ir.core import Block, Op, Region, Value, make_op
+from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.ops import Module
 from mpmd_trace.ir.types import FunctionType, Type, parse_type
 
@@ -257,7 +258,7 @@ class _Parser:
         name, result, _ = header
         if name in _SHARED_BODY_OPS:
             for region in regions:
-                region.freeze()
+                freeze(region)
         op = make_op(
             name,
             operands,

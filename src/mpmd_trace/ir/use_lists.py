@@ -15,9 +15,10 @@ U = TypeVar("U", bound="Link[Any]")
 
 
 class Link(Generic[V]):
-    """A node of the use list of `value`."""
+    """A node of the use list of `value`: operand number `index` of someone."""
 
-    __slots__ = ("next", "prev", "value")
+    __slots__ = ("index", "next", "prev", "value")
+    index: int
     value: V
     prev: Self | None
     next: Self | None

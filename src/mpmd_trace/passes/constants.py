@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable
 from mpmd_trace.ir.attributes import Attribute
 from mpmd_trace.ir.bodies import remembered
 from mpmd_trace.ir.core import Op, Region
+from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.ops import FuncOp
 from mpmd_trace.ir.semantics import is_constant_like
 from mpmd_trace.ir.types import Type
@@ -106,6 +107,6 @@ def with_unique_constants(body: Region) -> Region:
         for op in [op for op in copy.walk() if is_constant_like(op)]:
             assert op.block is not None and op.block.parent is not None
             uniquer.visit(op, home_of(op.block.parent, copy))
-        return copy.freeze() if uniquer.changed else body
+        return freeze(copy) if uniquer.changed else body
 
     return remembered(body, "unique constants", make)

@@ -11,6 +11,7 @@ from mpmd_trace.diagnostics.location import UNKNOWN
 from mpmd_trace.ir.bodies import fingerprint
 from mpmd_trace.ir.core import Block, Op, Region, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.ir.semantics import is_removable, trivially_dead
 from mpmd_trace.jax_compat.mlir import run_pipeline
@@ -127,7 +128,7 @@ class _Search:
                         copies[first].loc = op.loc
             return Region([block])
 
-        return copied(region).freeze()
+        return freeze(copied(region))
 
     def _visit(self, block: Block) -> None:
         self._known.append({})

@@ -15,6 +15,7 @@ from mpmd_trace.ir.attributes import SymbolRefAttr
 from mpmd_trace.ir.bodies import remembered
 from mpmd_trace.ir.core import Block, Op, Region, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.passes.base import Pass, option
 from mpmd_trace.passes.greedy import walk_mutable
@@ -156,7 +157,7 @@ class _Inliner:
         found = self.bodies.get(body)
         if found is None:
             copy = body.clone()
-            found = copy.freeze() if self._into_region(copy, function) else body
+            found = freeze(copy) if self._into_region(copy, function) else body
             self.bodies[body] = found
         return found
 

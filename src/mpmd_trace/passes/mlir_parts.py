@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from mpmd_trace.ir.attributes import StringAttr, TypeAttr
 from mpmd_trace.ir.bodies import fingerprint
 from mpmd_trace.ir.core import Block, Op, Region, make_op
+from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.ir.parser import parse_generic
 from mpmd_trace.ir.printer import print_op
@@ -61,7 +62,7 @@ def run_on_bodies(
         for i, body in enumerate(todo):
             region = done[f"{_CARRIER}{i}"].regions[0]
             region.block.terminator.name = "mpmd.return"
-            new = region.freeze()
+            new = freeze(region)
             same = fingerprint(new) == fingerprint(body)
             body.memo["mlir", pipeline] = body if same else new
     return any(result_of(body, pipeline) is not body for body in bodies)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from mpmd_trace.ir.bodies import remembered
 from mpmd_trace.ir.core import Op, Region, Value, make_op
+from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.semantics import is_constant_like
 
 __all__ = ["PLAIN_OPS", "as_read", "copy_op", "is_plain", "op_names"]
@@ -84,7 +85,7 @@ def _is_known(case: Op) -> bool:
 
 def as_read(region: Region) -> Region:
     """A frozen copy with its uses in the order in which they would be if it had been read from text."""
-    return region.clone().freeze()
+    return freeze(region.clone())
 
 
 def copy_op(

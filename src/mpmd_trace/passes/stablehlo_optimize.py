@@ -12,6 +12,7 @@ from typing import ClassVar
 from mpmd_trace.ir.bodies import remembered
 from mpmd_trace.ir.core import Region
 from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.passes.base import FunctionPass, option
 from mpmd_trace.passes.greedy import Choices, Pattern, apply_greedily, walk_mutable
@@ -88,7 +89,7 @@ class StablehloOptimize(FunctionPass):
             copy = body.clone()
             changed = self._bodies(copy, patterns, settled)
             changed = _simplify(copy, patterns, settled) or changed
-            return copy.freeze() if changed else body
+            return freeze(copy) if changed else body
 
         changed = False
         for op in walk_mutable(region):

@@ -14,6 +14,7 @@ from typing import cast
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.attributes import ArrayAttr, SymbolRefAttr, TensorShardingPerValueAttr, parse_attribute
 from mpmd_trace.ir.core import Block, Op, Region, Value, make_op
+from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.ir.types import TensorType
 from mpmd_trace.ir.verifier import verify
@@ -225,7 +226,7 @@ def _drop_body_ops(module: Module, things: Sequence[_Thing]) -> None:
                     result.replace_all_uses_with(_substitute(nested, result))
             nested.drop_all_references()
             nested._detach()
-        op.regions[0] = body.freeze()
+        op.regions[0] = freeze(body)
 
 
 def _by_op(things: Sequence[_Thing]) -> list[tuple[Op, list[int]]]:
@@ -288,7 +289,7 @@ def _drop_region_results(module: Module, things: Sequence[_Thing]) -> None:
     for op, numbers in _by_op(things):
         body = op.regions[0].clone()
         body.block.terminator.erase_operands(numbers)
-        op.regions[0] = body.freeze()
+        op.regions[0] = freeze(body)
         _without_results(op, numbers)
 
 
@@ -310,7 +311,7 @@ def _drop_region_operands(module: Module, things: Sequence[_Thing]) -> None:
             if block.args[i].has_uses:
                 block.args[i].replace_all_uses_with(_other_value(block, i, set(numbers)))
         block.erase_args(numbers)
-        op.regions[0] = body.freeze()
+        op.regions[0] = freeze(body)
         op.erase_operands(numbers)
         _drop_entries(op, ("arg_attrs", "in_shardings"), numbers)
 

@@ -10,8 +10,8 @@ import pytest
 
 from mpmd_trace.ir.attributes import StringAttr, SymbolRefAttr
 from mpmd_trace.ir.core import Op, make_op
+from mpmd_trace.ir.fast_ops import take_over
 from mpmd_trace.ir.ops import FragmentCallOp, FragmentOp, Module
-from mpmd_trace.ir.succession import take_over
 from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.export import mark_aliasing_and_donation, mark_input_output_with_layouts
 from mpmd_trace.passes.manager import run_passes

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from mpmd_trace.ir.attributes import ArrayAttr, DictAttr
 from mpmd_trace.ir.bodies import dce, region_dce, remembered
 from mpmd_trace.ir.core import Region, Value, make_op
+from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.ops import FragmentOp, TransferOp
 from mpmd_trace.ir.types import Type
 
@@ -45,7 +46,7 @@ def prune(body: Region, keep_results: Sequence[bool]) -> tuple[Region, tuple[boo
         region_dce(copy)
         used = tuple(a.has_uses for a in block.args)
         block.erase_args([i for i, u in enumerate(used) if not u])
-        return copy.freeze(), used
+        return freeze(copy), used
 
     return remembered(body, ("prune", keep), make)
 
@@ -61,7 +62,7 @@ def alias_arguments(body: Region, first: Sequence[int]) -> Region:
         copy = body.clone()
         for i, j in changes:
             copy.block.args[i].replace_all_uses_with(copy.block.args[j])
-        return copy.freeze()
+        return freeze(copy)
 
     return remembered(body, ("alias_arguments", changes), make)
 

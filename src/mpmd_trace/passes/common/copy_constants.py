@@ -9,6 +9,7 @@ from typing import ClassVar
 from mpmd_trace.ir.bodies import remembered
 from mpmd_trace.ir.core import Op, OpResult, Region, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, TransferOp
 from mpmd_trace.ir.semantics import is_constant_like
 from mpmd_trace.passes.base import FunctionPass
@@ -96,7 +97,7 @@ def _with_constants(body: Region, constants: list[tuple[int, Op]]) -> Region:
             constant = op.clone()
             copy.block.insert_front(constant)
             copy.block.args[i].replace_all_uses_with(constant.result)
-        return copy.freeze()
+        return freeze(copy)
 
     return remembered(body, ("constants", tuple((i, _identity(op)) for i, op in constants)), make)
 

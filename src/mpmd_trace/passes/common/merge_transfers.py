@@ -9,6 +9,7 @@ from mpmd_trace.ir.attributes import UNIT, DenseArrayAttr, IntegerAttr
 from mpmd_trace.ir.bodies import remembered
 from mpmd_trace.ir.core import Region, Value, make_op
 from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, TransferOp, make_transfer
 from mpmd_trace.ir.types import MeshTensorType, TensorType, Type, mesh_tensor, tensor
 from mpmd_trace.passes.base import FunctionPass
@@ -174,7 +175,7 @@ def _concatenating(
         )
         copy.block.insert_before(terminator, whole)
         terminator.append_operands([whole.result])
-        return copy.freeze()
+        return freeze(copy)
 
     return remembered(body, ("concatenate", indices, payload), make)
 
@@ -202,6 +203,6 @@ def _slicing(body: Region, rows: tuple[tuple[int, int], ...], stacked: TensorTyp
             shaped = make_op("stablehlo.reshape", [sliced.result], [old.type])
             block.insert_before(first, shaped)
             old.replace_all_uses_with(shaped.result)
-        return copy.freeze()
+        return freeze(copy)
 
     return remembered(body, ("slice", rows, stacked), make)

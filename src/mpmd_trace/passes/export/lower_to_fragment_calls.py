@@ -21,9 +21,9 @@ from mpmd_trace.ir.attributes import (
 )
 from mpmd_trace.ir.core import Region, Value, make_op
 from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.fast_ops import take_over
 from mpmd_trace.ir.ops import FragmentCallOp, FragmentOp, FuncOp, Module, make_return
 from mpmd_trace.ir.shardings import sharding_class
-from mpmd_trace.ir.succession import take_over
 from mpmd_trace.ir.types import MeshTensorType, Type, function_type
 from mpmd_trace.passes.base import Pass, option
 from mpmd_trace.passes.equal_bodies import first_equal

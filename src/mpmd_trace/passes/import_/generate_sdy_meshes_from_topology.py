@@ -19,6 +19,7 @@ from mpmd_trace.ir.attributes import (
 )
 from mpmd_trace.ir.core import Op, Region
 from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.passes.base import Pass
 
@@ -110,7 +111,7 @@ class _Retarget:
         found = self.bodies.get(body)
         if found is None:
             copy = body.clone()
-            found = self.bodies[body] = copy.freeze() if self._visit_region(copy) else body
+            found = self.bodies[body] = freeze(copy) if self._visit_region(copy) else body
         return found
 
     def _visit_region(self, region: Region) -> bool:

@@ -12,6 +12,7 @@ from mpmd_trace.ir.assignment import Assignment
 from mpmd_trace.ir.bodies import BodyBuilder
 from mpmd_trace.ir.core import Block, Op, Region, Value
 from mpmd_trace.ir.diagnostics import Diagnostics, PassFailed
+from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.ops import BroadcastOp, FuncOp, Module, NamedComputationOp, NamedTensorOp, ReduceOp
 from mpmd_trace.passes.base import FunctionPass, option
 from mpmd_trace.passes.greedy import walk_mutable
@@ -89,7 +90,7 @@ class _Inliner:
         if _has_exposed(body):
             copy = body.clone()
             self._flatten_block(copy.block, computation)
-            flat = copy.freeze()
+            flat = freeze(copy)
         if len(self.diagnostics.found) == reported:
             self.known[key] = flat
         return flat

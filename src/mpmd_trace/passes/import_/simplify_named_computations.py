@@ -8,6 +8,7 @@ from typing import ClassVar
 from mpmd_trace.ir.bodies import map_ops
 from mpmd_trace.ir.core import Op, Region, Value, make_op
 from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.ops import FuncOp, Module, NamedComputationOp
 from mpmd_trace.passes.base import FunctionPass
 from mpmd_trace.passes.common.region_simplification import SimplifyRegionOp
@@ -84,7 +85,7 @@ def _freeze(region: Region) -> None:
     """Freeze all bodies of named computations again."""
     for op in walk_mutable(region):
         if isinstance(op, NamedComputationOp) and not op.body.frozen:
-            op.body = interned_body(op.body.freeze())
+            op.body = interned_body(freeze(op.body))
 
 
 class _BypassBarriersInBody:

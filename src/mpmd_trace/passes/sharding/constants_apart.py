@@ -18,6 +18,7 @@ from collections.abc import Hashable
 
 from mpmd_trace.ir.bodies import remembered
 from mpmd_trace.ir.core import Block, Op, Region, Value
+from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.semantics import trivially_dead
 from mpmd_trace.ir.types import TensorType
 from mpmd_trace.passes.plain_bodies import PLAIN_OPS, copy_op, is_plain, op_names
@@ -74,7 +75,7 @@ def with_constants_apart(body: Region) -> Region:
                 expressions = _shared_expressions(region)
             _split(region, expressions)
         merger = _Merger()
-        copy = Region([merger.copy(region.block)]).freeze()
+        copy = freeze(Region([merger.copy(region.block)]))
         return copy if merger.changed or region is not body else body
 
     return remembered(body, "constants apart", make)

@@ -1,0 +1,115 @@
+"""The operands of an op: numbered uses, some of which become newer where MLIR would move them in memory.
+
+Nothing here knows what an op is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar, Generic, TypeVar
+
+from mpmd_trace.ir.frozen import refuse
+from mpmd_trace.ir.op_lists import Linked
+from mpmd_trace.ir.use_lists import Link
+
+__all__ = ["OperandList"]
+
+U = TypeVar("U", bound=Link[Any])
+V = TypeVar("V")
+
+
+class OperandList(Linked, Generic[U, V]):
+    """An entry of a block that has operands, of type V; each is a use of type U."""
+
+    __slots__ = ("_capacity", "_operands")
+    _operands: list[U]
+    _capacity: int
+    #: Whether this is part of a frozen body; then it refuses every change.
+    frozen: ClassVar[bool] = False
+
+    def _new_use(self, index: int, value: V) -> U:
+        """A use of `value`, in the front of its list, as the operand of that number."""
+        raise NotImplementedError
+
+    @property
+    def operands(self) -> list[V]:
+        """The operand values (a fresh list)."""
+        return [use.value for use in self._operands]
+
+    @property
+    def operand_uses(self) -> list[U]:
+        """The operands as uses, in order (a fresh list)."""
+        return list(self._operands)
+
+    @property
+    def num_operands(self) -> int:
+        return len(self._operands)
+
+    @property
+    def operand_capacity(self) -> int:
+        """How many operands there is room for before all of them move and become newer uses."""
+        return self._capacity
+
+    def operand(self, index: int) -> V:
+        return self._operands[index].value  # type: ignore[no-any-return]  # `cast` would be a call
+
+    def set_operand(self, index: int, value: V) -> None:
+        self._check_mutable()
+        self._operands[index].set(value)
+
+    def set_operands(self, values: Sequence[V]) -> None:
+        """Replace the whole operand list; every operand becomes a new use, in order."""
+        self._check_mutable()
+        values = list(values)
+        old = len(self._operands)
+        if len(values) < old:
+            for use in self._operands[len(values) :]:
+                use._unlink()
+            del self._operands[len(values) :]
+        elif len(values) > old:
+            self.append_operands(values[old:])
+        for use, value in zip(self._operands, values, strict=True):
+            use.set(value)
+
+    def append_operands(self, values: Sequence[V]) -> None:
+        """Add operands at the end."""
+        self._check_mutable()
+        size = len(self._operands) + len(values)
+        if size > self._capacity:  # MLIR moves the operands to new storage: they become newer uses
+            self._capacity = max(1 << self._capacity.bit_length(), size)
+            for use in self._operands:
+                use.set(use.value)
+        for value in values:
+            self._operands.append(self._new_use(len(self._operands), value))
+
+    def erase_operands(self, indices: Iterable[int]) -> None:
+        """Remove operands; those behind the first removed one become newer uses, as in MLIR."""
+        self._check_mutable()
+        gone = set(indices)
+        if not gone:
+            return
+        first = min(gone)
+        tail = self._operands[first:]
+        del self._operands[first:]
+        for i, use in enumerate(tail, first):
+            if i in gone:
+                use._unlink()
+                continue
+            use.index = len(self._operands)
+            use.set(use.value)
+            self._operands.append(use)
+
+    def release_operands(self) -> list[U]:
+        """Let go of the operands, whose uses stay linked: for another op, which then owns them."""
+        self._check_mutable()
+        uses, self._operands = self._operands, []
+        return uses
+
+    def take_operand_uses(self, uses: list[U], capacity: int) -> None:
+        """Make these uses, linked and numbered already, the operands; for passes that keep book of them."""
+        self._check_mutable()
+        self._operands, self._capacity = uses, capacity
+
+    def _check_mutable(self) -> None:
+        if self.frozen:
+            refuse(repr(self))
