@@ -29,6 +29,7 @@ from mpmd_trace.passes.stablehlo.rules import (
     New,
     Result,
     Rule,
+    constant,
     integer,
     integers,
     ints,
@@ -330,7 +331,7 @@ class _EmptyOperands:
         self.op_name: str | None = f"stablehlo.{name}"
 
     def match_and_rewrite(self, op: Op, rewriter: Rewriter) -> bool:
-        found = [i for i, v in enumerate(op.operands) if _is_empty(v.type) and not _is_constant(v)]
+        found = [i for i, v in enumerate(op.operands) if _is_empty(v.type) and not constant(v)]
         if not found or not is_pure(op):
             return False
         rewriter.about_to_change(op)
@@ -340,11 +341,6 @@ class _EmptyOperands:
             op.set_operand(i, rewriter.insert_before(op, make_constant("", type_, op.loc)).results[0])
         rewriter.modified(op)
         return True
-
-
-def _is_constant(value: Value) -> bool:
-    producer = value.defining_op
-    return producer is not None and producer.name == "stablehlo.constant"
 
 
 SHAPES: list[Pattern] = [
