@@ -140,7 +140,8 @@ def _compile(module: Module, inputs: Sequence[Type], results: Sequence[Type]) ->
 
 def _uninterpreted(op: Op, inputs: Sequence[Array]) -> list[Array]:
     """Results of an op of which nothing is known: some fixed function of its text and its inputs."""
-    copy = op.clone()
+    outside = list(dict.fromkeys([*op.operands, *free_values(op)]))
+    copy = op.clone(dict(zip(outside, Block([v.type for v in outside]).args, strict=True)))  # it may be frozen
     clean(copy)  # what passes note on an op is no part of it
     digest = hashlib.blake2b(print_op(copy).encode(), digest_size=8)
     copy.drop_all_references()

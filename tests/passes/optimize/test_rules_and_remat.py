@@ -79,6 +79,21 @@ def test_a_rule_against_the_data_flow_is_skipped_with_the_path(caplog: pytest.Lo
     assert info("a") in caplog.text
 
 
+def test_nothing_waits_for_a_fragment_without_results(caplog: pytest.LogCaptureFixture) -> None:
+    effect = (
+        '  mpmd.fragment<mesh="s0", origin=["e"]> (%p) (%x: tensor<4xf32>) {\n'
+        "    %y = stablehlo.custom_call @tell(%x) {has_side_effect = true} : (tensor<4xf32>) -> tensor<4xf32>\n"
+        "    mpmd.return\n  } : (!s) -> ()\n"
+    )
+    body = fragment("a", '"a"', "%p") + effect + "  return %a : !s"
+    text = f"func.func public @main(%p: !s) -> !s {SIGNATURE} {{\n{body}\n}}"
+    module = parse(S + text)
+    before = module.to_generic()
+    run_passes(module, f"mpmd-rule-based-schedule{{rules={rule('e', 'a')}}}")
+    assert module.to_generic() == before
+    assert f"{info('e')} has no result, so nothing can wait for it" in caplog.text
+
+
 def test_two_fragments_of_one_name_are_an_error() -> None:
     text = THREE.replace('"j"', '"k"')
     with pytest.raises(MpmdError, match=r"two fragments are called .* \(-:\d+:\d+ and -:\d+:\d+\)") as caught:

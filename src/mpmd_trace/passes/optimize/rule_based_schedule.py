@@ -127,6 +127,8 @@ class RuleBasedSchedule(FunctionPass):
                     after,
                     "\n  ".join(_show(op) for op in conflict),
                 )
+            elif not first.results:
+                log.warning("%s has no result, so nothing can wait for it; the schedule rule is skipped there", before)
             else:
                 add_control_dependency(first, second)
             before = after
