@@ -156,7 +156,7 @@ def _module_of(imported: str, modules: Mapping[str, Path]) -> str | None:
 
 #: Imports inside of functions that do not say why, at most so many in each part; elsewhere there are none.
 #: A reason is that a command starts faster (jaxlib, SciPy, Matplotlib load late) or that a circle is real.
-UNEXPLAINED = {"api": 2, "backend": 9, "cli": 129, "passes": 33, "report": 12}
+UNEXPLAINED = {"api": 2, "backend": 9, "report": 12}
 
 
 def test_imports_inside_of_functions_say_why() -> None:

@@ -32,13 +32,13 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _main(arguments: list[str]) -> NoReturn:
     if arguments[:1] == ["opt"]:
-        from mpmd_trace_cli.opt import main as opt
+        from mpmd_trace_cli.opt import main as opt  # each command loads what it needs
 
         sys.exit(opt(arguments[1:]))
     if arguments[:1] == ["passes"] and not any(a.startswith("-") and a != "--json" for a in arguments):
         names = [a for a in arguments[1:] if a != "--json"]
         if len(names) < 2:
-            from mpmd_trace_cli.inspect import print_passes
+            from mpmd_trace_cli.inspect import print_passes  # as above
             from mpmd_trace_cli.talk import guard
 
             sys.exit(guard(lambda: print_passes(names[0] if names else None, "--json" in arguments)))
