@@ -31,7 +31,7 @@ def as_data(found: Residence) -> dict[str, Any]:
 
 def as_text(found: Residence, file: str) -> str:
     """The tables, and which parameters are not where they are used."""
-    from rich.table import Table  # late: needs jax
+    from rich.table import Table  # late: tables are for people, JSON does without
 
     columns = ("parameters", "state", "arguments", "gradients", "activations", "peak")
     held = Table("mesh", title="bytes on a device of each mesh", title_justify="left")
@@ -62,7 +62,7 @@ def as_text(found: Residence, file: str) -> str:
 
 def _drawn(*tables: Table) -> str:
     """The tables as text, as wide as they are."""
-    from rich.console import Console  # late: needs jax
+    from rich.console import Console  # late: tables are for people, JSON does without
 
     shown = Console(file=io.StringIO(), width=_WIDTH, highlight=False)
     with shown.capture() as caught:
