@@ -16,7 +16,7 @@ from fuzz.programs import Layer, Program, Step, random_program, random_setup, ra
 from fuzz.source import setup_source, source, tolerance, topology_source
 
 #: `SETUPS` setups for each of `STEPS` steps.
-PARTS, STEPS, SETUPS = 10, 125, 8
+PARTS, STEPS, SETUPS = 10, 100, 10
 #: One shape, so that ops are the same ones; an odd number of rows is not sharded.
 SHAPES = ((3, 2),)
 
