@@ -333,19 +333,40 @@ def test_reference_schedules(schedule: str) -> None:
     check(accumulate, weights(), batch(3), config=config(pipeline_schedule=schedule))
 
 
-def test_a_schedule_against_the_data_flow_is_followed_as_far_as_possible(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_schedule_against_the_data_flow_is_followed_as_far_as_possible() -> None:
     """Gradients are added up from the first microbatch, and this schedule begins backwards with the last."""
     names = {f"f{i}": (f"m{i % 2}", i) for i in range(4)}
-    check(
-        accumulate,
-        weights(4),
-        batch(2),
-        config=config(names, pipeline_schedule="looped-bfs"),
-        rtol=1e-4,
-    )
-    assert "the schedule cannot be followed exactly" in caplog.text and "unknown:" not in caplog.text
+    with pytest.warns(mpmd_trace.MpmdWarning, match="the schedule cannot be followed exactly: it wants") as caught:
+        check(
+            accumulate,
+            weights(4),
+            batch(2),
+            config=config(names, pipeline_schedule="looped-bfs"),
+            rtol=1e-4,
+        )
+    (warning,) = caught
+    text = str(warning.message)
+    assert '"f1"(1) of microbatch 1 on \'m1\' before "f1"(1) of microbatch 0 on' in text, text
+    assert "but the data flow wants it the other way round" in text and "choose a schedule of the other order" in text
+
+
+@pytest.mark.parametrize("schedule", ["1F1B", None])
+def test_a_schedule_of_the_reference_against_the_data_flow(schedule: str | None) -> None:
+    """Every microbatch gets the weights that the one before made, so that forwards cannot run ahead."""
+
+    def step(ws: Any, x: Any) -> Any:
+        def microbatch(i: Any, ws: Any, x: Any) -> Any:
+            return jax.tree.map(lambda w, g: w - g, ws, jax.grad(loss)(ws, x))
+
+        return mpmd_trace.enumerated_for(microbatch, ws, x)
+
+    jitted = mpmd_trace.jit(step, config(pipeline_schedule=schedule))
+    if schedule is None:
+        jitted.lower(weights(), batch(3))
+        return
+    with pytest.warns(mpmd_trace.MpmdWarning, match="the schedule cannot be followed exactly") as caught:
+        jitted.lower(weights(), batch(3))
+    assert "of microbatch 1 on 'm0' before" in str(caught[0].message) and len(caught) == 1
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from mpmd_trace.backend.load import LoadedProgram, MemoryAnalysis, load
 from mpmd_trace.backend.planner import make_plan
 from mpmd_trace.backend.residence import Residence, residence
 from mpmd_trace.backend.timeline import Timeline
-from mpmd_trace.diagnostics.messages import MpmdError, Note, shortened
+from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError, Note, shortened
 from mpmd_trace.frontend.arguments import Leaf
 from mpmd_trace.frontend.config import Config
 from mpmd_trace.frontend.errors import at_users_place, callers_place, problem, raise_problems, warn
@@ -118,6 +118,7 @@ class Lowered:
             copies_between_hosts=True,
             merge_parts=True,
             stages=FindStages(number=self.schedule.stages),
+            warns_of_schedules=config.pipeline_schedule is not None,
         )
 
     @property
@@ -144,6 +145,7 @@ class Lowered:
     def partitioned(self) -> Partitioned:
         """The exported module and what each pass did.  Raises `MpmdError`."""
         found = self._partition()
+        self._tell(found.diagnostics)
         traced, main = self.traced, found.module.main
         kinds = dict(enumerate(traced.out_memories))
         assigned = self.config.output_meshes(traced.out_tree)
@@ -162,6 +164,12 @@ class Lowered:
         finishing.keep_memory_kinds(main, kinds)
         finishing.set_layouts(main, [*[None] * constants, *traced.in_shardings], traced.out_shardings)
         return found
+
+    def _tell(self, diagnostics: Sequence[Diagnostic]) -> None:
+        """Warnings of passes about the whole program; those about ops speak of functions that users do not know."""
+        for one in diagnostics:
+            if one.severity == "warning" and one.op is None:
+                warn(one.message, self.config.where)
 
     @functools.cached_property
     def _on_host(self) -> frozenset[int]:

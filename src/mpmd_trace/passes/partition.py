@@ -157,6 +157,7 @@ def phase_passes(
             merge_remat_fragments=options.mpmd_merge_remat_fragments,
             merge_forward_with_backward=options.mpmd_merge_forward_with_backward,
             merge_backward_with_forward=options.mpmd_merge_backward_with_forward,
+            warns_of_schedules=request.warns_of_schedules,
         ).passes()
     )
     if phases == "optimize":

@@ -127,6 +127,7 @@ class PartitionRequest:
     placement: where unnamed code goes: "reference", as the reference says, or "cut", where the fewest bytes move.
     copies_between_hosts: whether transfers from host memory to host memory are allowed, which the reference refuses.
     merge_parts: whether parts of a stage that do not need each other are one fragment; the reference refuses them.
+    warns_of_schedules: whether to warn of a schedule that the data flow does not allow, as the reference does not.
     stages: how the order of meshes and the stages on them are found, which the reference does not do; None: not at all.
     """
 
@@ -145,6 +146,7 @@ class PartitionRequest:
     copies_between_hosts: bool = False
     merge_parts: bool = False
     stages: FindStages | None = None
+    warns_of_schedules: bool = False
 
     @classmethod
     def of(

@@ -19,7 +19,7 @@ from mpmd_trace.passes.fragment_info import call_counter, single_transpose_count
 from mpmd_trace.passes.fragment_rules import ScheduleRule
 from mpmd_trace.passes.mesh_order import schedulable_meshes
 from mpmd_trace.passes.optimize.paths import find_path
-from mpmd_trace.passes.optimize.rule_orders import contradictions, ordered_pairs
+from mpmd_trace.passes.optimize.rule_orders import contradictions, obstacle, ordered_pairs
 from mpmd_trace.passes.optimize.schedules import (
     SCHEDULES,
     Comparator,
@@ -35,10 +35,9 @@ __all__ = ["PipelineScheduler"]
 
 log = logging.getLogger(__name__)
 
-_INEXACT = (
-    "%sthe schedule cannot be followed exactly: the program's data flow orders some fragments "
-    "the other way round (gradients that are added up from the first microbatch to the last one, "
-    "for example, against backwards from the last to the first); those keep the program's order."
+_INSTEAD = (
+    "Such fragments keep the program's order. Gradients that are added up from the first microbatch to the last one, "
+    "for example, do not allow backwards from the last to the first; choose a schedule of the other order"
 )
 
 
@@ -184,6 +183,8 @@ class PipelineScheduler(FunctionPass):
     )
     #: Orders on top of the schedule, which may not contradict it; None for what the reference does.
     rules: tuple[ScheduleRule, ...] | None = None
+    #: Whether to warn of schedules of the reference that the data flow does not allow, of which it says nothing.
+    warns: bool = False
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         ops = function.body.ops[:-1]
@@ -198,6 +199,8 @@ class PipelineScheduler(FunctionPass):
             order = self._sparse_order(ops, units)
             if order is not None:
                 return apply_order(function.body, order)
+            if self.warns:
+                self._warn(ops, units, diagnostics)
         try:
             self._add_pair_by_pair(units)
         except ScheduleError as error:
@@ -221,6 +224,14 @@ class PipelineScheduler(FunctionPass):
                     ", ".join(o.short for o in op.origin),
                 )
 
+    def _warn(self, ops: Sequence[Op], units: dict[FragmentOp, Unit], diagnostics: Diagnostics) -> None:
+        """Say why the schedule cannot be followed, unless only asking about pairs would tell."""
+        found = self._constraints(units)
+        if found is not None:
+            edges, joins = _as_graph(found)
+            reason = obstacle(ops, block_dependencies(ops), edges, joins, f"the schedule '{self.schedule}'")
+            diagnostics.warning(None, f"the schedule cannot be followed exactly: {reason}\n{_INSTEAD}")
+
     def _with_rules(
         self,
         function: FuncOp,
@@ -239,7 +250,7 @@ class PipelineScheduler(FunctionPass):
             wanted = scan_order(uses, edges, joins)
             exact = wanted is not None
             if wanted is None:
-                log.warning(_INEXACT, function.loc.prefix)
+                self._warn(ops, units, diagnostics)
                 edges, joins = [], []
                 wanted = self._nearest(function, ops, units)
         except ScheduleError as error:
@@ -318,7 +329,7 @@ class PipelineScheduler(FunctionPass):
         except ScheduleError as error:
             raise diagnostics.fatal(function.loc, str(error)) from None
         if order is None:
-            log.warning(_INEXACT, function.loc.prefix)
+            self._warn(ops, units, diagnostics)
             order = self._nearest_order(ops, units)
         return apply_order(function.body, order)
 

@@ -49,6 +49,8 @@ class OptimizePipeline(Pipeline):
     absorb_on_entry_point: bool = False
     #: Any schedule is allowed when the driver builds the pipeline; the text form knows three.
     any_schedule: bool = False
+    #: Whether to warn of schedules that the data flow does not allow.
+    warns_of_schedules: bool = False
 
     def passes(self) -> list[Pass]:
         """The passes, in order.  Raises `MpmdError` for a schedule that the textual form does not have."""
@@ -82,7 +84,9 @@ class OptimizePipeline(Pipeline):
         else:
             found.append(
                 PipelineScheduler(
-                    schedule=self.pipeline_schedule, remove_control_dependencies=not keep_control
+                    schedule=self.pipeline_schedule,
+                    remove_control_dependencies=not keep_control,
+                    warns=self.warns_of_schedules,
                 )
             )
         if self.fragment_merge_rules:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from mpmd_trace.diagnostics.messages import shortened
 from mpmd_trace.ir.core import Op
@@ -14,12 +15,14 @@ from mpmd_trace.passes.fragment_info import is_scheduling_unit
 from mpmd_trace.passes.fragment_rules import FragmentInfo, MergeRule, ScheduleRule
 from mpmd_trace.passes.optimize.schedules import Comparator
 
-__all__ = ["UserRules", "contradictions", "ordered_pairs"]
+__all__ = ["UserRules", "contradictions", "obstacle", "ordered_pairs"]
 
 _DATA, _RULES = "the data flow", "a schedule rule"
 #: The shortest explanation is the one with the least of what the user can change.
 _WEIGHT = {_DATA: 1, _RULES: 1_000}
 _SCHEDULE_WEIGHT = 1_000_000
+#: So many orders of a schedule are looked at to tell why it cannot be followed.
+_TRIED = 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,42 +84,10 @@ def contradictions(
         pairs: what the rules order.
         schedule: the schedule in words, as "the schedule '1F1B'".
     """
-    wanted: dict[tuple[int, int], str] = {}  # who wants the first before the second
-
-    def weight(why: str) -> int:
-        return _WEIGHT.get(why, _SCHEDULE_WEIGHT)
-
-    def add(a: int, b: int, why: str) -> None:
-        if (a, b) not in wanted or weight(wanted[a, b]) > weight(why):
-            wanted[a, b] = why
-
-    for index, producers in enumerate(preds):
-        for one in producers:
-            add(one, index, _DATA)
-    for a, b in pairs:
-        add(a, b, _RULES)
-    for a, b in edges:
-        add(a, b, schedule)
-    for number, join in enumerate(joins, len(ops)):
-        for a in join.sources:
-            add(a, number, schedule)
-        for b in join.targets:
-            add(number, b, schedule)
-
-    def steps(path: Sequence[int]) -> tuple[list[str], list[str]]:
-        """Who wants the path, and its steps; the inner nodes of joins are no ops."""
-        who: dict[str, None] = {}
-        lines: list[str] = []
-        for a, b in itertools.pairwise(path):
-            who[wanted[a, b]] = None
-        real = [(place, wanted[place, after]) for place, after in itertools.pairwise(path) if place < len(ops)]
-        ends = [place for place, _ in real[1:]] + [path[-1]]
-        for (place, why), end in zip(real, ends, strict=True):
-            lines.append(f"  {_show(ops[place])}, then {_show(ops[end])}: {why}")
-        return list(who), lines
-
-    for a, b, path in _shortest_paths([(b, a) for a, b in pairs], {edge: weight(why) for edge, why in wanted.items()}):
-        who, lines = steps(path)
+    wanted = _wanted(preds, edges, joins, pairs, len(ops), schedule)
+    weights = {edge: _weight(why) for edge, why in wanted.items()}
+    for a, b, path in _shortest_paths([(b, a) for a, b in pairs], weights):
+        who, lines = _steps(wanted, ops, path)
         others = ["other schedule rules" if one == _RULES else one for one in who]
         text = f"a schedule rule wants {_show(ops[a])} before {_show(ops[b])}, but {' and '.join(others)} "
         text += f"{'want' if len(who) > 1 or who == [_RULES] else 'wants'} it the other way round:\n"
@@ -126,16 +97,104 @@ def contradictions(
         yield text
 
 
+def obstacle(
+    ops: Sequence[Op],
+    preds: Sequence[Sequence[int]],
+    edges: Sequence[tuple[int, int]],
+    joins: Sequence[Join],
+    schedule: str,
+) -> str:
+    """What a schedule wants that the data flow does not allow; arguments as for `contradictions`.
+
+    Of the orders of the schedule that are part of a cycle (the first few of them), one is told for which the data flow
+    needs the least of the schedule to want it the other way round.
+    """
+    wanted = _wanted(preds, edges, joins, (), len(ops), schedule)
+    weights = {edge: _weight(why) for edge, why in wanted.items()}
+    part = _components(weights)
+    orders = [*edges, *((a, b) for join in joins for a in join.sources for b in join.targets)]
+    cyclic = sorted({(b, a) for a, b in orders if part[a] == part[b]}, key=lambda pair: (pair[1], pair[0]))[:_TRIED]
+    paths = [path for _, _, path in _shortest_paths(cyclic, weights)]
+    path = min(paths, key=lambda p: (sum(weights[step] for step in itertools.pairwise(p)), p))
+    who, lines = _steps(wanted, ops, path)
+    return (
+        f"it wants {_show(ops[path[-1]])} before {_show(ops[path[0]])}, but {' and '.join(who)} "
+        f"{'want' if len(who) > 1 else 'wants'} it the other way round:\n" + "\n".join(shortened(lines, 6))
+    )
+
+
+def _weight(why: str) -> int:
+    return _WEIGHT.get(why, _SCHEDULE_WEIGHT)
+
+
+def _wanted(
+    preds: Sequence[Sequence[int]],
+    edges: Sequence[tuple[int, int]],
+    joins: Sequence[Join],
+    pairs: Sequence[tuple[int, int]],
+    count: int,
+    schedule: str,
+) -> dict[tuple[int, int], str]:
+    """Who wants the first of two places before the second; joins are places behind those of the `count` ops."""
+    wanted: dict[tuple[int, int], str] = {}
+
+    def add(a: int, b: int, why: str) -> None:
+        if (a, b) not in wanted or _weight(wanted[a, b]) > _weight(why):
+            wanted[a, b] = why
+
+    for index, producers in enumerate(preds):
+        for one in producers:
+            add(one, index, _DATA)
+    for a, b in pairs:
+        add(a, b, _RULES)
+    for a, b in edges:
+        add(a, b, schedule)
+    for number, join in enumerate(joins, count):
+        for a in join.sources:
+            add(a, number, schedule)
+        for b in join.targets:
+            add(number, b, schedule)
+    return wanted
+
+
+def _steps(
+    wanted: Mapping[tuple[int, int], str], ops: Sequence[Op], path: Sequence[int]
+) -> tuple[list[str], list[str]]:
+    """Who wants the path, and its steps; the inner nodes of joins are no ops."""
+    who: dict[str, None] = {}
+    lines: list[str] = []
+    for a, b in itertools.pairwise(path):
+        who[wanted[a, b]] = None
+    real = [(place, wanted[place, after]) for place, after in itertools.pairwise(path) if place < len(ops)]
+    ends = [place for place, _ in real[1:]] + [path[-1]]
+    for (place, why), end in zip(real, ends, strict=True):
+        lines.append(f"  {_show(ops[place])}, then {_show(ops[end])}: {why}")
+    return list(who), lines
+
+
+def _components(weights: Mapping[tuple[int, int], int]) -> Sequence[int]:
+    """A number for each node, the same for those on a common cycle."""
+    from scipy.sparse.csgraph import connected_components  # slow to import, and for messages only
+
+    numbers: Sequence[int] = connected_components(_matrix(weights), directed=True, connection="strong")[1]
+    return numbers
+
+
+def _matrix(weights: Mapping[tuple[int, int], int]) -> Any:
+    from scipy.sparse import coo_array  # slow to import, and for messages only
+
+    size = 1 + max(itertools.chain.from_iterable(weights), default=0)
+    sources, targets = zip(*weights, strict=True) if weights else ((), ())
+    return coo_array((list(weights.values()), (sources, targets)), shape=(size, size)).tocsr()
+
+
 def _shortest_paths(
     wanted: Sequence[tuple[int, int]], weights: Mapping[tuple[int, int], int]
 ) -> Iterator[tuple[int, int, list[int]]]:
     """(end, start, path) for each (start, end) of `wanted` between which there is a path, the one of least weight."""
-    from scipy.sparse import coo_array  # slow to import, and for errors only
-    from scipy.sparse.csgraph import dijkstra
+    from scipy.sparse.csgraph import dijkstra  # slow to import, and for messages only
 
-    size = 1 + max(itertools.chain.from_iterable(weights), default=0)
-    sources, targets = zip(*weights, strict=True) if weights else ((), ())
-    graph = coo_array((list(weights.values()), (sources, targets)), shape=(size, size)).tocsr()
+    graph = _matrix(weights)
     for start, end in wanted:
         _, before = dijkstra(graph, indices=start, return_predecessors=True)
         path = [end]
