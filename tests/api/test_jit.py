@@ -15,7 +15,6 @@ from pipelines import Weights, accumulate, assert_same, batch, check, config, la
 import mpmd_trace
 from mpmd_trace import MpmdError, named_computation
 from mpmd_trace.api import jit as api
-from mpmd_trace.api import stages
 
 
 @pytest.fixture(scope="module")
@@ -41,26 +40,18 @@ def test_texts(lowered: mpmd_trace.Lowered, compiled: mpmd_trace.Compiled) -> No
         lowered.as_text("hlo")  # type: ignore[arg-type]
 
 
-def test_lowering_partitions_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[str] = []
-    real = stages.partition_as
-
-    def counting(*args: Any, **kwargs: Any) -> Any:
-        calls.append(kwargs.get("phases", "all"))
-        return real(*args, **kwargs)
-
-    monkeypatch.setattr(stages, "partition_as", counting)
+def test_lowering_partitions_once(partitioned: list[str]) -> None:
     jitted = mpmd_trace.jit(accumulate, config())
     lowered = jitted.lower_lazily(weights(), batch(2))
     lowered.as_text("stablehlo")
-    assert calls == []
+    assert partitioned == []
     lowered = jitted.lower(weights(), batch(2))
-    assert calls == ["all"]
+    assert partitioned == ["all"]
     lowered.as_text()
-    assert calls == ["all"] and lowered.compile().lowered is lowered
-    assert calls == ["all"]
+    assert partitioned == ["all"] and lowered.compile().lowered is lowered
+    assert partitioned == ["all"]
     jitted(weights(), batch(2))
-    assert calls == ["all", "all"]
+    assert partitioned == ["all", "all"]
 
 
 def test_lowering_raises_what_is_wrong_with_the_partition() -> None:
@@ -142,7 +133,7 @@ def test_retraces_for_new_types_only() -> None:
     assert len(traces) == 5
 
 
-def test_shardings_of_committed_arguments_are_kept() -> None:
+def test_shardings_of_committed_arguments_are_kept(partitioned: list[str]) -> None:
     def step(w: jax.Array, x: jax.Array) -> Any:
         return named_computation(layer, name="f0")(w, x)
 
@@ -153,12 +144,12 @@ def test_shardings_of_committed_arguments_are_kept() -> None:
     split = jax.device_put(batch(), NamedSharding(mesh, PartitionSpec("x")))
     for x in (split, split, batch(), split):
         assert_same(jitted(weights()[0], x), expected)
-    assert [len(v) for v in jitted._compiled.values()] == [2]
+    assert len(partitioned) == 2
     wanted = jitted.lower(weights()[0], split).compile().function_named_shardings.inputs[0][1]
     assert wanted.spec == PartitionSpec("x")
 
 
-def test_the_same_types_again_are_not_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_same_types_again_are_not_looked_up(monkeypatch: pytest.MonkeyPatch, partitioned: list[str]) -> None:
     looked: list[Any] = []
     original = api._type_key
     monkeypatch.setattr(api, "_type_key", lambda leaf: looked.append(leaf) or original(leaf))
@@ -176,12 +167,13 @@ def test_the_same_types_again_are_not_looked_up(monkeypatch: pytest.MonkeyPatch)
     # The first call has arrays of the caller, the second its own results; from then on the types are known.
     assert len(looked) == 2 * 3
     # Other types in between, and what is forgotten, are found out.
+    before = len(partitioned)
     assert_same(jitted(ours, batch(rows=2)), expected(theirs, batch(rows=2)))
     assert_same(jitted(ours, batch()), expected(theirs, batch()))
-    assert len(jitted._compiled) == 2
+    assert len(partitioned) == before + 1
     jitted.clear_cache()
     assert_same(jitted(ours, batch()), expected(theirs, batch()))
-    assert len(jitted._compiled) == 1
+    assert len(partitioned) == before + 2
 
 
 def test_a_jitted_function_inside_other_transformations_is_the_function() -> None:
