@@ -15,7 +15,6 @@ from pipelines import accumulate, assert_same
 
 import mpmd_trace
 from mpmd_trace import MpmdError, named_computation
-from mpmd_trace.frontend.errors import FrontendError
 
 WIDTH, HIDDEN, ROWS = 8, 16, 16
 Layer = Callable[[Any, jax.Array], jax.Array]
@@ -241,16 +240,6 @@ def test_transfers_reshard() -> None:
     second = constrained(SQUARE, "m1_data", "m1_model")
     compiled = run(program(first, second), where)
     assert moved(compiled)[0] == ('f32[16,8]{{"m0_data"}, {}}', 'f32[16,8]{{"m1_data"}, {}}')
-
-
-def test_axes_that_do_not_say_their_mesh() -> None:
-    wide, small = mesh(0, (4,), ("data",)), mesh(4, (2,), ("data",))
-    with pytest.raises(FrontendError, match=r"leave out enable_heterogeneous_meshes=False and name the axes"):
-        config(wide, small, enable_heterogeneous_meshes=False)
-    compiled = run(program(), config(wide, small))  # no matter without shardings
-    assert {s.mesh.size for s in jax.tree.leaves(compiled.function_named_shardings.inputs)} == {4, 2}
-    with pytest.raises(MpmdError, match=r'axis "data" .* does not say its mesh'):
-        run(program(), config(wide, small), (None, at(wide, "data")))
 
 
 def test_state_on_meshes_of_different_sizes() -> None:

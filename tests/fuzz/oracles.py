@@ -180,7 +180,7 @@ def cpp_text(subject: Subject) -> None:
     from comparison import difference  # of tests/cpp_differential, which is not always at hand
 
     text, asked = attempt(lambda: (subject.lowered.traced.mlir_text(), subject.lowered.request))
-    ours = {"heterogeneous": False, "copies_between_hosts": False, "merge_parts": False, "stages": None}
+    ours = {"own_meshes": False, "copies_between_hosts": False, "merge_parts": False, "stages": None}
     exact = dataclasses.replace(asked, **ours)
     found = difference(cpp_process(), Traced(text, exact))
     if found is not None:

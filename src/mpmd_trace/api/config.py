@@ -257,8 +257,7 @@ def _check_axes(meshes: Mapping[str, Mesh | AbstractMesh], problems: list[Diagno
             problems.append(
                 problem(
                     f"the mesh {name!r} has axes {shape}, the mesh {first!r} {shapes[first]}. Give "
-                    "all meshes the same axes, or leave out enable_heterogeneous_meshes=False and name the axes "
-                    f"after their meshes, such as {name + '_data'!r}."
+                    "all meshes the same axes, or leave out enable_heterogeneous_meshes=False."
                 )
             )
 

@@ -113,7 +113,7 @@ class Lowered:
             tuple(constants + i for i in traced.donated),
             PartitioningOptions.of(options),
             same_mesh=tuple(SameMesh(constants + i, o) for i, o in config.same_mesh(traced)),
-            heterogeneous=config.is_heterogeneous,
+            own_meshes=config.is_heterogeneous,
             placement="reference" if self.engine == "cpp" else config.placement,
             copies_between_hosts=True,
             merge_parts=True,

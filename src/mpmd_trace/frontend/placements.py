@@ -202,8 +202,6 @@ def _kept(leaf: Any, topology: Sequence[Any]) -> NamedSharding | None:
         return None  # the compiler sees the key data, which has another shape
     if not any(sharding.mesh == mesh for mesh in topology):
         return None
-    if not any(sharding.spec) and len({tuple(mesh.shape.items()) for mesh in topology}) > 1:
-        return None  # a sharding without axes does not say its mesh
     default = sharding.mesh.devices.flat[0].default_memory().kind
     kind = sharding.memory_kind
     return NamedSharding(sharding.mesh, sharding.spec, memory_kind=None if kind == default else kind)

@@ -6,14 +6,18 @@ Source: the mpmd dialect, sections 2.3 and 4.4 of its specification.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
 from mpmd_trace.ir.attributes import (
+    ArrayAttr,
+    Attribute,
+    DictAttr,
     MeshAttr,
     StringAttr,
     SymbolRefAttr,
     TensorShardingAttr,
+    TensorShardingPerValueAttr,
     parse_attribute,
     parse_sharding_body,
 )
@@ -26,6 +30,7 @@ __all__ = [
     "fully_closed",
     "fully_open",
     "local_shape",
+    "map_shardings",
     "mesh_of",
     "mesh_ref",
     "mesh_symbols",
@@ -74,6 +79,21 @@ def sharding_like(
     mesh_ref = sharding.mesh if mesh_ref is None else mesh_ref
     dims = sharding.dims if dims is None else dims
     return parse_sharding_body(f"<{mesh_ref}, [{', '.join(dims)}]{sharding.suffix}>")
+
+
+def map_shardings(
+    attribute: Attribute, change: Callable[[TensorShardingAttr], TensorShardingAttr]
+) -> Attribute:
+    """The attribute with every sharding in it replaced."""
+    if isinstance(attribute, TensorShardingAttr):
+        return change(attribute)
+    if isinstance(attribute, TensorShardingPerValueAttr):
+        return TensorShardingPerValueAttr.get(change(s) for s in attribute.shardings)
+    if isinstance(attribute, ArrayAttr):
+        return ArrayAttr.get(map_shardings(e, change) for e in attribute.elements)
+    if isinstance(attribute, DictAttr):
+        return DictAttr.get({k: map_shardings(v, change) for k, v in attribute.entries.items()})
+    return attribute
 
 
 def sharding_class(sharding: TensorShardingAttr | None) -> tuple[object, ...] | None:

@@ -162,7 +162,7 @@ def phase_passes(
     )
     if phases == "optimize":
         return
-    yield ShardingPropagationPipeline(request.copies_between_hosts).passes()
+    yield ShardingPropagationPipeline(request.copies_between_hosts, request.own_meshes).passes()
     yield (
         ExportPipeline(
             copy_constants_from_producer_to_consumer=options.mpmd_copy_constant_creation_from_producer_to_consumer,

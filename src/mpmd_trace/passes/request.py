@@ -123,7 +123,9 @@ class PartitionRequest:
     merge_rules: which fragments become one.
     schedule_rules: which fragments run in a given order; they replace the schedule.
     same_mesh: arguments and results that are to share a mesh.
-    heterogeneous: whether the meshes have axes of their own.
+    heterogeneous: whether the meshes have axes of their own, whose names begin with that of the mesh.
+    own_meshes: whether an axis means that of the mesh where its value is, for meshes that share names of axes and
+        differ in their sizes; the reference refuses them.
     placement: where unnamed code goes: "reference", as the reference says, or "cut", where the fewest bytes move.
     copies_between_hosts: whether transfers from host memory to host memory are allowed, which the reference refuses.
     merge_parts: whether parts of a stage that do not need each other are one fragment; the reference refuses them.
@@ -142,6 +144,7 @@ class PartitionRequest:
     schedule_rules: tuple[ScheduleRule, ...] = ()
     same_mesh: tuple[SameMesh, ...] = ()
     heterogeneous: bool = False
+    own_meshes: bool = False
     placement: str = "reference"
     copies_between_hosts: bool = False
     merge_parts: bool = False
@@ -186,7 +189,7 @@ class PartitionRequest:
             tuple(ScheduleRule.parse(str(rule)) for rule in fragment_schedule_rules),
             tuple(SameMesh(i, o) for i, o in same_mesh),
             heterogeneous_meshes,
-            placement,
+            placement=placement,
         )
         found._check_names()
         return found

@@ -66,6 +66,7 @@ _FOLDERS = {
         "remat-fragment",
     ),
     "sharding": (
+        "use-own-meshes",
         "shardy-propagation",
         "populate-unreduced-out-sharding",
         "enforce-user-shardings",

@@ -2,36 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-from mpmd_trace.ir.attributes import (
-    ArrayAttr,
-    Attribute,
-    DictAttr,
-    MeshAttr,
-    StringAttr,
-    TensorShardingAttr,
-    TensorShardingPerValueAttr,
-)
+from mpmd_trace.ir.attributes import MeshAttr, StringAttr, TensorShardingAttr
 from mpmd_trace.ir.core import Op, Region, make_op
 from mpmd_trace.ir.ops import FuncOp, Module
+from mpmd_trace.ir.shardings import map_shardings
 
 __all__ = ["renamed_meshes", "uses_foreign_meshes"]
-
-
-def map_shardings(
-    attribute: Attribute, change: Callable[[TensorShardingAttr], TensorShardingAttr]
-) -> Attribute:
-    """The attribute with every sharding in it replaced."""
-    if isinstance(attribute, TensorShardingAttr):
-        return change(attribute)
-    if isinstance(attribute, TensorShardingPerValueAttr):
-        return TensorShardingPerValueAttr.get(change(s) for s in attribute.shardings)
-    if isinstance(attribute, ArrayAttr):
-        return ArrayAttr.get(map_shardings(e, change) for e in attribute.elements)
-    if isinstance(attribute, DictAttr):
-        return DictAttr.get({k: map_shardings(v, change) for k, v in attribute.entries.items()})
-    return attribute
 
 
 def _manual_ops(function: FuncOp) -> Iterator[Op]:

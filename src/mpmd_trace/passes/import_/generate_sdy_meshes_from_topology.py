@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import ClassVar, cast
 
 from mpmd_trace.diagnostics.spelling import quote
 from mpmd_trace.ir.attributes import (
-    ArrayAttr,
-    Attribute,
-    DictAttr,
     MeshAttr,
     StringAttr,
     TensorShardingAttr,
-    TensorShardingPerValueAttr,
     TopologyAttr,
     parse_attribute,
 )
@@ -21,6 +18,7 @@ from mpmd_trace.ir.core import Op, Region
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.ops import FuncOp, Module
+from mpmd_trace.ir.shardings import map_shardings
 from mpmd_trace.passes.base import Pass
 
 __all__ = ["GenerateSdyMeshesFromTopology"]
@@ -75,7 +73,7 @@ class _Retarget:
         self.module = module
         self.diagnostics = diagnostics
         self.old = {_name(op): op for op in module.body if op.name == "sdy.mesh"}
-        self.done: dict[TensorShardingAttr, TensorShardingAttr] = {}
+        self.sharding = functools.cache(self._sharding)
         self.bodies: dict[Region, Region] = {}
         self.where: Op = module.op
 
@@ -94,7 +92,7 @@ class _Retarget:
         changed = False
         for attributes in (op.props, op.attrs):
             for key, value in attributes.items():
-                new = self._attribute(value)
+                new = map_shardings(value, self.sharding)
                 if new is not value:
                     attributes[key] = new
                     changed = True
@@ -120,22 +118,6 @@ class _Retarget:
             for op in block:
                 changed = self._visit(op) or changed
         return changed
-
-    def _attribute(self, attribute: Attribute) -> Attribute:
-        if isinstance(attribute, TensorShardingAttr):
-            found = self.done.get(attribute)
-            if found is None:
-                found = self.done[attribute] = self._sharding(attribute)
-            return found
-        if isinstance(attribute, TensorShardingPerValueAttr):
-            return TensorShardingPerValueAttr.get(
-                cast(TensorShardingAttr, self._attribute(s)) for s in attribute.shardings
-            )
-        if isinstance(attribute, ArrayAttr):
-            return ArrayAttr.get(self._attribute(e) for e in attribute.elements)
-        if isinstance(attribute, DictAttr):
-            return DictAttr.get({k: self._attribute(v) for k, v in attribute.entries.items()})
-        return attribute
 
     def _sharding(self, sharding: TensorShardingAttr) -> TensorShardingAttr:
         # Axes that are only replicated or unreduced name their mesh, too; the empty mesh does not have them.

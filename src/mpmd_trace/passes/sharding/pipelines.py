@@ -14,6 +14,7 @@ from mpmd_trace.passes.sharding.extract_reshards_from_inter_mesh_transfers impor
 from mpmd_trace.passes.sharding.populate_unreduced_out_sharding import PopulateUnreducedOutSharding
 from mpmd_trace.passes.sharding.shardy_propagation import ShardyPropagation
 from mpmd_trace.passes.sharding.simplify_program import SimplifyProgram
+from mpmd_trace.passes.sharding.use_own_meshes import UseOwnMeshes
 from mpmd_trace.passes.stablehlo_optimize import StablehloOptimize
 
 __all__ = ["ShardingPropagationPipeline"]
@@ -31,15 +32,23 @@ class ShardingPropagationPipeline(Pipeline):
 
     #: `mpmd_trace.jit` sets this; the text form does not have it.
     copies_between_hosts: bool = False
+    #: Likewise: a sharding means the axes of the mesh of its value, so that transfers between meshes reshard.
+    own_meshes: bool = False
 
     def passes(self) -> list[Pass]:
         """The steps, in order."""
-        return [
+        steps: list[Pass] = [
             UniquifyFunctionInputsOutputs(use_transfer_instead_of_fragment=True),
             ShardyPropagation(),
             PopulateUnreducedOutSharding(),
             EnforceUserShardings(),
-            ExtractReshardsFromInterMeshTransfers(self.copies_between_hosts),
+        ]
+        if self.own_meshes:  # propagation takes meshes with the same axes for one
+            steps = [UseOwnMeshes(), *steps, UseOwnMeshes()]
+        else:
+            steps.append(ExtractReshardsFromInterMeshTransfers(self.copies_between_hosts))
+        return [
+            *steps,
             ConvertSdyShardingsToMpmdTypes(),
             ConvertSdyConstants(),
             StablehloOptimize(),
