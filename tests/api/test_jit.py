@@ -342,6 +342,39 @@ def test_a_schedule_against_the_data_flow_is_followed_as_far_as_possible() -> No
     assert "but the data flow wants it the other way round" in text and "choose a schedule of the other order" in text
 
 
+@pytest.mark.parametrize("microbatches", [1, 3])
+@pytest.mark.parametrize("schedule", ["1F1B", "zb-h1", "GPipe", None])
+def test_a_schedule_without_microbatches_is_said(schedule: str | None, microbatches: int) -> None:
+    """A loop in Python that does not say that its turns are microbatches, and a step without any."""
+
+    def step(ws: Any, x: Any, run: Any) -> Any:
+        found = [run(i)(ws, x[i]) for i in range(microbatches)]
+        return jax.tree.map(lambda *g: sum(g), *found)
+
+    def plainly(i: int) -> Any:
+        return jax.grad(loss)
+
+    def called(i: int) -> Any:
+        return mpmd_trace.call(jax.grad(loss), i)
+
+    def lower(run: Any) -> None:
+        jitted = mpmd_trace.jit(lambda ws, x: step(ws, x, run), config(pipeline_schedule=schedule))
+        jitted.lower(weights(), batch(microbatches))
+
+    lower(called)
+    if schedule in (None, "GPipe"):
+        lower(plainly)
+        return
+    with pytest.warns(mpmd_trace.MpmdWarning, match="orders microbatches, but") as caught:
+        lower(plainly)
+    text = str(caught[0].message)
+    if microbatches == 1:
+        assert "the step has none" in text and "enumerated_for" in text
+    else:
+        assert "runs 3 times in the step" in text and "mpmd_trace.call(fn, i)(...)" in text
+    assert len(caught) == 1
+
+
 @pytest.mark.parametrize("schedule", ["1F1B", None])
 def test_a_schedule_of_the_reference_against_the_data_flow(schedule: str | None) -> None:
     """Every microbatch gets the weights that the one before made, so that forwards cannot run ahead."""

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from mpmd_trace.api import finishing, meshes
+from mpmd_trace.api.microbatches import without_microbatches
 from mpmd_trace.api.options import compiler_options as chosen_options
 from mpmd_trace.api.placement_warnings import placement_warnings
 from mpmd_trace.backend.executables import CompilerOptions
@@ -204,9 +205,18 @@ class Lowered:
             return partition_with_cpp(self.traced.mlir_text(), self.request_with_rules)
         rules = self._rules if has_rules(self.config, self.schedule) else None
         try:
-            return partition_as(self.traced.mlir_text(), self.request, hooks=self.hooks, user_rules=rules)
+            return partition_as(
+                self.traced.mlir_text(), self.request, hooks=self.hooks, user_rules=rules, imported=self._check_schedule
+            )
         except MpmdError as error:
             raise at_users_place(self._explained(error), self.config.where) from None
+
+    def _check_schedule(self, module: Module) -> None:
+        """Warn of a schedule that was asked for and has nothing to order."""
+        asked = self.config.pipeline_schedule is not None and self.schedule.name.lower() not in ("none", "gpipe")
+        text = without_microbatches(module, self.schedule.name) if asked else None
+        if text is not None:
+            warn(text, self.config.where)
 
     def _explained(self, error: MpmdError) -> MpmdError:
         """The error, with the reason of it when that is a checkpoint."""

@@ -244,11 +244,13 @@ def partition_as(
     phases: Phases = "all",
     hooks: Sequence[Hook] = (),
     user_rules: Callable[[Module], UserRules] | None = None,
+    imported: Callable[[Module], None] | None = None,
 ) -> Partitioned:
     """Partition a module (MLIR text, a jaxlib module, or our IR; it is not changed) as requested.
 
     `user_rules` is asked after the import phase for rules that are followed on top of the schedule; they take the
-    place of the rules of the request, and perhaps of its comparator.  Raises `MpmdError` with every problem found.
+    place of the rules of the request, and perhaps of its comparator; `imported` sees the module then, too.  Raises
+    `MpmdError` with every problem found.
     """
     with paused_collector():  # once for all phases: enabling it again makes it scan the whole program
         # With hooks each step is seen by itself; otherwise MLIR cleans up the text while it has it.
@@ -273,9 +275,11 @@ def partition_as(
             runs.append(PassRun(0, CleanUp.name, True, cleaned[2]))
             found += cleaned[1]
         rules = None if user_rules is None else functools.partial(user_rules, work)
-        for passes in phase_passes(request, phases, rules):
+        for phase, passes in enumerate(phase_passes(request, phases, rules)):
             left = [one for one in passes if cleaned is None or not isinstance(one, CleanUp)]
             manager = PassManager(left, hooks, first_index=len(runs))
             runs += manager.run(work)
             found += manager.diagnostics.found
+            if phase == 0 and imported is not None:
+                imported(work)
     return Partitioned(work, tuple(runs), tuple(found))

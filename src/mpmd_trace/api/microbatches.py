@@ -1,0 +1,33 @@
+"""Whether a step that asks for a pipeline schedule has microbatches that it can order."""
+
+from __future__ import annotations
+
+import collections
+
+from mpmd_trace.ir.ops import FragmentOp, Module
+
+__all__ = ["without_microbatches"]
+
+
+def without_microbatches(module: Module, schedule: str) -> str | None:
+    """What to say of a training step over several meshes, after the import phase, that has no microbatch."""
+    named = [op for op in module.main.body if isinstance(op, FragmentOp) and op.is_user]
+    trains = any(origin.transpose_count for op in named for origin in op.origin)
+    if not trains or len({op.mesh for op in named}) < 2 or any(op.call_counter is not None for op in named):
+        return None
+    runs = collections.Counter(
+        origin.name for op in named for origin in op.origin if origin.transpose_count == 0
+    )
+    most = max(runs, key=lambda name: runs[name], default=None)
+    if most is not None and runs[most] > 1:
+        return (
+            f"the schedule '{schedule}' orders microbatches, but nothing says which computation is of which one: "
+            f"'{most}' runs {runs[most]} times in the step. If these are microbatches, write "
+            "mpmd_trace.call(fn, i)(...) in the loop instead of fn(...), or use mpmd_trace.enumerated_for; else leave "
+            "pipeline_schedule out"
+        )
+    return (
+        f"the schedule '{schedule}' orders microbatches, but the step has none: one mesh works at a time while the "
+        "others wait. Divide the batch and take the gradients in mpmd_trace.enumerated_for, or leave "
+        "pipeline_schedule out"
+    )
