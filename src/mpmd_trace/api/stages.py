@@ -37,6 +37,7 @@ from mpmd_trace.passes.cpp_engine import partition_with_cpp
 from mpmd_trace.passes.import_.assignments import SameMesh
 from mpmd_trace.passes.import_.find_stages import FindStages
 from mpmd_trace.passes.manager import Hook
+from mpmd_trace.passes.optimize.pipeline_scheduler import INEXACT
 from mpmd_trace.passes.optimize.rule_orders import UserRules
 from mpmd_trace.passes.partition import IoSpec, Partitioned, partition_as
 from mpmd_trace.passes.request import PartitioningOptions, PartitionRequest
@@ -167,9 +168,9 @@ class Lowered:
         return found
 
     def _tell(self, diagnostics: Sequence[Diagnostic]) -> None:
-        """Warnings of passes about the whole program; those about ops speak of functions that users do not know."""
+        """Warnings of the scheduler; those of other passes speak of functions and ops that users do not know."""
         for one in diagnostics:
-            if one.severity == "warning" and one.op is None:
+            if one.severity == "warning" and one.message.startswith(INEXACT):
                 warn(one.message, self.config.where)
 
     @functools.cached_property

@@ -31,10 +31,12 @@ from mpmd_trace.passes.optimize.schedules import (
     Unit,
 )
 
-__all__ = ["PipelineScheduler"]
+__all__ = ["INEXACT", "PipelineScheduler"]
 
 log = logging.getLogger(__name__)
 
+#: How the warning begins.
+INEXACT = "the schedule cannot be followed exactly"
 _INSTEAD = (
     "Such fragments keep the program's order. Gradients that are added up from the first microbatch to the last one, "
     "for example, do not allow backwards from the last to the first; choose a schedule of the other order"
@@ -230,7 +232,7 @@ class PipelineScheduler(FunctionPass):
         if found is not None:
             edges, joins = _as_graph(found)
             reason = obstacle(ops, block_dependencies(ops), edges, joins, f"the schedule '{self.schedule}'")
-            diagnostics.warning(None, f"the schedule cannot be followed exactly: {reason}\n{_INSTEAD}")
+            diagnostics.warning(None, f"{INEXACT}: {reason}\n{_INSTEAD}")
 
     def _with_rules(
         self,
