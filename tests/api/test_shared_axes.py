@@ -214,3 +214,21 @@ def test_what_an_axis_cannot_divide() -> None:
     with pytest.raises(MpmdError, match=r'it cannot divide a dimension of size 6 into 4 parts') as error:
         mpmd_trace.jit(fn, config(TWO, FOUR))(weights(), batch(6))
     assert 'a sharding by {"data"} is used on mesh \'m1\', which has {data: 4}' in str(error.value)
+
+
+def test_what_is_computed_from_results_may_be_passed_back() -> None:
+    """It has shardings that are equal to those of results; what was put elsewhere is refused."""
+    fn = jax.value_and_grad(loss(layer, layer))
+    jitted = mpmd_trace.jit(lambda ws, x: fn(ws, x)[1], config(TWO, FOUR))
+    ws = weights()
+    # Equal shardings, other objects: what a computation outside of the step may give.
+    swapped = [jax.device_put(w, at(m)) for w, m in zip(ws, (FOUR, TWO), strict=True)]
+    compiled = jitted.lower(ws, batch()).compile()
+    with pytest.raises(MpmdError, match=r"argument 0 \(ws\[0\]\) is on devices 2, 3, 4, 5, and the program wants it"):
+        compiled(swapped, batch())
+    grads = jitted(ws, batch())
+    assert not {id(w.sharding) for w in swapped} & {id(g.sharding) for g in grads}
+    assert_same(jitted(swapped, batch()), grads)
+    outside = [g + 1 for g in reversed(grads)]
+    expected = jax.jit(fn)([jnp.asarray(np.asarray(g)) for g in outside], batch())[1]
+    assert_same(jitted(outside, batch()), expected, rtol=1e-4, atol=1e-5)

@@ -45,8 +45,8 @@ class ArgumentChecker:
         #: The arrays of the caller in the last call.
         self._seen: list[weakref.ref[Any] | None] = [None] * len(self.specs)
         self._used = [i for i in range(len(self.specs)) if i not in self.unused]
-        #: By id, the sharding objects of results that the caller got.  Arrays with one of them are not where the
-        #: caller put them but where a step left them, and may be passed back from any mesh.
+        #: By id, the sharding objects of results that the caller got.  Arrays with one of them, or one that is equal,
+        #: are not where the caller put them but where a step left them, and may be passed back from any mesh.
         self.ours: dict[int, Any] = {}
         #: Whether they may also be passed back with another sharding or layout on the mesh where they are wanted.
         self.moves_ours_within_mesh = True
@@ -95,8 +95,13 @@ class ArgumentChecker:
         return f"argument {index} ({name})" if name else f"argument {index}"
 
     def _moves(self, x: jax.Array, elsewhere: bool) -> bool:
-        """Whether a committed array that does not fit is moved: a step returned it."""
-        return (elsewhere or self.moves_ours_within_mesh) and id(x.sharding) in self.ours
+        """Whether a committed array that does not fit is moved: a step returned it, or something where it is.
+
+        What is computed from results (an optimiser outside of the step) has equal shardings, but other objects.
+        """
+        if not elsewhere and not self.moves_ours_within_mesh:
+            return False
+        return id(x.sharding) in self.ours or x.sharding in self.ours.values()
 
     def _has_one_layout(self, index: int) -> bool:
         return len(self.specs[index].shape) < 2 and not self._layouts[index].tiling
