@@ -67,7 +67,7 @@ def test_a_value_from_another_mesh_without_transfers() -> None:
         return (a + b) * 2  # needs both
 
     with pytest.raises(MpmdError) as found:
-        mpmd_trace.jit(step, config(infer=False))(weights(), batch())
+        mpmd_trace.jit(step, config(infer=False, placement="reference"))(weights(), batch())
     text = str(found.value)
     assert "m0" in text and "m1" in text and "mpmd_infer_transfers" in text, text
     assert "test_bad_input.py" in text

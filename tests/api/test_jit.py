@@ -59,7 +59,7 @@ def test_lowering_raises_what_is_wrong_with_the_partition() -> None:
         a, b = (named_computation(layer, name=f"f{i}")(w, x) for i, w in enumerate(ws))
         return (a + b) * 2  # needs both, and nothing may be sent
 
-    jitted = mpmd_trace.jit(step, config(infer=False))
+    jitted = mpmd_trace.jit(step, config(infer=False, placement="reference"))
     assert jitted.trace(weights(), batch()).names.keys() == {"f0", "f1"}
     with pytest.raises(MpmdError, match="mpmd_infer_transfers"):
         jitted.lower(weights(), batch())

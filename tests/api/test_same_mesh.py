@@ -51,7 +51,7 @@ def placed(compiled: Any) -> tuple[list[str], list[str]]:
 
 def test_a_state_stays_where_it_is() -> None:
     args = arguments()
-    plain = mpmd_trace.jit(step, config(NAMES, 3)).lower(*args).compile()
+    plain = mpmd_trace.jit(step, config(NAMES, 3, placement="reference")).lower(*args).compile()
     taken, given = placed(plain)
     assert [(t, g) for t, g in zip(taken, given, strict=True) if t != g] == [("m0", "m2")]
 

@@ -34,13 +34,14 @@ def step(ws: list[jax.Array], x: jax.Array) -> Any:
     return [w - 0.1 * g for w, g in zip(ws, grads, strict=True)], value, grads
 
 
-def program(rows: int = 8, names: Any = None, **options: Any) -> mpmd_trace.Program:
+def program(rows: int = 8, names: Any = None, placement: str = "reference", **options: Any) -> mpmd_trace.Program:
     devices = np.array(jax.devices()[:4]).reshape(2, 2)
     config = mpmd_trace.make_config(
         {"m0": Mesh(devices[0], ("x",)), "m1": Mesh(devices[1], ("x",))},
         names or {"first": "m0", "second": "m1"},
         pipeline_schedule="1F1B",
         partitioning_options={"mpmd_infer_transfers": True, **options},
+        placement=placement,
     )
     ws = [np.asarray(jax.random.normal(k, (4, 4))) * 0.5 for k in jax.random.split(jax.random.key(0), 2)]
     return mpmd_trace.Program(
@@ -81,7 +82,8 @@ def no_transfers() -> mpmd_trace.Program:
         b = named_computation(layer, name="second")(ws[1], x)
         return (a + b) * 2  # on which mesh?
 
-    return dataclasses.replace(program(mpmd_infer_transfers=False), fn=sums, loss=None, gradients=None)
+    made = program(placement="reference", mpmd_infer_transfers=False)
+    return dataclasses.replace(made, fn=sums, loss=None, gradients=None)
 
 
 number = 3

@@ -73,7 +73,7 @@ def unknown_name() -> Any:
 
 
 def no_transfers() -> Any:
-    return program(partitioning_options={"mpmd_infer_transfers": False})
+    return program(partitioning_options={"mpmd_infer_transfers": False}, placement="reference")
 
 
 def cycle() -> Any:

@@ -72,8 +72,8 @@ def test_what_nothing_ties_gets_the_first_label() -> None:
     assert cut(5, 2, [(3, [2, 3])]) == [0, 1, 0, 0, 0]
 
 
-def test_a_tie_goes_to_the_producer() -> None:
-    assert cut(3, 2, [(4, [1, 2]), (4, [2, 0])])[2] == 1
+def test_a_tie_goes_to_the_first_label() -> None:
+    assert cut(3, 2, [(4, [1, 2]), (4, [2, 0])])[2] == 0
 
 
 def test_weights_of_any_size() -> None:

@@ -20,7 +20,7 @@ from mpmd_trace.ir.ops import (
     make_unassign,
 )
 from mpmd_trace.ir.semantics import trivially_dead
-from mpmd_trace.passes.base import Pass
+from mpmd_trace.passes.base import Pass, option
 from mpmd_trace.passes.greedy import Pattern, Rewriter, apply_greedily
 from mpmd_trace.passes.import_.building_blocks import (
     argument_edges,
@@ -71,14 +71,17 @@ class IntroduceTransfers(Pass):
 
     name: ClassVar[str] = "mpmd-introduce-transfers"
     summary: ClassVar[str] = "turn assignments of a value to another mesh into transfers"
+    direct_only: bool = option(False, "leave sums and the arguments of callees as they are")
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
         functions = {f.sym_name: f for f in module.functions}
         changed = False
-        for callee in module.mpmd_functions:
+        for callee in [] if self.direct_only else module.mpmd_functions:
             if not callee.is_entry_point and not callee.is_declaration:
                 changed = _push_unassigns(callee, module, functions) or changed
-        patterns: list[Pattern] = [_AssignOfUnassign(), _AssignOfSum(diagnostics)]
+        patterns: list[Pattern] = [_AssignOfUnassign()]
+        if not self.direct_only:
+            patterns.append(_AssignOfSum(diagnostics))
         settled = Settled(patterns)
         left = [op for op in module.body if not stays(op, settled)]
         if len(left) == 1 and isinstance(left[0], FuncOp):

@@ -175,7 +175,7 @@ class ImportPipeline(Pipeline):
             ValidateNamedOpsInMpmdFunc(),
             MapNamedOpsToMpmdOps(self.name_to_mesh_assignment),
             *([self.stages] if self.stages is not None else []),
-            *([] if cut else [IntroduceTransfers()]),
+            IntroduceTransfers(direct_only=cut),
             EraseUnusedCalleeBlockArguments(),
             *([SplitLoops(), OpenConditionals(), RegroupSums(), Place(self.constraints)] if cut else []),
             *infer.passes(),

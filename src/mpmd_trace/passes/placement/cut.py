@@ -115,7 +115,7 @@ class _Contraction:
             if len(pins) == 2:
                 other = next(pin for pin in pins if pin != node)
                 alone[other] = alone.get(other, 0) + self.weights[edge]
-        for other, weight in alone.items():
+        for other, weight in sorted(alone.items()):  # where several serve, the first label
             elsewhere = whole
             for edge in at:
                 if other in self.pins[edge]:

@@ -17,14 +17,18 @@ __all__ = ["byte_size", "free_ops", "is_cheap", "reads"]
 _CHEAP = frozenset(
     f"stablehlo.{name}"
     for name in (
-        "abs", "add", "and", "broadcast_in_dim", "ceil", "clamp", "compare", "complex", "convert", "cosine",
-        "divide", "exponential", "floor", "imag", "is_finite", "log", "log_plus_one", "logistic", "maximum",
-        "minimum", "multiply", "negate", "not", "or", "power", "real", "reshape", "rsqrt", "select", "sign",
-        "sine", "sqrt", "subtract", "tanh", "transpose", "xor",
+        "abs", "add", "and", "atan2", "bitcast_convert", "broadcast_in_dim", "cbrt", "ceil", "clamp", "compare",
+        "complex", "convert", "cosine", "count_leading_zeros", "divide", "exponential", "exponential_minus_one",
+        "floor", "imag", "is_finite", "log", "log_plus_one", "logistic", "maximum", "minimum", "multiply",
+        "negate", "not", "or", "popcnt", "power", "real", "reduce_precision", "remainder", "reshape", "reverse",
+        "round_nearest_afz", "round_nearest_even", "rsqrt", "select", "shift_left", "shift_right_arithmetic",
+        "shift_right_logical", "sign", "sine", "sqrt", "subtract", "tan", "tanh", "transpose", "xor",
     )
 )
 #: An op that reads one value of at most so many bytes may give a result of the same size.
 _SMALL_BYTES = 8
+#: A batch of at most so many bytes is sent whole, and not one microbatch after the other.
+_BATCH_BYTES = 1 << 20
 #: Ops that read more values than this, directly or through free ops, are not free.
 _MOST_SOURCES = 8
 
@@ -53,14 +57,29 @@ def byte_size(type: Type) -> int:
         return count
 
 
+def _slices(function: FuncOp) -> set[Op]:
+    """The slices of values that are small, and no larger than all of their slices."""
+    found: dict[Value, list[Op]] = {}
+    for op in function.body:
+        if op.name == "stablehlo.slice" and byte_size(op.operand(0).type) <= _BATCH_BYTES:
+            found.setdefault(op.operand(0), []).append(op)
+    return {
+        op
+        for value, ops in found.items()
+        if len(ops) > 1 and sum(byte_size(op.results[0].type) for op in ops) >= byte_size(value.type)
+        for op in ops
+    }
+
+
 def free_ops(function: FuncOp, graph: CallGraph) -> dict[Op, tuple[Value, ...]]:
     """The free ops at the top of a function, each with the values that it is made of where it is needed.
 
     Constants are free; so are masks and other values made of constants, scalars that fill an array, and weights
-    that each call of a callee converts: they are sent once, what they become as often as there are calls.  What
-    leaves a callee is not free: it is in one place.
+    that each call of a callee converts: they are sent once, what they become as often as there are calls; likewise
+    the microbatches of a small batch.  What leaves a callee is not free: it is in one place.
     """
     runs = graph.runs[function]
+    slices = _slices(function)
 
     found: dict[Op, tuple[Value, ...]] = {}
     leaving = set() if function.is_entry_point else set(function.returned)
@@ -70,13 +89,19 @@ def free_ops(function: FuncOp, graph: CallGraph) -> dict[Op, tuple[Value, ...]]:
         if not op.num_operands:
             found[op] = ()
             continue
-        if op.name not in _CHEAP or op.results[0] in leaving:
+        if op.results[0] in leaving:
             continue
         sources: dict[Value, None] = {}
         for value in op.operands:
             producer = value.defining_op
             sources.update(dict.fromkeys(found[producer]) if producer in found else {value: None})
-        if len(sources) > _MOST_SOURCES:
+        if not sources:
+            found[op] = ()
+        if (op.name not in _CHEAP and op not in slices) or len(sources) > _MOST_SOURCES:
+            continue
+        if op in slices or (op.name == "stablehlo.reshape" and op.operand(0).defining_op in slices):
+            found[op] = tuple(sources)
+            slices.add(op)
             continue
         size = byte_size(op.results[0].type)
         needed = sum(byte_size(value.type) * graph.passed.get(value, runs) for value in sources)

@@ -10,10 +10,11 @@ from mpmd_trace.ir.ops import CallOp, FuncOp, UnassignOp
 from mpmd_trace.ir.semantics import reduction_kind
 from mpmd_trace.ir.types import TensorType
 from mpmd_trace.passes.import_.mesh_sets import is_meshless
+from mpmd_trace.passes.mesh_order import in_topology_order
 from mpmd_trace.passes.placement.call_graph import CallGraph
 from mpmd_trace.passes.placement.free import byte_size, free_ops, reads
 
-__all__ = ["Leaf", "Origins", "leaves_of", "summed", "total"]
+__all__ = ["Leaf", "Origins", "by_mesh", "leaves_of", "summed", "total"]
 
 #: Floating-point types that hold every value of another one.
 _WIDER = {"f16": ("f32", "f64"), "bf16": ("f32", "f64"), "f32": ("f64",)}
@@ -125,8 +126,9 @@ def _origins_of(leaves: Iterable[Leaf], origins: Origins) -> dict[str, None]:
 
 
 def by_mesh(leaves: Sequence[Leaf], origins: Origins) -> dict[str | None, list[Leaf]]:
-    """The terms of each mesh, in the order in which the meshes come up; those of no mesh are last."""
-    groups: dict[str | None, list[Leaf]] = {mesh: [] for mesh in _origins_of(leaves, origins)}
+    """The terms of each mesh, in the order of the topology; those of no mesh are last."""
+    meshes = in_topology_order(_origins_of(leaves, origins), origins.graph.functions[0].topology)
+    groups: dict[str | None, list[Leaf]] = {mesh: [] for mesh in meshes}
     groups[None] = []
     for leaf in leaves:
         groups[origins.of(leaf.value)].append(leaf)
