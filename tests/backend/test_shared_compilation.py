@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -91,6 +95,32 @@ def test_platforms_that_cannot_compile_for_each_mesh(monkeypatch: pytest.MonkeyP
     assert not any(isinstance(e.compiled, runtime.Rebound) for e in compiled.program.runtime.executables)
     for wanted, got in zip(jax.jit(_step)(*arguments), compiled(*arguments), strict=True):
         np.testing.assert_allclose(got, wanted, rtol=1e-6, atol=1e-7)
+
+
+_CACHED = """
+import sys
+import jax
+jax.config.update("jax_num_cpu_devices", 8)
+jax.config.update("jax_compilation_cache_dir", sys.argv[1])
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+import numpy as np
+from test_shared_compilation import _jitted, _step
+step, arguments = _jitted(4)
+for wanted, got in zip(jax.jit(_step)(*arguments), step(*arguments), strict=True):
+    np.testing.assert_allclose(got, wanted, rtol=1e-6, atol=1e-7)
+"""
+
+
+def test_with_the_persistent_compilation_cache(tmp_path: Path) -> None:
+    """The second process gets its executables from the cache of the first."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "-c", _CACHED, str(tmp_path)], env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+    assert any(tmp_path.iterdir())
 
 
 def test_what_xla_says_of_a_program_on_other_devices() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax._src import array as jax_array
-from jax._src import compiler, core, op_shardings
+from jax._src import compilation_cache, compiler, core, op_shardings
 from jax._src import mesh as jax_mesh
 from jax._src.interpreters import mlir as jax_mlir
 from jax._src.interpreters import pxla
@@ -234,6 +234,8 @@ def rebound(
     """
     inner = compiled._executable
     unsafe = inner.unsafe_call
+    if compilation_cache.is_persistent_cache_enabled():
+        return None  # what comes from the cache cannot be serialised again: XLA's CPU client loses its functions
     if unsafe.ordered_effects or unsafe.has_unordered_effects or unsafe.has_host_callbacks:
         return None
     client = devices[0].client

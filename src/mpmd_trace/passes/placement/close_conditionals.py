@@ -16,7 +16,7 @@ from mpmd_trace.ir.ops import FuncOp
 from mpmd_trace.ir.types import TensorType
 from mpmd_trace.passes.placement.free import reads
 from mpmd_trace.passes.placement.open_conditionals import BRANCH, SELECTS, Branch, branch_of
-from mpmd_trace.passes.stablehlo.elements import make_constant, zeros_like
+from mpmd_trace.passes.placement.zeros import make_zero
 
 __all__ = ["close_conditionals"]
 
@@ -258,7 +258,7 @@ class _Body:
         if maker in self.ops:
             return self.value(value)
         assert isinstance(value.type, TensorType)
-        zero = self.block.append(make_constant(zeros_like(value.type), value.type, maker.loc))
+        zero = self.block.append(make_zero(value.type, maker.loc))
         return zero.results[0]
 
 

@@ -16,7 +16,7 @@ from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.placement.call_graph import CallGraph
 from mpmd_trace.passes.placement.free import byte_size
 from mpmd_trace.passes.placement.sums import Origins
-from mpmd_trace.passes.stablehlo.elements import is_foldable, make_constant
+from mpmd_trace.passes.placement.zeros import can_be_zero, make_zero
 
 __all__ = ["BRANCH", "SELECTS", "Branch", "OpenConditionals", "branch_of", "conditions_of"]
 
@@ -131,7 +131,7 @@ def _can_open(op: Op) -> bool:
         return False
     inside = [nested for region in op.regions for block in region.blocks for nested in block]
     return all(
-        isinstance(r.type, TensorType) and is_foldable(r.type) for one in (op, *inside) for r in one.results
+        isinstance(r.type, TensorType) and can_be_zero(r.type) for one in (op, *inside) for r in one.results
     ) and all(len(region.blocks) == 1 for region in op.regions)
 
 
@@ -181,7 +181,7 @@ def _is_not_zero(op: Op, index: Value) -> Value:
         if isinstance(source.type, TensorType) and source.type.element == "i1":
             return source
     assert isinstance(index.type, TensorType) and op.block is not None
-    zero = make_constant("0", index.type, op.loc)
+    zero = make_zero(index.type, op.loc)
     props = {
         "comparison_direction": parse_attribute("#stablehlo<comparison_direction NE>"),
         "compare_type": parse_attribute("#stablehlo<comparison_type SIGNED>"),

@@ -17,7 +17,7 @@ from mpmd_trace.passes.import_.building_blocks import all_calls
 from mpmd_trace.passes.import_.reductions import concat_reduction, is_neutral
 from mpmd_trace.passes.placement.call_graph import CallGraph
 from mpmd_trace.passes.placement.sums import Leaf, Origins, by_mesh, leaves_of, summed, total
-from mpmd_trace.passes.stablehlo.elements import is_foldable, make_constant, zeros_like
+from mpmd_trace.passes.placement.zeros import can_be_zero, make_zero
 
 __all__ = ["RegroupSums"]
 
@@ -158,7 +158,7 @@ class _CallResults:
         type = value.type
         if root is None or reduction_kind(root) != "add" or not value.has_one_use or not self.calls:
             return False
-        if not isinstance(type, TensorType) or not is_foldable(type):
+        if not isinstance(type, TensorType) or not can_be_zero(type):
             return False
         leaves = leaves_of(root, self.origins)
         groups = by_mesh(leaves, self.origins)
@@ -217,7 +217,7 @@ class _CallResults:
             if is_carried and previous is not None:
                 extra.append(previous.results[len(types) + part])
             elif is_carried:
-                zero = make_constant(zeros_like(self.types[part]), self.types[part], call.loc)
+                zero = make_zero(self.types[part], call.loc)
                 extra.append(call.block.insert_before(call, zero).results[0])
         new = cast(
             CallOp,
