@@ -1,7 +1,7 @@
 """The ops of the mpmd dialect (and `func.func`) as classes, and the module that holds functions.
 
 Every other op is a leaf: an `Op` of the generic class whose attributes are kept as they are.
-Source: the mpmd dialect, section 4 of its specification.
+Source: the ops of the mpmd dialect (Shardy).
 """
 
 from __future__ import annotations

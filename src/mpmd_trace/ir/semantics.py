@@ -1,7 +1,7 @@
 """What passes may ask about an op without looking inside: is it pure, a constant, which reduction is it ...
 
-The tables are what MLIR answers for StableHLO, CHLO, sdy, func and mpmd ops (measured; sections 0.4 of the
-import specification and 3 of the common one).  An op of a dialect that is not listed has unknown effects.
+The tables are what MLIR answers for StableHLO, CHLO, sdy, func and mpmd ops (measured).  An op of a dialect that
+is not listed has unknown effects.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Reading and deriving shardings: which mesh, which local shape, which two mean the same.
 
-Source: the mpmd dialect, sections 2.3 and 4.4 of its specification.
+Source: the shardings of the sdy dialect, as mesh tensors of the mpmd dialect carry them (Shardy).
 """
 
 from __future__ import annotations

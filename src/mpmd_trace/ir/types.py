@@ -73,7 +73,7 @@ class TensorType(Type):
 class MeshTensorType(Type):
     """A tensor that lives on a mesh: `!mpmd.mesh_tensor<"m", tensor<..>, sharding=.., memory_kind=..>`.
 
-    Source: the mpmd dialect, section 2.1 of its specification.
+    Source: the types of the mpmd dialect (Shardy).
     """
 
     __slots__ = ("memory_kind", "mesh", "sharding", "tensor")

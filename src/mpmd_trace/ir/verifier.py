@@ -6,7 +6,7 @@ The answer is MLIR's on the printed module: the first problem of each function (
 function that has no other problem), at the same ops.  Only ops of other dialects are taken for valid.  Frozen
 bodies are looked at once, however many ops share them.
 
-Source: the mpmd dialect, sections 2.4 and 4 of its specification.
+Source: the verifiers of the mpmd dialect (Shardy).
 """
 
 from __future__ import annotations

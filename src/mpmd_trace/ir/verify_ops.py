@@ -1,4 +1,4 @@
-"""What must hold for a single op: section 4 of the dialect's specification, one function per op."""
+"""What must hold for a single op of the mpmd dialect, one function per op."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which mesh tensor types and shardings are valid on a mesh (section 2.4 of the dialect's specification)."""
+"""Which mesh tensor types and shardings are valid on a mesh: its axes, once each, and sizes that they divide."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Shardings while they are attributes: of function arguments, fragment edges, transfers and loops.
 
-Source: sections 3.4 and 3.5 of the specification of sharding propagation, 4.4 of the dialect.
+Those that say nothing are open shardings; `UNSET` lists which ones, so that the text tells them from given ones.
 """
 
 from __future__ import annotations
