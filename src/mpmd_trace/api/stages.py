@@ -121,6 +121,7 @@ class Lowered:
             merge_parts=True,
             stages=FindStages(number=self.schedule.stages),
             warns_of_schedules=config.pipeline_schedule is not None,
+            cut_in_calls=True,
         )
 
     @property

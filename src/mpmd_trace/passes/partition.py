@@ -140,6 +140,7 @@ def phase_passes(
             enable_heterogeneous_meshes=request.heterogeneous,
             stages=request.stages,
             placement=request.placement,
+            cut_in_calls=request.cut_in_calls,
         ).passes()
     )
     if phases == "import":

@@ -131,6 +131,7 @@ class PartitionRequest:
     merge_parts: whether parts of a stage that do not need each other are one fragment; the reference refuses them.
     warns_of_schedules: whether to warn of a schedule that the data flow does not allow, as the reference does not.
     stages: how the order of meshes and the stages on them are found, which the reference does not do; None: not at all.
+    cut_in_calls: whether called functions cut their microbatches out of the batch, which the reference does not do.
     """
 
     func_name: str
@@ -150,6 +151,7 @@ class PartitionRequest:
     merge_parts: bool = False
     stages: FindStages | None = None
     warns_of_schedules: bool = False
+    cut_in_calls: bool = False
 
     @classmethod
     def of(

@@ -9,8 +9,10 @@ _FOLDERS = {
     "import_": (
         "clean-up",
         "copy-topology-from-main",
+        "cut-in-calls",
         "enforce-input-output-equisharding",
         "find-stages",
+        "gather-indices",
         "generate-sdy-meshes-from-topology",
         "infer-mesh-assign-mesh-func-leaves",
         "infer-mesh-assign-using-input-output-constraints",

@@ -19,7 +19,10 @@ from mpmd_trace.passes.common.fragment_groups import Group, Groups
 from mpmd_trace.passes.fragment_info import describe_fragment
 from mpmd_trace.passes.greedy import walk_mutable
 
-__all__ = ["Mode", "Prospects", "merge_neighbours"]
+__all__ = ["STAYS", "Mode", "Prospects", "merge_neighbours"]
+
+#: The attribute (ours) of fragments that are never merged.
+STAYS = "mpmd.stays"
 
 #: closest: the first fragment that uses the producer, if allowed; any: the first allowed one; sideways: the
 #: next fragment on the mesh, whether it uses the producer or not.
@@ -119,7 +122,8 @@ class _Merger:
         op = region.blocks[0].first if len(region.blocks) == 1 else None
         while op is not None:
             if isinstance(op, FragmentOp):
-                found.append(op)
+                if STAYS not in op.attrs:
+                    found.append(op)
             elif op.regions:
                 break
             op = op._next

@@ -20,8 +20,10 @@ from mpmd_trace.passes.common.unroll_for_loops import UnrollForLoops
 from mpmd_trace.passes.import_.assignments import IndexAssignment, NameAssignment, SameMesh
 from mpmd_trace.passes.import_.clean_up import CanonicalizeUnrolled, CleanUp
 from mpmd_trace.passes.import_.copy_topology_from_main import CopyTopologyFromMain
+from mpmd_trace.passes.import_.cut_in_calls import CutInCalls
 from mpmd_trace.passes.import_.enforce_input_output_equisharding import EnforceInputOutputEquisharding
 from mpmd_trace.passes.import_.find_stages import FindStages
+from mpmd_trace.passes.import_.gather_indices import GatherIndices
 from mpmd_trace.passes.import_.generate_sdy_meshes_from_topology import GenerateSdyMeshesFromTopology
 from mpmd_trace.passes.import_.infer_mesh_assign_mesh_func_leaves import InferMeshAssignMeshFuncLeaves
 from mpmd_trace.passes.import_.infer_mesh_assign_using_input_output_constraints import (
@@ -133,6 +135,8 @@ class ImportPipeline(Pipeline):
     verify_schedule_units: bool = False
     #: What the reference does not do: find the order of meshes and the stages on them, None to leave them as they are.
     stages: FindStages | None = None
+    #: Likewise: called functions cut their microbatches out of the batch themselves.
+    cut_in_calls: bool = False
 
     def __post_init__(self) -> None:
         if self.placement not in PLACEMENTS:
@@ -175,10 +179,12 @@ class ImportPipeline(Pipeline):
             ValidateNamedOpsInMpmdFunc(),
             MapNamedOpsToMpmdOps(self.name_to_mesh_assignment),
             *([self.stages] if self.stages is not None else []),
+            *([CutInCalls()] if self.cut_in_calls else []),
             IntroduceTransfers(direct_only=cut),
             EraseUnusedCalleeBlockArguments(),
             *([SplitLoops(), OpenConditionals(), RegroupSums(), Place(self.constraints)] if cut else []),
             *infer.passes(),
+            *([GatherIndices()] if self.cut_in_calls else []),
             *merge,
             EnforceInputOutputEquisharding(self.constraints),
         ]

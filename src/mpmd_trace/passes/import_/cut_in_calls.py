@@ -1,0 +1,285 @@
+"""`mpmd-cut-in-calls` (ours): a called function cuts its microbatch out of the batch itself."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+from mpmd_trace.diagnostics.location import Location
+from mpmd_trace.ir.attributes import UNIT, Attribute, DenseArrayAttr, DictAttr, TensorShardingAttr, parse_attribute
+from mpmd_trace.ir.core import Block, BlockArg, Op, Value, make_op
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import CallOp, FuncOp, Module, UnassignOp
+from mpmd_trace.ir.semantics import trivially_dead
+from mpmd_trace.ir.types import TensorType, tensor
+from mpmd_trace.passes.base import Pass
+from mpmd_trace.passes.common.walks import calls_by_callee
+
+__all__ = ["INDEX", "CutInCalls"]
+
+#: Marks the constants that say which part of an array a call is about.
+INDEX = "mpmd.index"
+#: Ops between a slice and a call that the callee can do as well.
+_PASSED = frozenset(
+    {"stablehlo.reshape", "stablehlo.convert", "stablehlo.transpose", "stablehlo.bitcast_convert", "stablehlo.reverse"}
+)
+_SCALAR = tensor((), "i32")
+
+
+@dataclasses.dataclass(frozen=True)
+class CutInCalls(Pass):
+    """No argument of a called function is in all calls a slice of one and the same value at another place each.
+
+    Microbatches are such slices.  Outside of the calls, mesh inference puts all of them into one fragment: each exists
+    from the first to the last use of any of them, and whoever needs one waits for that fragment.  Instead the calls
+    pass the value as a whole and a scalar index, and the callee cuts out its part, in front of each of its ops that
+    use the argument, so that every fragment cuts what it needs when it runs.  The indices are operands, not constants
+    of the callee: fragments of all microbatches remain one program.
+
+    Such an argument is a slice with a stride of 1, of which the start in one dimension differs from call to call, with
+    ops of one operand behind it (reshape, convert, ...).  Where the argument of the program that is cut has a sharding
+    in that dimension, it stays as it is: a cut at a place unknown to XLA would gather the value on every device.
+
+    `mpmd-gather-indices` makes one fragment a mesh of the indices.
+
+    Before:
+
+        func.func public @main(%x: tensor<2x4xf32>) -> (tensor<1x4xf32>, tensor<1x4xf32>)
+            attributes {topology = #meshes} {
+          %0 = stablehlo.slice %x [0:1, 0:4] : (tensor<2x4xf32>) -> tensor<1x4xf32>
+          %1 = mpmd.call @f(%0) {call_counter = 0 : ui32} : (tensor<1x4xf32>) -> tensor<1x4xf32>
+          %2 = stablehlo.slice %x [1:2, 0:4] : (tensor<2x4xf32>) -> tensor<1x4xf32>
+          %3 = mpmd.call @f(%2) {call_counter = 1 : ui32} : (tensor<1x4xf32>) -> tensor<1x4xf32>
+          return %1, %3 : tensor<1x4xf32>, tensor<1x4xf32>
+        }
+        func.func private @f(%u: tensor<1x4xf32>) -> tensor<1x4xf32> attributes {topology = #meshes} {
+          %0 = stablehlo.negate %u : tensor<1x4xf32>
+          return %0 : tensor<1x4xf32>
+        }
+
+    After:
+
+        func.func public @main(%arg0: tensor<2x4xf32>) -> (tensor<1x4xf32>, tensor<1x4xf32>)
+            attributes {topology = #meshes} {
+          %c = stablehlo.constant {mpmd.index} dense<0> : tensor<i32>
+          %c_0 = stablehlo.constant {mpmd.index} dense<1> : tensor<i32>
+          %0 = mpmd.call @f(%arg0, %c) {call_counter = 0 : ui32} : (tensor<2x4xf32>, tensor<i32>) -> tensor<1x4xf32>
+          %1 = mpmd.call @f(%arg0, %c_0) {call_counter = 1 : ui32} : (tensor<2x4xf32>, tensor<i32>) -> tensor<1x4xf32>
+          return %0, %1 : tensor<1x4xf32>, tensor<1x4xf32>
+        }
+        func.func private @f(%arg0: tensor<2x4xf32>, %arg1: tensor<i32>) -> tensor<1x4xf32>
+            attributes {topology = #meshes} {
+          %c = stablehlo.constant dense<0> : tensor<i32>
+          %0 = stablehlo.dynamic_slice %arg0, %arg1, %c, sizes = [1, 4]
+              : (tensor<2x4xf32>, tensor<i32>, tensor<i32>) -> tensor<1x4xf32>
+          %1 = stablehlo.negate %0 : tensor<1x4xf32>
+          return %1 : tensor<1x4xf32>
+        }
+    """
+
+    name: ClassVar[str] = "mpmd-cut-in-calls"
+    summary: ClassVar[str] = "let called functions cut microbatches out of the batch themselves"
+
+    def run(self, module: Module, diagnostics: Diagnostics) -> bool:
+        calls = calls_by_callee(module)
+        constants = _Constants()
+        changed = False
+        for function in module.functions:
+            if function.is_mpmd and not function.is_declaration and not function.is_entry_point:
+                changed = _Callee(function, calls.get(function.sym_name, []), constants).cut() or changed
+        return changed
+
+
+@dataclasses.dataclass(frozen=True)
+class _Cut:
+    """What all calls pass for an argument: the same part of one value, but for its place in one dimension.
+
+    source, shape: the value that is cut; slice, sizes, starts: the slice of the first call; places: where the slice of
+    each call starts along `dimension`; behind: the ops of the first call between its slice and the call.
+    """
+
+    source: Value
+    slice: Op
+    shape: tuple[int, ...]
+    sizes: tuple[int, ...]
+    starts: tuple[int, ...]
+    dimension: int
+    places: tuple[int, ...]
+    behind: tuple[Op, ...]
+
+
+class _Constants:
+    """The indices that calls pass: constants at the front of the calling function, each once."""
+
+    def __init__(self) -> None:
+        self.made: dict[Block, dict[int, Op]] = {}
+
+    def get(self, number: int, call: CallOp) -> Value:
+        assert call.block is not None
+        made = self.made.setdefault(call.block, {})
+        if number not in made:
+            constant = _constant(number, {INDEX: UNIT}, call.loc)
+            last = next(reversed(made.values()), None)
+            made[number] = constant
+            call.block.insert_front(constant) if last is None else call.block.insert_after(last, constant)
+        return made[number].result
+
+
+class _Callee:
+    def __init__(self, function: FuncOp, calls: Sequence[CallOp], constants: _Constants) -> None:
+        self.function = function
+        self.calls = calls
+        #: The argument that is the index, by the indices of the calls.
+        self.indices: dict[tuple[int, ...], BlockArg] = {}
+        self.constants = constants
+
+    def cut(self) -> bool:
+        calls = self.calls
+        if len(calls) < 2 or len({call.block for call in calls}) > 1:
+            return False
+        changed = False
+        for i, arg in enumerate(list(self.function.body.args)):
+            found = _found([call.operand(i) for call in calls]) if arg.has_uses else None
+            if found is not None and not _is_sharded(found):
+                self.take_whole(arg, found)
+                changed = True
+        if changed:
+            self.function.refresh_type()
+        return changed
+
+    def take_whole(self, arg: BlockArg, cut: _Cut) -> None:
+        """Make the argument the whole value, and cut in front of its users."""
+        function, body = self.function, self.function.body
+        size = cut.sizes[cut.dimension]
+        # Parts of equal size are rows of a reshaped value, in which no dimension that may be sharded is cut.
+        rows = size > 1 and cut.shape[cut.dimension] % size == 0 and all(place % size == 0 for place in cut.places)
+        index = self.index(tuple(place // size for place in cut.places) if rows else cut.places)
+        users = dict.fromkeys(user for op in arg.users if (user := op.ancestor_in(body)) is not None)
+        arg.type = cut.source.type
+        for user in reversed(users):
+            uses = [use for use in arg.uses if use.owner.ancestor_in(body) is user]
+            own = _cut_before(user, arg, index, cut, rows)
+            for use in uses:
+                use.set(own)
+        for call in self.calls:
+            part = call.operand(arg.index)
+            call.set_operand(arg.index, cut.source)
+            _erase_dead(part)
+        attributes = function.arg_attrs
+        attributes[arg.index] = DictAttr.get({})
+        function.set_all_arg_attrs(attributes)
+
+    def index(self, numbers: tuple[int, ...]) -> BlockArg:
+        """The argument that is the index, which calls have as a constant."""
+        if numbers not in self.indices:
+            self.indices[numbers] = self.function.body.add_arg(_SCALAR)
+            for number, call in zip(numbers, self.calls, strict=True):
+                call.append_operands([self.constants.get(number, call)])
+        return self.indices[numbers]
+
+
+def _cut_before(user: Op, arg: BlockArg, index: Value, cut: _Cut, rows: bool) -> Value:
+    """Cut a part out of the argument in front of its user."""
+    shape, sizes, starts, at = list(cut.shape), list(cut.sizes), list(cut.starts), cut.dimension
+    type = cut.source.type
+    assert user.block is not None and isinstance(type, TensorType)
+    made: list[Op] = []
+
+    def make(name: str, operands: Sequence[Value], shape: Sequence[int], **props: Attribute) -> Value:
+        result = tensor(tuple(shape), type.element, type.encoding)
+        made.append(make_op(name, operands, [result], props=props, loc=cut.slice.loc))
+        return made[-1].result
+
+    value: Value = arg
+    if rows:
+        shape[at : at + 1] = [shape[at] // sizes[at], sizes[at]]
+        sizes[at:at] = [1]
+        starts[at:at] = [0]
+        value = make("stablehlo.reshape", [value], shape)
+    places: list[Value] = []
+    for i, start in enumerate(starts):
+        if i != at:
+            made.append(_constant(start, {}, cut.slice.loc))
+        places.append(index if i == at else made[-1].result)
+    value = make("stablehlo.dynamic_slice", [value, *places], sizes, slice_sizes=DenseArrayAttr.get(sizes))
+    if rows:
+        value = make("stablehlo.reshape", [value], cut.sizes)
+    for op in cut.behind:
+        made.append(op.clone({op.operand(0): value}))
+        value = made[-1].result
+    user.block.insert_all_before(user, made)
+    return value
+
+
+def _erase_dead(value: Value) -> None:
+    """Erase the op that makes the value if nobody uses it, and what only that op uses."""
+    op = value.defining_op
+    while op is not None and trivially_dead(op):
+        value = op.operand(0)
+        op.erase()
+        op = value.defining_op
+
+
+def _constant(number: int, attributes: Mapping[str, Attribute], loc: Location) -> Op:
+    value = parse_attribute(f"dense<{number}> : tensor<i32>")
+    return make_op("stablehlo.constant", (), [_SCALAR], props={"value": value}, attrs=attributes, loc=loc)
+
+
+def _found(values: Sequence[Value]) -> _Cut | None:
+    """The cut that gives these values; None when they are something else."""
+    behind: list[Op] = []
+    while True:
+        ops = [op for value in values if (op := value.defining_op) is not None]
+        if len(ops) < len(values) or len(set(values)) == 1 or not all(_alike(ops[0], op) for op in ops):
+            return None
+        sources = [op.operand(0) for op in ops]
+        starts = [_numbers(op, "start_indices") for op in ops]
+        if len(set(starts)) > 1:
+            cut = _cut_of(ops, starts, tuple(reversed(behind)))
+            return cut if len(set(sources)) == 1 else None
+        behind.append(ops[0])
+        values = sources
+
+
+def _alike(one: Op, other: Op) -> bool:
+    """Whether the ops do the same, but perhaps at another place; places are looked at later."""
+    if one.name != other.name or one.attrs != other.attrs or one.results[0].type != other.results[0].type:
+        return False
+    if one.name == "stablehlo.slice":
+        return all(stride == 1 for op in (one, other) for stride in _numbers(op, "strides"))
+    return one.name in _PASSED and one.props == other.props
+
+
+def _cut_of(ops: Sequence[Op], starts: Sequence[tuple[int, ...]], behind: tuple[Op, ...]) -> _Cut | None:
+    source, part = ops[0].operand(0), ops[0].results[0].type
+    if not isinstance(source.type, TensorType) or not isinstance(part, TensorType):
+        return None
+    varying = [i for i, places in enumerate(zip(*starts, strict=True)) if len(set(places)) > 1]
+    if len(varying) != 1 or source.type.shape is None or part.shape is None or min(source.type.shape) < 0:
+        return None
+    (at,) = varying
+    return _Cut(source, ops[0], source.type.shape, part.shape, starts[0], at, tuple(s[at] for s in starts), behind)
+
+
+def _numbers(op: Op, name: str) -> tuple[int, ...]:
+    found = op.attr(name)
+    return found.values if isinstance(found, DenseArrayAttr) else ()
+
+
+def _is_sharded(cut: _Cut) -> bool:
+    """Whether what is cut has a sharding in the dimension of the cut."""
+    value = cut.source
+    while (op := value.defining_op) is not None:
+        if isinstance(op, UnassignOp):
+            value = op.operand(0)
+            continue
+        return _shards(op.attr("sharding"), cut.dimension)
+    if not isinstance(value, BlockArg):
+        return False
+    function = value.owner.parent_op
+    return isinstance(function, FuncOp) and _shards(function.arg_attr(value.index, "sdy.sharding"), cut.dimension)
+
+
+def _shards(found: Attribute | None, dimension: int) -> bool:
+    return isinstance(found, TensorShardingAttr) and bool(found.dim_axes(dimension))

@@ -1,0 +1,125 @@
+"""`mpmd-cut-in-calls` and `mpmd-gather-indices`: microbatches are cut by the fragments that need them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from mpmd_trace import parse
+from mpmd_trace.ir.ops import CallOp, Module
+from mpmd_trace.passes.manager import PassManager
+from oracle import assert_same_meaning
+
+MESHES = '#mpmd.topology<<"a" : <["x"=2]>>>'
+
+
+def program(slices: Sequence[str], shape: str = "6x4", part: str = "2x4", sharding: str = "") -> Module:
+    """A call of a function for each slice of `%x`; the ops behind a slice are given with it, `%s` is its result."""
+    whole, piece = f"tensor<{shape}xf32>", f"tensor<{part}xf32>"
+    lines, made = [], []
+    for number, text in enumerate(slices):
+        lines += text.replace("%s", f"%s{number}").replace("!x", whole).replace("!p", piece).splitlines()
+        types = f"({piece}, {whole}) -> {piece}"
+        lines.append(f"%r{number} = mpmd.call @f(%s{number}, %y) {{call_counter = {number} : ui32}} : {types}")
+        made.append(f"%r{number}")
+    types = ", ".join([piece] * len(made))
+    return parse(
+        f"func.func public @main(%x: {whole}{sharding}, %y: {whole}) -> ({types})\n"
+        f"attributes {{topology = {MESHES}}} {{\n"
+        + "\n".join(lines)
+        + f"\nreturn {', '.join(made)} : {types}\n}}\n"
+        f"func.func private @f(%u: {piece}, %v: {whole}) -> {piece} attributes {{topology = {MESHES}}} {{\n"
+        f"%0 = stablehlo.negate %u : {piece}\n%1 = stablehlo.add %0, %u : {piece}\nreturn %1 : {piece}\n}}"
+    )
+
+
+def slices(*starts: int, size: int = 2, source: str = "%x") -> list[str]:
+    return [f"%s = stablehlo.slice {source} [{i}:{i + size}, 0:4] : (!x) -> !p" for i in starts]
+
+
+def changes(module: Module) -> bool:
+    return PassManager("mpmd-cut-in-calls", verify=True).run(module)[0].changed
+
+
+def cut(before: Module) -> tuple[Module, bool]:
+    """The module after the pass, which means the same, and whether calls still slice outside."""
+    after = before.clone()
+    changes(after)
+    assert_same_meaning(before, after)
+    return after, any(op.name == "stablehlo.slice" for op in after.main.body)
+
+
+def indices(module: Module) -> list[str]:
+    """What calls pass behind what they passed before."""
+    calls = [op for op in module.main.body if isinstance(op, CallOp)]
+    return [call.operand(2).defining_op.attr("value").text for call in calls]  # type: ignore[union-attr]
+
+
+def test_rows() -> None:
+    """Parts of equal size are rows; each op of the callee that uses the argument has a cut of its own."""
+    after, left = cut(program(slices(0, 4, 2)))
+    assert not left
+    assert indices(after) == [f"dense<{i}> : tensor<i32>" for i in (0, 2, 1)]
+    callee = after.lookup("f")
+    assert callee is not None
+    assert [op.name for op in callee.body if "slice" in op.name or "reshape" in op.name] == [
+        "stablehlo.reshape",
+        "stablehlo.dynamic_slice",
+        "stablehlo.reshape",
+    ] * 2
+
+
+def test_places() -> None:
+    """Other parts are cut at their place."""
+    after, left = cut(program(slices(0, 1, 3)))
+    assert not left
+    assert indices(after) == [f"dense<{i}> : tensor<i32>" for i in (0, 1, 3)]
+    assert "sizes = [2, 4] : (tensor<6x4xf32>" in str(after)
+
+
+def test_what_is_behind_the_slice() -> None:
+    """Ops of one operand go along."""
+    behind = "\n%t = stablehlo.reshape %c : (tensor<1x4x1x2xf32>) -> tensor<4x2xf32>\n"
+    lines = [
+        f"%c{i} = stablehlo.slice %x [{i}:{i + 1}, 0:4, 0:1, 1:3] : (!x) -> tensor<1x4x1x2xf32>"
+        + behind.replace("%c", f"%c{i}").replace("%t", f"%t{i}")
+        + f"%s = stablehlo.transpose %t{i}, dims = [1, 0] : (tensor<4x2xf32>) -> !p"
+        for i in range(3)
+    ]
+    after, left = cut(program(lines, shape="3x4x1x3"))
+    assert not left
+    assert [op.name for op in after.main.body if "transpose" in op.name] == []
+
+
+def test_one_index_for_all_that_is_cut_alike() -> None:
+    before = program([f"%z{i} = stablehlo.negate %y : !x\n{text}" for i, text in enumerate(slices(0, 2, 4))])
+    for call in [op for op in before.main.body if isinstance(op, CallOp)]:
+        call.set_operand(1, before.main.args[1])
+    after, left = cut(before)
+    assert not left and all(len(op.operands) == 3 for op in after.main.body if isinstance(op, CallOp))
+
+
+SHARDED = ' {sdy.sharding = #sdy.sharding<mesh<["x"=2]>, [{"x"}, {}]>}'
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        program(slices(2)),
+        program(slices(2, 2)),
+        program([slices(0)[0], slices(2, source="%y")[0]]),
+        program([f"%s = stablehlo.slice %x [{i}:{i + 3}:2, 0:4] : (!x) -> !p" for i in (0, 1)]),
+        program([f"%s = stablehlo.slice %x [{i}:{i + 2}, {i}:{i + 2}] : (!x) -> !p" for i in (0, 1)], part="2x2"),
+        program([slices(0)[0], "%c = stablehlo.slice %x [2:4, 0:4] : (!x) -> !p\n%s = stablehlo.negate %c : !p"]),
+        program(slices(0, 2), sharding=SHARDED),
+    ],
+    ids=["one call", "one place", "two values", "strides", "two dimensions", "other ops", "sharded"],
+)
+def test_other_arguments_stay(before: Module) -> None:
+    assert not changes(before)
+
+
+def test_a_sharding_of_another_dimension() -> None:
+    sharding = SHARDED.replace('[{"x"}, {}]', '[{}, {"x"}]')
+    assert changes(program(slices(0, 2), sharding=sharding))
