@@ -122,6 +122,7 @@ class Lowered:
             stages=FindStages(number=self.schedule.stages),
             warns_of_schedules=config.pipeline_schedule is not None,
             cut_in_calls=True,
+            senders_apart=True,
         )
 
     @property

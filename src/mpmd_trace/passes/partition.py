@@ -141,6 +141,7 @@ def phase_passes(
             stages=request.stages,
             placement=request.placement,
             cut_in_calls=request.cut_in_calls,
+            senders_apart=request.senders_apart,
         ).passes()
     )
     if phases == "import":

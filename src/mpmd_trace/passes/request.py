@@ -132,6 +132,8 @@ class PartitionRequest:
     warns_of_schedules: whether to warn of a schedule that the data flow does not allow, as the reference does not.
     stages: how the order of meshes and the stages on them are found, which the reference does not do; None: not at all.
     cut_in_calls: whether called functions cut their microbatches out of the batch, which the reference does not do.
+    senders_apart: whether what is made of gradients for another mesh stays out of backward fragments that are split,
+        into which the reference merges it.
     """
 
     func_name: str
@@ -152,6 +154,7 @@ class PartitionRequest:
     stages: FindStages | None = None
     warns_of_schedules: bool = False
     cut_in_calls: bool = False
+    senders_apart: bool = False
 
     @classmethod
     def of(

@@ -42,14 +42,19 @@ class FragmentActions:
         # What was merged does not say that it was half of a backward; the other half does.
         plain = [step for row in self.of_mesh.values() for step in row if isinstance(step, Action)]
         halves = {(action.stage, action.microbatch) for action in plain if action.kind == "W"}
+        begun = {(action.stage, action.microbatch) for action in plain if action.kind == "I"}
         for row in self.of_mesh.values():
-            row[:] = [_with_halves(step, halves) for step in row]
+            row[:] = [_with_halves(step, halves, begun) for step in row]
 
 
-def _with_halves(step: Step, halves: set[tuple[int, int]]) -> Step:
-    """The step, where a block has the backward of a stage and microbatch in `halves` with its input gradient."""
+def _with_halves(step: Step, halves: set[tuple[int, int]], begun: set[tuple[int, int]]) -> Step:
+    """The step, where a block has the backward of a stage and microbatch in `halves` with its input gradient.
+
+    A backward in `begun`, of which the input gradient is a step of its own, is the weight gradient.
+    """
     if isinstance(step, Action):
-        return step
+        is_rest = step.kind == "B" and (step.stage, step.microbatch) in begun
+        return Action(step.stage, "W", step.microbatch) if is_rest else step
     parts = [
         Action(p.stage, "I", p.microbatch) if p.kind == "B" and (p.stage, p.microbatch) in halves else p
         for p in step.parts

@@ -6,7 +6,7 @@ import dataclasses
 from typing import ClassVar
 
 from mpmd_trace.ir.diagnostics import Diagnostics
-from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
+from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, TransferOp
 from mpmd_trace.passes.base import FunctionPass, option
 from mpmd_trace.passes.common.merge_neighbours import Mode, merge_neighbours
 
@@ -72,6 +72,8 @@ class MergeInferredFragments(FunctionPass):
     merge_sideways: bool = option(
         False, "merge with the next fragment on the mesh, also when it is not a consumer"
     )
+    #: Whether inferred fragments stay that send what they make of gradients, which the reference merges.
+    senders_apart: bool = False
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         mode: Mode = "sideways" if self.merge_sideways else "any" if self.merge_any_consumer else "closest"
@@ -85,7 +87,7 @@ class MergeInferredFragments(FunctionPass):
                 f"{self.name}: merge-any-consumer and merge-sideways cannot be used together; run the pass "
                 f"once with each",
             )
-        return merge_neighbours(function, _allowed, mode, _Inferred())
+        return merge_neighbours(function, _allowed, mode, _Inferred(), _sends if self.senders_apart else None)
 
 
 class _Inferred:
@@ -102,6 +104,19 @@ class _Inferred:
         if not self.on_mesh:
             return False
         return not producer.is_user or self.on_mesh.get(producer.mesh, 0) > 0
+
+
+def _sends(fragment: FragmentOp) -> bool:
+    """Whether it is inferred and makes something of gradients for another mesh, such as a part of their norm.
+
+    In the last backward fragment, of which `mpmd-split-bwd-fragments` puts what is sent in the first part, it would
+    take all weight gradients there with it, and the gradients of activations would wait for them.
+    """
+    return (
+        not fragment.is_user
+        and any(isinstance(user, TransferOp) for result in fragment.results for user in result.users)
+        and any(isinstance(op := value.defining_op, FragmentOp) and op.is_user for value in fragment.operands)
+    )
 
 
 def _allowed(producer: FragmentOp, consumer: FragmentOp, is_next: bool) -> bool:

@@ -44,10 +44,17 @@ class Prospects(Protocol):
 
 
 def merge_neighbours(
-    function: FuncOp, allowed: Allowed, mode: Mode = "closest", prospects: Prospects | None = None
+    function: FuncOp,
+    allowed: Allowed,
+    mode: Mode = "closest",
+    prospects: Prospects | None = None,
+    stays: Callable[[FragmentOp], bool] | None = None,
 ) -> bool:
-    """Merge the fragments of `function` with their neighbours.  Says whether anything changed."""
-    return _Merger(function, allowed, mode, prospects).run()
+    """Merge the fragments of `function` with their neighbours, but for those marked with `STAYS`, or that `stays`.
+
+    Says whether anything changed.
+    """
+    return _Merger(function, allowed, mode, prospects, stays or (lambda op: False)).run()
 
 
 class _Line:
@@ -76,12 +83,18 @@ class _Line:
 
 class _Merger:
     def __init__(
-        self, function: FuncOp, allowed: Allowed, mode: Mode, prospects: Prospects | None
+        self,
+        function: FuncOp,
+        allowed: Allowed,
+        mode: Mode,
+        prospects: Prospects | None,
+        stays: Callable[[FragmentOp], bool],
     ) -> None:
         self.function = function
         self.allowed = allowed
         self.mode: Mode = mode
         self.prospects = prospects
+        self.stays = stays
         self.groups = Groups()
         self.at_place: dict[int, Group] = {}
         self.lines: dict[str, _Line] = {}
@@ -122,7 +135,7 @@ class _Merger:
         op = region.blocks[0].first if len(region.blocks) == 1 else None
         while op is not None:
             if isinstance(op, FragmentOp):
-                if STAYS not in op.attrs:
+                if STAYS not in op.attrs and not self.stays(op):
                     found.append(op)
             elif op.regions:
                 break

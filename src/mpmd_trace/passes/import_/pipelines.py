@@ -137,6 +137,8 @@ class ImportPipeline(Pipeline):
     stages: FindStages | None = None
     #: Likewise: called functions cut their microbatches out of the batch themselves.
     cut_in_calls: bool = False
+    #: Likewise: backward fragments that are split do not take in what is made of gradients for another mesh.
+    senders_apart: bool = False
 
     def __post_init__(self) -> None:
         if self.placement not in PLACEMENTS:
@@ -191,13 +193,14 @@ class ImportPipeline(Pipeline):
 
     def _units(self) -> list[Pass]:
         """The steps after which the user fragments are what a schedule orders."""
+        apart = self.senders_apart and self.split_bwd_fragments
         return [
             FragmentDedup(),
             FragmentDce(),
             RemoveTransferCycles(),
             CallInline(),
             SymbolDce(),
-            *([] if self.merge_after_scheduling else [MergeInferredFragments()]),
+            *([] if self.merge_after_scheduling else [MergeInferredFragments(senders_apart=apart)]),
             *scheduling_preprocessing(
                 merge_parts=self.merge_parts, split_bwd=self.split_bwd_fragments, verify=self.verify_schedule_units
             ),
