@@ -59,7 +59,7 @@ def played(plan: Plan, cost: list[float], links: Links) -> float:
     wire: dict[tuple[str, str], float] = {}
     for one in plan.instructions:
         if isinstance(one, Run):
-            end = max(free[one.mesh], *(ready.get(s, 0.0) for s in one.inputs)) + cost[one.program]
+            end = max([free[one.mesh], *(ready.get(s, 0.0) for s in one.inputs)]) + cost[one.program]
             free[one.mesh] = end
         elif isinstance(one, Transfer):
             link = links.between(one.source, one.target)

@@ -1,0 +1,109 @@
+"""Training steps with targets, token weights, clipping and loss scaling run in exactly the order of their schedule."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import pytest
+import test_schedules_run as plain
+from pipelines import assert_same, topology
+
+import mpmd_trace
+from mpmd_trace import schedules
+from mpmd_trace.equinox import name_layers
+from mpmd_trace.report.timeline import FragmentActions
+
+MICROBATCHES = plain.MICROBATCHES
+#: With these, backwards are split, and what is sent may not take weight gradients along.
+SPLIT = [n for n in plain.TRAINING if n.startswith("zb") or n in ("interleaved-zero-bubble", "v-half", "dualpipe-v")]
+
+
+def step_of(model: plain.Model, *, backwards: bool, loop: bool, weighted: bool, clipped: bool, scaled: bool) -> Any:
+    static = eqx.partition(model, eqx.is_array)[1]
+
+    def step(parameters: Any, xs: jax.Array, ys: jax.Array, ws: jax.Array, scale: jax.Array) -> Any:
+        tokens = jnp.sum(ws)
+
+        def loss(parameters: Any, x: jax.Array, y: jax.Array, w: jax.Array) -> jax.Array:
+            whole = name_layers(eqx.combine(parameters, static), lambda m: m.blocks)
+            errors = jnp.mean((whole(x) - y) ** 2, -1)
+            found = jnp.sum(errors * w) / tokens if weighted else jnp.mean(errors)
+            return found * scale if scaled else found
+
+        def one(x: jax.Array, y: jax.Array, w: jax.Array) -> Any:
+            return jax.value_and_grad(loss)(parameters, x, y, w)
+
+        if loop:
+            zeros = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, parameters))
+            total = mpmd_trace.enumerated_for(
+                lambda i, sums, part: jax.tree.map(jnp.add, sums, one(*part)), zeros, (xs, ys, ws)
+            )
+        else:
+            total = None
+            for i in reversed(range(MICROBATCHES)) if backwards else range(MICROBATCHES):
+                found = mpmd_trace.call(one, call_counter=i)(xs[i], ys[i], ws[i])
+                total = found if total is None else jax.tree.map(jnp.add, total, found)
+        value, grads = total
+        if scaled:
+            grads = jax.tree.map(lambda g: g / scale, grads)
+        finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(g)) for g in jax.tree.leaves(grads)]))
+        if clipped:
+            norm = jnp.sqrt(sum(jnp.sum(g**2) for g in jax.tree.leaves(grads)))
+            grads = jax.tree.map(lambda g: g * jnp.minimum(1.0, 1.0 / norm), grads)
+        updated = jax.tree.map(lambda p, g: p - 0.1 * g, parameters, grads)
+        if scaled:
+            updated = jax.tree.map(lambda new, old: jnp.where(finite, new, old), updated, parameters)
+        return value, updated
+
+    return step
+
+
+def check(name: str, recipe: str, *, loop: bool, runs: bool, placement: str = "cut") -> None:
+    schedule = schedules.get_schedule(name, 2, MICROBATCHES, guard=False)
+    model = plain.Model(schedule.stages)
+    asked = {what: what in recipe for what in ("weighted", "clipped", "scaled")}
+    step = step_of(model, backwards=name in plain.REVERSED, loop=loop, **asked)
+    keys = jax.random.split(jax.random.key(1), 3)
+    shape = (MICROBATCHES, 2, plain.WIDTH)
+    args = (
+        eqx.filter(model, eqx.is_array),
+        jax.random.normal(keys[0], shape),
+        jax.random.normal(keys[1], shape),
+        jax.random.uniform(keys[2], shape[:2]),
+        jnp.float32(8.0),
+    )
+    config = mpmd_trace.make_config(
+        topology(2, size=1),
+        plain.assign(schedule),
+        partitioning_options={"mpmd_infer_transfers": True},
+        pipeline_schedule=name,
+        placement=placement,
+    )
+    actions = FragmentActions()
+    lowered = mpmd_trace.jit(step, config).lower(*args, hooks=[actions])
+    text = lowered.as_text()
+    rows = [[a for a in row if a.kind != "O"] for row in actions.of_mesh.values()]
+    assert rows == plain.expected(schedule, rows)
+    assert "stablehlo.slice" not in text, "microbatches are cut at an index"
+    if runs:
+        assert_same(lowered.compile()(*args), jax.jit(step)(*args))
+
+
+@pytest.mark.parametrize("name", plain.TRAINING)
+def test_all_together(name: str) -> None:
+    check(name, "weighted clipped scaled", loop=False, runs=name in ("1f1b", "zb-h1", "zb-v"))
+
+
+@pytest.mark.parametrize("recipe", ["targets", "weighted", "clipped", "scaled"])
+@pytest.mark.parametrize("name", ["1f1b", *SPLIT])
+def test_loops(name: str, recipe: str) -> None:
+    check(name, recipe, loop=True, runs=False)
+
+
+@pytest.mark.parametrize("recipe", ["targets", "weighted"])
+@pytest.mark.parametrize("name", ["zb-h1", "zb-h2", "zb-auto"])
+def test_with_the_placement_of_the_reference(name: str, recipe: str) -> None:
+    check(name, recipe, loop=True, runs=False, placement="reference")
