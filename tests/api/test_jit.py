@@ -252,7 +252,7 @@ def test_explicit_shardings_win() -> None:
 
 @pytest.mark.parametrize("ahead", [False, True], ids=["jit", "compiled"])
 def test_results_are_taken_back_with_any_sharding(ahead: bool) -> None:
-    """As state from step to step, although `in_shardings` wants another one; arrays of the caller are refused."""
+    """As state from step to step, although `in_shardings` wants another one; shardings of no result are refused."""
     mesh = topology()["m0"]
     whole, split = (NamedSharding(mesh, PartitionSpec(*spec)) for spec in ((), ("x",)))
     step = named_computation(lambda w, x: (w + x, jnp.tanh(x @ w)), name="f0")
@@ -269,7 +269,7 @@ def test_results_are_taken_back_with_any_sharding(ahead: bool) -> None:
         assert state.sharding.is_equivalent_to(split, 2)
         assert before is state or before.is_deleted()
     with pytest.raises(MpmdError, match=r"argument 0 \(w\) has sharding .* move it with compiled.place"):
-        run(jax.device_put(weights()[0], split), batch())
+        run(jax.device_put(weights()[0], NamedSharding(mesh, PartitionSpec(None, "x"))), batch())
 
 
 @pytest.mark.parametrize("how", ["argnums", "argnames"])

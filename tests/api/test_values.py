@@ -318,7 +318,7 @@ def test_results_may_be_passed_back_from_another_mesh() -> None:
         assert meshes_of(found, cfg.topology) == ["m1", "m0"]
         assert_same(found, expected)
     with pytest.raises(MpmdError, match=r"argument 0 \(ws\[0\]\) is on devices 2, 3"):
-        jitted([jax.device_put(w, NamedSharding(cfg.topology["m1"], PartitionSpec())) for w in weights()], batch())
+        jitted([jax.device_put(w, NamedSharding(cfg.topology["m1"], PartitionSpec("x"))) for w in weights()], batch())
 
 
 def test_tangents_of_integers() -> None:
