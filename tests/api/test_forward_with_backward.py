@@ -34,7 +34,7 @@ def test_the_last_mesh_runs_both_as_one() -> None:
     merged, actions, measured = compiled(FORWARD_FIRST)
     rows = {mesh: [str(s) for s in steps] for mesh, steps in actions.of_mesh.items()}
     assert rows["m1"] == [f"(1F{i};1B{i})OVERLAP_F_B" for i in range(MICROBATCHES)]
-    assert rows["m0"] == ["0O", "0F0", "0F1", "0B0", "0F2", "0B1", "0F3", "0B2", "0B3"]
+    assert rows["m0"] == ["0F0", "0F1", "0B0", "0F2", "0B1", "0F3", "0B2", "0B3"]
     before, after = apart.program.plan, merged.program.plan
     assert len(after.runs) == len(before.runs) - MICROBATCHES
     assert len(after.transfers) == len(before.transfers)
@@ -48,7 +48,7 @@ def test_the_steady_state_runs_a_backward_and_the_next_forward_as_one() -> None:
     apart, _, _ = compiled()
     merged, actions, measured = compiled(FORWARD_FIRST, BACKWARD_FIRST)
     rows = {mesh: [str(s) for s in steps] for mesh, steps in actions.of_mesh.items()}
-    assert rows["m0"] == ["0O", "0F0", "0F1", "(0B0;0F2)OVERLAP_B_F", "(0B1;0F3)OVERLAP_B_F", "0B2", "0B3"]
+    assert rows["m0"] == ["0F0", "0F1", "(0B0;0F2)OVERLAP_B_F", "(0B1;0F3)OVERLAP_B_F", "0B2", "0B3"]
     assert rows["m1"] == [f"(1F{i};1B{i})OVERLAP_F_B" for i in range(MICROBATCHES)]
     before, after = apart.program.plan, merged.program.plan
     assert len(after.runs) == len(before.runs) - MICROBATCHES - 2

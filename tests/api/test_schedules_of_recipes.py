@@ -61,7 +61,7 @@ def step_of(model: plain.Model, *, backwards: bool, loop: bool, weighted: bool, 
     return step
 
 
-def check(name: str, recipe: str, *, loop: bool, runs: bool, placement: str = "cut") -> None:
+def check(name: str, recipe: str, *, loop: bool, runs: bool) -> None:
     schedule = schedules.get_schedule(name, 2, MICROBATCHES, guard=False)
     model = plain.Model(schedule.stages)
     asked = {what: what in recipe for what in ("weighted", "clipped", "scaled")}
@@ -80,7 +80,7 @@ def check(name: str, recipe: str, *, loop: bool, runs: bool, placement: str = "c
         plain.assign(schedule),
         partitioning_options={"mpmd_infer_transfers": True},
         pipeline_schedule=name,
-        placement=placement,
+        placement="cut",
     )
     actions = FragmentActions()
     lowered = mpmd_trace.jit(step, config).lower(*args, hooks=[actions])
@@ -101,9 +101,3 @@ def test_all_together(name: str) -> None:
 @pytest.mark.parametrize("name", ["1f1b", *SPLIT])
 def test_loops(name: str, recipe: str) -> None:
     check(name, recipe, loop=True, runs=False)
-
-
-@pytest.mark.parametrize("recipe", ["targets", "weighted"])
-@pytest.mark.parametrize("name", ["zb-h1", "zb-h2", "zb-auto"])
-def test_with_the_placement_of_the_reference(name: str, recipe: str) -> None:
-    check(name, recipe, loop=True, runs=False, placement="reference")

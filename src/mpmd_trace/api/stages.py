@@ -121,8 +121,8 @@ class Lowered:
             merge_parts=True,
             stages=FindStages(number=self.schedule.stages),
             warns_of_schedules=config.pipeline_schedule is not None,
-            cut_in_calls=True,
-            senders_apart=True,
+            cut_in_calls=config.placement == "cut",
+            senders_apart=config.placement == "cut",
         )
 
     @property
