@@ -131,11 +131,13 @@ def compile_programs(
     _check_options(placement, compiler_options)
 
     texts: dict[str, str] = {}
+    donated: dict[int, dict[int, int | None]] = {}
     equal: dict[_Kind, list[ProgramSpec]] = {}
     for spec in plan.programs:
         if spec.callee not in texts:
             texts[spec.callee] = program_text(module, spec.callee)
-        kind = _kind(texts[spec.callee], spec, placement.meshes[spec.mesh], _donations(module, spec))
+        donated[spec.number] = _donations(module, spec)
+        kind = _kind(texts[spec.callee], spec, placement.meshes[spec.mesh], donated[spec.number])
         options = tuple(compiler_options.get(spec.mesh, {}).items())
         equal.setdefault((kind, options), []).append(spec)
 
@@ -145,7 +147,7 @@ def compile_programs(
             _structs(placement, spec.inputs),
             _structs(placement, spec.outputs),
             name=re.sub(r"[^\w.-]", "_", spec.callee),
-            donate=_donations(module, spec),
+            donate=donated[spec.number],
             host_callbacks=host_callbacks if _CALLBACK.search(texts[spec.callee]) else (),
         )
         return pool.submit(compile_lowered, lowered, dict(compiler_options.get(spec.mesh, {})))
