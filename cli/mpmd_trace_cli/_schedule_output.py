@@ -9,7 +9,7 @@ from typing import NoReturn
 
 import typer
 
-from mpmd_trace.schedules import Simulation, chrome_trace, draw, save_png, to_svg
+from mpmd_trace.schedules import Picture, Simulation, chrome_trace, draw, save_pdf, save_png, to_html, to_svg
 
 
 def say(text: str) -> None:
@@ -17,24 +17,53 @@ def say(text: str) -> None:
     typer.echo(text, err=True)
 
 
-def draw_all(results: list[Simulation], output: Path) -> None:
-    """Draws several simulations into one file, in the form its suffix names."""
+#: What the ending of a file asks for.
+FORMS = {
+    ".svg": "svg",
+    ".html": "html",
+    ".pdf": "pdf",
+    ".png": "png",
+    ".csv": "csv",
+    ".json": "trace",
+    ".txt": "grid",
+    "": "grid",
+}
+PICTURES = ("svg", "html", "pdf", "png")
+
+
+def draw_all(results: list[Simulation], output: Path, width: float | None = None) -> None:
+    """Draws several simulations into one file, in the form its ending names."""
     form = form_of(output)
-    if form == "png":
-        save_png(draw(*results), output)
-        say(f"wrote {output}")
-    elif form == "svg":
-        write(to_svg(draw(*results)), output)
+    if form in PICTURES:
+        save_picture(draw(*results), form, output, width)
     elif form == "trace":
         write(chrome_trace(*results), output)
     else:
-        refuse(f"cannot draw into {output}; use a name that ends in .svg, .png or .json")
+        refuse(f"cannot draw into {output}; use a name that ends in .svg, .html, .pdf, .png or .json")
+
+
+def save_picture(picture: Picture, form: str, output: Path | None, width: float | None = None) -> None:
+    """A picture to a file; those that are text to stdout without one.  `width` is that of a PDF, in inches."""
+    if form == "svg":
+        write(to_svg(picture), output)
+    elif form == "html":
+        write(to_html(picture, output.stem if output is not None else "schedule"), output)
+    elif output is None:
+        refuse(f"a {form.upper()} needs a file: add --output FILE.{form}")
+    else:
+        save_png(picture, output) if form == "png" else save_pdf(picture, output, width)
+        say(f"wrote {output}")
 
 
 def form_of(output: Path | None) -> str:
-    """What the suffix of a file asks for; a text grid without a file."""
-    suffix = "" if output is None else output.suffix.lower()
-    return {".svg": "svg", ".png": "png", ".csv": "csv", ".json": "trace"}.get(suffix, "grid")
+    """What the ending of a file asks for; a text grid without a file.  Endings that mean nothing are refused."""
+    ending = "" if output is None else output.suffix.lower()
+    if ending not in FORMS:
+        refuse(
+            f"{output} ends in {ending}, which is no form of a schedule; use "
+            f"{', '.join(name for name in FORMS if name)}, or say it with --format"
+        )
+    return FORMS[ending]
 
 
 def terminal_width() -> int | None:

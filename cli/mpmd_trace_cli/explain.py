@@ -5,14 +5,17 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import re
+from collections.abc import Sequence
 from typing import Any
 
-from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace.diagnostics.messages import MpmdError, shortened
 from mpmd_trace.ir.ops import Module
 from mpmd_trace.ir.text import parse
-from mpmd_trace.passes.import_.assignments import SameMesh
 from mpmd_trace.passes.manager import PassRun
-from mpmd_trace.report.explain import Explanation, explain
+from mpmd_trace.passes.memory.remarks import MEMORY
+from mpmd_trace.passes.request import PartitionRequest
+from mpmd_trace.report.explain import BeforePlacement, Explanation, explain
 from mpmd_trace_cli.files import read_text
 from mpmd_trace_cli.program import load_program
 from mpmd_trace_cli.residence import as_data as residence_data
@@ -20,10 +23,6 @@ from mpmd_trace_cli.residence import as_text as residence_text
 from mpmd_trace_cli.talk import data
 
 __all__ = ["as_json", "explain_placement", "explain_value"]
-
-#: After this pass computations are fragments, and mesh inference has not begun.
-_READY = "mpmd-introduce-transfers"
-
 
 class _Reached(Exception):
     """The pass has run."""
@@ -40,9 +39,33 @@ def explain_value(file: str, value: str, infer_transfers: bool) -> Explanation:
         module = parse(text, filename=name)
         if not module.mpmd_functions:
             raise MpmdError(f"no function in {name} has a topology, so there are no meshes to explain")
+        if value.startswith("%"):
+            value = _place_of_name(text, name, value)
         return explain(module, value, infer_transfers=infer_transfers)
-    module, infers, same_mesh = _from_program(file)
-    return explain(module, value, infer_transfers=infers, same_mesh=same_mesh)
+    if value.startswith("%"):
+        raise MpmdError(f"'{value}' is a name in a text: explain the text (mpmd-trace dump writes some), or a name, "
+                        "an input, a result or a place of the program")
+    module, request, results = _from_program(file)
+    infers = request.options.mpmd_infer_transfers
+    if value in results:
+        value = f"result {results.index(value)}"
+    return explain(module, value, infer_transfers=infers, same_mesh=request.same_mesh, placement=request.placement)
+
+
+def _place_of_name(text: str, name: str, value: str) -> str:
+    """The input, or the place, of what a text calls `%value`.  Raises `MpmdError` when it calls nothing so."""
+    lines = text.splitlines()
+    own = re.escape(value)
+    for line in lines:
+        head = re.match(r"\s*func\.func (?:public )?@[^(]*\((.*)", line)
+        inputs = re.findall(r"(%[\w$.-]+): ", head.group(1)) if head is not None else []
+        if value in inputs:
+            return f"input {inputs.index(value)}"
+    defines = re.compile(rf"\s*(?:%[\w$.-]+(?::\d+)?, )*{own}(?::\d+)?(?:, .*)? = ")
+    found = [number for number, line in enumerate(lines, 1) if defines.match(line)]
+    if not found:
+        raise MpmdError(f"nothing in {name} is called {value}")
+    return f"{name}:{found[0]}"
 
 
 def explain_placement(file: str, *, as_json: bool) -> None:
@@ -50,8 +73,16 @@ def explain_placement(file: str, *, as_json: bool) -> None:
     if file == "-" or file.endswith(".mlir"):
         raise MpmdError(f"of a module one value is explained: mpmd-trace explain {file} --value 'input 0'")
     program = load_program(file)
-    found = program.jitted().lower(*program.args).residence()
-    data(residence_data(found) if as_json else residence_text(found, file))
+    lowered = program.jitted().lower(*program.args)
+    found, remarks = lowered.residence(), [d.message for d in lowered.partitioned.diagnostics if d.severity == "remark"]
+    memory = [text.removeprefix(MEMORY) for text in remarks if text.startswith(MEMORY)]
+    once = [text for text in remarks if not text.startswith(MEMORY)]
+    if as_json:
+        data({**residence_data(found), "once_per_step": once, "memory": memory})
+        return
+    lists = (("memory", memory), ("once per step", once))
+    listed = [[f"{name}:", *shortened([f"  {text}" for text in texts]), ""] for name, texts in lists if texts]
+    data(residence_text(found, file) + "".join(map("\n".join, listed)))
 
 
 def as_json(found: Explanation) -> dict[str, Any]:
@@ -62,20 +93,20 @@ def as_json(found: Explanation) -> dict[str, Any]:
     return plain
 
 
-def _from_program(file: str) -> tuple[Module, bool, tuple[SameMesh, ...]]:
-    """The program's module before mesh inference, whether it lets transfers be inferred, what shares a mesh."""
-    found: list[Module] = []
+def _from_program(file: str) -> tuple[Module, PartitionRequest, Sequence[str]]:
+    """The program's module before unnamed code gets its meshes, what the partitioner is asked for, names of results."""
+    program = load_program(file)
+    ready = BeforePlacement(program.config.placement)
 
     def hook(record: PassRun, module: Module) -> None:
-        if record.spec.partition("{")[0] == _READY:
-            found.append(module.clone())
+        ready(record, module)
+        if ready.module is not None:
             raise _Reached
 
-    program = load_program(file)
     lowered = program.jitted().lower_lazily(*program.args, hooks=[hook])
     request = lowered.request
     with contextlib.suppress(_Reached):
         _ = lowered.partitioned
-    if not found:
-        raise MpmdError(f"{os.path.basename(file)} was partitioned without the pass {_READY}")
-    return found[0], request.options.mpmd_infer_transfers, request.same_mesh
+    if ready.module is None:
+        raise MpmdError(f"{os.path.basename(file)} was partitioned without the pass {ready.after}")
+    return ready.module, request, lowered.traced.out_names

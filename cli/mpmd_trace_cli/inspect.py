@@ -13,6 +13,7 @@ from mpmd_trace.ir.text import parse
 from mpmd_trace.passes import registry
 from mpmd_trace.passes.option_text import option_text
 from mpmd_trace.passes.options import nearest
+from mpmd_trace.report.changes import changes, outline
 from mpmd_trace.report.files import check_folder, write_folder
 from mpmd_trace.report.snapshots import Snapshots, read_index, unified_diff
 from mpmd_trace_cli.talk import data, say
@@ -26,7 +27,7 @@ def dump_program(file: str, out: str, debug_info: bool) -> list[dict[str, Any]]:
 
     check_folder(out)
     program = load_program(file)
-    snapshots = Snapshots(debug_info=debug_info)
+    snapshots = Snapshots(debug_info=debug_info, keep_changes=True)
     lowered = program.jitted().lower_lazily(*program.args, hooks=[snapshots])
     snapshots.start(parse(lowered.traced.mlir_text()))
     _ = lowered.partitioned
@@ -100,8 +101,8 @@ def _numbered(folder: str, names: list[str], number: int) -> str:
     return before[-1]
 
 
-def diff_snapshots(folder: str, a: str, b: str) -> str:
-    """A unified diff of two snapshots, given by number or by (a part of) their names."""
+def diff_snapshots(folder: str, a: str, b: str, *, things: bool = False) -> str:
+    """A unified diff of two snapshots, given by number or by (a part of) their names, or what became of `things`."""
     place, names = _snapshots(folder)
     texts = []
     for wanted in (a, b):
@@ -109,6 +110,8 @@ def diff_snapshots(folder: str, a: str, b: str) -> str:
         with open(os.path.join(place, name), encoding="utf-8") as file:
             texts.append((name, file.read()))
     found = unified_diff(texts[0][1], texts[1][1], texts[0][0], texts[1][0])
+    if things and found:
+        return changes(*(outline(parse(text, filename=name)) for name, text in texts)).text(most=40)
     if not found:
         say(f"{texts[0][0]} and {texts[1][0]} are the same")
     return found

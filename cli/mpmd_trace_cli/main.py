@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import platform
 import sys
 from typing import Annotated, Any, NoReturn
 
 import typer
 
+from mpmd_trace import __version__
 from mpmd_trace_cli.inspect import diff_snapshots, dump_program, print_passes, show_program
 from mpmd_trace_cli.plugins import load_passes
 from mpmd_trace_cli.reduce import reduce_file
@@ -18,8 +21,8 @@ __all__ = ["app", "main"]
 app = typer.Typer(
     name="mpmd-trace",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     help="Compile a single-device JAX program into a pipeline over several meshes, and look at every step.",
 )
 
@@ -31,15 +34,81 @@ Settings = Annotated[
 ]
 
 
+def _version(wanted: bool) -> None:
+    if wanted:
+        versions = [f"{name} {importlib.metadata.version(name)}" for name in ("jax", "jaxlib")]
+        data(f"mpmd-trace {__version__} ({', '.join(versions)}, Python {platform.python_version()})")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print versions and exit.")
+    ] = False,
+) -> None:
+    """Options of all commands."""
+
+
 @app.command()
 @programs_talk
-def run(file: File, out: Out = "out", settings: Settings = None, json: Json = False) -> None:
+def run(
+    file: File,
+    out: Out = "out",
+    settings: Settings = None,
+    processes: Annotated[
+        int, typer.Option(help="In how many processes on this machine; FILE calls mpmd_trace.initialize() then.")
+    ] = 1,
+    trace: Annotated[str | None, typer.Option(help="A file for three measured steps, for ui.perfetto.dev.")] = None,
+    json: Json = False,
+) -> None:
     """Compile and run a program, compare it with plain jax.jit, and write a report."""
+    from mpmd_trace_cli.launch import Job, is_launched, launch  # late: needs jaxlib
+
+    if processes != 1 and not is_launched():
+        raise typer.Exit(launch(Job(["-m", "mpmd_trace_cli.entry", *sys.argv[1:]], processes, first_is_plain=True)))
     from mpmd_trace_cli.run import run_program  # late: needs jax
 
-    report = run_program(file, out, settings or [], quiet=json)
-    if json:
+    report = run_program(file, out, settings or [], trace=trace, quiet=json)
+    if json and report:
         data(report)
+
+
+@app.command()
+@programs_talk
+def compile(
+    file: File,
+    out: Annotated[str, typer.Option("-o", "--out", help="The file to write, for mpmd_trace.load.")],
+    settings: Settings = None,
+    json: Json = False,
+) -> None:
+    """Compile a program and write it to a file, which mpmd_trace.load runs without tracing and compiling."""
+    from mpmd_trace_cli.compile import compile_program  # late: needs jax
+
+    found = compile_program(file, out, settings or [])
+    if json:
+        data(found)
+
+
+@app.command(context_settings={"allow_interspersed_args": False})
+def launch(
+    script: Annotated[str, typer.Argument(help="A Python script that calls mpmd_trace.initialize().")],
+    arguments: Annotated[list[str] | None, typer.Argument(help="For the script.")] = None,
+    processes: Annotated[int, typer.Option("-n", "--processes", help="How many processes to start.")] = 2,
+    devices: Annotated[int | None, typer.Option(help="CPU devices of each process.")] = None,
+    timeout: Annotated[
+        float | None, typer.Option(help="Seconds without a sign of life that make a process an error (300).")
+    ] = None,
+    log_dir: Annotated[str | None, typer.Option(help="A folder for the output of each process, N.log.")] = None,
+    restarts: Annotated[
+        int, typer.Option(help="How often to start again, without the processes that failed, when one has.")
+    ] = 0,
+) -> None:
+    """Run a script in several processes on this machine; the first that fails ends all."""
+    from mpmd_trace_cli.launch import Job, launch  # late: needs jaxlib
+
+    job = Job([script, *(arguments or [])], processes, devices, timeout, log_dir, restarts)
+    raise typer.Exit(launch(job))
 
 
 @app.command()
@@ -58,6 +127,52 @@ def dump(
 
 @app.command()
 @programs_talk
+def explore(
+    file: Annotated[str, typer.Argument(help="A program, a folder that dump or run wrote, or a module (.mlir).")],
+    out: Annotated[str, typer.Option("--out", help="The folder to write; replaced whole.")] = "out/explore",
+    measure: Annotated[bool, typer.Option("--measure", help="Also compile, run and measure the program.")] = False,
+    errors: Annotated[
+        bool, typer.Option("--errors", help="Also compute how far the results are off after each pass.")
+    ] = False,
+    serve: Annotated[bool, typer.Option("--serve", help="Serve the pages on this machine until Ctrl-C.")] = False,
+    port: Annotated[int, typer.Option(help="The port to serve on; 0 takes a free one.")] = 0,
+    settings: Settings = None,
+) -> None:
+    """Write pages for the browser: the program after each pass, values, the step in time, schedules."""
+    from mpmd_trace_cli import explore as pages  # late: needs jax
+
+    pages.explore(file, out, settings or [], measure=measure, errors=errors)
+    if serve:
+        pages.serve(out, port)
+
+
+@app.command()
+@programs_talk
+def bisect(
+    file: File,
+    tolerance: Annotated[
+        float | None, typer.Option(help="How far a result may be off, relative to its norm.")
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Look at every pass, without halving.")] = False,
+    seconds: Annotated[float, typer.Option(help="How long to shrink what shows the fault; 0 for not.")] = 60.0,
+    out: Annotated[str | None, typer.Option("--out", "-o", help="A file for that module.")] = None,
+    settings: Settings = None,
+    json: Json = False,
+) -> None:
+    """Find the pass that first gives other numbers than plain jax.jit, and a small module that shows it."""
+    from mpmd_trace_cli.bisect import bisect_program, tell  # late: needs jax
+
+    report = bisect_program(
+        file, settings or [], tolerance=tolerance, every=every, seconds=seconds, out=out
+    )
+    if json:
+        data(report)
+    else:
+        tell(report)
+
+
+@app.command()
+@programs_talk
 def show(
     file: File,
     stage: Annotated[str, typer.Option(help="jaxpr, ir, mpmd or plan")] = "mpmd",
@@ -70,14 +185,15 @@ def show(
 @programs_talk
 def compare(
     file: File,
-    lines: Annotated[int, typer.Option(help="How many lines of a difference to print.")] = 60,
+    lines: Annotated[int, typer.Option(help="How many lines of the first difference to print.")] = 20,
+    out: Annotated[str | None, typer.Option(help="A folder for what differs; replaced whole.")] = None,
     execute: Annotated[bool, typer.Option(help="Also run what both engines make.")] = True,
     json: Json = False,
 ) -> None:
     """Partition with this package and with jaxlib's C++ partitioner; show where they differ."""
     from mpmd_trace_cli.compare import compare_program  # late: needs jax
 
-    report = compare_program(file, lines=lines, execute=execute)
+    report = compare_program(file, lines=lines, out=out, execute=execute, as_json=json)
     if json:
         data(report)
 
@@ -132,13 +248,31 @@ def plan(
 
 
 @app.command()
+@programs_talk
+def check(
+    file: File,
+    processes: Annotated[
+        int | None, typer.Option("--processes", "-n", help="Processes that share the devices; one a mesh without.")
+    ] = None,
+    process: Annotated[int | None, typer.Option(help="Print what this one does, action by action.")] = None,
+    settings: Settings = None,
+    json: Json = False,
+) -> None:
+    """Prove that a program comes to its end on several processes, or print who waits for whom in a circle."""
+    from mpmd_trace_cli.check import check_program  # late: needs jax
+
+    check_program(file, settings or [], processes=processes, process=process, as_json=json)
+
+
+@app.command()
 def diff(
     folder: Annotated[str, typer.Argument(help="A folder that dump wrote.")],
     a: Annotated[str, typer.Argument(help="A snapshot: its number or the start of its name.")],
     b: Annotated[str, typer.Argument(help="Another one.")],
+    things: Annotated[bool, typer.Option("--things", help="Fragments and transfers, not lines.")] = False,
 ) -> None:
     """Show what changed between two snapshots."""
-    data(diff_snapshots(folder, a, b))
+    data(diff_snapshots(folder, a, b, things=things))
 
 
 @app.command(add_help_option=False)
@@ -167,7 +301,7 @@ def explain(
     file: Annotated[str, typer.Argument(help="A program (as for run), or a file of MLIR text.")],
     value: Annotated[
         str | None,
-        typer.Option("--value", help="A name, an input (input 2), or a place (model.py:12); all of a program without."),
+        typer.Option("--value", help="A name, input 2, result 0, a place (model.py:12), %3 of a text; all without."),
     ] = None,
     infer_transfers: Annotated[
         bool, typer.Option(help="For MLIR text: as the option of mesh inference of that name.")

@@ -9,8 +9,8 @@ from typing import Any
 
 import jax
 
+from mpmd_trace.api.lowered import Lowered
 from mpmd_trace.api.program import Program
-from mpmd_trace.api.stages import Lowered
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.ops import Module
 from mpmd_trace.ir.text import parse
@@ -18,7 +18,7 @@ from mpmd_trace.passes.request import OUR_OPTIONS
 from mpmd_trace.report.link_times import measure_links
 from mpmd_trace.report.plan_check import check_best, check_option
 from mpmd_trace.report.plan_options import Option, options_of, ranked
-from mpmd_trace.report.planning import Study, check_plannable, study
+from mpmd_trace.report.planning import Estimated, Study, check_plannable, study
 from mpmd_trace.report.timeline import FragmentActions
 from mpmd_trace.schedules import TRANSFERS, ScheduleError, find_entry, save_csv
 from mpmd_trace.scheduling.transfers import Link, Links
@@ -26,6 +26,7 @@ from mpmd_trace_cli.plan_text import as_data, as_text, mib
 from mpmd_trace_cli.program import copied, load_program
 from mpmd_trace_cli.residence import as_data as placement_data
 from mpmd_trace_cli.residence import as_text as placement_text
+from mpmd_trace_cli.residence import collectives_data, collectives_text
 from mpmd_trace_cli.talk import data, progress, say
 
 __all__ = ["plan_program"]
@@ -80,6 +81,9 @@ def plan_program(
     if measure and (tflops is not None or gbytes is not None):
         raise MpmdError("--measure takes times from this machine, --tflops and --gbytes say them; choose one")
 
+    if measure and program.config.is_abstract:
+        raise MpmdError("--measure runs the program, and abstract meshes have no devices; give --tflops and --gbytes")
+
     with progress() as shown:
         task = shown.add_task("trace and passes", total=1, info=program.name)
         actions = FragmentActions()
@@ -92,7 +96,7 @@ def plan_program(
         def compiled_one(done: int, total: int, name: str) -> None:
             shown.update(task, total=total, completed=done, info=name[:40])
 
-        compiled = lowered.compile(compiled_one)
+        compiled: Any = Estimated(lowered) if program.config.is_abstract else lowered.compile(compiled_one)
         timelines, steps = [], []
         if measure:
             task = shown.add_task("measure", total=MEASURED_STEPS, info="steps")
@@ -143,11 +147,14 @@ def plan_program(
     if save is not None:
         save_csv(options[0].choice.schedule, save)
     residence = compiled.residence()
+    # Estimates know no collectives: XLA makes them.
+    collectives = {} if isinstance(compiled, Estimated) else compiled.collectives()
     if as_json:
-        data({**as_data(program.name, found, options, now), "placement": placement_data(residence)})
+        more = {"placement": placement_data(residence), "collectives": collectives_data(collectives)}
+        data({**as_data(program.name, found, options, now), **more})
         return
     data(as_text(found, options, now, rows, save))
-    say(placement_text(residence, file))
+    say(placement_text(residence, file) + collectives_text(collectives))
     if isinstance(found.layer_values, str):
         say(f"other stages are not tried: {found.layer_values}")
     if found.unit != "ms":

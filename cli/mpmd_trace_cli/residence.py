@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import io
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from mpmd_trace.backend.collectives import Collectives
 from mpmd_trace.backend.residence import CAUSES, Residence
 from mpmd_trace.diagnostics.messages import shortened
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["as_data", "as_text"]
+__all__ = ["as_data", "as_text", "collectives_data", "collectives_text", "drawn"]
 
 _WIDTH = 160
 
@@ -24,16 +26,16 @@ def as_data(found: Residence) -> dict[str, Any]:
         "moves": {cause: {"count": n, "bytes": size} for cause, (n, size) in found.causes.items()},
         "sent": [dataclasses.asdict(sent) for sent in found.sent],
         "not_where_used": [dataclasses.asdict(one) for one in found.astray],
-        "returning": [{"name": name, "bytes": size} for name, size in found.returning],
+        "returning": [dataclasses.asdict(one) for one in found.returning],
         "arguments": dict(found.roles),
     }
 
 
-def as_text(found: Residence, file: str) -> str:
-    """The tables, and which parameters are not where they are used."""
+def as_text(found: Residence, file: str, *, returning: bool = True) -> str:
+    """The tables, which parameters are not where they are used, and with `returning` what leaves on another mesh."""
     from rich.table import Table  # late: tables are for people, JSON does without
 
-    columns = ("parameters", "state", "arguments", "gradients", "activations", "peak")
+    columns = ("parameters", "state", "arguments", "gradients", "hoisted", "activations", "peak")
     held = Table("mesh", title="bytes on a device of each mesh", title_justify="left")
     for column in columns:
         held.add_column(column, justify="right")
@@ -45,7 +47,7 @@ def as_text(found: Residence, file: str) -> str:
     moves.add_column("what it is")
     for cause, (count, size) in found.causes.items():
         moves.add_row(cause, f"{count:,}", f"{size:,}", CAUSES[cause])
-    text = _drawn(held, moves) if found.causes else _drawn(held)
+    text = drawn(held, moves) if found.causes else drawn(held)
     if found.astray:
         first = found.astray[0].number
         lines = [
@@ -57,10 +59,38 @@ def as_text(found: Residence, file: str) -> str:
             + "\n".join(shortened(lines))
             + f'\n  mpmd-trace explain {file} --value "input {first}" says why the first one is there\n'
         )
+    if found.returning and returning:
+        lines = [
+            f"  {one.name} ({one.bytes:,} bytes) comes in on {one.mesh} and leaves on {one.leaves}"
+            for one in found.returning
+        ]
+        text += (
+            "arrays that go back with every step of a loop:\n"
+            + "\n".join(shortened(lines))
+            + "\n  output_mesh_assignment with mpmd_trace.MeshOfInput keeps them in place (docs/steps.md)\n"
+        )
     return text
 
 
-def _drawn(*tables: Table) -> str:
+def collectives_data(found: Mapping[str, Collectives]) -> dict[str, Any]:
+    """The collectives of each mesh as plain data."""
+    return {mesh: {kind: dataclasses.asdict(one) for kind, one in all_of.of.items()} for mesh, all_of in found.items()}
+
+
+def collectives_text(found: Mapping[str, Collectives]) -> str:
+    """A table of the collectives that a device runs in a step; nothing where there are none."""
+    from rich.table import Table  # late: tables are for people, JSON does without
+
+    table = Table("mesh", "collective", title="collectives of a device in a step", title_justify="left")
+    for column in ("runs", "arrays", "bytes"):
+        table.add_column(column, justify="right")
+    for mesh, all_of in found.items():
+        for kind, one in all_of.of.items():
+            table.add_row(mesh, kind, f"{one.runs:,}", f"{one.arrays:,}", f"{one.bytes:,}")
+    return drawn(table) if table.row_count else ""
+
+
+def drawn(*tables: Table) -> str:
     """The tables as text, as wide as they are."""
     from rich.console import Console  # late: tables are for people, JSON does without
 

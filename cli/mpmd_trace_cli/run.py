@@ -14,36 +14,54 @@ import numpy as np
 from rich.columns import Columns
 from rich.table import Table
 
+from mpmd_trace.api.processes import fetch, initialize
+from mpmd_trace.backend.distribution.job import current
 from mpmd_trace.diagnostics.messages import MpmdError, shortened
 from mpmd_trace.frontend.errors import at_users_place, place_of, problem
 from mpmd_trace.ir.text import parse
 from mpmd_trace.report.curves import curves_svg
 from mpmd_trace.report.files import check_folder, write_folder
+from mpmd_trace.report.numbers import difference, on_one_device
 from mpmd_trace.report.snapshots import Snapshots
+from mpmd_trace.report.step_trace import step_trace
 from mpmd_trace.report.timeline import FragmentActions, bubble, measured_timeline, planned_timeline
 from mpmd_trace.schedules import draw, to_svg
+from mpmd_trace_cli.files import check_output, write_text
 from mpmd_trace_cli.program import check_arguments, copied, failed_while_running, load_program, user_error
 from mpmd_trace_cli.residence import as_data as placement_data
 from mpmd_trace_cli.residence import as_text as placement_text
+from mpmd_trace_cli.residence import collectives_data, collectives_text
 from mpmd_trace_cli.talk import as_json, console, data, progress, say
 
-__all__ = ["compare_steps", "difference", "print_losses", "run_program"]
+__all__ = ["compare_steps", "print_losses", "run_program"]
 
-def run_program(file: str, out: str, settings: Sequence[str], *, quiet: bool = False) -> dict[str, Any]:
-    """Run the program of `file`, write the report to `out`, and give its numbers.
+def run_program(
+    file: str, out: str, settings: Sequence[str], *, trace: str | None = None, quiet: bool = False
+) -> dict[str, Any]:
+    """Run the program of `file`, write the report to `out`, and give its numbers; `trace`: a file for measured steps.
+
+    In a job of several processes each runs its part; process 0 compares and reports, and the others give nothing.
 
     Raises `MpmdError` when the program does not compile or differs from plain `jax.jit` by more than its
     tolerances (the report is written all the same).
     """
-    check_folder(out)
+    processes = initialize()
+    job = current()
+    first = job is None or job.process == 0
+    if first:
+        check_folder(out)
+        if trace is not None:
+            check_output(trace)
     program = load_program(file, settings)
+    if processes > 1:
+        _check_all_have_devices(program, processes)
 
     with progress() as shown:
         task = shown.add_task("trace", total=1, info=program.name)
         started = time.perf_counter()
         jitted = program.jitted()
         snapshots, actions = Snapshots(), FragmentActions()
-        lowered = jitted.lower_lazily(*program.args, hooks=[snapshots, actions])
+        lowered = jitted.lower_lazily(*program.args, hooks=[snapshots, actions] if first else [])
         snapshots.start(parse(lowered.traced.mlir_text()))
         trace_seconds = time.perf_counter() - started
         shown.update(task, completed=1)
@@ -60,10 +78,13 @@ def run_program(file: str, out: str, settings: Sequence[str], *, quiet: bool = F
 
         compiled = lowered.compile(compiled_one)
         xla_seconds = time.perf_counter() - started
-        task = shown.add_task("plain jax.jit", total=program.steps, info="compiling")
-        plain = program.plain()
-        on_one = _on_one_device
-        reference = _steps(program, plain, lambda i, loss: shown.update(task, completed=i, info=loss), on_one)
+        def plainly() -> dict[str, Any]:
+            task = shown.add_task("plain jax.jit", total=program.steps, info="compiling")
+            told: Callable[[int, str], Any] = lambda i, loss: shown.update(task, completed=i, info=loss)  # noqa: E731
+            return _steps(program, program.plain(), told, on_one_device)
+
+        # Other processes must not wait for it.
+        reference = plainly() if processes == 1 else {}
         task = shown.add_task("pipeline", total=program.steps, info="")
         copy = copied if program.donate_argnums else _as_they_are
         result = _steps(
@@ -71,12 +92,16 @@ def run_program(file: str, out: str, settings: Sequence[str], *, quiet: bool = F
             lambda *args: compiled(*program.dynamic(args)),
             lambda i, loss: shown.update(task, completed=i, info=loss),
             first=copy,
+            get=fetch,
         )
         task = shown.add_task("measure", total=3, info="")
         timelines = []
         for i in range(3):
             timelines.append(_measure(compiled, program.dynamic(copy(program.args))))
             shown.update(task, completed=i + 1)
+        if not first:
+            return {}
+        reference = reference or plainly()
 
     problems, errors = compare_steps(program, result, reference)
     plan = compiled.program.plan
@@ -105,6 +130,7 @@ def run_program(file: str, out: str, settings: Sequence[str], *, quiet: bool = F
             f"{r.index + 1:03d} {r.spec}": round(1000 * r.seconds, 2) for r in partitioned.runs if r.changed
         },
         "peak_bytes_per_device": {m: a.peak for m, a in compiled.memory_analysis().items()},
+        "collectives": collectives_data(compiled.collectives()),
         "steps": program.steps,
         "losses": result["losses"],
         "losses_plain": reference["losses"],
@@ -128,16 +154,30 @@ def run_program(file: str, out: str, settings: Sequence[str], *, quiet: bool = F
     for name, text in snapshots.files():
         files[f"passes/{name}"] = text
     write_folder(out, files.items())
+    if trace is not None:
+        write_text(trace, step_trace(program.name, compiled.program, partitioned.module, actions, timelines))
+        say(f"wrote {trace}: open it in https://ui.perfetto.dev")
     if not quiet:
         print_losses(report)
         console().print(_tables(report))
-        say(placement_text(residence, file))
+        say(placement_text(residence, file, returning=False) + collectives_text(compiled.collectives()))
     _say_what_returns(plan, returning, [leaf.name for leaf in lowered.traced.inputs], report["returning_bytes"])
     names = ", ".join(name for name in files if "/" not in name)
     say(f"wrote {out}/: {names}, passes/ ({len(snapshots.texts)})")
     if problems:
         raise MpmdError("\n".join(problems))
     return report
+
+
+def _check_all_have_devices(program: Any, processes: int) -> None:
+    """Raise `MpmdError` for a topology that has nothing to do for most processes."""
+    having = {d.process_index for mesh in program.config.topology.values() for d in mesh.devices.flat}
+    if len(having) == 1:
+        text = (
+            f"with {processes} processes the topology has devices of process {min(having)} alone. Give each process "
+            "its part of the devices: jax.config.update('jax_num_cpu_devices', N // mpmd_trace.initialize())"
+        )
+        raise MpmdError([problem(text, program.config.where)])
 
 
 def _returning(compiled: Any, carried: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -168,31 +208,20 @@ def _as_they_are(args: Any) -> Any:
     return args
 
 
-def _on_one_device(args: Any) -> Any:
-    """The arguments for plain `jax.jit`, which takes no arrays that are committed to different devices."""
-    def one(x: Any) -> Any:
-        if not isinstance(x, jax.Array) or not x.committed:
-            return x
-        if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
-            data = np.asarray(jax.random.key_data(x))
-            return jax.random.wrap_key_data(data, impl=jax.random.key_impl(x))
-        return x.item() if x.weak_type and x.ndim == 0 else np.asarray(x)
-
-    return jax.tree.map(one, args)
-
-
 def _steps(
     program: Any,
     step: Any,
     shown: Callable[[int, str], Any],
     each: Callable[[Any], Any] = _as_they_are,
     first: Callable[[Any], Any] = _as_they_are,
+    get: Callable[[Any], Any] = _as_they_are,
 ) -> dict[str, Any]:
     """Run all steps; gradients of the first one, losses, and seconds per step (the first one left out).
 
     Also the results that are passed on to the next step as they are, as (argument, result) pairs.
 
-    `each` makes the arguments of every step what the step can take, `first` those of the first step.
+    `each` makes the arguments of every step what the step can take, `first` those of the first step, and `get` fetches
+    numbers from where they are.
     """
     args = first(program.args)
     losses: list[float] = []
@@ -213,9 +242,10 @@ def _steps(
             raise failed_while_running(error, program.where) from error
         seconds.append(time.perf_counter() - started)
         if program.loss is not None:
-            losses.append(_number(program, result))
+            losses.append(_number(program, get(program.loss(result))))
         if i == 0 and program.gradients is not None:
-            gradients = _gradients(program, result)  # now, since the next step may get and donate them
+            # Now, since the next step may get and donate them.
+            gradients = _gradients(program, get(program.gradients(result)))
         if program.advance is not None and i + 1 < program.steps:
             following = program.advance(i, args, result)
             what = "the arguments that advance of the mpmd_trace.Program returns"
@@ -228,10 +258,10 @@ def _steps(
     return {"gradients": gradients, "losses": losses, "carried": carried, "seconds": round(timed[len(timed) // 2], 5)}
 
 
-def _gradients(program: Any, result: Any) -> list[tuple[str, Any]]:
-    """The gradients in a result, with their names.  Raises `MpmdError` for what cannot be compared."""
+def _gradients(program: Any, gradients: Any) -> list[tuple[str, Any]]:
+    """The gradients of a result, with their names.  Raises `MpmdError` for what cannot be compared."""
     found, wrong = [], []
-    for path, leaf in jax.tree_util.tree_leaves_with_path(program.gradients(result)):
+    for path, leaf in jax.tree_util.tree_leaves_with_path(gradients):
         if isinstance(leaf, int | float | complex):
             leaf = np.asarray(leaf)
         dtype = getattr(leaf, "dtype", None)
@@ -251,9 +281,8 @@ def _gradients(program: Any, result: Any) -> list[tuple[str, Any]]:
     return found
 
 
-def _number(program: Any, result: Any) -> float:
-    """The loss in a result.  Raises `MpmdError` when it is no number."""
-    found = program.loss(result)
+def _number(program: Any, found: Any) -> float:
+    """The loss as a number.  Raises `MpmdError` when it is none."""
     try:
         return float(found)
     except (TypeError, ValueError):
@@ -267,20 +296,6 @@ def _measure(compiled: Any, args: Any) -> Any:
     result, timeline = compiled.measure(*args)
     jax.block_until_ready(result)
     return timeline
-
-
-def difference(ours: Any, theirs: Any) -> float:
-    """The norm of the difference, relative to that of `theirs`.
-
-    Where both are the same infinity, or NaN, they do not differ; where only one is, they differ infinitely.
-    """
-    a, b = np.ravel(ours), np.ravel(theirs)
-    differ = ~((a == b) | (np.isnan(a) & np.isnan(b)))
-    if not np.isfinite(a[differ]).all() or not np.isfinite(b[differ]).all():
-        return math.inf
-    norm = float(np.linalg.norm(b[np.isfinite(b)]))
-    error = float(np.linalg.norm(a[differ] - b[differ]))
-    return error / norm if norm else error
 
 
 def compare_steps(

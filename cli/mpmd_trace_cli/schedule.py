@@ -28,8 +28,6 @@ from mpmd_trace.schedules import (
     grid,
     path_report,
     report,
-    save_png,
-    to_svg,
 )
 from mpmd_trace.schedules import check as check_schedule
 from mpmd_trace.schedules import search as find
@@ -106,17 +104,18 @@ def show(
     play: opt.PlayOptions,
     form: Annotated[
         str | None,
-        typer.Option("--format", help="grid, orders, csv, svg, png, trace or json; "
-                     "by default what the suffix of --output says, else grid."),
+        typer.Option("--format", help="grid, orders, csv, svg, html, pdf, png, trace or json; "
+                     "by default what the ending of --output says, else grid."),
     ] = None,
     output: opt.Output = None,
     width: Annotated[
         int | None, typer.Option(help="Characters per line of the grid; default: the terminal's.")
     ] = None,
+    inches: Annotated[float | None, typer.Option(min=0.1, help="Width of a PDF in inches.")] = None,
 ) -> None:
-    """Draw a schedule: text grid, orders, CSV, SVG, PNG or Chrome/Perfetto trace."""
+    """Draw a schedule: text grid, orders, CSV, SVG, HTML, PDF, PNG or Chrome/Perfetto trace."""
     form = form or out.form_of(output)
-    forms = ("grid", "orders", "csv", "svg", "png", "trace", "json")
+    forms = ("grid", "orders", "csv", *out.PICTURES, "trace", "json")
     if form not in forms:
         out.refuse(f"unknown format '{form}'; use {', '.join(forms)}")
     costs = prices.costs()
@@ -135,15 +134,10 @@ def show(
     result = play.run(schedule, costs, fraction)
     if form == "grid":
         out.write(grid(result, width or out.terminal_width()), output)
-    elif form == "svg":
-        out.write(to_svg(draw(result)), output)
     elif form == "trace":
         out.write(chrome_trace(result), output)
     else:
-        if output is None:
-            out.refuse("a PNG needs a file: add --output FILE.png")
-        save_png(draw(result), output)
-        out.say(f"wrote {output}")
+        out.save_picture(draw(result), form, output, inches)
 
 
 @app.command()

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ParamSpec, TextIO, TypeVar
 
 from mpmd_trace.diagnostics.messages import MpmdError, MpmdWarning
+from mpmd_trace.diagnostics.progress import without_bar
 from mpmd_trace_cli.files import explain_os_error
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from mpmd_trace.diagnostics.messages import MpmdError
 
-__all__ = ["as_json", "console", "data", "guard", "programs_talk", "progress", "say", "told"]
+__all__ = ["as_json", "console", "data", "data_stream", "guard", "programs_talk", "progress", "say", "told"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -60,9 +61,14 @@ def say(text: str) -> None:
     print(text, file=sys.stderr)
 
 
+def data_stream() -> TextIO:
+    """Where data goes."""
+    return _data_stream or sys.stdout
+
+
 def data(value: Any) -> None:
     """Data on stdout: text as it is, anything else as JSON."""
-    stream = _data_stream or sys.stdout
+    stream = data_stream()
     text = value if isinstance(value, str) else as_json(value)
     stream.write(text if text.endswith("\n") or not text else text + "\n")
     stream.flush()  # a full disk or a closed pipe is told now, and not when Python ends
@@ -99,7 +105,7 @@ def progress() -> Iterator[Progress]:
         TimeElapsedColumn(),
         TextColumn("{task.fields[info]}"),
     )
-    with Progress(*columns, console=console(), transient=False) as shown:
+    with without_bar(), Progress(*columns, console=console(), transient=False) as shown:
         yield shown
 
 

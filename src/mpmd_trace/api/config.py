@@ -5,14 +5,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 import jax
 from jax.sharding import AbstractMesh, Mesh
 
+from mpmd_trace.api.one_mesh import meshes_along
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
 from mpmd_trace.frontend.config import Config, MeshOfInput
 from mpmd_trace.frontend.errors import callers_place, problem, raise_problems
+from mpmd_trace.frontend.layers import equal_parts, range_mistakes
 from mpmd_trace.frontend.names import nearest
 from mpmd_trace.frontend.tags import is_name
 from mpmd_trace.ir.assignment import Assignment
@@ -23,15 +25,19 @@ from mpmd_trace.scheduling.user_rules import checked_rules
 
 __all__ = ["make_config"]
 
+#: `"mesh"`, `"mesh/stage"` or `(mesh, stage)`.
+Place = str | tuple[str, int | None]
+
 MEMORY_KINDS = ("device", "pinned_host")
 #: The option of the front end; the others are the partitioner's.
 _HETEROGENEOUS = "enable_heterogeneous_meshes"
 
 
 def make_config(
-    topology: Mapping[str, Mesh | AbstractMesh] | Sequence[tuple[str, Mesh | AbstractMesh]],
-    name_to_mesh_assignment: Mapping[str, str | tuple[str, int | None]],
+    topology: Mapping[str, Mesh | AbstractMesh] | Sequence[tuple[str, Mesh | AbstractMesh]] | Mesh | AbstractMesh,
+    name_to_mesh_assignment: Mapping[str, Place | list[Place]] | Literal["auto"],
     *,
+    stage_axis: str | None = None,
     name_to_stage_assignment: Mapping[str, int] | None = None,
     input_mesh_assignment: Any = (),
     output_mesh_assignment: Any = (),
@@ -39,14 +45,26 @@ def make_config(
     pipeline_schedule: Any = None,
     fragment_merge_rules: Any = (),
     fragment_schedule_rules: Any = (),
-    placement: str = "reference",
+    placement: str = "cut",
+    hoist_invariants: bool = True,
+    gradient_reduction: str = "step",
+    device_memory: int | None = None,
+    optimizer_sharding: str | Sequence[str] | None = None,
+    remat: Literal["auto"] | None = None,
+    offload: Literal["auto"] | None = None,
 ) -> Config:
     """A configuration, checked as far as that is possible without a program.
 
     Args:
-        topology: the meshes by name. An `AbstractMesh` serves for compiling only.
+        topology: the meshes by name. An `AbstractMesh` serves for compiling only. Or one mesh, that `stage_axis` cuts.
         name_to_mesh_assignment: for each name `"mesh"`, `"mesh/stage"` or `(mesh, stage)`; a mesh
-            may carry a memory kind for tensors, `"mesh#pinned_host"`.
+            may carry a memory kind for tensors, `"mesh#pinned_host"`. The layers of a `scan` may be given by ranges,
+            `"blocks[0:4]"`, or with a list of these, for as many equal parts. Or `"auto"`: the names of a program in
+            its order, with equal work on each mesh as far as that goes; `lowered.config` has what was chosen. Each
+            program is balanced by itself, so programs that share a state are better given what was chosen for one of
+            them.
+        stage_axis: the axis of the one mesh along which the meshes lie: they are called `"pp0"`, `"pp1"` and so on
+            for an axis `"pp"`, and have the other axes.
         name_to_stage_assignment: stages of names, besides those given with the meshes.
         input_mesh_assignment: a pytree prefix of the dynamic arguments, of mesh names (with memory
             kind) or None; `()` assigns nothing.
@@ -58,7 +76,20 @@ def make_config(
             program's fragments; see `mpmd_trace.rules`.
         fragment_schedule_rules: likewise which fragments run in a given order, on top of the schedule.
         placement: where code without a name goes: `"cut"`, where the fewest bytes move between meshes in a step
-            (`docs/placement.md`), or `"reference"`, as in the C++ partitioner.
+            (`docs/placement.md`), with transfers wherever they are needed; or `"reference"`, as in the C++ partitioner,
+            which `engine="cpp"` does anyhow.
+        hoist_invariants: whether what is the same for all microbatches (casts of weights, gathers of sharded ones,
+            tables) is computed once per step, where that is worth the memory (`docs/hoisting.md`).
+        gradient_reduction: how often sums over the devices of a mesh to which microbatches add, such as gradients of a
+            batch that is sharded, are finished: once per `"step"`, or for each `"microbatch"`, which takes less memory
+            where weights are sharded, too, and may run beside the next one.
+        device_memory: the bytes of memory of a device that a step may take; by default what the devices say they have.
+        optimizer_sharding: the axis of a mesh, or several, over which the state of an optimiser there (what is passed
+            from step to step beside the parameters) is sharded, too: ZeRO-1. Each device updates its part of the
+            parameters, and they are gathered once per step (`docs/memory.md`).
+        remat: `"auto"` recomputes activations of the stages where that lets a step fit into the memory of a device, at
+            the least cost.
+        offload: `"auto"` keeps activations in host memory instead, where that is cheaper.
 
     Raises:
         FrontendError: with every mistake found.
@@ -66,11 +97,14 @@ def make_config(
     problems: list[Diagnostic] = []
     options = _mapping(partitioning_options, "partitioning_options", problems)
     _check_options(options, problems)
+    if stage_axis is not None or isinstance(topology, Mesh | AbstractMesh):
+        topology = meshes_along(topology, stage_axis)
     meshes = _topology(topology, options, problems)
     assignments: dict[str, Assignment] = {}
     stages = _mapping(name_to_stage_assignment, "name_to_stage_assignment", problems)
-    names = _mapping(name_to_mesh_assignment, "name_to_mesh_assignment", problems)
-    for name, value in names.items():
+    is_auto = isinstance(name_to_mesh_assignment, str) and name_to_mesh_assignment == "auto"
+    names = {} if is_auto else _mapping(name_to_mesh_assignment, "name_to_mesh_assignment", problems)
+    for name, value in _with_parts(names, problems).items():
         found = _assignment(value, f"the name {name!r}", meshes, problems)
         if found is None:
             continue
@@ -87,10 +121,11 @@ def make_config(
             continue
         assignments[name] = dataclasses.replace(found, stage=stage)
     for name in stages:
-        if name not in names:
+        if name not in assignments and name not in names:
             problems.append(
                 problem(f"the name {name!r} has a stage but no mesh. " + nearest(name, names))
             )
+    problems += map(problem, range_mistakes(list(assignments)))
     _check_stages(assignments, problems)
     inputs = _prefix(input_mesh_assignment, "input_mesh_assignment", meshes, problems)
     outputs = _prefix(output_mesh_assignment, "output_mesh_assignment", meshes, problems)
@@ -99,6 +134,20 @@ def make_config(
     problems += [problem(text) for text in (*wrong, *more)]
     if placement not in PLACEMENTS:
         problems.append(problem(f"placement is {' or '.join(map(repr, PLACEMENTS))}, not {placement!r}."))
+    if not isinstance(hoist_invariants, bool):
+        problems.append(problem(f"hoist_invariants is True or False, not {hoist_invariants!r}."))
+    if gradient_reduction not in ("step", "microbatch"):
+        problems.append(problem(f"gradient_reduction is 'step' or 'microbatch', not {gradient_reduction!r}."))
+    is_size = isinstance(device_memory, int) and not isinstance(device_memory, bool) and device_memory > 0
+    if device_memory is not None and not is_size:
+        problems.append(problem(f"device_memory is a number of bytes, or None, not {device_memory!r}."))
+    for name, value in (("remat", remat), ("offload", offload)):
+        if value not in (None, "auto"):
+            problems.append(problem(f"{name} is 'auto' or None, not {value!r}."))
+    if remat is not None and options.get("mpmd_fragment_remat"):
+        text = "remat='auto' and the option mpmd_fragment_remat both recompute. Leave one of them out."
+        problems.append(problem(text))
+    state_axes = _axes(optimizer_sharding, meshes, problems)
     where = callers_place()
     config = Config(
         topology=MappingProxyType(meshes),
@@ -110,6 +159,13 @@ def make_config(
         fragment_merge_rules=merge_rules,
         fragment_schedule_rules=schedule_rules,
         placement=placement,
+        assigns_names=is_auto,
+        hoist_invariants=hoist_invariants,
+        gradient_reduction=gradient_reduction,
+        device_memory=device_memory,
+        optimizer_sharding=state_axes,
+        remat=remat,
+        offload=offload,
         where=where,
     )
     try:
@@ -118,6 +174,33 @@ def make_config(
         problems += error.diagnostics
     raise_problems(problems, where)
     return config
+
+
+def _axes(given: Any, meshes: Mapping[str, Mesh | AbstractMesh], problems: list[Diagnostic]) -> tuple[str, ...]:
+    """The axes of `optimizer_sharding`, each of which a mesh has."""
+    axes = () if given is None else (given,) if isinstance(given, str) else given
+    if not isinstance(axes, Sequence) or not all(isinstance(axis, str) for axis in axes):
+        problems.append(problem(f"optimizer_sharding is the name of an axis, several, or None, not {given!r}."))
+        return ()
+    known = list(dict.fromkeys(str(axis) for mesh in meshes.values() for axis in mesh.shape))
+    for axis in axes:
+        if axis not in known:
+            text = f"optimizer_sharding has the axis {axis!r}, which no mesh of the topology has."
+            problems.append(problem(f"{text} {nearest(axis, known)}"))
+    return tuple(dict.fromkeys(axes))
+
+
+def _with_parts(names: Mapping[str, Any], problems: list[Diagnostic]) -> dict[str, Any]:
+    """The assignments, with a name for each equal part in the place of those that list meshes."""
+    found: dict[str, Any] = {}
+    for name, value in names.items():
+        if not isinstance(value, list):
+            found[name] = value
+        elif value:
+            found.update(zip(equal_parts(name, len(value)), value, strict=True))
+        else:
+            problems.append(problem(f"the layers {name!r} are assigned to an empty list. List meshes."))
+    return found
 
 
 def _mapping(given: Any, what: str, problems: list[Diagnostic]) -> dict[str, Any]:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Unpack, overload
 
 import jax
 
 from mpmd_trace.api.jit import Jitted, applied
 from mpmd_trace.api.options import DONATE, Donate, Donation, FilterJitOptions, statics
-from mpmd_trace.frontend import tags
+from mpmd_trace.frontend import in_place, tags
 from mpmd_trace.frontend.config import Config
 from mpmd_trace.frontend.errors import mistake
 from mpmd_trace.frontend.statics import StaticLeaf, is_hashable, without_statics
@@ -52,6 +54,11 @@ class StaticLeaves:
 
     def unwrap(self, tree: Any) -> Any:
         return without_statics(tree)
+
+    unwrap_result = unwrap
+
+    def calling(self) -> AbstractContextManager[Any]:
+        return contextlib.nullcontext()
 
 
 def _whole(where: str, argument: Any) -> StaticLeaf:
@@ -158,7 +165,9 @@ def _on_wrapped(fn: Callable[..., Any], is_argument: bool, leaves: StaticLeaves)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = leaves.unwrap((args, kwargs))
         target, args = (args[0], args[1:]) if is_argument else (fn, args)
-        return leaves.wrap_result(target(*args, **kwargs))
+        instead = "mpmd_trace.nnx.jit"
+        owner = target if is_argument else None
+        return leaves.wrap_result(in_place.kept(target, args, kwargs, "mpmd_trace.filter_jit", instead, owner))
 
     if is_argument:
         wrapped.__name__ = type(fn).__name__

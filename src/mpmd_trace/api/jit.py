@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from types import MappingProxyType
 from typing import Any, NamedTuple, Unpack, overload
 
 import jax
 import numpy as np
 
+from mpmd_trace.api import warm
+from mpmd_trace.api.compiled import Compiled
+from mpmd_trace.api.described import Adapter
+from mpmd_trace.api.lowered import Lowered
 from mpmd_trace.api.options import Donation, JitOptions, statics
 from mpmd_trace.api.options import compiler_options as options_of_meshes
-from mpmd_trace.api.stages import Adapter, Compiled, Lowered
 from mpmd_trace.backend.arguments import TracedArgument, WrongSharding
+from mpmd_trace.backend.stacked import Pieces
 from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace.diagnostics.progress import compiling, stage
 from mpmd_trace.frontend.config import Config
-from mpmd_trace.frontend.errors import at_users_place, callers_place, mistake
+from mpmd_trace.frontend.errors import at_users_place, callers_place, mistake, recorded_warnings
 from mpmd_trace.frontend.trace import Traced, check_names, trace
+from mpmd_trace.ir.text import parse
 from mpmd_trace.jax_compat.tracing import trace_settings
 from mpmd_trace.passes.manager import Hook
-from mpmd_trace.scheduling.bridge import choose_schedule, settle
+from mpmd_trace.scheduling.balance import balanced
+from mpmd_trace.scheduling.bridge import ScheduleChoice, choose_schedule, settle
 
 __all__ = ["Compiled", "Jitted", "Lowered", "jit"]
 
@@ -42,6 +52,11 @@ def _type_key(leaf: Any) -> Any:
             return type(leaf)
         return aval.shape, aval.dtype, aval.weak_type
     return getattr(leaf, "shape", None), getattr(leaf, "dtype", None), type(leaf)
+
+
+def _without_pieces(leaf: Any) -> Any:
+    """`leaf`, or its type if it is in pieces."""
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) if isinstance(leaf, Pieces) else leaf
 
 
 class _Kind(NamedTuple):
@@ -99,7 +114,8 @@ class Jitted:
         Where `in_shardings` says nothing, arguments that the caller put on a mesh of the topology keep their
         sharding, as under `jax.jit`.
         """
-        return self._trace(*self._wrap(args, kwargs))
+        with self._calling():
+            return self._trace(*self._wrap(args, kwargs))
 
     def lower(self, *args: Any, hooks: Sequence[Hook] = (), **kwargs: Any) -> Lowered:
         """Trace on arrays or `jax.ShapeDtypeStruct`s and partition; `hooks` see every pass.
@@ -112,7 +128,16 @@ class Jitted:
 
     def lower_lazily(self, *args: Any, hooks: Sequence[Hook] = (), **kwargs: Any) -> Lowered:
         """As `lower`, but partitioned when the result is first asked for that: for tools."""
-        return self._lower(*self._wrap(args, kwargs), hooks)
+        with self._calling():
+            return self._lower(*self._wrap(args, kwargs), hooks)
+
+    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
+        """Type of each result, as `jax.ShapeDtypeStruct`, without partitioning anything; see `jax.eval_shape`."""
+        return self.lower_lazily(*args, **kwargs).out_info
+
+    def __repr__(self) -> str:
+        name = getattr(self.fn, "__name__", type(self.fn).__name__)
+        return f"<mpmd_trace.jit of {name} over {', '.join(self.config.topology)}>"
 
     def _wrap(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -121,7 +146,15 @@ class Jitted:
             args, kwargs = self.adapter.wrap((args, kwargs))
         return args, kwargs
 
-    def _trace(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Traced:
+    def _trace(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], config: Config | None = None, rewrites: bool = True
+    ) -> Traced:
+        """The traced function; with names still to be assigned, they are taken as they come.
+
+        Without `rewrites` its names are neither known nor checked.
+        """
+        config = config or self.config
+        args, kwargs = jax.tree.map(_without_pieces, (args, kwargs))
         fn, fixed = self.fn, {k: v for k, v in kwargs.items() if k in self.static_argnames}
         if fixed:
 
@@ -137,38 +170,73 @@ class Jitted:
             donate_argnames=self.donation.keywords(kwargs),
             in_shardings=self.in_shardings,
             out_shardings=self.out_shardings,
-            meshes=tuple(self.config.topology.values()),
-            place=self.config.place,
+            meshes=tuple(config.topology.values()),
+            place=config.place,
+            assigned=config.assignments,
+            parts=len(config.topology) if config.assigns_names else 1,
+            rewrites=rewrites,
             **{k: v for k, v in kwargs.items() if k not in fixed},
         )
-        check_names(traced, self.config.assignments, self.config.where)
+        if rewrites and not config.assigns_names:
+            check_names(traced, config.assignments, config.where)
         return traced
+
+    def _settled(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Config:
+        """The configuration with every name on a mesh, for a call with these arguments."""
+        config = self.config
+        if not config.assigns_names:
+            return config
+        try:
+            found = balanced(parse(self._trace(args, kwargs).mlir_text(debug_info=False)), list(config.topology))
+        except MpmdError as error:
+            raise at_users_place(error, config.where) from None
+        return dataclasses.replace(config, assignments=MappingProxyType(found), assigns_names=False)
 
     def _lower(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], hooks: Sequence[Hook] = ()
     ) -> Lowered:
-        schedule = choose_schedule(self.config)
+        config = self._settled(args, kwargs)
+        schedule = choose_schedule(config)
+        name = getattr(self.fn, "__name__", "function")
+        with stage("trace", name, loud=bool(jax.config.jax_log_compiles)):
+            traced = self._trace(args, kwargs, config, rewrites=False)
+        more = (self.engine, self.compiler_options, self.keep_unused, self.donation.warns)
+        key = None if hooks else warm.key_of_program(traced, config, *more)
+        stored = warm.find(key, config)
         lowered = Lowered(
-            self._trace(args, kwargs),
-            self.config,
-            schedule,
+            traced,
+            config,
+            schedule if stored is None else ScheduleChoice(stored.header["schedule"]),
             hooks,
             self.engine,
             self.adapter,
-            self.compiler_options,
-            self.keep_unused,
-            self.donation.warns,
+            stored,
+            compiler_options=self.compiler_options,
+            keep_unused=self.keep_unused,
+            warns_of_donations=self.donation.warns,
+            key=key,
         )
+        if stored is not None:
+            return lowered
+        with recorded_warnings(lowered.warned):
+            _ = traced.rewritten
+            check_names(traced, config.assignments, config.where)
         if schedule.auto is None:
             return lowered
         imported = lowered.imported()
         try:
-            return dataclasses.replace(lowered, schedule=settle(schedule, imported, self.config.partitioning_options))
+            return dataclasses.replace(lowered, schedule=settle(schedule, imported, config.partitioning_options))
         except MpmdError as error:
-            raise at_users_place(error, self.config.where) from None
+            raise at_users_place(error, config.where) from None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._call(*self._wrap(args, kwargs))
+        if self.adapter is None:
+            return self._call(args, kwargs)
+        with self.adapter.calling():
+            return self._call(*self.adapter.wrap((args, kwargs)))
+
+    def _calling(self) -> AbstractContextManager[Any]:
+        return contextlib.nullcontext() if self.adapter is None else self.adapter.calling()
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         dynamic, named, statics = (args, kwargs, ()) if not self._has_statics else self._split(args, kwargs)
@@ -192,12 +260,20 @@ class Jitted:
             is_first = programs is kind.programs and len(programs) == len(found)
             made = self._compile(args, kwargs, kind) if is_first else None
         if made is not None:
-            return made.call_flat(flat)
+            try:
+                return made.call_flat(flat)
+            except WrongSharding:  # an assignment wants them in another memory than the one where a step left them
+                made.program.take_back_results(self._ours, within_mesh=True)
+                return made.call_flat(flat)
         self._last = None  # another thread has compiled it
         return self._call(args, kwargs)
 
     def _compile(self, args: tuple[Any, ...], kwargs: dict[str, Any], kind: _Kind) -> Compiled:
         """A program for these arguments, for none of its kind fits."""
+        with compiling(getattr(self.fn, "__name__", "function")):
+            return self._compile_now(args, kwargs, kind)
+
+    def _compile_now(self, args: tuple[Any, ...], kwargs: dict[str, Any], kind: _Kind) -> Compiled:
         found = kind.programs
         lowered = self._lower(args, kwargs)
         if any(lowered.traced.in_shardings == c.lowered.traced.in_shardings for c in found):
@@ -207,6 +283,7 @@ class Jitted:
         # Nothing is kept when compiling fails.
         compiled = lowered.compile()
         compiled.program.take_back_results(self._ours, within_mesh=False)
+        compiled.take_back_stacks(self._ours)
         self._compiled[kind.key] = found
         found.insert(0, compiled)
         return compiled
@@ -231,7 +308,7 @@ class Jitted:
     def _inline(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The function as part of another transformation, where names mean nothing."""
         result = self.fn(*args, **kwargs)
-        return result if self.adapter is None else self.adapter.unwrap(result)
+        return result if self.adapter is None else self.adapter.unwrap_result(result)
 
     @property
     def donate_argnums(self) -> tuple[int, ...]:

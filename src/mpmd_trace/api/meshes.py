@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
+from jax.sharding import Mesh
+
 from mpmd_trace.diagnostics.messages import Diagnostic
 from mpmd_trace.frontend.arguments import Leaf
 from mpmd_trace.frontend.config import Config
@@ -16,7 +18,20 @@ from mpmd_trace.ir.assignment import Assignment
 from mpmd_trace.jax_compat.lowering import named_tensor_p
 from mpmd_trace.jax_compat.tracing import is_literal, opened
 
-__all__ = ["assigned", "of_named_inputs"]
+__all__ = ["assigned", "device_memory", "of_named_inputs"]
+
+
+def device_memory(config: Config) -> int | None:
+    """The bytes of memory that a step may take of a device: as configured, or as the smallest device has; or None."""
+    if config.device_memory is not None or config.is_abstract:
+        return config.device_memory
+    sizes = [
+        (device.memory_stats() or {}).get("bytes_limit")
+        for mesh in config.topology.values()
+        if isinstance(mesh, Mesh)
+        for device in mesh.local_devices[:1]
+    ]
+    return min((size for size in sizes if size), default=None)
 
 
 def of_named_inputs(traced: Traced, config: Config) -> dict[int, Assignment]:
@@ -25,7 +40,7 @@ def of_named_inputs(traced: Traced, config: Config) -> dict[int, Assignment]:
     Such an argument is in host memory if nothing but these names uses it, and in device memory otherwise; mesh
     inference alone would refuse it when its users differ.
     """
-    program = opened(traced.program)
+    program = opened(traced.program.jaxpr)
     inputs = {v: i for i, v in enumerate(program.invars[len(traced.constants) :])}
     users: dict[int, list[Assignment | None]] = {}
     for eqn in program.eqns:

@@ -16,10 +16,12 @@ _UNNAMED = 0.25
 _MOST = 3
 
 
-def placement_warnings(found: Residence, assigned: Collection[str] = (), costly: int = COSTLY) -> Iterator[str]:
+def placement_warnings(
+    found: Residence, assigned: Collection[str] = (), results: Collection[int] = (), costly: int = COSTLY
+) -> Iterator[str]:
     """What costs at least `costly` bytes in a step, each kind in one text, the largest values first.
 
-    `assigned`: the arguments whose mesh the user chose, who knows what that costs.
+    `assigned`: the arguments whose mesh the user chose, and `results` the results; who knows what that costs.
     """
     astray = [one for one in found.astray if one.name not in assigned]
     if astray and sum(one.bytes for one in astray) >= costly:
@@ -30,7 +32,27 @@ def placement_warnings(found: Residence, assigned: Collection[str] = (), costly:
             "pulls parameters along: let it take a scalar through mpmd_trace.broadcast, or put the parameter where it "
             "is used with input_mesh_assignment and mpmd_trace.MeshOfInput (docs/steps.md)"
         )
-    repeated = [one for one in found.sent if one.times > 1 and one.cause != "small" and _again(one)]
+    returning = [one for one in found.returning if one.name not in assigned and one.result not in results]
+    if returning and sum(one.bytes for one in returning) >= costly:
+        lines = [f"{one.name} ({one.bytes:,} bytes) from {one.leaves} to {one.mesh}" for one in returning]
+        yield (
+            "what a step returns is on another mesh than the argument that it replaces, so that every step of a loop "
+            f"moves it back: {_listed(lines)}. output_mesh_assignment with mpmd_trace.MeshOfInput keeps both in one "
+            "place (docs/steps.md)"
+        )
+    if sum(one.bytes for one in found.gathered) >= costly:
+        lines = [
+            f"{one.what} ({one.bytes:,} bytes on each device in a step) from {one.source} to {one.target}, split over "
+            f"{' and '.join(map(repr, one.axes))} on {one.source}"
+            for one in found.gathered
+        ]
+        yield (
+            "values that are split over axes of their mesh arrive whole on a mesh of another shape that has such axes: "
+            f"{_listed(lines)}. Between meshes of different shapes shardings are not carried on: say them in the "
+            "computation that takes the value, with jax.lax.with_sharding_constraint over its own mesh"
+        )
+    sent = [one for one in found.sent if one.cause not in ("small", "host memory")]
+    repeated = [one for one in sent if one.times > 1 and _again(one)]
     if sum(map(_again, repeated)) >= costly:
         lines = [f"{one.what}, {one.times} times from {one.source} to {one.target}" for one in repeated]
         yield (

@@ -6,15 +6,18 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
 from mpmd_trace.api.filter_jit import is_dynamic
 from mpmd_trace.api.jit import Compiled
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
 from mpmd_trace.frontend.arguments import path_name
-from mpmd_trace.jax_compat.layouts import place_of, put
+from mpmd_trace.jax_compat.layouts import elsewhere, place_of, put
 
 __all__ = ["abstract", "create", "place"]
+
+_NUMBERS = (bool, int, float, complex)
 
 
 def abstract(compiled: Compiled, argnums: int | Sequence[int] = 0) -> Any:
@@ -42,7 +45,8 @@ def place(compiled: Compiled, *args: Any) -> tuple[Any, ...]:
     """
     wanted = abstract(compiled, range(len(args)))
     leaves, structure = _matched(wanted, args, compiled)
-    placed = [put(x, spec) if is_dynamic(spec) else x for x, spec in leaves]
+    # Layers in unequal pieces have no sharding of the whole; the program takes them from where they are.
+    placed = [put(x, spec) if is_dynamic(spec) and spec.sharding is not None else x for x, spec in leaves]
     found: tuple[Any, ...] = jax.tree.unflatten(structure, placed)
     return found
 
@@ -52,7 +56,8 @@ def create(
 ) -> Any:
     """What `fn(*args)` returns, each array made on the devices where the program wants it.
 
-    No device ever holds more than its part: `fn` runs once per mesh and computes only what lives there.
+    No device ever holds more than its part: `fn` runs once per mesh and computes only what lives there, in the
+    processes that have devices of it.
 
         model = create(lambda key: Model(key), compiled, jax.random.key(0))
         model, opt_state = create(init, compiled, key, argnums=(0, 1))
@@ -83,16 +88,34 @@ def create(
 
     make = jax.jit(make_all)
     specs = [spec for _, spec in leaves if is_dynamic(spec)]
+    if any(spec.sharding is None for spec in specs):
+        raise MpmdError(
+            f"{compiled.lowered.traced.name} has layers in unequal pieces, and there is no sharding to create such an "
+            "array with. Make it on the host, and pass it to the program; or cut the layers into equal parts."
+        )
     arrays: list[Any] = [None] * len(specs)
     for mesh, indices in _by_mesh(specs).items():
+        if all(d.process_index != jax.process_index() for d in mesh.devices.flat):
+            for i in indices:
+                arrays[i] = elsewhere(specs[i])
+            continue
         here = [place_of(specs[i]) for i in indices]
         # The inner jit is traced once; XLA drops what this mesh does not need.
         part = jax.jit(lambda given, indices=indices: [make(given)[i] for i in indices], out_shardings=here)
-        given = jax.device_put(dynamic, NamedSharding(mesh, PartitionSpec()))
+        given = _everywhere(dynamic, NamedSharding(mesh, PartitionSpec()))
         for i, array in zip(indices, part(given), strict=True):
             arrays[i] = array
     fill = iter(arrays)
     return jax.tree.unflatten(structure, [next(fill) if is_dynamic(spec) else x for x, spec in leaves])
+
+
+def _everywhere(arrays: list[Any], sharding: NamedSharding) -> list[Any]:
+    if sharding.is_fully_addressable:
+        found: list[Any] = jax.device_put(arrays, sharding)
+        return found
+    types = [jax.typeof(x) for x in arrays]
+    specs = [jax.ShapeDtypeStruct(t.shape, t.dtype, sharding=sharding) for t in types]
+    return [put(x, spec) for x, spec in zip(arrays, specs, strict=True)]
 
 
 def _by_mesh(specs: Sequence[Any]) -> dict[Any, list[int]]:
@@ -108,6 +131,9 @@ def _matched(
     """Pairs (leaf, wanted leaf), and the structure.  Raises `MpmdError` where they do not fit."""
     theirs, structure = jax.tree_util.tree_flatten_with_path(given)
     ours = jax.tree_util.tree_leaves_with_path(wanted)
+    if len(theirs) == len(ours):  # a number where the program takes an array is one, as in a call
+        pairs = zip(theirs, ours, strict=True)
+        theirs = [(p, jnp.asarray(x) if is_dynamic(s) and isinstance(x, _NUMBERS) else x) for (p, x), (_, s) in pairs]
     name = compiled.lowered.traced.name
     if jax.tree.structure(wanted) != structure:
         before = {jax.tree_util.keystr(p) for p, _ in ours}

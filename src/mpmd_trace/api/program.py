@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -44,8 +45,9 @@ class Program:
     in_shardings: Any = None
     out_shardings: Any = None
     #: Whether arrays alone are inputs, and everything else in `args` and the result is part of the program, as for
-    #: `mpmd_trace.filter_jit`: for steps that take and return models.
-    filter_jit: bool = False
+    #: `mpmd_trace.filter_jit`: for steps that take and return models.  None: when there is something in `args` that
+    #: `jax.jit` does not take, such as the activation function of an Equinox model.
+    filter_jit: bool | None = None
     #: Options of XLA; see `mpmd_trace.jit`.
     compiler_options: Mapping[str, Any] | None = None
     #: Relative tolerances of the comparison with plain `jax.jit`.
@@ -59,19 +61,28 @@ class Program:
         if self.where is None:
             object.__setattr__(self, "where", callers_place())
 
+    @functools.cached_property
+    def filters(self) -> bool:
+        """Whether arrays alone are inputs; see `filter_jit`."""
+        if self.filter_jit is not None or not isinstance(self.args, tuple):
+            return bool(self.filter_jit)
+        static = {number % len(self.args) for number in self.static_argnums} if self.args else set()
+        leaves = jax.tree.leaves([arg for number, arg in enumerate(self.args) if number not in static])
+        return any(callable(leaf) and not is_dynamic(leaf) for leaf in leaves)
+
     def dynamic(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """The arguments that a compiled step takes: all but the static ones, which `filter_jit` takes, too."""
-        static = {number % len(args) for number in self.static_argnums} if args and not self.filter_jit else set()
+        static = {number % len(args) for number in self.static_argnums} if args and not self.filters else set()
         return tuple(arg for number, arg in enumerate(args) if number not in static)
 
     def arrays(self, tree: Any) -> list[Any]:
         """The leaves of dynamic arguments or of a result that the compiled step takes or returns."""
         leaves = jax.tree.leaves(tree)
-        return [leaf for leaf in leaves if is_dynamic(leaf)] if self.filter_jit else leaves
+        return [leaf for leaf in leaves if is_dynamic(leaf)] if self.filters else leaves
 
     def jitted(self, engine: str = "python") -> Jitted:
         """The step under `mpmd_trace.jit` or `mpmd_trace.filter_jit`."""
-        make = filter_jit if self.filter_jit else jit
+        make = filter_jit if self.filters else jit
         try:
             return make(
                 self.fn,
@@ -89,7 +100,7 @@ class Program:
 
     def plain(self) -> Callable[..., Any]:
         """The step under plain `jax.jit`, to be compared with."""
-        if self.filter_jit:
+        if self.filters:
             return plain_jit(self.fn)
         plain: Callable[..., Any] = jax.jit(self.fn, static_argnums=self.static_argnums)
         return plain

@@ -7,10 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
+from mpmd_trace.api.checkpoints import checkpoint_handler, orbax
 from mpmd_trace.api.filter_jit import is_dynamic
 from mpmd_trace.api.jit import Compiled
 from mpmd_trace.api.placing import abstract
+from mpmd_trace.backend.distribution.job import current
+from mpmd_trace.backend.stacked import Pieces
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
 from mpmd_trace.jax_compat.layouts import put
 from mpmd_trace.jax_compat.tracing import key_implementation
@@ -18,14 +22,16 @@ from mpmd_trace.jax_compat.tracing import key_implementation
 __all__ = ["restore", "save"]
 
 
-def _orbax() -> Any:
-    try:
-        import orbax.checkpoint as ocp
-    except ImportError as error:
-        raise MpmdError(
-            "saving and restoring need orbax; install it with: pip install 'mpmd_trace[train]'"
-        ) from error
-    return ocp
+def _checkpointer() -> Any:
+    ocp = orbax()
+    return ocp.PyTreeCheckpointer() if current() is None else ocp.Checkpointer(checkpoint_handler())
+
+
+def _exists(path: str) -> bool:
+    """Whether there is something at the path, as process 0 sees it before anything is written."""
+    job = current()
+    found = os.path.exists(path)
+    return found if job is None else job.peers.agree("path to save to", str(int(found)).encode())[0] == b"1"
 
 
 def _named(tree: Any) -> dict[str, Any]:
@@ -41,19 +47,21 @@ def _is_key(leaf: Any) -> bool:
 def save(path: str | os.PathLike[str], tree: Any, *, overwrite: bool = False) -> None:
     """Write the arrays of `tree`, wherever they are, to the folder `path`.
 
-    What is not an array is not written.  Returns when everything is on disk.
+    What is not an array is not written.  Returns when everything is on disk; until then there is no such folder.
+    In a job of several processes all of them call this, and each writes what is on its devices.
 
     Raises:
         MpmdError: when orbax is missing, there is no array, or `path` exists and `overwrite` is False.
     """
-    ocp = _orbax()
+    orbax()
     path = os.path.abspath(os.fspath(path))
-    if os.path.exists(path) and not overwrite:
+    if _exists(path) and not overwrite:
         raise MpmdError(f"{path} exists; save to another folder, or with overwrite=True")
     arrays = {n: jax.random.key_data(x) if _is_key(x) else x for n, x in _named(tree).items()}
+    arrays = {n: np.asarray(x) if isinstance(x, Pieces) else x for n, x in arrays.items()}
     if not arrays:
         raise MpmdError("there is no array to save")
-    with ocp.PyTreeCheckpointer() as checkpointer:
+    with _checkpointer() as checkpointer:
         checkpointer.save(path, arrays, force=overwrite)
 
 
@@ -71,19 +79,23 @@ def restore(
     Raises:
         MpmdError: when orbax or the folder is missing, or the arrays have other names, shapes or dtypes.
     """
-    ocp = _orbax()
+    ocp = orbax()
     path = os.path.abspath(os.fspath(path))
     if not os.path.isdir(path):
         raise MpmdError(f"there is no folder {path} to restore from")
-    tree = abstract(like, argnums) if isinstance(like, Compiled) else like
+    is_program = isinstance(like, Compiled)
+    tree = abstract(like, argnums) if is_program else like
     wanted = _named(tree)
-    with ocp.PyTreeCheckpointer() as checkpointer:
+    with _checkpointer() as checkpointer:
         _check(wanted, _saved(checkpointer.metadata(path)), path)
         types = {name: _data_type(leaf) for name, leaf in wanted.items()}
         arguments = {
             name: ocp.ArrayRestoreArgs(sharding=t.sharding, global_shape=t.shape, dtype=t.dtype)
             if t.sharding is not None
-            else ocp.RestoreArgs(restore_type=jax.Array, dtype=t.dtype)
+            # Layers in unequal pieces have no sharding of the whole: the program takes them from the host.
+            else ocp.RestoreArgs(
+                restore_type=np.ndarray if is_program or isinstance(wanted[name], Pieces) else jax.Array, dtype=t.dtype
+            )
             for name, t in types.items()
         }
         arrays = checkpointer.restore(path, item=types, restore_args=arguments)

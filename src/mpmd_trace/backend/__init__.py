@@ -1,1 +1,1 @@
-"""From an exported module to executables, a plan and a runtime; and the IR's reference interpreter."""
+"""From an exported module to executables, a plan and a runtime."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -50,6 +50,8 @@ class ArgumentChecker:
         self.ours: dict[int, Any] = {}
         #: Whether they may also be passed back with another sharding or layout on the mesh where they are wanted.
         self.moves_ours_within_mesh = True
+        #: Moves an array between the devices of several processes.
+        self.move: Callable[[jax.Array, jax.ShapeDtypeStruct], jax.Array] = put
         #: How the caller can move argument `{index}`.
         self.remedy = "move it with jax.device_put(x, program.input_shardings[{index}])"
 
@@ -94,11 +96,13 @@ class ArgumentChecker:
         name = self.plan.slots[index].name
         return f"argument {index} ({name})" if name else f"argument {index}"
 
-    def _moves(self, x: jax.Array, elsewhere: bool) -> bool:
+    def _moves(self, index: int, x: jax.Array, elsewhere: bool) -> bool:
         """Whether a committed array that does not fit is moved: a step returned it, or something where it is.
 
         What is computed from results (an optimiser outside of the step) has equal shardings, but other objects.
         """
+        if not elsewhere and index in self.plan.movable:
+            return True
         if not elsewhere and not self.moves_ours_within_mesh:
             return False
         return id(x.sharding) in self.ours or x.sharding in self.ours.values()
@@ -133,13 +137,13 @@ class ArgumentChecker:
             ):
                 if self._has_one_layout(index) or same_layout(self._layouts[index], layout_of(x)):
                     return x
-                if x.committed and not self._moves(x, elsewhere=False):
+                if x.committed and not self._moves(index, x, elsewhere=False):
                     raise _OtherSharding(
                         f"has the layout {_order(x.format.layout)} in memory, and the program wants "
                         f"{_order(self._layouts[index])}; " + self.remedy.format(index=index)
                     )
             elsewhere = x.sharding.device_set != spec.sharding.device_set
-            if x.committed and not self._moves(x, elsewhere):
+            if x.committed and not self._moves(index, x, elsewhere):
                 here = ", ".join(str(d.id) for d in sorted(x.sharding.device_set, key=lambda d: d.id))
                 if elsewhere:
                     there = ", ".join(str(d.id) for d in sorted(spec.sharding.device_set, key=lambda d: d.id))
@@ -152,6 +156,8 @@ class ArgumentChecker:
                     + self.remedy.format(index=index)
                 )
             # What the program may reuse must not share its buffer with an array that lives on.
+            if x.committed and not (x.is_fully_addressable and spec.sharding.is_fully_addressable):
+                return self.move(x, spec)
             placed = put(x, spec, may_alias=False if index in self.plan.donated else None)
         else:
             placed = self._from_host(spec, x, index in self.unused)
@@ -221,7 +227,7 @@ class ArgumentChecker:
         return {
             i: args[i].addressable_data(0).unsafe_buffer_pointer()
             for i in (self._used if wanted else ())
-            if classes[i] in wanted and args[i].size
+            if classes[i] in wanted and args[i].size and args[i].is_fully_addressable
         }
 
 

@@ -31,15 +31,19 @@ _NO_OPTIONS: CompilerOptions = MappingProxyType({})
 
 
 class Executable:
-    """A compiled program with the fastest way to call it."""
+    """A compiled program with the fastest way to call it.
 
-    __slots__ = ("call", "compiled", "name", "spec")
+    `compiled_as`: the program, equal but for names, for which XLA compiled it.
+    """
 
-    def __init__(self, spec: ProgramSpec, compiled: Any) -> None:
+    __slots__ = ("call", "compiled", "compiled_as", "name", "spec")
+
+    def __init__(self, spec: ProgramSpec, compiled: Any, compiled_as: str | None = None) -> None:
         from mpmd_trace.jax_compat.runtime import direct_call
 
         self.spec = spec
         self.name = spec.callee
+        self.compiled_as = compiled_as or spec.callee
         self.compiled = compiled
         #: From a sequence of arrays with exactly the input shardings to the list of results.
         self.call: Callable[[Sequence[jax.Array]], list[jax.Array]] = direct_call(compiled)
@@ -68,8 +72,10 @@ class Executable:
         return int(getattr(stats, "generated_code_size_in_bytes", 0) or 0)
 
 
-def program_text(module: Module, callee: str) -> str:
+def program_text(module: Module, callee: str, *, debug_info: bool = False) -> str:
     """A module whose `@main` is the function `callee`, with the functions and sdy meshes it refers to.
+
+    With locations, which name what `jax.jit` would, when `debug_info`.
 
     Attributes of arguments and results go: the caller says how they are sharded and what is donated.
     """
@@ -93,7 +99,7 @@ def program_text(module: Module, callee: str) -> str:
             if used in functions and used not in done:
                 done.add(used)
                 wanted.append(used)
-    return program.to_generic()
+    return program.to_generic(debug_info=debug_info)
 
 
 def _symbols(function: Op) -> Iterable[str]:
@@ -143,7 +149,7 @@ def compile_programs(
 
     def submitted(spec: ProgramSpec) -> Any:
         lowered = lower_function(
-            texts[spec.callee],
+            program_text(module, spec.callee, debug_info=True),
             _structs(placement, spec.inputs),
             _structs(placement, spec.outputs),
             name=re.sub(r"[^\w.-]", "_", spec.callee),
@@ -166,14 +172,15 @@ def compile_programs(
                 try:
                     compiled = future.result()
                 except jax.errors.JaxRuntimeError as error:
-                    problems.append(f"XLA cannot compile @{first.callee} for mesh '{first.mesh}': {error}")
+                    hint = _FFT_HINT if "stablehlo.fft" in texts[first.callee] else ""
+                    problems.append(f"XLA cannot compile @{first.callee} for mesh '{first.mesh}': {error}{hint}")
                     continue
                 found = [Executable(first, compiled)]
                 for spec in others:
                     devices = list(placement.meshes[spec.mesh].devices.flat)
                     bound = rebound(compiled, devices, _structs(placement, spec.outputs))
                     if bound is not None:
-                        found.append(Executable(spec, bound))
+                        found.append(Executable(spec, bound, first.callee))
                     else:
                         waiting[submitted(spec)] = [spec]
                 for executable in found:
@@ -224,6 +231,11 @@ def _check_options(placement: Placement, options: CompilerOptions) -> None:
         raise MpmdError([Diagnostic("error", f"{text} (for mesh {', '.join(on)})") for text, on in refused.items()])
 
 
+_FFT_HINT = (
+    "\nThe program has an FFT, around which XLA's partitioner cannot change every sharding to every other one (nor for "
+    "jax.jit): give its operand and its result one sharding with jax.lax.with_sharding_constraint, which leaves the "
+    "transformed dimensions whole."
+)
 #: The targets of `stablehlo.custom_call`s that call back the Python function of a number.
 _CALLBACK = re.compile(r"xla_ffi_(?:partitioned_)?python_\w+_callback")
 _NUMBER = re.compile(r"index = (\d+)")

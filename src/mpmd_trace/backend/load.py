@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import threading
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Protocol
 
 import jax
 from jax.sharding import Mesh, NamedSharding
 
 from mpmd_trace.backend.arguments import ArgumentChecker
-from mpmd_trace.backend.executables import CompilerOptions, Progress, compile_programs
+from mpmd_trace.backend.collectives import Collectives, collectives_of
+from mpmd_trace.backend.distribution.admission import admit
+from mpmd_trace.backend.distribution.job import Job, job_for
+from mpmd_trace.backend.distribution.measuring import measure_together
+from mpmd_trace.backend.distribution.moves import move
+from mpmd_trace.backend.distribution.runtime import ProcessRuntime, process_runtime
+from mpmd_trace.backend.executables import CompilerOptions, Executable, Progress, compile_programs
 from mpmd_trace.backend.placement import Placement, check_topology
-from mpmd_trace.backend.plan import Plan
+from mpmd_trace.backend.plan import Plan, ProgramSpec
 from mpmd_trace.backend.planner import make_plan
 from mpmd_trace.backend.residence import Residence, residence
 from mpmd_trace.backend.runtime import Runtime
@@ -45,6 +53,62 @@ class MemoryAnalysis:
     code: int
 
 
+class Counted(Protocol):
+    """A program with what it costs one device."""
+
+    @property
+    def spec(self) -> ProgramSpec: ...
+    @property
+    def cost(self) -> dict[str, float]: ...
+    @property
+    def temporary_bytes(self) -> int: ...
+    @property
+    def code_bytes(self) -> int: ...
+
+
+def costs_of(plan: Plan, executables: Sequence[Counted | None]) -> dict[str, Any]:
+    """See `LoadedProgram.cost_analysis`; None stands for the program of another process."""
+    runs, devices = [0] * len(plan.programs), plan.devices
+    for run in plan.runs:
+        runs[run.program] += 1
+    totals = {"flops": 0.0, "bytes accessed": 0.0}
+    programs: dict[str, dict[str, float]] = {}
+    for executable, count in zip(executables, runs, strict=True):
+        if executable is None:
+            continue
+        spec, cost = executable.spec, executable.cost
+        for key in totals:
+            totals[key] += cost.get(key, 0.0) * count * devices[spec.mesh]
+        programs[f"p{spec.number} {spec.callee} on {spec.mesh}"] = {"runs": count, **cost}
+    return {
+        **totals,
+        "transfers": sum(len(t.outputs) for t in plan.transfers),
+        "bytes transferred": plan.transferred_bytes,
+        "programs": programs,
+    }
+
+
+def memory_of(
+    plan: Plan, executables: Sequence[Counted], temporary: dict[int, int], reused: dict[int, int]
+) -> dict[str, MemoryAnalysis]:
+    """See `LoadedProgram.memory_analysis`; scratch memory and reused bytes of each program by number."""
+    peaks = plan.live_bytes(temporary, reused)
+
+    def held(slots: Sequence[int], mesh: str) -> int:
+        return sum(plan.slots[s].bytes for s in dict.fromkeys(slots) if plan.slots[s].mesh == mesh)
+
+    return {
+        mesh: MemoryAnalysis(
+            peak=peaks[mesh],
+            arguments=held(plan.arguments, mesh),
+            results=held(plan.results, mesh),
+            temporary=max((temporary[e.spec.number] for e in executables if e.spec.mesh == mesh), default=0),
+            code=sum(e.code_bytes for e in executables if e.spec.mesh == mesh),
+        )
+        for mesh in plan.meshes
+    }
+
+
 class LoadedProgram:
     """A compiled program on its meshes; call it with the flat list of its arguments."""
 
@@ -58,6 +122,7 @@ class LoadedProgram:
         self.output_specs: tuple[jax.ShapeDtypeStruct, ...] = tuple(
             placement.spec(*plan.slots[s].place) for s in plan.results
         )
+        self.keeps_unused = keep_unused
         self._checker = ArgumentChecker(plan, self.input_specs, keep_unused)
         self._has_run = False
         # What is returned as it came lives on.
@@ -86,6 +151,10 @@ class LoadedProgram:
     def explain_placing(self, remedy: str) -> None:
         """Say in messages how to move an argument; `{index}` in the text is its number."""
         self._checker.remedy = remedy
+
+    def move_between_processes(self, job: Job) -> None:
+        """Move arguments that are results of ours from the devices of one process to those of another."""
+        self._checker.move = functools.partial(move, job)
 
     def take_back_results(self, ours: dict[int, Any], *, within_mesh: bool) -> None:
         """Take results as arguments from any mesh: our own, and those of the other programs that share `ours`.
@@ -151,11 +220,15 @@ class LoadedProgram:
     def measure(self, *args: Any) -> tuple[list[jax.Array], Timeline]:
         """The results, and when each instruction ran on each mesh.
 
-        Every mesh has a thread that waits for each of its programs; this is slower than a plain call.
+        Every mesh has a thread that waits for each of its programs; this is slower than a plain call.  With several
+        processes all of them call this, and each gets the times of all, on the clock of process 0.
         """
         with ISSUING:
             placed = self._checker(args)
-            found = measure(self.runtime, placed)
+            if isinstance(self.runtime, ProcessRuntime):
+                found = measure_together(self.runtime, self.plan, placed)
+            else:
+                found = measure(self.runtime, placed)
             for array in self._given(args, placed):
                 array.delete()
             self._remember(found[0])
@@ -164,51 +237,35 @@ class LoadedProgram:
     def cost_analysis(self) -> dict[str, Any]:
         """XLA's estimates: sums over all devices for one call, and per program for one device and run.
 
+        With several processes those of the programs of this one.
+
         Keys: `flops`, `bytes accessed`, `transfers`, `bytes transferred`, and `programs`, a dictionary from
         the name and mesh of a program to its `runs` and everything that XLA says about it.
         """
-        runs = [0] * len(self.plan.programs)
+        return costs_of(self.plan, self.runtime.executables)
+
+    def collectives(self) -> dict[str, Collectives]:
+        """For each mesh of this process the collectives that a device runs in a step, as XLA has them."""
+        found = {mesh: Collectives() for mesh in self.plan.meshes if mesh in self.placement.own}
+        of = {e.spec.number: collectives_of(e.compiled) for e in self.runtime.own_executables}
         for run in self.plan.runs:
-            runs[run.program] += 1
-        totals = {"flops": 0.0, "bytes accessed": 0.0}
-        programs: dict[str, dict[str, float]] = {}
-        for spec, count in zip(self.plan.programs, runs, strict=True):
-            cost = self.runtime.executables[spec.number].cost
-            devices = self.placement.meshes[spec.mesh].devices.size
-            for key in totals:
-                totals[key] += cost.get(key, 0.0) * count * devices
-            programs[f"p{spec.number} {spec.callee} on {spec.mesh}"] = {"runs": count, **cost}
-        return {
-            **totals,
-            "transfers": sum(len(t.outputs) for t in self.plan.transfers),
-            "bytes transferred": self.plan.transferred_bytes,
-            "programs": programs,
-        }
+            if run.mesh in found:
+                found[run.mesh] += of[run.program]
+        return found
 
     def memory_analysis(self) -> dict[str, MemoryAnalysis]:
-        """Bytes per device, for each mesh."""
-        plan, executables = self.plan, self.runtime.executables
-        temporary, reused = self._scratch
-        peaks = plan.live_bytes(temporary, reused)
+        """Bytes per device, for each mesh; with several processes those of this one."""
+        found = memory_of(self.plan, self.runtime.own_executables, *self._scratch)
+        return {mesh: memory for mesh, memory in found.items() if mesh in self.placement.own}
 
-        def held(slots: Sequence[int], mesh: str) -> int:
-            return sum(plan.slots[s].bytes for s in dict.fromkeys(slots) if plan.slots[s].mesh == mesh)
-
-        return {
-            mesh: MemoryAnalysis(
-                peak=peaks[mesh],
-                arguments=held(plan.arguments, mesh),
-                results=held(plan.results, mesh),
-                temporary=max((temporary[p.number] for p in plan.programs if p.mesh == mesh), default=0),
-                code=sum(e.code_bytes for e in executables if e.spec.mesh == mesh),
-            )
-            for mesh in plan.meshes
-        }
+    def memory_use(self) -> Iterator[tuple[int, str, int]]:
+        """What a device holds while an instruction runs, with its scratch memory; see `Plan.memory_use`."""
+        return self.plan.memory_use(*self._scratch)
 
     @property
     def _scratch(self) -> tuple[dict[int, int], dict[int, int]]:
         """The bytes of scratch memory, and of donated values that become results, of each program by number."""
-        executables = self.runtime.executables
+        executables = self.runtime.own_executables
         temporary = {e.spec.number: e.temporary_bytes for e in executables}
         return temporary, {e.spec.number: e.reused_bytes for e in executables}
 
@@ -233,6 +290,7 @@ def load(
     compiler_options: CompilerOptions | None = None,
     host_callbacks: Sequence[Any] = (),
     keep_unused: bool = False,
+    ready: Mapping[int, bytes] = MappingProxyType({}),
 ) -> LoadedProgram:
     """Compile an exported module for these meshes.
 
@@ -245,6 +303,7 @@ def load(
         compiler_options: for each mesh XLA's options, as in `jax.stages.Lowered.compile`.
         keep_unused: whether arguments that nothing uses are placed, too.
         host_callbacks: the Python functions that the module calls back, by number; see `Traced.host_callbacks`.
+        ready: serialised executables of programs, by number, which are not compiled.
 
     Raises:
         MpmdError: when the module is not exported, meshes are missing or have other axes, or XLA refuses.
@@ -254,16 +313,55 @@ def load(
     assert main.topology is not None
     check_topology(main.topology, topology)
     placement = Placement({name: topology[name] for name in main.topology.meshes})
-    executables = compile_programs(
-        module,
-        plan,
-        placement,
-        progress=progress,
-        threads=threads,
-        compiler_options=compiler_options or {},
-        host_callbacks=host_callbacks,
-    )
-    return LoadedProgram(plan, Runtime(plan, executables, placement), placement, keep_unused)
+    options = compiler_options or {}
+    job = job_for(placement.meshes.values())
+    number = 0 if job is None else admit(job, plan, placement, options, module.to_generic())
+    own = [spec for spec in plan.programs if spec.mesh in placement.own]
+    restored = _restored(own, placement, ready)
+    try:
+        compiled = compile_programs(
+            module,
+            dataclasses.replace(plan, programs=tuple(spec for spec in own if spec.number not in restored)),
+            placement,
+            progress=progress,
+            threads=threads,
+            compiler_options={mesh: found for mesh, found in options.items() if mesh in placement.own},
+            host_callbacks=host_callbacks,
+        )
+    except BaseException as error:
+        if job is not None:
+            raise job.peers.failed(error, f"to compile {plan.name}") from None
+        raise
+    by_number = {**restored, **{e.spec.number: e for e in compiled}}
+    executables = [by_number[spec.number] for spec in own]
+    if job is None:
+        return LoadedProgram(plan, Runtime(plan, executables, placement), placement, keep_unused)
+    # Who has less to compile must not start: waiting for the others would be a fault, and XLA waits half a minute.
+    if number:  # a program of one process is compiled by that one alone
+        job.peers.agree("end of compiling", b"", patient=True)
+    runtime = process_runtime(plan, executables, placement, job, number)
+    program = LoadedProgram(plan, runtime, placement, keep_unused)
+    program.move_between_processes(job)
+    return program
+
+
+def _restored(
+    programs: Sequence[ProgramSpec], placement: Placement, ready: Mapping[int, bytes]
+) -> dict[int, Executable]:
+    """The programs whose executables are `ready`, but for those that the platform does not take."""
+    if not ready:
+        return {}
+    from mpmd_trace.jax_compat.runtime import deserialized  # loads jaxlib
+
+    found = {}
+    for spec in programs:
+        executable = ready.get(spec.number)
+        if executable is not None:
+            results = [placement.spec(*place) for place in spec.outputs]
+            bound = deserialized(executable, list(placement.meshes[spec.mesh].devices.flat), results)
+            if bound is not None:
+                found[spec.number] = Executable(spec, bound)
+    return found
 
 
 def run_module(

@@ -113,6 +113,9 @@ class Placement:
 
     def __init__(self, topology: Mapping[str, Mesh]) -> None:
         self.meshes: dict[str, Mesh] = dict(topology)
+        me = jax.process_index()
+        #: The meshes of which this process has a device.
+        self.own = frozenset(n for n, m in topology.items() if any(d.process_index == me for d in m.devices.flat))
         self._kinds = {name: memory_kinds(mesh) for name, mesh in topology.items()}
         self.sharding = functools.lru_cache(maxsize=None)(self._sharding)
         self.spec = functools.lru_cache(maxsize=None)(self._spec)

@@ -8,9 +8,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator
 
+from mpmd_trace.ir.attributes import MeshAttr, parse_attribute
 from mpmd_trace.ir.types import MeshTensorType
 
-__all__ = ["Free", "Instruction", "Place", "Plan", "ProgramSpec", "Run", "Slot", "Transfer"]
+__all__ = ["Free", "Instruction", "Place", "Plan", "ProgramSpec", "Run", "Slot", "Transfer", "parse_mesh"]
 
 #: Type, memory kind and layout of a value.
 Place = tuple[MeshTensorType, str | None, str | None]
@@ -126,6 +127,8 @@ class Plan:
     results: tuple[int, ...]
     donated: frozenset[int]
     result_names: tuple[str, ...]
+    #: The arguments that may come with any sharding over their mesh.
+    movable: frozenset[int] = frozenset()
 
     @property
     def runs(self) -> list[Run]:
@@ -146,9 +149,14 @@ class Plan:
         """Bytes that arrive on all devices of the target meshes."""
         return self.bytes_of(s for t in self.transfers for s in t.outputs)
 
+    @property
+    def devices(self) -> dict[str, int]:
+        """How many devices each mesh has."""
+        return {name: parse_mesh(body).size for name, body in self.meshes.items()}
+
     def bytes_of(self, slots: Iterable[int]) -> int:
         """The bytes of values, on all devices of their meshes."""
-        counts = {name: _devices(body) for name, body in self.meshes.items()}
+        counts = self.devices
         return sum(self.slots[s].bytes * counts[self.slots[s].mesh] for s in slots)
 
     def on_mesh(self, mesh: str) -> list[Instruction]:
@@ -221,12 +229,11 @@ class Plan:
         return "\n".join(_lines(self, mesh)) + "\n"
 
 
-def _devices(body: str) -> int:
-    from mpmd_trace.ir.attributes import MeshAttr, parse_attribute
-
+def parse_mesh(body: str) -> MeshAttr:
+    """A mesh as a plan writes it."""
     mesh = parse_attribute(f"#sdy.mesh{body}")
     assert isinstance(mesh, MeshAttr)
-    return mesh.size
+    return mesh
 
 
 def _names(slots: tuple[int, ...]) -> str:

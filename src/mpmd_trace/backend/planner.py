@@ -14,7 +14,7 @@ from mpmd_trace.diagnostics.spelling import unquote
 from mpmd_trace.ir.attributes import Attribute, BoolAttr, DictAttr, StringAttr, TopologyAttr
 from mpmd_trace.ir.core import Op, Value
 from mpmd_trace.ir.diagnostics import describe
-from mpmd_trace.ir.ops import FragmentCallOp, FuncOp, Module, TransferOp
+from mpmd_trace.ir.ops import OFFLOADED, SHARDED_STATE, FragmentCallOp, FuncOp, Module, TransferOp
 from mpmd_trace.ir.types import MeshTensorType, TensorType
 
 __all__ = ["make_plan"]
@@ -171,13 +171,14 @@ class _Planner:
             results=results,
             donated=frozenset(i for i, given in enumerate(donated) if given),
             result_names=tuple(_result_name(d.entries.get("jax.result_info")) for d in main.res_attrs),
+            movable=frozenset(i for i, d in enumerate(main.arg_attrs) if SHARDED_STATE in d.entries),
         )
 
     def _root(self, value: Value) -> Value:
         return self.root.get(value, value)
 
     def _slot(self, value: Value, kind: str | None, name: str = "") -> int:
-        type = cast(MeshTensorType, value.type)
+        type = _plain(cast(MeshTensorType, value.type))
         found = self.number[value] = self._add(type, type.memory_kind or kind, self.layouts.get(value), name)
         return found
 
@@ -238,6 +239,8 @@ class _Planner:
                 if _is_alias(op):
                     self.root[op.results[0]] = inputs[0]
                     continue
+                if _comes_back(op):  # not before it is wanted: it was away to leave its memory to others
+                    end = start = max(start, free[op.target_type.mesh])
             else:
                 continue
             ready.update(dict.fromkeys(op.results, end))
@@ -283,6 +286,11 @@ class _Planner:
         return Transfer(ops[0].source_type.mesh, ops[0].target_type.mesh, inputs, outputs)
 
 
+def _comes_back(op: TransferOp) -> bool:
+    source = op.operand(0).defining_op
+    return source is not None and OFFLOADED in source.attrs
+
+
 def _grouped(drafts: Sequence[_Draft]) -> list[list[_Draft]]:
     """Adjacent transfers between the same two meshes together; everything else alone."""
     groups: list[list[_Draft]] = []
@@ -310,6 +318,13 @@ def _is_alias(op: TransferOp) -> bool:
         and len(memories) == 1
         and (source.sharding is target.sharding or (_replicated(source) and _replicated(target)))
     )
+
+
+def _plain(type: MeshTensorType) -> MeshTensorType:
+    """The type without a sharding that shards nothing: programs that differ in this are one."""
+    if type.sharding is None or not _replicated(type):
+        return type
+    return type.with_sharding(None)
 
 
 def _replicated(type: MeshTensorType) -> bool:

@@ -13,14 +13,31 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Hashable, Mapping, Sequence
 from typing import Literal
 
-from mpmd_trace.backend.plan import Plan, Run, Slot, Transfer
-from mpmd_trace.ir.types import TensorType
+from mpmd_trace.backend.plan import Plan, Run, Slot, Transfer, parse_mesh
+from mpmd_trace.ir.ops import HOISTED
+from mpmd_trace.ir.types import MeshTensorType, TensorType, tensor
 
-__all__ = ["CAUSES", "SMALL", "Astray", "Cause", "Held", "Residence", "Role", "Sent", "residence"]
+__all__ = [
+    "CAUSES",
+    "SMALL",
+    "Astray",
+    "Cause",
+    "Gathered",
+    "Held",
+    "Residence",
+    "Returning",
+    "Role",
+    "Sent",
+    "alike",
+    "replacements",
+    "residence",
+]
 
 Role = Literal["parameters", "state", "arguments"]
 Cause = Literal[
@@ -32,6 +49,7 @@ Cause = Literal[
     "arguments",
     "small",
     "unnamed code",
+    "host memory",
     "within a mesh",
 ]
 #: In the order of tables.
@@ -44,7 +62,8 @@ CAUSES: dict[Cause, str] = {
     "arguments": "the batch, keys, frozen weights",
     "small": "scalars, and other arrays of at most 64 bytes",
     "unnamed code": "other values that code without a name makes or reads",
-    "within a mesh": "to another sharding or memory",
+    "host memory": "to the memory of the host, or from there",
+    "within a mesh": "to another sharding",
 }
 #: Values of at most so many bytes on a device are free to go where they are needed.
 SMALL = 64
@@ -55,7 +74,9 @@ class Held:
     """What a device of a mesh holds, in bytes.
 
     `parameters`, `state` and `arguments` are there at the start; `gradients` (arrays of the type of a parameter there
-    that backwards made) and `activations` (all else that was made) at the `peak`, beside what is left of the former.
+    that backwards made, or with a part of it for each device), `hoisted` (gathered and cast parameters, and what else
+    is computed once for all microbatches) and `activations` (all else that was made) at the `peak`, beside what is left
+    of the former.
     """
 
     mesh: str
@@ -65,6 +86,7 @@ class Held:
     gradients: int
     activations: int
     peak: int
+    hoisted: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,16 +113,41 @@ class Astray:
 
 
 @dataclasses.dataclass(frozen=True)
+class Returning:
+    """An argument whose replacement, a `result` by number, leaves on another mesh (`leaves`) than where it comes in."""
+
+    name: str
+    bytes: int
+    mesh: str
+    leaves: str
+    result: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Gathered:
+    """A value that is split over `axes` of a mesh, and whole on each device of one that has such axes, too.
+
+    `bytes` are those on a device of the target, of all that it gets in a step.
+    """
+
+    what: str
+    source: str
+    target: str
+    axes: tuple[str, ...]
+    bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
 class Residence:
     """What each mesh holds and what moves in a step."""
 
     meshes: tuple[Held, ...]
     sent: tuple[Sent, ...]
     astray: tuple[Astray, ...]
-    #: Names of arguments whose replacements leave on another mesh than where they come in, with their bytes.
-    returning: tuple[tuple[str, int], ...]
+    returning: tuple[Returning, ...]
     #: What each argument is, by name.
     roles: Mapping[str, Role]
+    gathered: tuple[Gathered, ...] = ()
 
     @property
     def causes(self) -> dict[Cause, tuple[int, int]]:
@@ -129,6 +176,7 @@ def residence(
         tuple(reader.astray()),
         tuple(reader.returning()),
         {plan.slots[s].name: role for s, role in reader.roles.items()},
+        tuple(reader.gathered()),
     )
 
 
@@ -214,11 +262,29 @@ class _Reader:
                 found.append(Astray(name, number, self.plan.bytes_of([slot]), here, used))
         return sorted(found, key=lambda a: -a.bytes)
 
-    def returning(self) -> list[tuple[str, int]]:
+    def gathered(self) -> list[Gathered]:
+        """What arrives whole because shardings are not carried on to meshes of another shape, the largest first."""
+        totals: dict[tuple[int, str, str, tuple[str, ...]], int] = collections.Counter()
+        for transfer in self.plan.transfers:
+            source, target = self.plan.meshes[transfer.source], self.plan.meshes[transfer.target]
+            if source == target:
+                continue
+            for a, b in zip(transfer.inputs, transfer.outputs, strict=True):
+                axes = _lost_axes(self.plan.slots[a], self.plan.slots[b], dict(parse_mesh(target).axes))
+                if axes:
+                    totals[self.root[b], transfer.source, transfer.target, axes] += self.plan.slots[b].bytes
+        found = [Gathered(self._name(s), a, b, axes, size) for (s, a, b, axes), size in totals.items()]
+        return sorted(found, key=lambda one: -one.bytes)
+
+    def returning(self) -> list[Returning]:
         """The replaced arguments whose results are on another mesh."""
         slots = self.plan.slots
-        pairs = ((slots[a], slots[self.plan.results[r]]) for a, r in self.replaced.items())
-        return [(a.name, self.plan.bytes_of([a.number])) for a, r in pairs if a.mesh != r.mesh]
+        pairs = ((slots[a], slots[self.plan.results[r]], r) for a, r in self.replaced.items())
+        return [
+            Returning(a.name, self.plan.bytes_of([a.number]), a.mesh, out.mesh, r)
+            for a, out, r in pairs
+            if a.mesh != out.mesh
+        ]
 
     # What moves.
 
@@ -254,7 +320,8 @@ class _Reader:
     def _cause(self, slot: int, transfer: Transfer, twins: set[tuple[str, str, TensorType]]) -> Cause:
         found = self.plan.slots[slot]
         if transfer.source == transfer.target:
-            return "within a mesh"
+            before = self.plan.slots[transfer.inputs[transfer.outputs.index(slot)]]
+            return "host memory" if "pinned_host" in (before.memory_kind, found.memory_kind) else "within a mesh"
         cause = self._large_cause(slot, transfer, twins)
         is_flow = cause in ("activations", "cotangents") and found.type.tensor.shape != ()
         return "small" if found.bytes <= SMALL and not is_flow else cause
@@ -292,7 +359,9 @@ class _Reader:
             if used > at[mesh][0]:
                 at[mesh] = used, place
         gradients = self._at(at, {s.number for s in plan.slots if self._is_gradient(s)})
-        made = self._at(at, {s.number for s in plan.slots if self.maker.get(self.root.get(s.number, s.number))})
+        made = self._at(at, {s.number for s in plan.slots if self._maker(s)})
+        copies = {s.number for s in plan.slots if _is_hoisted(self._maker(s))}
+        hoisted, lent = self._at(at, copies, reused={}), self._at(at, copies)
         found = []
         for mesh in plan.meshes:
             start: dict[Role, int] = collections.Counter()
@@ -306,21 +375,61 @@ class _Reader:
                     start["state"],
                     start["arguments"],
                     gradients[mesh],
-                    made[mesh] - gradients[mesh],
+                    made[mesh] - gradients[mesh] - lent[mesh],
                     at[mesh][0],
+                    hoisted[mesh],
                 )
             )
         return found
 
     def _is_gradient(self, slot: Slot) -> bool:
+        """Whether backwards made it, or add to it: the zeros that a sum of gradients starts from."""
         root = self.root.get(slot.number, slot.number)
-        return slot.type.tensor in self.weights and bool(self.maker.get(root)) and "B" in self.phases[root]
+        maker = self.maker.get(root)
+        alike = slot.type.tensor in self.weights or _parts_of(slot.type) in self.weights
+        if not alike or not maker:
+            return False
+        return "B" in self.phases[root] or (not maker.origins and root in self.donated_to_backwards)
 
-    def _at(self, at: Mapping[str, tuple[int, int]], counted: set[int]) -> dict[str, int]:
-        """The bytes of some slots on each mesh while the instruction of its peak runs."""
+    @functools.cached_property
+    def donated_to_backwards(self) -> frozenset[int]:
+        return frozenset(r.inputs[i] for r in self.plan.runs if "B" in _phases(r) for i in r.donated)
+
+    def _maker(self, slot: Slot) -> Run | None:
+        return self.maker.get(self.root.get(slot.number, slot.number))
+
+    def _at(
+        self, at: Mapping[str, tuple[int, int]], counted: set[int], reused: dict[int, int] | None = None
+    ) -> dict[str, int]:
+        """The bytes of some slots on each mesh while the instruction of its peak runs; see `Plan.live_bytes`."""
         slots = tuple(s if s.number in counted else dataclasses.replace(s, bytes=0) for s in self.plan.slots)
-        use = dataclasses.replace(self.plan, slots=slots).memory_use()
+        use = dataclasses.replace(self.plan, slots=slots).memory_use(reused=reused)
         return {mesh: used for place, mesh, used in use if at[mesh][1] == place}
+
+
+def _lost_axes(sent: Slot, here: Slot, sizes: Mapping[str, int]) -> tuple[str, ...]:
+    """The axes over which a value could be split on a mesh with axes of these sizes, as it was where it comes from."""
+    there, shape = sent.type.sharding, sent.type.tensor.shape
+    if there is None or shape is None or (here.type.sharding and not here.type.sharding.is_fully_replicated):
+        return ()
+    found: list[str] = []
+    for dim, size in enumerate(shape):
+        axes = [a.name for a in there.dim_axes(dim) if sizes.get(a.name, 1) > 1]
+        if size and size % math.prod(sizes[name] for name in axes) == 0:
+            found += axes
+    return tuple(found)
+
+
+def _parts_of(type: MeshTensorType) -> TensorType | None:
+    """What an array is a sum of that has a part for each device: all but its first dimension, which is sharded."""
+    shape, sharding = type.tensor.shape, type.sharding
+    if not shape or sharding is None or not sharding.dim_axes(0):
+        return None
+    return tensor(shape[1:], type.tensor.element)
+
+
+def _is_hoisted(run: Run | None) -> bool:
+    return run is not None and run.origins == ((HOISTED, 0),)
 
 
 def _phases(run: Run) -> frozenset[str]:
@@ -343,18 +452,50 @@ def _is_float(slot: Slot) -> bool:
 
 def _replaced(plan: Plan, *, trains: bool) -> dict[int, int]:
     """The arguments that a result replaces, each with the number of the result."""
-    free = dict(enumerate(zip(plan.results, map(_rest, plan.result_names), strict=True)))
+    slots = plan.slots
+    given = {s: (slots[s].name, slots[s].type.tensor) for s in plan.arguments}
+    made = [(name, slots[s].type.tensor) for s, name in zip(plan.results, plan.result_names, strict=True)]
+    return replacements(given, made, plan.donated, trains=trains)
+
+
+def replacements(
+    arguments: Mapping[int, tuple[str, Hashable]],
+    results: Sequence[tuple[str, Hashable]],
+    donated: Container[int],
+    *,
+    trains: bool,
+) -> dict[int, int]:
+    """The arguments that a result replaces, each with the number of the result.
+
+    Args:
+        arguments: the name (`params['w']`, or none) and type of each argument.
+        results: the name (`result[0]['w']`) and type of each result.
+        donated: the arguments that are donated.
+        trains: whether an argument may be replaced as a whole.
+    """
+    free = {n: (_rest(name), type) for n, (name, type) in enumerate(results)}
     found: dict[int, int] = {}
     # Long paths say most: `['w']` is the end of `[0].mu['w']`, too.
-    for slot in sorted(plan.arguments, key=lambda s: (-len(_rest(plan.slots[s].name)), s)):
-        rest, tensor = _rest(plan.slots[slot].name), plan.slots[slot].type.tensor
-        fits = [
-            number
-            for number, (result, path) in free.items()
-            if plan.slots[result].type.tensor is tensor and _ends(path, rest)
-        ]
-        if fits and (rest or slot in plan.donated or (trains and plan.slots[slot].name)):
-            chosen = min(fits, key=lambda n: (len(free[n][1]), n))
-            found[slot] = chosen
+    for argument in sorted(arguments, key=lambda a: (-len(_rest(arguments[a][0])), a)):
+        name, type = arguments[argument]
+        rest = _rest(name)
+        fits = [number for number, (path, made) in free.items() if made == type and _ends(path, rest)]
+        if fits and (rest or argument in donated or (trains and name)):
+            chosen = min(fits, key=lambda n: (len(free[n][0]), n))
+            found[argument] = chosen
             del free[chosen]
+    return found
+
+
+def alike(arguments: Mapping[int, tuple[str, Hashable]]) -> dict[int, int]:
+    """For each argument the one of its type with the shortest path that its own path ends with: perhaps itself."""
+    order = sorted(arguments, key=lambda a: (len(_rest(arguments[a][0])), a))
+    found: dict[int, int] = {}
+    by_type: dict[Hashable, list[int]] = {}
+    for argument in order:
+        name, type = arguments[argument]
+        others = by_type.setdefault(type, [])
+        found[argument] = next((a for a in others if _ends(_rest(name), _rest(arguments[a][0]))), argument)
+        if found[argument] == argument:
+            others.append(argument)
     return found

@@ -8,6 +8,7 @@ than the C++ call below it, and transfers that the plan issues one after the oth
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any, cast
@@ -20,7 +21,9 @@ from jax.sharding import Mesh, NamedSharding
 from mpmd_trace.backend.executables import Executable
 from mpmd_trace.backend.placement import Placement
 from mpmd_trace.backend.plan import Free, Plan, Run, Slot, Transfer
+from mpmd_trace.backend.profiled import annotated_calls
 from mpmd_trace.jax_compat.layouts import put
+from mpmd_trace.jax_compat.profiling import is_profiling, step_annotation
 
 __all__ = ["Runtime"]
 
@@ -36,11 +39,11 @@ class Runtime:
 
     Args:
         plan: what to do.
-        executables: one for each program of the plan, in order.
+        executables: one for each program of the plan, in order; None for those that other processes run.
         placement: the meshes.
     """
 
-    def __init__(self, plan: Plan, executables: Sequence[Executable], placement: Placement) -> None:
+    def __init__(self, plan: Plan, executables: Sequence[Executable | None], placement: Placement) -> None:
         from mpmd_trace.jax_compat.runtime import traceback_scope
 
         self.plan = plan
@@ -76,6 +79,7 @@ class Runtime:
         self._results = _chooser(plan.results)
         self._donated = sorted(plan.donated.difference(plan.results))
         self._traceback_scope = traceback_scope
+        self._started = 0
         self._room = [None] * (len(plan.slots) - len(plan.arguments))
 
     def run(self, args: list[jax.Array]) -> list[jax.Array]:
@@ -84,6 +88,22 @@ class Runtime:
         Returns as soon as everything is issued.  Donated arguments are gone afterwards.  The list is emptied,
         so that what only it holds goes with its last use.
         """
+        self._started += 1
+        if is_profiling():
+            return self._profiled(args)
+        return self._issue(args, self.steps)
+
+    def _profiled(self, args: list[jax.Array]) -> list[jax.Array]:
+        """As `run`; the step and its instructions show in the profile."""
+        with step_annotation(self.plan.name, self._started - 1):
+            return self._issue(args, self._annotated_steps)
+
+    @functools.cached_property
+    def _annotated_steps(self) -> list[Step]:
+        calls = annotated_calls(self.plan, self.instructions, self._groups, [step[0] for step in self.steps])
+        return [(call, *step[1:]) for call, step in zip(calls, self.steps, strict=True)]
+
+    def _issue(self, args: list[jax.Array], steps: Sequence[Step]) -> list[jax.Array]:
         slots: list[Any] = [*args, *self._room]
         donated = self.donated(args)
         args.clear()
@@ -93,7 +113,7 @@ class Runtime:
         check = jax.config.jax_debug_nans or jax.config.jax_debug_infs
         try:
             with self._traceback_scope():
-                for at, (call, pick, first, last, frees) in enumerate(self.steps):
+                for at, (call, pick, first, last, frees) in enumerate(steps):
                     slots[first:last] = call(pick(slots))
                     if check:
                         self._check_numbers(slots[first:last], self._groups[at][0])
@@ -106,6 +126,11 @@ class Runtime:
         for array in donated:
             array.delete()
         return list(self._results(slots))
+
+    @property
+    def own_executables(self) -> list[Executable]:
+        """Those that run in this process."""
+        return [e for e in self.executables if e is not None]
 
     def donated(self, args: Sequence[jax.Array]) -> list[jax.Array]:
         """What the caller gave away: all of it is gone after the step, reused or not."""
@@ -139,7 +164,9 @@ class Runtime:
 
     def _call(self, instruction: Run | Transfer) -> Call:
         if isinstance(instruction, Run):
-            return self.executables[instruction.program].call
+            executable = self.executables[instruction.program]
+            assert executable is not None
+            return executable.call
         return self.mover(instruction)
 
     def _joins(self, group: Sequence[int], instruction: Run | Transfer) -> bool:
@@ -239,12 +266,29 @@ class Runtime:
 
         Between meshes of different size `jax.device_put` does it, through the host where it must.
         """
-        from mpmd_trace.jax_compat.runtime import batched_copy, compile_lowered, direct_call, lower_function
+        from mpmd_trace.jax_compat.runtime import batched_copy
 
         source, target = self.sharding(before.number), self.sharding(after.number)
         overlap = bool(source.device_set & target.device_set)
         if source.num_devices != target.num_devices:
             return lambda arrays: [jax.device_put(arrays[0], target, may_alias=False)]
+        between, program = self.to_tiles(before, after)
+        if not overlap:
+            copy = batched_copy([target], fresh=False)
+            return lambda arrays: copy(program(arrays))
+        if (
+            tuple(between.mesh.devices.flat) == tuple(target.mesh.devices.flat)
+            and between.memory_kind == target.memory_kind
+        ):
+            return program
+        again = batched_copy([target], fresh=True)
+        return lambda arrays: again(program(arrays))
+
+    def to_tiles(self, before: Slot, after: Slot) -> tuple[NamedSharding, Call]:
+        """The sharding on the source mesh with the tiles of the target, and a program that makes it."""
+        from mpmd_trace.jax_compat.runtime import compile_lowered, direct_call, lower_function  # loads jaxlib
+
+        source, target = self.sharding(before.number), self.sharding(after.number)
         devices = source.mesh.devices.reshape(target.mesh.devices.shape)
         between = NamedSharding(Mesh(devices, target.mesh.axis_names), target.spec)
         type = before.type.tensor.text
@@ -253,17 +297,7 @@ class Runtime:
         if source.memory_kind is not None:
             between = between.with_memory_kind(source.memory_kind)
         wanted = jax.ShapeDtypeStruct(given.shape, given.dtype, sharding=between)
-        program = direct_call(compile_lowered(lower_function(text, [given], [wanted], name="reshard")))
-        if not overlap:
-            copy = batched_copy([target], fresh=False)
-            return lambda arrays: copy(program(arrays))
-        if (
-            tuple(devices.flat) == tuple(target.mesh.devices.flat)
-            and between.memory_kind == target.memory_kind
-        ):
-            return program
-        again = batched_copy([target], fresh=True)
-        return lambda arrays: again(program(arrays))
+        return between, direct_call(compile_lowered(lower_function(text, [given], [wanted], name="reshard")))
 
 
 def _chooser(slots: Sequence[int]) -> Callable[[list[Any]], Sequence[Any]]:

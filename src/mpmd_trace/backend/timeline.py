@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from typing import Any
 
 import jax
@@ -14,7 +15,7 @@ import jax
 from mpmd_trace.backend.plan import Plan, Run, Transfer
 from mpmd_trace.backend.runtime import Runtime
 
-__all__ = ["Timeline", "TimelineEntry", "measure"]
+__all__ = ["Measurement", "Timeline", "TimelineEntry", "lane_of", "measure"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -55,13 +56,15 @@ class Timeline:
 
 def measure(runtime: Runtime, args: Sequence[jax.Array]) -> tuple[list[jax.Array], Timeline]:
     """Run the plan with one thread per mesh and per link, each of which waits for what it starts."""
-    found = _Measurement(runtime, args).run()
+    found = Measurement(runtime, args).run()
     for array in runtime.donated(args):
         array.delete()
     return found
 
 
-class _Measurement:
+class Measurement:
+    """One step, with a thread for each lane that waits for each of its programs or transfers."""
+
     def __init__(self, runtime: Runtime, args: Sequence[jax.Array]) -> None:
         self.runtime = runtime
         self.plan = runtime.plan
@@ -91,10 +94,19 @@ class _Measurement:
                 users.setdefault(slot, []).append(at)
         return before
 
+    def shares_devices(self, at: int) -> bool:
+        """Whether an instruction is launched on several devices."""
+        return bool(self.runtime.placement.meshes[self.runtime.instructions[at].meshes[0]].devices.size > 1)
+
+    def finish(self, outputs: Sequence[Any]) -> None:
+        """Wait for what an instruction gives."""
+        jax.block_until_ready(outputs)
+
     def run(self) -> tuple[list[jax.Array], Timeline]:
+        """The results, and when everything ran."""
         lanes: dict[str, list[int]] = {}
         for at, instruction in enumerate(self.runtime.instructions):
-            lanes.setdefault(_lane(instruction), []).append(at)
+            lanes.setdefault(lane_of(instruction), []).append(at)
         threads = [
             threading.Thread(target=self._lane, args=(name, work), name=f"mpmd-{name}")
             for name, work in lanes.items()
@@ -122,7 +134,7 @@ class _Measurement:
                 self.errors.append(error)
             for later in self.runtime.instructions:  # nobody must wait for ever
                 for slot in later.outputs:
-                    if not self.values[slot].done():
+                    with contextlib.suppress(InvalidStateError):  # there already, or of another lane that stopped
                         self.values[slot].set_exception(_Stopped())
             for event in self.finished:
                 event.set()
@@ -134,12 +146,12 @@ class _Measurement:
             self.finished[earlier].wait()
         call = self.runtime.calls[at]
         start = time.perf_counter()
-        if self.runtime.placement.meshes[instruction.meshes[0]].devices.size > 1:
+        if self.shares_devices(at):
             with self.launch:
                 outputs = call(inputs)
         else:
             outputs = call(inputs)
-        jax.block_until_ready(outputs)
+        self.finish(outputs)
         end = time.perf_counter()
         for slot, value in zip(instruction.outputs, outputs, strict=True):
             self.values[slot].set_result(value)
@@ -154,7 +166,8 @@ class _Stopped(Exception):
     """Another lane failed."""
 
 
-def _lane(instruction: Run | Transfer) -> str:
+def lane_of(instruction: Run | Transfer) -> str:
+    """The mesh of a run, or `source -> target`."""
     if isinstance(instruction, Run):
         return instruction.mesh
     return f"{instruction.source} -> {instruction.target}"

@@ -1,4 +1,5 @@
-"""Equinox: naming the layers of a model, jit of functions of modules, placing, creating and saving them."""
+"""Equinox: naming the layers of a model, gradients over microbatches, jit of functions of modules, placing, creating
+and saving them."""
 
 try:
     import equinox as _  # noqa: F401 (only to say what is missing)
@@ -13,6 +14,7 @@ from mpmd_trace.api.placing import create as create
 from mpmd_trace.api.placing import place as place
 from mpmd_trace.api.saving import restore as restore
 from mpmd_trace.api.saving import save as save
+from mpmd_trace.equinox._gradients import filter_value_and_grad as filter_value_and_grad
 from mpmd_trace.equinox._layers import NamedFunction as NamedFunction
 from mpmd_trace.equinox._layers import NamedLayer as NamedLayer
 from mpmd_trace.equinox._layers import Statics as Statics

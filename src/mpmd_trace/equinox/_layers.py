@@ -137,20 +137,7 @@ def name_layers(
     """
     layers = _select(model, where)
     defaults = _paths(model, layers)
-    if name is None:
-        names = defaults
-    elif isinstance(name, str):
-        names = [name] * len(defaults)
-    elif callable(name):
-        names = [name(default) for default in defaults]
-    else:
-        names = list(name)
-    if len(names) != len(defaults):
-        raise mistake(
-            f"name_layers got {len(names)} names for {len(defaults)} layers ({', '.join(defaults)})."
-        )
-    for one in names:
-        tags.check_name(one, "name_layers")
+    names = tags.layer_names(defaults, name, "name_layers")
     named: M = _replace(model, {id(layer): n for layer, n in zip(layers, names, strict=True)})
     return named
 

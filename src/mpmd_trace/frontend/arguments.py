@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from mpmd_trace.diagnostics.messages import Diagnostic
+from mpmd_trace.frontend import in_place
 from mpmd_trace.frontend.errors import FrontendError, mistake, place_of, problem, raise_problems
 from mpmd_trace.frontend.tags import listed
 from mpmd_trace.jax_compat import tracing
@@ -36,6 +37,12 @@ class Leaf:
         impl = tracing.key_implementation(aval) if tracing.is_key(aval) else None
         return Leaf(name, tracing.struct(aval), impl, tracing.physical(aval))
 
+    def rows(self, start: int, stop: int) -> Leaf:
+        """Rows `start` to `stop` of it."""
+        struct, (shape, dtype), size = self.struct, self.physical, stop - start
+        part = jax.ShapeDtypeStruct((size, *struct.shape[1:]), struct.dtype, weak_type=struct.weak_type)
+        return Leaf(f"{self.name}[{start}:{stop}]", part, self.key_impl, ((size, *shape[1:]), dtype))
+
 
 def path_name(root: str, path: Sequence[Any]) -> str:
     """The name of the leaf at `path` of the value called `root`."""
@@ -58,7 +65,7 @@ class Given:
         fill = iter(dynamic)
         count = len(dynamic) + len(self.statics)
         args = [self.statics[i] if i in self.statics else next(fill) for i in range(count)]
-        return fn(*args, **kwargs)
+        return in_place.kept(fn, tuple(args), kwargs, "mpmd_trace.jit", "mpmd_trace.nnx.jit")
 
 
 def flatten(

@@ -33,7 +33,7 @@ class MeshOfInput:
         return f"{type(self).__name__}({self.argument!r})"
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Config:
     """A checked configuration; made by `mpmd_trace.make_config`."""
 
@@ -51,9 +51,32 @@ class Config:
     fragment_merge_rules: tuple[Any, ...]
     fragment_schedule_rules: tuple[Any, ...]
     #: How code without a name is placed.
-    placement: str = "reference"
+    placement: str = "cut"
+    #: Whether names are still to be assigned, by their work in the program that is lowered.
+    assigns_names: bool = False
+    #: Whether what is the same for all microbatches is computed once.
+    hoist_invariants: bool = True
+    #: How often gradients are summed over the devices of a mesh: once per "step", or for each "microbatch".
+    gradient_reduction: str = "step"
+    #: The bytes of a device's memory that a step may take; None: as the devices say.
+    device_memory: int | None = None
+    #: The axes of its mesh over which the state of an optimiser is sharded.
+    optimizer_sharding: tuple[str, ...] = ()
+    #: Whether activations are recomputed ("auto"), or kept in host memory, where memory is short.
+    remat: str | None = None
+    offload: str | None = None
     #: Where it was made (`file:line`), for messages.
     where: str | None = None
+
+    def __repr__(self) -> str:
+        """What `make_config` was told, as far as it has a short form."""
+        meshes = ", ".join(f"{name}: {dict(mesh.shape)}" for name, mesh in self.topology.items())
+        names = "'auto'" if self.assigns_names else self.name_to_mesh_assignment
+        schedule = getattr(self.pipeline_schedule, "name", self.pipeline_schedule)
+        return (
+            f"Config({{{meshes}}}, {names}, pipeline_schedule={schedule!r}, "
+            f"partitioning_options={dict(self.partitioning_options)}, placement={self.placement!r})"
+        )
 
     @property
     def name_to_mesh_assignment(self) -> dict[str, str]:
@@ -113,7 +136,7 @@ class Config:
             if [leaf.physical for leaf in given] == [leaf.physical for leaf in made]:
                 pairs += zip(inputs, outputs, strict=True)
             else:
-                problems.append(problem(_unlike(one, given, made)))
+                problems.append(problem(_unlike(one, given, made, _in_pieces(traced))))
         raise_problems(problems, self.where)
         return pairs
 
@@ -122,11 +145,27 @@ class Config:
         return _per_leaf(self.output_mesh_assignment, leaves, "output_mesh_assignment")
 
 
-def _unlike(wanted: MeshOfInput, given: Sequence[Leaf], made: Sequence[Leaf]) -> str:
+def _in_pieces(traced: Traced) -> list[str]:
+    """The names of the arguments whose layers are on several meshes."""
+    if traced.stacks is None:
+        return []
+    leaves = zip(traced.stacks.signature.inputs, traced.stacks.inputs, strict=True)
+    return [leaf.name for leaf, cut in leaves if cut is not None]
+
+
+def _unlike(wanted: MeshOfInput, given: Sequence[Leaf], made: Sequence[Leaf], in_pieces: Sequence[str]) -> str:
     """Why the results cannot be where the argument is."""
     text = f"output_mesh_assignment has {wanted} for {len(made)} results, but that argument has {len(given)} arrays"
     for a, b in zip(given, made, strict=False):
         if a.physical != b.physical:
+            stack = next((name for name in in_pieces if a.name.startswith(f"{name}[")), None)
+            if stack is not None:
+                return (
+                    f"output_mesh_assignment has {wanted}, but {b.name} is whole, and the layers of {stack}, which it "
+                    "replaces, are on several meshes. Something needs all layers in one place, such as a named "
+                    "computation of the whole array: compute it without a name, for each layer alone, or leave "
+                    f"{wanted} out there"
+                )
             types = [f"{x.name} ({x.struct.dtype.name}{list(x.struct.shape)})" for x in (b, a)]
             text = f"output_mesh_assignment has {wanted}, but {types[0]} is not of the type of {types[1]}"
             break

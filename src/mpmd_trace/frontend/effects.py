@@ -7,6 +7,8 @@ transfer between meshes.
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
@@ -17,8 +19,9 @@ from jax.experimental import io_callback
 from mpmd_trace.diagnostics.messages import Diagnostic
 from mpmd_trace.frontend.calls import live_equations
 from mpmd_trace.frontend.errors import problem
-from mpmd_trace.frontend.scope import is_computation, tag_of
-from mpmd_trace.jax_compat import tracing
+from mpmd_trace.frontend.ordered_loops import threaded
+from mpmd_trace.frontend.scope import Scope, tag_of
+from mpmd_trace.jax_compat import lowering, tracing
 from mpmd_trace.jax_compat.tracing import Closed, Equation, opened
 
 #: What a chain of tokens belongs to: a mesh, None for code without a name.
@@ -39,24 +42,31 @@ class Order:
         #: The last token of each chain, for the traces that are being made, innermost last.
         self.tokens: list[dict[Chain, Any]] = []
 
-    def chain(self, name: str | None) -> Chain:
+    def chain(self, name: str) -> Chain:
         """The chain of code in the computation `name`."""
-        return None if name is None else self._mesh(name)
+        return self._mesh(name)
 
-    def chains(self, closed: Closed, name: str | None) -> tuple[Chain, ...]:
-        """The chains of the ordered callbacks in `closed`, a part of the computation `name`."""
-        if not any(map(tracing.is_ordered, closed.effects)):
+    def chains(self, closed: Closed, scope: Scope) -> tuple[Chain, ...]:
+        """The chains of the ordered callbacks in `closed`, which stands at `scope`."""
+        if not tracing.is_ordered(closed):
             return ()
-        if name is not None:
-            return (self.chain(name),)
+        return self._found(closed) if scope.is_open else (scope.chain,)
+
+    def _found(self, closed: Closed) -> tuple[Chain, ...]:
+        """The chains in code without a name."""
+        if not tracing.is_ordered(closed):
+            return ()
         if id(closed) not in self._memo:
             found: dict[Chain, None] = {}
             for eqn in opened(closed).eqns:
-                if tracing.is_callback(eqn) and any(map(tracing.is_ordered, eqn.effects)):
+                if tracing.is_callback(eqn) and tracing.is_ordered(eqn):
                     found[None] = None
                 tag = tag_of(eqn)
+                if tag is not None and tag.kind == "named_computation":
+                    found.update(dict.fromkeys([self.chain(tag.name)] * tracing.is_ordered(eqn)))
+                    continue
                 for inner in tracing.subjaxprs(eqn):
-                    found.update(dict.fromkeys(self.chains(inner, tag.name if tag and is_computation(eqn) else None)))
+                    found.update(dict.fromkeys(self._found(inner)))
             self._memo[id(closed)] = closed, tuple(found)
         return self._memo[id(closed)][1]
 
@@ -68,11 +78,11 @@ class Order:
         """The tokens of these chains from now on."""
         self.tokens[-1].update(zip(chains, tokens, strict=True))
 
-    def bind(self, eqn: Equation, args: Sequence[Any], name: str | None) -> list[Any]:
-        """The results of a callback in the computation `name`, behind those before it where it is ordered."""
-        if not any(map(tracing.is_ordered, eqn.effects)):
+    def bind(self, eqn: Equation, args: Sequence[Any], chain: Chain) -> list[Any]:
+        """The results of a callback, behind those of the chain before it where it is ordered."""
+        if not tracing.is_ordered(eqn):
             return tracing.rebind(eqn, args)
-        chains = (self.chain(name),)
+        chains = (chain,)
         types = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in eqn.outvars]
         implementation, params = eqn.primitive.impl, eqn.params
 
@@ -82,6 +92,38 @@ class Order:
         token, *results = io_callback(run, (TOKEN, *types), *self.given(chains), *args)
         self.take(chains, [token])
         return list(results)
+
+    def loop(
+        self,
+        eqn: Equation,
+        args: Sequence[Any],
+        scope: Scope,
+        evaluate: Callable[[Closed, Sequence[Any]], list[Any]],
+    ) -> list[Any]:
+        """The results of a loop or conditional at `scope` that stays, with a token through it.
+
+        What is in it, of whichever chains, comes in one order. `evaluate` interprets the jaxprs in it.
+        """
+        inner = list(tracing.subjaxprs(eqn))
+        chains = tuple(dict.fromkeys([scope.chain, *(c for closed in inner for c in self.chains(closed, scope))]))
+
+        def inside(closed: Closed, values: Sequence[Any], token: Any) -> tuple[list[Any], Any]:
+            self.tokens.append(dict.fromkeys(chains, token))
+            try:
+                results = evaluate(closed, values)
+                return results, self.tokens[-1][scope.chain]
+            finally:
+                self.tokens.pop()
+
+        results, token = threaded(eqn, args, functools.reduce(operator.add, self.given(chains)), inside)
+        *results, token = once([*results, token]) if scope.is_open else [*results, token]
+        self.take(chains, [token] * len(chains))
+        return results
+
+
+def once(results: Sequence[Any]) -> list[Any]:
+    """What has effects happens once: its results are sent to the meshes that use them, and not made on each."""
+    return [lowering.broadcast_p.bind(r)[0] for r in results]
 
 
 def effect_problems(closed: Any) -> list[Diagnostic]:

@@ -7,7 +7,9 @@ import os
 import sys
 import sysconfig
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from mpmd_trace.diagnostics.location import UNKNOWN, Location
@@ -88,8 +90,24 @@ def mistake(message: str) -> FrontendError:
     return FrontendError([problem(message, callers_place())])
 
 
+#: Lists that take what is warned of, innermost last.
+_RECORDS: ContextVar[tuple[list[tuple[str, str | None]], ...]] = ContextVar("mpmd_trace_warnings", default=())
+
+
+@contextmanager
+def recorded_warnings(taken: list[tuple[str, str | None]]) -> Iterator[None]:
+    """Adds what is warned of inside to `taken`, for a time when it is not found out again: text and place."""
+    token = _RECORDS.set((*_RECORDS.get(), taken))
+    try:
+        yield
+    finally:
+        _RECORDS.reset(token)
+
+
 def warn(message: str, where: str | None = None) -> None:
     """Warn at `where` (`file:line`), by default the line of the user's code that called the library."""
+    for taken in _RECORDS.get():
+        taken.append((message, where))
     file, _, line = (where or callers_place() or "mpmd_trace:0").rpartition(":")
     warnings.warn_explicit(message, MpmdWarning, file, int(line))
 

@@ -16,7 +16,7 @@ from mpmd_trace.jax_compat import tracing
 from mpmd_trace.jax_compat.tracing import Closed, opened
 
 # Rules for differentiation: functions, different in every trace, and of no use any more.
-_RULES = frozenset(
+RULES = frozenset(
     {"jvp_jaxpr_fun", "jvp_jaxpr_thunk", "fwd_jaxpr_thunk", "bwd", "out_trees", "symbolic_zeros"}
 )
 
@@ -72,7 +72,7 @@ class Fingerprints:
 
     def params(self, eqn: tracing.Equation) -> Hashable:
         """What stands for the parameters of `eqn`, but for rules."""
-        return tuple((k, self.value(v)) for k, v in eqn.params.items() if k not in _RULES)
+        return tuple((k, self.value(v)) for k, v in eqn.params.items() if k not in RULES)
 
     def value(self, value: Any) -> Hashable:
         """What stands for a parameter or constant: equal for equal ones."""

@@ -7,7 +7,7 @@ derivative of the first) each slice without concatenating them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -77,11 +77,20 @@ _FOLDABLE = frozenset((*_ARITHMETIC, *_LOGIC, *_MOVING))
 _MOST_ELEMENTS = 4096
 
 
+#: NumPy's functions for those that mean the same there: nothing is compiled for them.
+_NUMPY: dict[str, Callable[..., Any]] = {
+    "add": np.add, "add_any": np.add, "sub": np.subtract, "mul": np.multiply, "neg": np.negative,
+    "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor, "not": np.invert,
+    "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
+    "max": np.maximum, "min": np.minimum,
+    "clamp": lambda low, x, high: np.minimum(np.maximum(x, low), high),
+    "select_n": lambda which, *cases: np.select([which == i for i in range(len(cases))], cases),
+}
+
+
 def _is_index(aval: tracing.Aval) -> bool:
     dtype = getattr(aval, "dtype", None)
-    if dtype is None or aval.size > _MOST_ELEMENTS or tracing.is_key(aval):
-        return False
-    return bool(np.issubdtype(dtype, np.integer) or dtype == np.bool_)
+    return dtype is not None and getattr(dtype, "kind", "") in "iub" and aval.size <= _MOST_ELEMENTS
 
 
 def _known_input(value: Any) -> np.ndarray[Any, Any] | None:
@@ -96,13 +105,10 @@ def _known_input(value: Any) -> np.ndarray[Any, Any] | None:
 
 def fold(eqn: tracing.Equation, args: Sequence[Any]) -> list[Any] | None:
     """The results of `eqn` as `Known`s, when its operands are known integers; None otherwise."""
-    if not all(_is_index(v.aval) for v in eqn.outvars):
-        return None
     name = eqn.primitive.name
-    if name == "iota":
-        if len(eqn.outvars[0].aval.shape) != 1:
-            return None
-    elif name not in _FOLDABLE:
+    if name not in _FOLDABLE and name != "iota":
+        return None
+    if not all(_is_index(v.aval) for v in eqn.outvars) or (name == "iota" and len(eqn.outvars[0].aval.shape) != 1):
         return None
     values: list[Any] = []
     for atom, arg in zip(eqn.invars, args, strict=True):
@@ -110,9 +116,24 @@ def fold(eqn: tracing.Equation, args: Sequence[Any]) -> list[Any] | None:
         if value is None:
             return None
         values.append(value.astype(atom.aval.dtype))
+    result = _computed(name, eqn.outvars[0].aval, values)
+    if result is not None:
+        return [Known(result)]
     with jax.ensure_compile_time_eval():
         results = tracing.rebind(eqn, values)
     return [Known(np.asarray(r)) for r in results]
+
+
+def _computed(name: str, aval: tracing.Aval, values: Sequence[Any]) -> np.ndarray[Any, Any] | None:
+    """The result of this type, by NumPy; None where that may be another one."""
+    if name in _NUMPY:
+        with np.errstate(over="ignore"):  # integers wrap around
+            return np.asarray(_NUMPY[name](*values), aval.dtype)
+    if name == "iota":
+        return np.arange(aval.size, dtype=aval.dtype)
+    if name in ("squeeze", "reshape", "convert_element_type", "copy"):
+        return np.array(values[0]).astype(aval.dtype).reshape(aval.shape)
+    return None
 
 
 def as_known(value: Any, aval: tracing.Aval) -> Any:

@@ -1,8 +1,8 @@
 """Whether a body of `enumerated_for` takes its arguments in our order, `(i, carry, x)`.
 
 The reference's is `(carry, i, x)`. With the wrong one a body such as `lambda c, i, x: c + x` adds the index to `x` and
-nobody notices, so what can be seen is looked at: the names of the parameters first and, where these say nothing,
-what the returned carry depends on.
+nobody notices, so what can be seen is looked at: the names of the parameters first and, where these say nothing, the
+types of what is returned, and what the returned carry is made of.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import jax
+import jax.numpy as jnp
 
 from mpmd_trace.frontend.calls import needed_variables
 from mpmd_trace.frontend.errors import mistake, place_of, warn
-from mpmd_trace.jax_compat.tracing import opened
+from mpmd_trace.jax_compat.tracing import OpenJaxpr, is_literal, opened
 
 __all__ = ["Order", "checked", "parameter_order"]
 
@@ -58,34 +59,98 @@ def parameter_order(body: Callable[..., Any]) -> Order:
 
 
 def checked(body: Callable[..., Any], order: Order, i: Any, carry: Any, x: Any) -> Any:
-    """`body(i, carry, x)`; where its parameters' names say nothing, with a look at what it does with them."""
+    """`body(i, carry, x)`; where its parameters' names say nothing, with a look at what it does with them.
+
+    Raises:
+        FrontendError: when it gives a carry as `body(carry, i, x)` alone.
+    """
     if order == "ours":
         return body(i, carry, x)
-    if len(jax.tree.leaves(carry)) == 1 and _counts_instead(body, i, carry, x):
+    if len(jax.tree.leaves(carry)) == 1 and (what := _looks_like(body, i, carry, x)):
         warn(
-            f"{_CALLED}. What {_name(body)} returns as carry depends on i, and not on the carry that it gets. If its "
-            "first argument is meant to be the carry, change the order; if this is right, name its first parameter i.",
+            f"{_CALLED}. What {_name(body)} returns as carry {what}. If its first argument is meant to be the carry, "
+            "change the order; if this is right, name its first parameter i.",
             place_of(body),
         )
     try:
-        return body(i, carry, x)
-    except (AttributeError, TypeError, ValueError) as error:
+        result = body(i, carry, x)
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        if _gives_carry(body, carry, i, x):
+            raise _swapped(body) from error
         error.add_note(f"{_CALLED}: the index comes first, then the carry.")
         raise
+    if not _is_carry(result, carry) and _gives_carry(body, carry, i, x):
+        raise _swapped(body)
+    return result
 
 
-def _counts_instead(body: Callable[..., Any], i: Any, carry: Any, x: Any) -> bool:
-    """Whether the carry that `body` returns, a single array, depends on the index and not on the last carry."""
+def _swapped(body: Callable[..., Any]) -> Exception:
+    return mistake(
+        f"{_CALLED}, and {_name(body)} returns something of the carry's type only when it is called with the carry "
+        "first and the index second. Change the order of its parameters."
+    )
+
+
+def _gives_carry(body: Callable[..., Any], *args: Any) -> bool:
+    """Whether the body takes these arguments and returns a carry."""
+    try:
+        result = jax.eval_shape(body, *args)
+    except Exception:  # of the user's code, which was not made for this
+        return False
+    return _is_carry(result, args[0])
+
+
+def _is_carry(result: Any, carry: Any) -> bool:
+    """Whether a result is a new carry, perhaps with outputs, of the types of the last one."""
+    structure = jax.tree.structure(carry)
+    if jax.tree.structure(result) != structure:
+        if not isinstance(result, tuple) or len(result) != 2 or jax.tree.structure(result[0]) != structure:
+            return False
+        result = result[0]
+    pairs = zip(jax.tree.leaves(result), jax.tree.leaves(carry), strict=True)
+    return all((jnp.shape(a), jnp.result_type(a)) == (jnp.shape(b), jnp.result_type(b)) for a, b in pairs)
+
+
+def _looks_like(body: Callable[..., Any], i: Any, carry: Any, x: Any) -> str | None:
+    """What is odd about the carry that `body` returns, a single array, if something is."""
     try:
         closed = jax.make_jaxpr(lambda *args: jax.tree.leaves(body(*args)))(i, carry, x)
     except Exception:  # it is called again, and then the error is the user's to see
-        return False
+        return None
     parts = opened(closed)
     if not parts.outvars:
-        return False
+        return None
     wanted: Sequence[bool] = [position == 0 for position in range(len(parts.outvars))]
     needed = needed_variables(closed, wanted, set())
-    return parts.invars[0] in needed and parts.invars[1] not in needed
+    index, last = parts.invars[:2]
+    if index in needed and last not in needed:
+        return "depends on i, and not on the carry that it gets"
+    summed = _summands(parts)
+    if index in summed and last not in summed:
+        return "is a sum with i in it, in which the carry that it gets is only a factor or the like"
+    return None
+
+
+#: What leaves the values of its first operand as they are.
+_KEEPING = frozenset({"convert_element_type", "broadcast_in_dim", "reshape", "squeeze", "copy", "sub"})
+
+
+def _summands(parts: OpenJaxpr) -> set[Any]:
+    """The variables that the first result is a sum of."""
+    makers = {v: eqn for eqn in parts.eqns for v in eqn.outvars}
+    found: set[Any] = set()
+    left = [parts.outvars[0]]
+    while left:
+        atom = left.pop()
+        if is_literal(atom) or atom in found:
+            continue
+        found.add(atom)
+        eqn = makers.get(atom)
+        if eqn is not None and eqn.primitive.name in ("add", "add_any"):
+            left += eqn.invars
+        elif eqn is not None and eqn.primitive.name in _KEEPING:
+            left.append(eqn.invars[0])
+    return found
 
 
 def _name(body: Callable[..., Any]) -> str:

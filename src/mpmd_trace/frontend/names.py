@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import fnmatch
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
@@ -30,6 +31,12 @@ def nearest(name: str, known: Iterable[str]) -> str:
     if close:
         return f"Did you mean {' or '.join(map(repr, close))}?"
     return f"Known: {', '.join(map(repr, listed))}." if listed else "There are none."
+
+
+def is_path(pattern: str, path: Sequence[object]) -> bool:
+    """Whether `pattern` is the path of a layer: `blocks[0].norm` or `blocks.0.norm`, with `*` for anything in a key."""
+    keys = pattern.replace("[", ".").replace("]", "").split(".")  # brackets are indices here, not sets of characters
+    return len(keys) == len(path) and all(fnmatch.fnmatchcase(str(a), b) for a, b in zip(path, keys, strict=True))
 
 
 def name_problems(

@@ -14,7 +14,7 @@ from mpmd_trace.frontend.errors import problem
 from mpmd_trace.frontend.shardings import Meshes, no_named_sharding
 from mpmd_trace.jax_compat import layouts
 
-__all__ = ["Spec", "given_layouts", "kept_shardings", "same_devices", "shardings", "staying"]
+__all__ = ["Spec", "given_layouts", "given_leaves", "kept_shardings", "same_devices", "shardings", "staying"]
 
 
 class Spec(NamedTuple):
@@ -153,25 +153,22 @@ def _layout(wanted: Any, leaf: Leaf) -> tuple[str | None, str | None]:
     return layouts.to_text(wanted.layout, leaf.struct.dtype), None
 
 
-def _leaves(arguments: tuple[tuple[Any, ...], dict[str, Any]], given: Given) -> list[Any]:
+def given_leaves(arguments: tuple[tuple[Any, ...], dict[str, Any]], given: Given) -> list[Any]:
+    """The leaves of the dynamic arguments, as they were passed."""
     args, kwargs = arguments
     leaves: list[Any] = jax.tree.leaves((tuple(a for i, a in enumerate(args) if i not in given.statics), kwargs))
     return leaves
 
 
-def kept_shardings(
-    arguments: tuple[tuple[Any, ...], dict[str, Any]], given: Given, topology: Sequence[Any]
-) -> list[NamedSharding | None]:
+def kept_shardings(leaves: Sequence[Any], topology: Sequence[Any]) -> list[NamedSharding | None]:
     """For each leaf the sharding that its array was given on one of the meshes, which it then keeps."""
-    return [_kept(leaf, topology) for leaf in _leaves(arguments, given)]
+    return [_kept(leaf, topology) for leaf in leaves]
 
 
-def given_layouts(
-    arguments: tuple[tuple[Any, ...], dict[str, Any]], given: Given, topology: Sequence[Any]
-) -> list[str | None]:
+def given_layouts(leaves: Sequence[Any], topology: Sequence[Any]) -> list[str | None]:
     """For each leaf the layout of its array, if it is on a mesh and not laid out as usual; it then keeps that."""
     places = [set(mesh.devices.flat) for mesh in topology if isinstance(mesh, Mesh)]
-    return [_given_layout(leaf, places) for leaf in _leaves(arguments, given)]
+    return [_given_layout(leaf, places) for leaf in leaves]
 
 
 def _given_layout(leaf: Any, places: Sequence[set[Any]]) -> str | None:

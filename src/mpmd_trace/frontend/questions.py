@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from mpmd_trace.diagnostics.messages import Diagnostic
 from mpmd_trace.frontend import markers, memories
+from mpmd_trace.frontend.errors import problem
 from mpmd_trace.frontend.scope import tag_of
 from mpmd_trace.frontend.shardings import without_devices
 from mpmd_trace.jax_compat import tracing
@@ -36,6 +38,26 @@ def kind_of(eqn: Equation) -> str:
         "shard_map": "jax.shard_map",
     }
     return kinds.get(eqn.primitive.name, f"jax primitive {eqn.primitive.name!r}")
+
+
+def cannot_open(eqn: Equation, names: Sequence[str]) -> Diagnostic:
+    """Control flow with these names inside that cannot be opened."""
+    listed = ", ".join(map(repr, names)) or "a name"
+    return problem(
+        f"{listed} occurs inside {kind_of(eqn)}. Which mesh computes what must be known when compiling: "
+        "put the whole control flow into one named computation, or use fori_loop / "
+        "jax.lax.scan with a fixed number of iterations.",
+        tracing.location(eqn),
+    )
+
+
+def has_no_order(eqn: Equation) -> Diagnostic:
+    """Ordered callbacks inside something through which no token can go."""
+    return problem(
+        f"ordered callbacks occur inside {kind_of(eqn)}, where nothing comes before or after anything else. "
+        "Take ordered=False, or move them out.",
+        tracing.location(eqn),
+    )
 
 
 def applied(eqn: Equation) -> Closed | None:
@@ -84,7 +106,7 @@ class Questions:
         """Whether control flow that stays contains something that cannot stay."""
         return self.has_names(closed) or any(
             eqn.primitive.name == "sharding_constraint"
-            or (tracing.is_callback(eqn) and any(map(tracing.is_ordered, eqn.effects)))
+            or (tracing.is_callback(eqn) and tracing.is_ordered(eqn))
             or memories.names_devices(eqn)
             or without_devices(eqn) is not eqn.params
             or any(self.must_change(inner) for inner in tracing.subjaxprs(eqn))

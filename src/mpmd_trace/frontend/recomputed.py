@@ -47,6 +47,10 @@ class Expressions:
         """The number of a constant that is written out."""
         return self._numbers.setdefault(self._fingerprints.value(value), len(self._numbers))
 
+    def slice(self, operand: int, index: int) -> int:
+        """The number of a slice of a value along its first axis."""
+        return self._numbers.setdefault(("slice", operand, index), len(self._numbers))
+
     def results(self, eqn: Equation, operands: Sequence[int]) -> list[int]:
         """The numbers of the results of `eqn` for the numbers of its operands."""
         if eqn.primitive is markers.transposes_p:
@@ -158,6 +162,12 @@ class Values:
                 self._again.add(id(value))
             if not backward:
                 self._forward.setdefault(number, value)
+
+    def add_slices(self, wholes: Sequence[Any], index: int, slices: Sequence[Any]) -> None:
+        """Know the slices of some values at an index, which two loops take from each value separately."""
+        for value, found in zip(wholes, slices, strict=True):
+            if id(found) not in self._known:
+                self._known[id(found)] = found, self._expressions.slice(self._number(value), index)
 
     def _number(self, value: Any) -> int:
         if id(value) not in self._known:

@@ -18,18 +18,27 @@ from jax import lax
 from mpmd_trace.diagnostics.messages import Diagnostic
 from mpmd_trace.frontend import folding, markers, memories
 from mpmd_trace.frontend.calls import Place, Plan, live_equations, plan
-from mpmd_trace.frontend.effects import TOKEN, Order
+from mpmd_trace.frontend.effects import TOKEN, Order, once
 from mpmd_trace.frontend.errors import problem, warn
 from mpmd_trace.frontend.fingerprint import Fingerprints
-from mpmd_trace.frontend.questions import INLINED, MARKERS, REMAT, Questions, applied, kind_of
-from mpmd_trace.frontend.recomputed import Expressions, Site, Values, now
+from mpmd_trace.frontend.large_constants import LargeConstants
+from mpmd_trace.frontend.ordered_loops import can_thread
+from mpmd_trace.frontend.questions import (
+    INLINED,
+    MARKERS,
+    REMAT,
+    Questions,
+    applied,
+    cannot_open,
+    has_no_order,
+    kind_of,
+)
+from mpmd_trace.frontend.recomputed import Expressions, Later, Site, Values, now
 from mpmd_trace.frontend.scope import Scope, Shared, count_in, distinct, is_computation, tag_of
 from mpmd_trace.frontend.shardings import Meshes, without_devices
 from mpmd_trace.jax_compat import lowering, tracing
 from mpmd_trace.jax_compat.tracing import Closed, Equation, opened
 
-#: Constants of more bytes become inputs of the program; smaller ones are written into it.
-LARGE_CONSTANT_BYTES = 16 * 1024
 
 class Rewriter:
     """Interprets one program; collects the names, meshes and mistakes that it finds.
@@ -48,9 +57,8 @@ class Rewriter:
         self._fingerprints = Fingerprints()
         self._ask = Questions()
         self._told: set[str | None] = set()
-        self._large_memo: dict[int, tuple[Closed, dict[int, Any]]] = {}
+        self.large_constants = LargeConstants()
         self._bodies: dict[Any, Shared] = {}
-        self._constants: list[dict[int, Any]] = []
         self._place = place
         self._order = Order(lambda name: place(name)[0] if place else None)
         self._expressions = Expressions(self._fingerprints, applied)
@@ -58,34 +66,11 @@ class Rewriter:
         self._values: list[Values | None] = []
         #: By id, equations of the forward pass that only the backward needs.
         self._kept: dict[int, Equation] = {}
-        #: Where something recomputed is handed to another place, and the forward pass is not at hand to keep it.
+        #: Where something recomputed is handed to another place by another call than that of the forward pass.
         self.recomputed: str | None = None
-
-    # ---- constants ------------------------------------------------------------------------
-
-    def large_constants(self, closed: Closed) -> dict[int, Any]:
-        """The constants anywhere in `closed` that are too large to be written out, by identity."""
-        if id(closed) in self._large_memo:
-            return self._large_memo[id(closed)][1]
-        parts = opened(closed)
-        found = {id(c): c for c in parts.consts if _is_large(c)}
-        for eqn in parts.eqns:
-            found.update({id(v.val): v.val for v in eqn.invars if _is_large_literal(v)})
-            for inner in tracing.subjaxprs(eqn):
-                found.update(self.large_constants(inner))
-        self._large_memo[id(closed)] = (closed, found)
-        return found
-
-    @contextmanager
-    def _constants_from(self, values: dict[int, Any]) -> Iterator[None]:
-        self._constants.append(values)
-        try:
-            yield
-        finally:
-            self._constants.pop()
-
-    def _constant(self, value: Any) -> Any:
-        return self._constants[-1].get(id(value), value)
+        #: Whether each named computation of a loop or call is a call of its own, so that the forward pass is at hand.
+        self._apart = False
+        self._calls: dict[Any, tuple[Any, Closed]] = {}
 
     @contextmanager
     def _trace_of(self, closed: Closed, scope: Scope) -> Iterator[None]:
@@ -101,25 +86,35 @@ class Rewriter:
 
     # ---- interpretation -------------------------------------------------------------------
 
-    def program(self, closed: Closed) -> Closed:
-        """`closed`, rewritten, with its large constants before its arguments."""
-        large = self.large_constants(closed)
+    def program(self, closed: Closed, name: str) -> Any:
+        """`closed`, rewritten, as a program with its large constants before its arguments."""
+        found = self._program(closed, name)
+        if self.recomputed is None:
+            return found
+        # The gradient of a loop is another one, whose calls do not see what those of the first one have computed.
+        self._apart, self.problems = True, []
+        self._bodies.clear()
+        return self._program(closed, name)
+
+    def _program(self, closed: Closed, name: str) -> Any:
+        large = self.large_constants.of(closed)
 
         def run(*args: Any) -> list[Any]:
             constants = dict(zip(large, args, strict=False))
             scope = Scope()
-            with self._constants_from(constants), self._trace_of(closed, scope):
+            with self.large_constants.given(constants), self._trace_of(closed, scope):
                 results = self.evaluate(closed, args[len(large) :], scope)
             return [folding.whole(r) for r in results]
 
-        return self._traced(run, [jax.typeof(c) for c in large.values()] + list(tracing.in_avals(closed)))
+        types = [jax.typeof(c) for c in large.values()] + list(tracing.in_avals(closed))
+        return self._traced(run, lambda run: tracing.make_program(run, types, name))
 
-    def _traced(self, run: Callable[..., Any], types: Sequence[Any]) -> Closed:
-        """`run` on arguments of these types; what only the backward needs of the forward pass goes first."""
+    def _traced(self, run: Callable[..., Any], make: Callable[[Callable[..., Any]], Any]) -> Any:
+        """What `make` traces of `run`; what only the backward needs of the forward pass goes first."""
         before = len(self._kept)
-        made = tracing.make_closed(run, types)
+        made = make(run)
         # A function of its own: JAX remembers what it traced.
-        return made if len(self._kept) == before else tracing.make_closed(lambda *args: run(*args), types)
+        return made if len(self._kept) == before else make(lambda *args: run(*args))
 
     def evaluate(
         self,
@@ -134,14 +129,14 @@ class Rewriter:
         `given` holds values inside `closed` that need not be computed.
         """
         parts = opened(closed)
-        constants = map(self._constant, parts.consts)
+        constants = map(self.large_constants.read, parts.consts)
         env: dict[Any, Any] = dict(zip(parts.constvars, constants, strict=True))
         env.update(zip(parts.invars, args, strict=True))
         ready = {parts.eqns[i].outvars[k]: value for (i, k), value in (given or {}).items()}
         env.update(ready)
 
         def read(atom: Any) -> Any:
-            return self._constant(atom.val) if tracing.is_literal(atom) else env.get(atom)
+            return self.large_constants.read(atom.val) if tracing.is_literal(atom) else env.get(atom)
 
         alive = live_equations(closed, wanted, set(ready))
         for eqn, used in zip(parts.eqns, alive, strict=True):
@@ -180,6 +175,8 @@ class Rewriter:
                 return self._equation(eqn, list(args), outer)
 
             return values.add_later(eqn, args, scope, compute)
+        if eqn.primitive.name == "scan" and not any(isinstance(a, Later) for a in args):
+            return self._unroll(eqn, args, scope, unused=True) if self._apart else [None] * len(eqn.outvars)
         inner = applied(eqn)
         if inner is None:
             return [None] * len(eqn.outvars)
@@ -204,12 +201,13 @@ class Rewriter:
             if eqn.primitive is markers.transposes_p:
                 return args
             if tracing.is_callback(eqn):
-                return self._callback(eqn, [folding.whole(a) for a in args], scope)
+                results = self._order.bind(eqn, [folding.whole(a) for a in args], scope.chain)
+                return once(results) if scope.is_open else results
             if name in MARKERS:
                 return self._marker(eqn, folding.whole(args[0]), scope)
             if tag is not None and tag.kind == "named_computation":
                 return self._named(eqn, tag.name, args, scope)
-            if tag is not None and tag.kind == "call" and scope.level == "main":
+            if tag is not None and tag.kind == "call" and scope.level == "main" and not self._apart:
                 return self.call(eqn.params["jaxpr"], tag.name, args, scope)
             if name in INLINED:
                 return self.evaluate(eqn.params[INLINED[name]], args, scope)
@@ -221,29 +219,14 @@ class Rewriter:
                 self.problems.append(problem(mistake, tracing.location(eqn)))
             if any(self._ask.must_change(inner) for inner in tracing.subjaxprs(eqn)):
                 return self._open(eqn, args, scope)
-            return tracing.rebind(eqn, [folding.whole(a) for a in args], without_devices(eqn))
-
-    def _callback(self, eqn: Equation, args: list[Any], scope: Scope) -> list[Any]:
-        """A callback for what it does, perhaps one that must come after those before it."""
-        if scope.level != "kept" or not any(map(tracing.is_ordered, eqn.effects)):
-            results = self._order.bind(eqn, args, scope.parent)
-            # Sent to the meshes that use it, and not made on each of them.
-            return [lowering.broadcast_p.bind(r)[0] for r in results] if scope.is_open else results
-        self.problems.append(
-            problem(
-                f"the ordered {eqn.primitive.name} is inside of a loop or conditional that the compiler keeps "
-                "(jax.lax.scan, while_loop, cond, shard_map), where it cannot be put in order with others. Take "
-                "ordered=False, or move it out.",
-                tracing.location(eqn),
-            )
-        )
-        return tracing.rebind(eqn, args)
+            return self._bind(eqn, args, without_devices(eqn), scope)
 
     def _open(self, eqn: Equation, args: list[Any], scope: Scope) -> list[Any]:
         """Interpret an equation with jaxprs inside, some of which must change."""
         name = eqn.primitive.name
         named = any(self._ask.has_names(inner) for inner in tracing.subjaxprs(eqn))
-        if named and name in REMAT:
+        ordered = any(map(tracing.is_ordered, tracing.subjaxprs(eqn)))
+        if (named or ordered) and name in REMAT:
             return self.evaluate(eqn.params["jaxpr"], args, scope)
         if named and scope.is_open:
             if name == "scan":
@@ -251,7 +234,7 @@ class Rewriter:
             names = self._ask.names_in(eqn)
             places = {self._place(n) for n in names} if self._place else set()
             if not places or name not in ("while", "cond"):
-                self.problems.append(self._cannot_open(eqn))
+                self.problems.append(cannot_open(eqn, names))
             elif len(places) == 1 and scope.parent is None:
                 return self._whole(eqn, args, scope, names[0])
             elif (place := tracing.location(eqn)) not in self._told:
@@ -264,31 +247,61 @@ class Rewriter:
                     place,
                 )
         inside = dataclasses.replace(scope, level="kept")
+        if ordered and can_thread(eqn):
+
+            def evaluate(closed: Closed, values: Sequence[Any]) -> list[Any]:
+                return [folding.whole(r) for r in self.evaluate(closed, values, inside)]
+
+            return self._order.loop(eqn, [folding.whole(a) for a in args], scope, evaluate)
+        if ordered:
+            self.problems.append(has_no_order(eqn))
         params = dict(without_devices(eqn))
         if name != "shard_map":
             for key, value in params.items():
                 params[key] = self._changed(value, inside)
-        return tracing.rebind(eqn, [folding.whole(a) for a in args], params)
+        return self._bind(eqn, args, params, scope)
+
+    def _bind(self, eqn: Equation, args: Sequence[Any], params: dict[str, Any], scope: Scope) -> list[Any]:
+        """An equation that stays what it is."""
+        operands = [folding.whole(a) for a in args]
+        if eqn.effects:
+            results = tracing.rebind(eqn, operands, params)
+            return once(results) if scope.is_open else results
+        traced = [i for i, a in enumerate(operands) if isinstance(a, jax.core.Tracer)]
+        if not self._apart or scope.level != "main" or scope.counter is None or not traced:
+            return tracing.rebind(eqn, operands, params)
+
+        # What belongs to a microbatch is in a call of it, also without a name.
+        def run(*values: Any) -> list[Any]:
+            given = dict(zip(traced, values, strict=True))
+            return tracing.rebind(eqn, [given.get(i, a) for i, a in enumerate(operands)], params)
+
+        written = tuple(self._fingerprints.value(a) for i, a in enumerate(operands) if i not in traced)
+        key = (id(eqn), tuple(traced), written)
+        if key not in self._calls:
+            self._calls[key] = eqn, tracing.make_closed(run, [jax.typeof(operands[i]) for i in traced])
+        inside, counter = self._calls[key][1], scope.counter
+        values = [operands[i] for i in traced]
+        return list(lowering.call_p.bind(*values, body=inside, name=eqn.primitive.name, call_counter=counter))
 
     def _whole(self, eqn: Equation, args: list[Any], scope: Scope, name: str) -> list[Any]:
         """A loop or conditional, all names in which are at one place, as the computation `name`."""
-        operands = [folding.whole(a) for a in args]
+        chain = self._order.chain(name)
+        inside = dataclasses.replace(scope, level="named", parent=name, chain=chain)
+        chains = (chain,) if any(map(tracing.is_ordered, tracing.subjaxprs(eqn))) else ()
+        operands = [*map(folding.whole, args), *self._order.given(chains)]
 
         def run(*values: Any) -> list[Any]:
-            return self._open(eqn, list(values), dataclasses.replace(scope, level="named", parent=name))
+            self._order.tokens.append(dict(zip(chains, values[len(args) :], strict=True)))
+            try:
+                return [*self._open(eqn, list(values[: len(args)]), inside), *self._order.given(chains)]
+            finally:
+                self._order.tokens.pop()
 
         body = tracing.make_closed(run, [jax.typeof(a) for a in operands])
         count = scope.transposes
-        return list(lowering.named_computation_p.bind(*operands, body=body, name=name, transpose_count=count))
-
-    def _cannot_open(self, eqn: Equation) -> Diagnostic:
-        listed = ", ".join(map(repr, self._ask.names_in(eqn))) or "a name"
-        return problem(
-            f"{listed} occurs inside {kind_of(eqn)}. Which mesh computes what must be known when compiling: "
-            "put the whole control flow into one named computation, or use fori_loop / "
-            "jax.lax.scan with a fixed number of iterations.",
-            tracing.location(eqn),
-        )
+        out = lowering.named_computation_p.bind(*operands, body=body, name=name, transpose_count=count)
+        return self._taken(chains, list(out))
 
     def _changed(self, value: Any, scope: Scope) -> Any:
         """A parameter with the jaxprs in it rewritten."""
@@ -297,7 +310,7 @@ class Rewriter:
         if not tracing.is_jaxpr(value) or not self._ask.must_change(value):
             return value
         avals = tracing.in_avals(value)
-        with self._constants_from({}):
+        with self.large_constants.given({}):
             return tracing.make_closed(
                 lambda *a: [folding.whole(r) for r in self.evaluate(value, a, scope)], avals
             )
@@ -319,11 +332,12 @@ class Rewriter:
         body = eqn.params["jaxpr"]
         if scope.level == "kept":
             return self.evaluate(body, args, dataclasses.replace(scope, parent=name))
-        inside = Scope("named", scope.transposes, None, scope.rematerialised, name)
+        chain = self._order.chain(name) if scope.is_open else scope.chain
+        inside = Scope("named", scope.transposes, None, scope.rematerialised, name, chain)
         shared = self._body(body, inside, barrier=scope.rematerialised)
-        chains = self._order.chains(body, name)
+        chains = self._order.chains(body, inside)
         operands = [
-            *map(self._constant, self.large_constants(body).values()),
+            *map(self.large_constants.read, self.large_constants.of(body).values()),
             *map(folding.whole, args),
             *self._order.given(chains),
         ]
@@ -332,10 +346,23 @@ class Rewriter:
             return shared.results(operands, [])
         # A forward computation below a transposition is recomputed for the backward pass.
         count = count_in(body) or scope.transposes
-        out = lowering.named_computation_p.bind(
-            *operands, body=shared.closed, name=name, transpose_count=count
-        )
+        if self._apart and scope.level == "main" and scope.counter is not None:
+            alone = self._alone(shared, name, count)
+            out = lowering.call_p.bind(*operands, body=alone, name=name, call_counter=scope.counter)
+        else:
+            out = lowering.named_computation_p.bind(*operands, body=shared.closed, name=name, transpose_count=count)
         return self._taken(chains, shared.results(operands, out))
+
+    def _alone(self, shared: Shared, name: str, count: int) -> Closed:
+        """A computation as the body of a call."""
+        key = (id(shared), name, count)
+        if key not in self._calls:
+
+            def run(*args: Any) -> Any:
+                return lowering.named_computation_p.bind(*args, body=shared.closed, name=name, transpose_count=count)
+
+            self._calls[key] = shared, tracing.make_closed(run, tracing.in_avals(shared.closed))
+        return self._calls[key][1]
 
     def _taken(self, chains: Sequence[Any], results: list[Any]) -> list[Any]:
         """The results without the tokens of these chains, which are known from now on."""
@@ -385,9 +412,13 @@ class Rewriter:
         With a `plan`, of the arguments and given values, and for the results, that it lists.
         """
         parts = opened(body)
+        # Which computation it is the body of matters for names and ordered callbacks alone.
+        effects = tracing.effects(body)
+        parent = scope.parent if self._ask.has_names(body) or effects else None
+        chain = scope.chain if effects else None
         key = (
             self._fingerprints.of(body),
-            dataclasses.replace(scope, counter=None),
+            dataclasses.replace(scope, counter=None, parent=parent, chain=chain),
             barrier,
             None if plan is None else (plan.arguments, plan.given, plan.wanted),
         )
@@ -396,9 +427,9 @@ class Rewriter:
         positions = range(len(parts.invars)) if plan is None else plan.arguments
         places = () if plan is None else plan.given
         wanted = None if plan is None else plan.wanted
-        large = self.large_constants(body)
+        large = self.large_constants.of(body)
         sources: list[tuple[bool, int]] = []
-        chains = self._order.chains(body, scope.parent)
+        chains = self._order.chains(body, scope)
 
         def run(*values: Any) -> list[Any]:
             constants = dict(zip(large, values, strict=False))
@@ -411,7 +442,7 @@ class Rewriter:
             for position, value in zip(positions, inputs, strict=False):
                 args[position] = value
             given = dict(zip(places, inputs[len(positions) :], strict=True))
-            with self._constants_from(constants), self._trace_of(body, scope):
+            with self.large_constants.given(constants), self._trace_of(body, scope):
                 self._order.take(chains, tokens)
                 found = self.evaluate(body, args, scope, wanted, given)
                 needed = [r for i, r in enumerate(found) if wanted is None or wanted[i]]
@@ -423,7 +454,7 @@ class Rewriter:
         types += [parts.invars[i].aval for i in positions]
         types += [parts.eqns[i].outvars[k].aval for i, k in places]
         types += [TOKEN for _ in chains]
-        closed = self._traced(run, types)
+        closed = self._traced(run, lambda run: tracing.make_closed(run, types))
         self._bodies[key] = shared = Shared(closed, tuple(sources))
         return shared
 
@@ -439,11 +470,11 @@ class Rewriter:
         division = plan(body, args)
         results = dict(division.direct)
         if any(division.wanted) or tracing.effects(body):
-            chains = self._order.chains(body, None)
             inside = Scope("callee", scope.transposes, None, scope.rematerialised)
+            chains = self._order.chains(body, inside)
             shared = self._body(body, inside, plan=division)
             operands = [
-                *map(self._constant, self.large_constants(body).values()),
+                *map(self.large_constants.read, self.large_constants.of(body).values()),
                 *(folding.whole(args[i]) for i in division.arguments),
                 *map(folding.whole, division.values),
                 *self._order.given(chains),
@@ -458,37 +489,38 @@ class Rewriter:
             results.update(zip(computed, self._taken(chains, shared.results(operands, out)), strict=True))
         return [results[i] for i in range(len(division.wanted))]
 
-    def _unroll(self, eqn: Equation, args: list[Any], scope: Scope) -> list[Any]:
-        """A scan, one iteration after the other, each a call when calls are possible here."""
+    def _unroll(self, eqn: Equation, args: list[Any], scope: Scope, unused: bool = False) -> list[Any]:
+        """A scan, one iteration after the other, each a call when calls are possible here.
+
+        Of a scan that is `unused`, the equations are known to those who may want their results kept.
+        """
         layout = tracing.scan_layout(eqn)
         first = layout.constants + layout.carries
         constants, carry, scanned = args[: layout.constants], args[layout.constants : first], args[first:]
         avals = tracing.in_avals(layout.body)
-        as_calls = scope.level == "main" and not self._ask.has_calls(layout.body)
+        as_calls = scope.level == "main" and not self._ask.has_calls(layout.body) and not self._apart
+        wanted = [False] * len(tracing.out_avals(layout.body)) if unused else None
         order = range(layout.length)
         outputs: dict[int, list[Any]] = {}
         for i in reversed(order) if layout.reverse else order:
-            values = [*constants, *carry, *(folding.slice_at(x, i) for x in scanned)]
+            items = [folding.slice_at(x, i) for x in scanned]
+            if scope.is_open and (known := self._values[-1]) is not None:
+                known.add_slices(scanned, i, items)
+            values = [*constants, *carry, *items]
             values = [folding.as_known(v, a) for v, a in zip(values, avals, strict=True)]
             inside = dataclasses.replace(scope, counter=i)
             if as_calls:
                 results = self.call(layout.body, "iteration", values, inside)
             else:
-                results = self.evaluate(layout.body, values, inside)
+                results = self.evaluate(layout.body, values, inside, wanted)
             carry, outputs[i] = results[: layout.carries], results[layout.carries :]
         if not outputs:  # no iteration: nothing to open, and the scan gives empty stacks
             return tracing.rebind(eqn, [folding.whole(a) for a in args])
+        if unused:
+            return [*carry, *[None] * len(outputs[0])]
         stacks = [folding.Stack([outputs[i][k] for i in order]) for k in range(len(outputs[0]))]
         return [*carry, *stacks]
 
 
 def _plain(value: Any) -> bool:
     return type(value) in (tuple, list)
-
-
-def _is_large(value: Any) -> bool:
-    return getattr(value, "nbytes", 0) > LARGE_CONSTANT_BYTES
-
-
-def _is_large_literal(atom: Any) -> bool:
-    return tracing.is_literal(atom) and _is_large(atom.val)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 from mpmd_trace.frontend import markers, tags
@@ -24,6 +24,8 @@ class Scope:
     counter: int | None = None
     rematerialised: bool = False
     parent: str | None = None
+    #: What ordered callbacks here come in order with: those of the mesh of the named computation, None outside of any.
+    chain: Hashable = None
 
     @property
     def is_open(self) -> bool:

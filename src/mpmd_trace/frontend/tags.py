@@ -19,9 +19,10 @@ from typing import Any, cast
 import jax
 import numpy as np
 
-from mpmd_trace.frontend import markers
+from mpmd_trace.frontend import in_place, markers
 from mpmd_trace.frontend.errors import mistake
 from mpmd_trace.frontend.statics import StaticLeaf, is_hashable, without_statics
+from mpmd_trace.jax_compat import tracing
 
 _PREFIX = "mpmd_trace."
 _COUNTER = "mpmd_trace.call_counter="
@@ -82,6 +83,27 @@ def check_name(name: object, what: str) -> str:
     return name
 
 
+def layer_names(
+    defaults: Sequence[str], name: str | Sequence[str] | Callable[[str], str] | None, what: str
+) -> list[str]:
+    """The names of layers: `name` for all of them, one per layer, or made of its default name.
+
+    Raises:
+        FrontendError: when there are more or fewer names than layers, and for a name that cannot be one.
+    """
+    if name is None:
+        names = list(defaults)
+    elif isinstance(name, str):
+        names = [name] * len(defaults)
+    elif callable(name):
+        names = [name(default) for default in defaults]
+    else:
+        names = list(name)
+    if len(names) != len(defaults):
+        raise mistake(f"{what} got {len(names)} names for {len(defaults)} layers ({', '.join(defaults)}).")
+    return [check_name(one, what) for one in names]
+
+
 def static_names(names: object, what: str) -> tuple[str, ...]:
     """`names`, one or several, as a tuple; `what` says whose they are in the error."""
     return listed(names, str, f"static_argnames of {what} are names of arguments, one or several")
@@ -131,41 +153,70 @@ def _is_dynamic(path: Sequence[Any], leaf: object, tag: Tag) -> bool:
     return isinstance(leaf, (bool, int, float, complex)) and not in_object
 
 
-#: Per user function, the tagged jits made of it. They refer to it weakly, so that it can go.
-_jits: weakref.WeakKeyDictionary[Any, dict[Tag, Callable[..., Any]]] = weakref.WeakKeyDictionary()
+#: Per user function, the jits made of it: one for each tag, or one for all names of computations and a closure.
+#: They refer to it weakly, so that it can go.
+_jits: weakref.WeakKeyDictionary[Any, dict[Any, Callable[..., Any]]] = weakref.WeakKeyDictionary()
 
 
-def _jit_of(function: Callable[..., Any] | None, tag: Tag) -> Callable[..., Any]:
-    """A tagged jit `(statics, *arrays) -> result` that runs `function`.
+def _jit_of(function: Callable[..., Any] | None, tag: Tag, shared: bool = False) -> Callable[..., Any]:
+    """A tagged jit `(statics, *arrays) -> result` that runs `function`; when it is `shared`, for all names.
 
     When `function` is None, it is found in the arguments (callable pytrees such as modules).
     """
     function_is_argument = function is None
-    made: dict[Tag, Callable[..., Any]] | None = None
+    made: dict[Any, Callable[..., Any]] | None = None
+    key = ("shared", *_closure(function)) if shared else tag
     if function_is_argument or not _is_compared_by_identity(function):
         reference: Callable[[], Any] = lambda: function  # noqa: E731 (one of two forms)
+        if function_is_argument and shared:
+            made = _jits.setdefault(_jit_of, {})
     else:
         try:
             made = _jits.setdefault(function, {})
             reference = weakref.ref(function)
         except TypeError:  # cannot be referred to weakly: no sharing between wrappers
             reference = lambda: function  # noqa: E731
-    if made is not None and tag in made:
-        return made[tag]
+    if made is not None and key in made:
+        return made[key]
 
     def run(statics: _Statics, *arrays: Any) -> Any:
         fill = iter(arrays)
         leaves = [next(fill) if leaf is _HOLE else leaf.value for leaf in statics.leaves]
         callee, args, kwargs = jax.tree.unflatten(statics.treedef, leaves)
+        given = tuple(map(_value, args)), {k: _value(v) for k, v in kwargs.items()}
         target = callee if function_is_argument else reference()
-        result = _with_statics(target(*map(_value, args), **{k: _value(v) for k, v in kwargs.items()}))
+        result = in_place.kept(target, *given, tag.kind, "mpmd_trace.nnx.named_computation", owner=callee)
+        result = _with_statics(result)
         return markers.counted(result) if tag.kind == "named_computation" else result
 
     run.__name__ = run.__qualname__ = tag.encode()
     jitted: Callable[..., Any] = jax.jit(run, static_argnums=0)
     if made is not None:
-        made[tag] = jitted
+        made[key] = jitted
     return jitted
+
+
+class _Cell:
+    """What a function closes over, compared by identity: a loop may have changed it since the last name."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Cell) and other.value is self.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+
+def _closure(function: Callable[..., Any] | None) -> tuple[_Cell, ...]:
+    cells = []
+    for cell in getattr(function, "__closure__", None) or ():
+        try:
+            cells.append(_Cell(cell.cell_contents))
+        except ValueError:  # it has no value yet
+            cells.append(_Cell(cell))
+    return tuple(cells)
 
 
 def _value(argument: Any) -> Any:
@@ -236,7 +287,12 @@ def tagged(
             arrays += [leaf] if dynamic else []
             rest.append(_HOLE if dynamic else StaticLeaf(leaf))
         _check_hashable((*args, *kwargs.values()), rest, tag)
-        return without_statics(jitted(_Statics(treedef, tuple(rest)), *arrays))
+        statics = _Statics(treedef, tuple(rest))
+        if tag.kind == "named_computation":  # traced once, however many layers have names of their own
+            found = tracing.call_as(_jit_of(target, tag, shared=True), tag.encode(), statics, *arrays)
+            if found is not None:
+                return without_statics(found[0])
+        return without_statics(jitted(statics, *arrays))
 
     return wrapper
 

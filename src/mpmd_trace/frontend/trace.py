@@ -5,24 +5,50 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
 
-from mpmd_trace.frontend import arguments, placements
+from mpmd_trace.diagnostics.messages import Diagnostic
+from mpmd_trace.diagnostics.spelling import quote
+from mpmd_trace.frontend import arguments, in_place, placements
 from mpmd_trace.frontend.arguments import Leaf
 from mpmd_trace.frontend.effects import effect_problems
 from mpmd_trace.frontend.errors import FrontendError, place_of, problem, raise_problems, warn
+from mpmd_trace.frontend.large_constants import LargeConstants
+from mpmd_trace.frontend.layers import assigned_parts
 from mpmd_trace.frontend.memories import HOST, divide_results, only_returned, returned_arguments
 from mpmd_trace.frontend.names import Assigned, name_problems
 from mpmd_trace.frontend.placements import Spec
 from mpmd_trace.frontend.recomputed import Site
 from mpmd_trace.frontend.rewrite import Rewriter
 from mpmd_trace.frontend.shardings import Meshes
+from mpmd_trace.frontend.stacks import Signature, Stacks, split
+from mpmd_trace.ir.collector import paused_collector
 from mpmd_trace.jax_compat import lowering, tracing
 
+_Specs = tuple[Spec | None, ...]
+
 tracing.hide_from_locations(os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep)
+
+
+@dataclasses.dataclass(frozen=True)
+class Rewritten:
+    """The program with `mpmd` equations in the place of tagged jits, and what was found on the way."""
+
+    #: Of the constants, then the arguments; see `tracing.make_program`.
+    program: Any
+    #: Each name that occurs, with the places (`file:line`) where.
+    names: dict[str, list[str]]
+    #: The named computations among them that are not inside another one, with a place.
+    computations: dict[str, str | None]
+    #: (outer, inner) for named computations and tensors inside named computations, with a place.
+    nested: dict[tuple[str, str], str | None]
+    #: Where `jax.checkpoint` recomputes a part for another one that runs elsewhere (`file:line`), if it does.
+    recomputed: str | None
+    #: The text of each `sdy.mesh` op that the shardings of the program need.
+    mesh_ops: tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -36,8 +62,6 @@ class Traced:
 
     #: What JAX traced, with names as tagged jits.
     jaxpr: Any
-    #: The program after rewriting, with `mpmd` equations: of the constants, then the arguments.
-    program: Any
     #: The structure of `(args, kwargs)` without static arguments, and of the result.
     in_tree: Any
     out_tree: Any
@@ -55,18 +79,45 @@ class Traced:
     out_memories: tuple[str | None, ...]
     #: The results that are arguments as they came, each with the number of the argument.
     returned: dict[int, int]
-    #: Each name that occurs, with the places (`file:line`) where.
-    names: dict[str, list[str]]
-    #: The named computations among them that are not inside another one, with a place.
-    computations: dict[str, str | None]
-    #: (outer, inner) for named computations and tensors inside named computations, with a place.
-    nested: dict[tuple[str, str], str | None]
-    #: Where `jax.checkpoint` recomputes a part for another one that runs elsewhere (`file:line`), if it does.
-    recomputed: str | None
-    #: The text of each `sdy.mesh` op that the shardings of the program need.
-    mesh_ops: tuple[str, ...]
     platform: str
     name: str
+    #: Rewrites the program; raises `FrontendError` with what is wrong in it.
+    rewrite: Callable[[], Rewritten]
+    #: How arrays of the user are in pieces here; None where all are whole.
+    stacks: Stacks | None = None
+
+    @property
+    def signature(self) -> Signature:
+        """Arguments and results as the caller has them: stacked layers are one array."""
+        if self.stacks is not None:
+            return self.stacks.signature
+        return Signature(self.in_tree, self.out_tree, self.inputs, self.outputs, self.donated)
+
+    @functools.cached_property
+    def rewritten(self) -> Rewritten:
+        """The program after rewriting, when it is first asked for."""
+        return self.rewrite()
+
+    @property
+    def program(self) -> Any:
+        """See `Rewritten`, as for the properties that follow."""
+        return self.rewritten.program
+
+    @property
+    def names(self) -> dict[str, list[str]]:
+        return self.rewritten.names
+
+    @property
+    def computations(self) -> dict[str, str | None]:
+        return self.rewritten.computations
+
+    @property
+    def nested(self) -> dict[tuple[str, str], str | None]:
+        return self.rewritten.nested
+
+    @property
+    def recomputed(self) -> str | None:
+        return self.rewritten.recomputed
 
     @property
     def in_avals(self) -> tuple[jax.ShapeDtypeStruct, ...]:
@@ -90,7 +141,7 @@ class Traced:
 
     @functools.cached_property
     def _plain(self) -> Callable[..., Any]:
-        plain: Callable[..., Any] = jax.jit(lambda *a: lowering.run_plainly(self.program, a))
+        plain: Callable[..., Any] = jax.jit(lambda *a: lowering.run_plainly(self.program.jaxpr, a))
         return plain
 
     @property
@@ -100,11 +151,9 @@ class Traced:
         return callbacks
 
     @functools.cached_property
+    @paused_collector()
     def _lowered(self) -> tuple[Any, tuple[Any, ...]]:
-        avals = tracing.in_avals(self.program)
-        module, callbacks = lowering.lower(
-            tracing.as_function(self.program), avals, self.platform, self.name
-        )
+        module, callbacks = lowering.lower(self.program, self.platform)
         given = [
             self._attributes(leaf, self._compiled_spec(i), donated=i in self.donated)
             for i, leaf in enumerate(self.inputs)
@@ -118,7 +167,7 @@ class Traced:
             arguments=[{} for _ in self.constants] + given,
             argument_names=[f"constant{i}" for i in range(len(self.constants))] + list(self.in_names),
             results=results,
-            meshes=self.mesh_ops,
+            meshes=self.rewritten.mesh_ops,
         )
         return module, callbacks
 
@@ -141,25 +190,31 @@ class Traced:
     ) -> dict[str, str]:
         attributes: dict[str, str] = {}
         if result:
-            attributes["jax.result_info"] = lowering.quoted(leaf.name)
+            attributes["jax.result_info"] = quote(leaf.name)
         if donated:
             attributes["jax.buffer_donor"] = "true"
         if spec is not None:
             if spec.text is not None:
                 attributes["sdy.sharding"] = f"#sdy.sharding<{spec.text}>"
             if spec.memory is not None:
-                attributes["mhlo.memory_kind"] = lowering.quoted(spec.memory)
+                attributes["mhlo.memory_kind"] = quote(spec.memory)
         return attributes
 
     def evaluate(self, *leaves: Any) -> list[Any]:
         """The leaves of the result for `leaves` of the arguments, computed without meshes."""
         return list(self._plain(*self.constants, *leaves))
 
+    @property
+    def module(self) -> Any:
+        """The jaxlib module with `mpmd` ops, without topology; not to be changed."""
+        return self._lowered[0]
+
     def mlir_text(self, debug_info: bool = True) -> str:
         """The module with `mpmd` ops, without topology; with source locations on request."""
-        return lowering.module_text(self._lowered[0], debug_info)
+        return lowering.module_text(self.module, debug_info)
 
 
+@paused_collector()
 def trace(
     fn: Callable[..., Any],
     *args: Any,
@@ -171,6 +226,9 @@ def trace(
     meshes: Sequence[Any] = (),
     platform: str | None = None,
     place: Callable[[str], Site] | None = None,
+    assigned: Iterable[str] = (),
+    parts: int = 1,
+    rewrites: bool = True,
     **kwargs: Any,
 ) -> Traced:
     """Trace `fn` on example arguments (arrays or `jax.ShapeDtypeStruct`s).
@@ -186,6 +244,9 @@ def trace(
         meshes: where `in_shardings` says nothing, committed arguments on one of these keep their sharding.
         platform: what to lower for (`cpu`, `cuda`, `tpu`); by default JAX's default backend.
         place: the mesh and stage of a name: what `jax.checkpoint` recomputes is cut there.  None: nowhere.
+        assigned: the names that are assigned, of which ranges of layers cut stacked ones (`scan`).
+        parts: into how many parts stacked layers are cut that are not assigned yet.
+        rewrites: whether to rewrite the program now, and not when it is first asked for.
         **kwargs: keyword arguments, dynamic.
 
     Raises:
@@ -204,65 +265,85 @@ def trace(
 
     flat.__name__ = given.name
     try:
-        with jax.disable_jit(False):  # names are jits
+        with jax.disable_jit(False), assigned_parts(assigned, parts):  # names are jits
             closed = tracing.lowered(jax.make_jaxpr(flat)(*(leaf.struct for leaf in given.leaves)))
     except jax.errors.UnexpectedTracerError as error:
         leak = _leak(given.name, str(error).split("\n", 1)[0])
         raise FrontendError([problem(leak, place_of(fn))]) from error
+    except Exception as error:
+        told = in_place.explained(error, fn)
+        if told is None:
+            raise
+        raise told from error
     leaked = [c for c in tracing.opened(closed).consts if isinstance(c, jax.core.Tracer)]
     if leaked:
         leak = _leak(given.name, f"an array of type {leaked[0].aval}")
         raise FrontendError([problem(leak, place_of(fn))])
     out_names, out_tree = shape[-1]
+    leaves = placements.given_leaves((args, kwargs), given)
+    pieces = split(closed, given, out_names, out_tree)
+    if pieces is not None:
+        closed, given, out_names, out_tree = pieces.closed, pieces.given, pieces.out_names, pieces.out_tree
+        leaves = pieces.leaves(leaves, meshes)
+        in_shardings = pieces.spread(in_shardings, meshes, results=False)
+        out_shardings = pieces.spread(out_shardings, meshes, results=True)
     outputs = tuple(
         Leaf.of(name, aval) for name, aval in zip(out_names, tracing.out_avals(closed), strict=True)
     )
     raise_problems(effect_problems(closed), place_of(fn))
 
-    rewriter = Rewriter(Meshes(m.shape for m in meshes), place)
-    large = rewriter.large_constants(closed)
-    program = rewriter.program(closed)
-    problems = list(rewriter.problems)
-    kept = placements.kept_shardings((args, kwargs), given, meshes)
-    in_specs, bad_in = placements.shardings(
-        in_shardings,
-        given.in_tree,
-        given.leaves,
-        rewriter.meshes,
-        meshes,
-        "in_shardings",
-        kept,
-        placements.given_layouts((args, kwargs), given, meshes),
-    )
-    out_specs, bad_out = placements.shardings(
-        out_shardings, out_tree, outputs, rewriter.meshes, meshes, "out_shardings"
-    )
-    raise_problems([*problems, *bad_in, *bad_out], place_of(fn))
+    platform = platform or jax.default_backend().replace("gpu", "cuda")
+    kept = placements.kept_shardings(leaves, meshes)
+    layouts = placements.given_layouts(leaves, meshes)
+
+    def specs(axes: Meshes) -> tuple[_Specs, _Specs, list[Diagnostic]]:
+        into, bad = placements.shardings(
+            in_shardings, given.in_tree, given.leaves, axes, meshes, "in_shardings", kept, layouts
+        )
+        out, worse = placements.shardings(out_shardings, out_tree, outputs, axes, meshes, "out_shardings")
+        return into, out, [*bad, *worse]
+
+    @paused_collector()
+    def rewrite() -> Rewritten:
+        rewriter = Rewriter(Meshes(m.shape for m in meshes), place)
+        program = rewriter.program(closed, given.name)
+        bad = specs(rewriter.meshes)[2]
+        raise_problems([*rewriter.problems, *bad], place_of(fn))
+        return Rewritten(
+            program,
+            dict(sorted(rewriter.names.items())),
+            rewriter.computations,
+            rewriter.nested,
+            rewriter.recomputed,
+            rewriter.meshes.ops(),
+        )
+
+    in_specs, out_specs, bad = specs(Meshes(m.shape for m in meshes))
+    if bad:
+        rewrite()  # raises them with all others
     returned = returned_arguments(closed)
     in_specs = placements.staying(in_specs, kept, only_returned(closed, returned))
-    platform = platform or jax.default_backend().replace("gpu", "cuda")
     out_specs, out_memories = divide_results(closed, out_specs, platform)
-    return Traced(
+    traced = Traced(
         jaxpr=closed,
-        program=program,
         in_tree=given.in_tree,
         out_tree=out_tree,
         inputs=given.leaves,
         outputs=outputs,
-        constants=tuple(large.values()),
+        constants=tuple(LargeConstants().of(closed).values()),
         donated=given.donated,
         in_shardings=in_specs,
         out_shardings=out_specs,
         out_memories=out_memories,
         returned=returned,
-        names=dict(sorted(rewriter.names.items())),
-        computations=rewriter.computations,
-        nested=rewriter.nested,
-        recomputed=rewriter.recomputed,
-        mesh_ops=rewriter.meshes.ops(),
         platform=platform,
         name=given.name,
+        rewrite=rewrite,
+        stacks=None if pieces is None else pieces.stacks,
     )
+    if rewrites:
+        _ = traced.rewritten
+    return traced
 
 
 def _leak(name: str, what: str) -> str:

@@ -20,6 +20,7 @@ from mpmd_trace.ir.types import Type
 __all__ = [
     "BodyBuilder",
     "dce",
+    "effective_operands",
     "equivalent",
     "fingerprint",
     "free_values",
@@ -81,6 +82,11 @@ class BodyBuilder:
         """The frozen body that returns these values."""
         self.block.append(make_op(terminator, returned))
         return freeze(Region([self.block]))
+
+
+def effective_operands(op: Op) -> list[Value]:
+    """The operands of the op, then the values that its regions capture, each once."""
+    return list(dict.fromkeys(op.operands + free_values(op) if op.regions else op.operands))
 
 
 def free_values(op: Op) -> list[Value]:

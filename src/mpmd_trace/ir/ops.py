@@ -29,6 +29,9 @@ from mpmd_trace.ir.types import MeshTensorType, TensorType, Type
 from mpmd_trace.jax_compat.mlir import prettify
 
 __all__ = [
+    "HOISTED",
+    "OFFLOADED",
+    "SHARDED_STATE",
     "AssignOp",
     "BroadcastOp",
     "CallOp",
@@ -48,6 +51,13 @@ __all__ = [
     "make_transfer",
     "make_unassign",
 ]
+
+#: The origin of fragments that compute before the first microbatch what is the same for all.
+HOISTED = "hoisted"
+#: Marks transfers to the memory of the host that are there to free that of the device until the value comes back.
+OFFLOADED = "mpmd.offloaded"
+#: Marks arguments that are sharded otherwise than the caller says, since an option wants it.
+SHARDED_STATE = "mpmd.sharded_state"
 
 
 class _WithOrigin(Op):

@@ -7,8 +7,9 @@ request gets a fork of that process, so that an abort loses one request only:
 
 Request: `text`, `arguments` (of `apply_mpmd_partitioning` by name, in plain data), `phases` (one or more of "import",
 "optimize" and "all", in this order: after which phases to print the module), `timeout` (seconds, or null).
-Answers: one line with `phase`, `text` and `seconds` of CPU time for each of the phases; then one line with `end`,
-which is "done" (with `input_specs` and `output_specs` after the last phase), "error" (with `message`) or "stopped"
+Answers: one line with `phase`, `text` and `seconds` of CPU time (`talking`: of reading and printing so far) for each
+of the phases; then one line with `end`, which is "done" (with `input_specs` and `output_specs` after the last phase),
+"error" (with `message`) or "stopped"
 (with `status`, and `log`, the last lines it printed).
 """
 
@@ -92,7 +93,9 @@ def _partition(library: Any, request: dict[str, Any], answer: Any) -> dict[str, 
         arguments[name] = read(library, arguments[name])
     context = new_context()
     with context, ir.Location.unknown(context):
+        started = time.process_time()
         module = ir.Module.parse(request["text"], context)
+        talking = time.process_time() - started
         for phase in request["phases"]:
             started = time.process_time()
             result = library.apply_mpmd_partitioning(
@@ -102,7 +105,10 @@ def _partition(library: Any, request: dict[str, Any], answer: Any) -> dict[str, 
             )
             done = upto[phase]
             module = result.mpmd_module
-            _say(answer, {"phase": phase, "seconds": time.process_time() - started, "text": str(module)})
+            seconds = time.process_time() - started
+            text = str(module)
+            talking += time.process_time() - started - seconds
+            _say(answer, {"phase": phase, "seconds": seconds, "talking": talking, "text": text})
         specs = result.module_io_sharding_specs_and_meshes
         return {
             "end": "done",

@@ -10,12 +10,17 @@ import re
 from typing import Any
 
 import jax
+import numpy as np
 from jax.experimental.layout import Format, Layout
+from jax.sharding import SingleDeviceSharding
 from jaxlib import _jax
+
+from mpmd_trace.jax_compat.tracing import key_implementation
 
 __all__ = [
     "Format",
     "default_layout",
+    "elsewhere",
     "from_text",
     "full_format",
     "has_layout",
@@ -93,9 +98,14 @@ def place_of(spec: jax.ShapeDtypeStruct) -> Format | jax.sharding.Sharding | Non
 
 
 def put(x: Any, to: jax.ShapeDtypeStruct, may_alias: bool | None = None) -> jax.Array:
-    """`x` with the sharding, memory and layout of `to`, from wherever it is."""
+    """`x` with the sharding, memory and layout of `to`, from wherever it is.
+
+    Where other processes have devices of the sharding, all of them have the same `x`, and each puts its own part.
+    """
     sharding = to.sharding
     assert sharding is not None
+    if not sharding.is_fully_addressable:
+        return _put_own_part(x, to)
     found = layout_of(x)
     if found is not None and x.ndim > 1:
         usual = default_layout(x.shape, x.dtype, x.sharding)
@@ -106,3 +116,36 @@ def put(x: Any, to: jax.ShapeDtypeStruct, may_alias: bool | None = None) -> jax.
     if not isinstance(placed, jax.core.Tracer) and has_layout(to.format):
         placed = jax.device_put(placed, to.format)
     return placed
+
+
+def _put_own_part(x: Any, to: jax.ShapeDtypeStruct) -> jax.Array:
+    sharding = to.sharding
+    assert sharding is not None
+    if jax.dtypes.issubdtype(getattr(x, "dtype", None), jax.dtypes.prng_key):
+        data = jax.random.key_data(x)
+        spec = jax.ShapeDtypeStruct(data.shape, data.dtype, sharding=sharding)
+        return jax.random.wrap_key_data(_put_own_part(data, spec), impl=jax.random.key_impl(x))
+    if isinstance(x, jax.Array) and x.sharding.device_set == sharding.device_set:
+        moved: jax.Array = jax.device_put(x, sharding)
+        return moved
+    if isinstance(x, jax.Array) and not x.is_fully_addressable:
+        raise ValueError(f"an array of {x.sharding} cannot be put on the devices of other processes")
+    with jax.enable_x64(True):
+        value = np.asarray(x).astype(to.dtype, copy=False)
+        kind = sharding.memory_kind
+        blocks = [
+            jax.device_put(value[index], SingleDeviceSharding(device, memory_kind=kind), may_alias=False)
+            for device, index in sharding.addressable_devices_indices_map(value.shape).items()
+        ]
+        return jax.make_array_from_single_device_arrays(value.shape, sharding, blocks, dtype=value.dtype)
+
+
+def elsewhere(spec: jax.ShapeDtypeStruct) -> jax.Array:
+    """The array like `spec` in a process that has none of its devices."""
+    assert spec.sharding is not None
+    if jax.dtypes.issubdtype(spec.dtype, jax.dtypes.prng_key):
+        impl = key_implementation(spec)
+        data = jax.eval_shape(jax.random.key_data, spec)
+        inner = jax.ShapeDtypeStruct(data.shape, data.dtype, sharding=spec.sharding)
+        return jax.random.wrap_key_data(elsewhere(inner), impl=impl)
+    return jax.make_array_from_single_device_arrays(spec.shape, spec.sharding, [], dtype=spec.dtype)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
 from jax._src import core
 from jax._src.interpreters import mlir as jax_mlir
 from jaxlib.mlir import ir
@@ -77,11 +76,20 @@ def _lower_named_computation(
     mpmd.register_dialect(ctx.module_context.context)
     quoted = ir.StringAttr.get(name)
     count = f"({transpose_count})" if transpose_count else ""
+    origin = ir.Attribute.parse(f"#mpmd.user_origin<{quoted}{count}>")
+    made = ctx.module_context.cached_primitive_lowerings
+    key = ("mpmd_trace.region", id(body))
+    if key in made:  # equal layers are one body: the op is copied
+        op = made[key][1].clone()
+        for i, operand in enumerate(operands):
+            op.operands[i] = operand
+        op.attributes["origin"] = origin
+        return list(op.results)
     op = ir.Operation.create(
         "mpmd.named_computation",
         results=_result_types(ctx),
         operands=list(operands),
-        attributes={"origin": ir.Attribute.parse(f"#mpmd.user_origin<{quoted}{count}>")},
+        attributes={"origin": origin},
         regions=1,
     )
     location = ir.Location.current
@@ -89,6 +97,7 @@ def _lower_named_computation(
     with ir.InsertionPoint(block):
         results = _lower_body(ctx, body, list(block.arguments))
         ir.Operation.create("mpmd.return", operands=results)
+    made[key] = body, op
     return list(op.results)
 
 
@@ -195,35 +204,23 @@ for _p, _rule in (
 
 def run_plainly(program: Any, args: Sequence[Any]) -> list[Any]:
     """The results of `program` on `args`, as if it had no `mpmd` ops."""
-    parts = tracing.opened(program)
-    env: dict[Any, Any] = dict(zip(parts.constvars, parts.consts, strict=True))
-    env.update(zip(parts.invars, args, strict=True))
 
-    def read(atom: Any) -> Any:
-        return atom.val if tracing.is_literal(atom) else env[atom]
-
-    for eqn in parts.eqns:
-        values = [read(v) for v in eqn.invars]
+    def plainly(eqn: tracing.Equation, values: list[Any]) -> list[Any]:
         if eqn.primitive in (named_computation_p, call_p):
-            results = run_plainly(eqn.params["body"], values)
-        elif eqn.primitive in (named_tensor_p, broadcast_p, reduce_p, sharding_p):
-            results = values[:1]
-        else:
-            results = tracing.rebind(eqn, values)
-        env.update(zip(eqn.outvars, results, strict=True))
-    return [read(v) for v in parts.outvars]
+            return run_plainly(eqn.params["body"], values)
+        if eqn.primitive in (named_tensor_p, broadcast_p, reduce_p, sharding_p):
+            return values[:1]
+        return tracing.rebind(eqn, values)
+
+    return tracing.interpret(program, args, plainly)
 
 
-def lower(
-    function: Callable[..., Any], avals: Sequence[Any], platform: str, name: str
-) -> tuple[ir.Module, tuple[Any, ...]]:
-    """The MLIR module of `function` on flat arguments of the types `avals`; all arguments stay.
+def lower(program: Any, platform: str) -> tuple[ir.Module, tuple[Any, ...]]:
+    """The MLIR module of a program of `tracing.make_program`; all arguments stay.
 
     And the Python functions that the module calls back (`jax.pure_callback`), by their number in it.
     """
-    function.__name__ = name
-    traced = jax.jit(function, keep_unused=True).trace(*map(tracing.struct, avals))
-    lowered: Any = traced.lower(lowering_platforms=(platform,))
+    lowered: Any = program.lower(lowering_platforms=(platform,))
     callbacks = tuple(lowered._lowering.compile_args["host_callbacks"])
     return lowered.compiler_ir("stablehlo"), callbacks
 
@@ -265,12 +262,6 @@ def annotate_main(
             main.attributes[attribute] = ir.ArrayAttr.get(merged)
         for text in reversed(meshes):
             _insert_mesh(module, text)
-
-
-def quoted(text: str) -> str:
-    """`text` as an MLIR string attribute."""
-    with jax_mlir.make_ir_context():
-        return str(ir.StringAttr.get(text))
 
 
 def module_text(module: ir.Module, debug_info: bool) -> str:

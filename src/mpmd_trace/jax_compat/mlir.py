@@ -129,6 +129,7 @@ _RISKY = re.compile(
     r'\s*@(?P<callee>[A-Za-z_][\w$.]*|"(?:[^"\\]|\\.)*")'
     r"|(?<![\w.#@%!])(?P<topology>topology)\s*(?:=\s*(?![#\s])|(?=[,}]))"
 )
+_MISSING = "'mpmd.call' op calls @{callee}, which is not a function of the module; define it, or call one that is there"
 _TOPOLOGY = re.compile(r"topology\s*(?:=\s*[^#\s]|[,}])")
 
 
@@ -149,10 +150,7 @@ def _check_risks(text: str, filename: str) -> None:
                 known[callee] = re.search(defined, text) is not None
             if known[callee]:
                 continue
-            message = (
-                f"'mpmd.call' op calls @{callee}, which is not a function of the module; define it, or call "
-                "one that is there"
-            )
+            message = _MISSING.format(callee=callee)
         elif match["topology"]:
             message = 'a topology is a #mpmd.topology<<"name" : <["axis"=2]>>, ...>'
         else:
@@ -205,6 +203,48 @@ def to_generic_through(text: str, pipeline: str) -> tuple[str, list[Diagnostic],
         found += _run(module, pipeline, context, "-")
         seconds = time.process_time() - started
         return _generic(module), found, seconds
+
+
+def copy_to_generic_through(module: Any, pipeline: str) -> tuple[str, list[Diagnostic], float]:
+    """As `to_generic_through`, for a jaxlib module, which is copied and not printed before.
+
+    The passes run in the module's own context.
+    """
+    from jaxlib.mlir import ir  # late: the command line starts without jaxlib
+
+    _registry()  # knows the passes
+    context = module.context
+    with context:
+        _check_calls(module)
+        with _collecting(context) as found:
+            try:
+                module.operation.verify()  # passes take it for granted
+            except ir.MLIRError as error:
+                raise MpmdError(found or str(error)) from None
+        copy = module.operation.clone()
+        started = time.process_time()
+        found += _run(copy, pipeline, context, "-")
+        seconds = time.process_time() - started
+        return _generic(copy), found, seconds
+
+
+def _check_calls(module: Any) -> None:
+    """What `_check_risks` says of text, for a jaxlib module."""
+    from jaxlib.mlir import ir  # late: the command line starts without jaxlib
+
+    known = {op.attributes["sym_name"].value for op in module.body.operations if "sym_name" in op.attributes}
+    found = []
+
+    def visit(op: Any) -> Any:
+        if op.name == "mpmd.call" and "callee" in op.attributes:
+            callee = op.attributes["callee"].value
+            if callee not in known:
+                found.append(Diagnostic("error", _MISSING.format(callee=callee), _location(op.location, "-")))
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+    if found:
+        raise MpmdError(found)
 
 
 def module_to_generic(module: Any) -> str:
@@ -281,7 +321,9 @@ def _check_entry_point(module: Any, pipeline: str) -> None:
     if _NEEDS_MAIN.search(pipeline) is None:
         return
     names = [
-        op.attributes["sym_name"].value for op in module.body.operations if op.operation.name == "func.func"
+        op.attributes["sym_name"].value
+        for op in module.operation.regions[0].blocks[0].operations
+        if op.operation.name == "func.func"
     ]
     if len(names) > 1 and "main" not in names:
         raise MpmdError(

@@ -6,6 +6,8 @@ Everything of the backend that depends on JAX's internals is here.
 from __future__ import annotations
 
 import contextlib
+import functools
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -24,8 +26,11 @@ from jaxlib.mlir.dialects import func as func_dialect
 from mpmd_trace.jax_compat.layouts import place_of
 
 __all__ = [
+    "Built",
+    "Rebound",
     "batched_copy",
     "compile_lowered",
+    "deserialized",
     "direct_call",
     "lower_function",
     "rebound",
@@ -93,7 +98,8 @@ def _lower_splice(
         module, "program", parsed, dst_symtab=ctx.module_context.symbol_table
     )
     results = [jax_mlir.aval_to_ir_type(ctx.module_context, a) for a in out_avals]
-    call = func_dialect.CallOp(results, ir.FlatSymbolRefAttr.get(symbol), list(operands))
+    with ir.Location.name(str(ctx.name_stack)):  # XLA puts it before the names of all ops of the program
+        call = func_dialect.CallOp(results, ir.FlatSymbolRefAttr.get(symbol), list(operands))
     return list(call.results)
 
 
@@ -159,50 +165,14 @@ def _mark_donated(module: ir.Module, donate: Mapping[int, int | None]) -> None:
         main.attributes["arg_attrs"] = ir.ArrayAttr.get(dicts)
 
 
-def compile_lowered(lowered: Any, options: dict[str, Any] | None = None) -> Any:
-    """The compiled program (`jax.stages.Compiled`); may run in any thread."""
-    with jax.enable_x64(True), _no_mesh_around():
-        return lowered.compile(options)
+class Built:
+    """A program that XLA has compiled, or that JAX's persistent compilation cache had (`is_cached`)."""
 
-
-def _no_mesh_around() -> contextlib.AbstractContextManager[Any]:
-    """Hides the mesh of `jax.set_mesh`: a program runs on the devices of its own shardings."""
-    if jax_mesh.get_concrete_mesh().empty:
-        return contextlib.nullcontext()
-    hidden: contextlib.AbstractContextManager[Any] = jax.set_mesh(jax_mesh.empty_concrete_mesh)
-    return hidden
-
-
-def direct_call(compiled: Any) -> Callable[[Sequence[jax.Array]], list[jax.Array]]:
-    """The program as a function of a sequence of arrays, without any check of them.
-
-    The arrays must have the shapes, dtypes and shardings of the program.
-    """
-    if isinstance(compiled, Rebound):
-        return compiled.direct_call()
-    executable = compiled._executable
-    unsafe = executable.unsafe_call
-    if unsafe.ordered_effects or unsafe.has_unordered_effects or unsafe.has_host_callbacks:
-        return lambda args: list(unsafe(*args))  # `jax.effects_barrier` knows of it
-    execute = executable.xla_executable.execute_sharded
-    handlers = unsafe.out_handler.handlers
-
-    def call(args: Sequence[jax.Array]) -> list[jax.Array]:
-        found: list[jax.Array] = execute(args).consume_with_handlers(handlers)
-        return found
-
-    return call
-
-
-class Rebound:
-    """A compiled program on other devices than those it was compiled for; see `rebound`."""
-
-    def __init__(self, compiled: Any, executable: Any, results: Sequence[jax.ShapeDtypeStruct]) -> None:
-        self._compiled = compiled  # its estimates and text are those of this one
-        self._executable = executable
-        avals = [core.ShapedArray(r.shape, r.dtype) for r in results]
-        handler: Any = pxla.global_avals_to_results_handler(avals, [r.sharding for r in results], True)
-        self._handlers = handler.handlers
+    def __init__(self, lowered: Any, options: dict[str, Any] | None, compiled: Any, is_cached: bool) -> None:
+        self._lowered = lowered if is_cached else None
+        self._options = options
+        self._compiled = compiled
+        self._is_cached = is_cached
 
     def cost_analysis(self) -> Any:
         return self._compiled.cost_analysis()
@@ -213,46 +183,157 @@ class Rebound:
     def as_text(self) -> Any:
         return self._compiled.as_text()
 
+    @functools.cached_property
+    def serialized(self) -> bytes | None:
+        """The executable as bytes; None for one that calls back Python functions, and where a platform cannot."""
+        unsafe = self._compiled._executable.unsafe_call
+        if unsafe.ordered_effects or unsafe.has_unordered_effects or unsafe.has_host_callbacks:
+            return None
+        try:
+            # What comes from the cache cannot be serialised again: XLA's CPU client loses its functions.
+            return _cached_bytes(self._lowered, self._options) if self._is_cached else self._serialize()
+        except jax.errors.JaxRuntimeError:
+            return None
+
+    def _serialize(self) -> bytes:
+        found: bytes = self._compiled._executable.xla_executable.serialize()
+        return found
+
+    def direct_call(self) -> Callable[[Sequence[jax.Array]], list[jax.Array]]:
+        executable = self._compiled._executable
+        unsafe = executable.unsafe_call
+        if unsafe.ordered_effects or unsafe.has_unordered_effects or unsafe.has_host_callbacks:
+            return lambda args: list(unsafe(*args))  # `jax.effects_barrier` knows of it
+        return _call(executable.xla_executable, unsafe.out_handler.handlers)
+
+
+class _Hits(threading.local):
+    """How often the persistent compilation cache had what this thread asked for."""
+
+    count = 0
+
+
+_HITS = _Hits()
+
+
+def _count_hits(event: str, **_: Any) -> None:
+    if event == "/jax/compilation_cache/cache_hits":
+        _HITS.count += 1
+
+
+jax.monitoring.register_event_listener(_count_hits)
+
+
+def compile_lowered(lowered: Any, options: dict[str, Any] | None = None) -> Built:
+    """The compiled program; may run in any thread."""
+    before = _HITS.count
+    with jax.enable_x64(True), _no_mesh_around():
+        compiled = lowered.compile(options)
+    return Built(lowered, options, compiled, _HITS.count > before)
+
+
+def _cached_bytes(lowered: Any, options: dict[str, Any] | None) -> bytes | None:
+    """The executable of `lowered` as it lies in the persistent compilation cache, or None."""
+    lowering = lowered._lowering
+    arguments = lowering.compile_args
+    backend, devices = arguments["backend"], list(lowering._device_list)
+    ordered = np.array(devices, dtype=object)
+    chosen = pxla.create_compile_options(
+        lowering._hlo,
+        arguments["tuple_args"],
+        (False,) * len(arguments["in_shardings"]),
+        (False,) * len(arguments["out_shardings"]),
+        backend,
+        ordered,
+        dict(options or {}),
+    )
+    key = compiler._get_cache_key(chosen, backend, lowering._hlo, ordered)
+    cache = compilation_cache._get_cache(backend)
+    entry = None if cache is None or key is None else cache.get(key)
+    if entry is None:
+        return None
+    found: bytes = compilation_cache.extract_executable_and_time(compilation_cache.decompress_executable(entry))[0]
+    return found
+
+
+def _no_mesh_around() -> contextlib.AbstractContextManager[Any]:
+    """Hides the mesh of `jax.set_mesh`: a program runs on the devices of its own shardings."""
+    if jax_mesh.get_concrete_mesh().empty:
+        return contextlib.nullcontext()
+    hidden: contextlib.AbstractContextManager[Any] = jax.set_mesh(jax_mesh.empty_concrete_mesh)
+    return hidden
+
+
+def direct_call(program: Built | Rebound) -> Callable[[Sequence[jax.Array]], list[jax.Array]]:
+    """The program as a function of a sequence of arrays, without any check of them.
+
+    The arrays must have the shapes, dtypes and shardings of the program.
+    """
+    return program.direct_call()
+
+
+def _call(executable: Any, handlers: Any) -> Callable[[Sequence[jax.Array]], list[jax.Array]]:
+    execute = executable.execute_sharded
+
+    def call(args: Sequence[jax.Array]) -> list[jax.Array]:
+        found: list[jax.Array] = execute(args).consume_with_handlers(handlers)
+        return found
+
+    return call
+
+
+class Rebound:
+    """An executable that was read back for devices of our choice; see `rebound` and `deserialized`."""
+
+    def __init__(self, executable: Any, results: Sequence[jax.ShapeDtypeStruct], serialized: bytes) -> None:
+        self._executable = executable
+        self.serialized = serialized
+        avals = [core.ShapedArray(r.shape, r.dtype) for r in results]
+        self._handlers = pxla.global_avals_to_results_handler(avals, [r.sharding for r in results], True)
+
+    def cost_analysis(self) -> Any:
+        return self._executable.cost_analysis()
+
+    def memory_analysis(self) -> Any:
+        return self._executable.get_compiled_memory_stats()
+
+    def as_text(self) -> str:
+        return "\n\n".join(module.to_string() for module in self._executable.hlo_modules())
+
     def direct_call(self) -> Callable[[Sequence[jax.Array]], list[jax.Array]]:
         """As `direct_call` of the compiled program."""
-        execute, handlers = self._executable.execute_sharded, self._handlers
-
-        def call(args: Sequence[jax.Array]) -> list[jax.Array]:
-            found: list[jax.Array] = execute(args).consume_with_handlers(handlers)
-            return found
-
-        return call
+        handlers: Any = self._handlers
+        return _call(self._executable, handlers.handlers)
 
 
 def rebound(
-    compiled: Any, devices: Sequence[jax.Device], results: Sequence[jax.ShapeDtypeStruct]
+    compiled: Built | Rebound, devices: Sequence[jax.Device], results: Sequence[jax.ShapeDtypeStruct]
 ) -> Rebound | None:
     """The compiled program on other `devices`, as many and of the same kind, or None where that cannot be done.
 
     The executable is serialised and read back with another device assignment: XLA does not compile again.
     `results`: shape, dtype and sharding, over the other devices, of each result.
     """
-    inner = compiled._executable
-    unsafe = inner.unsafe_call
-    if compilation_cache.is_persistent_cache_enabled():
-        return None  # what comes from the cache cannot be serialised again: XLA's CPU client loses its functions
-    if unsafe.ordered_effects or unsafe.has_unordered_effects or unsafe.has_host_callbacks:
-        return None
+    return None if compiled.serialized is None else deserialized(compiled.serialized, devices, results)
+
+
+def deserialized(
+    executable: bytes, devices: Sequence[jax.Device], results: Sequence[jax.ShapeDtypeStruct]
+) -> Rebound | None:
+    """A serialised executable for these devices; None where a platform's executables belong to their devices."""
     client = devices[0].client
     try:
         options = compiler.get_compile_options(
             num_replicas=1, num_partitions=len(devices), device_assignment=np.array([[d.id for d in devices]])
         )
-        executable = client.deserialize_executable(
-            inner.xla_executable.serialize(),
-            executable_devices=_jax.DeviceList(tuple(devices)),
-            compile_options=options,
+        loaded = client.deserialize_executable(
+            executable, executable_devices=_jax.DeviceList(tuple(devices)), compile_options=options
         )
-    except jax.errors.JaxRuntimeError:  # a platform whose executables belong to their devices
+    except jax.errors.JaxRuntimeError:
         return None
-    if list(executable.local_devices()) != list(devices):
+    if list(loaded.local_devices()) != list(devices):
         return None
-    return Rebound(compiled, executable, results)
+    return Rebound(loaded, results, executable)
 
 
 def same_tiles(shape: tuple[int, ...], source: jax.sharding.Sharding, target: jax.sharding.Sharding) -> bool:
@@ -270,8 +351,12 @@ def batched_copy(
     """A function that copies arrays to these shardings, which must have the same tiles as theirs.
 
     The arrays and the targets may be on different devices.  `fresh`, for all or for each: the copies never
-    share a buffer with their source, even on the same device.
+    share a buffer with their source, even on the same device.  Of devices of several processes this one copies its
+    own, which must be those of the same number in source and target.
     """
+    if not all(s.is_fully_addressable for s in shardings):
+        apart = [fresh] * len(shardings) if isinstance(fresh, bool) else fresh
+        return lambda arrays: [_copied(x, s, a) for x, s, a in zip(arrays, shardings, apart, strict=True)]
     devices = [s._internal_device_list.addressable_device_list for s in shardings]
     each = [fresh] * len(shardings) if isinstance(fresh, bool) else fresh
     semantics = _jax.ArrayCopySemantics
@@ -286,9 +371,37 @@ def batched_copy(
     return call
 
 
+def _copied(x: jax.Array, target: jax.sharding.NamedSharding, fresh: bool) -> jax.Array:
+    """A copy whose blocks are on the devices of the same number, of which some are other processes'."""
+    place = dict(zip(x.sharding._device_assignment, target._device_assignment, strict=True))
+    blocks = [
+        jax.device_put(
+            shard.data,
+            jax.sharding.SingleDeviceSharding(place[shard.device], memory_kind=target.memory_kind),
+            may_alias=False if fresh else None,
+        )
+        for shard in x.addressable_shards
+    ]
+    return jax.make_array_from_single_device_arrays(x.shape, target, blocks, dtype=x.dtype)
+
+
 #: Every array remembers the Python frames that made it.  Inside of `with traceback_scope():` those below are
 #: collected once, not for each call and array.
 traceback_scope = _jax.TracebackScope
+
+
+def shards_of(x: jax.Array) -> list[jax.Array]:
+    """The part of an array on each device of this process, in the order of its sharding."""
+    array: Any = x
+    shards: list[jax.Array] = array._arrays
+    return shards
+
+
+def assembled(aval: Any, sharding: Any, shards: Sequence[jax.Array]) -> jax.Array:
+    """An array of the type `aval` that shares the buffers of `shards`, which are in the order of its sharding."""
+    aval = core.update_aval_with_sharding(aval, sharding)
+    found: jax.Array = ArrayImpl(aval, sharding, list(shards), committed=True, _skip_checks=True)
+    return found
 
 
 def with_weak_type(x: jax.Array) -> jax.Array:

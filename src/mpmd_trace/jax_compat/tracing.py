@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import jax
-from jax._src import config, core, source_info_util, tree_util
+import numpy as np
+from jax._src import config, core, pjit, source_info_util, tree_util
 from jax._src import effects as effects_lib
 from jax._src.interpreters import ad, batching, partial_eval
 from jax._src.interpreters import mlir as jax_mlir
@@ -28,6 +29,7 @@ Equation: TypeAlias = Any
 Atom: TypeAlias = Any
 #: The abstract value (shape, dtype, weak type) of an atom.
 Aval: TypeAlias = Any
+Primitive = core.Primitive
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +164,12 @@ def source_of(eqn: Equation) -> Iterator[None]:
         yield
 
 
+def settings_of(eqn: Equation) -> str:
+    """The settings that `eqn` was made under and is lowered with, as text."""
+    names = [n for n in type(eqn.ctx).__slots__ if n != "configs" and not n.startswith("_")]
+    return " ".join(str(getattr(eqn.ctx, name)) for name in names)
+
+
 def rebind(eqn: Equation, args: Sequence[Any], params: dict[str, Any] | None = None) -> list[Any]:
     """The results of `eqn`'s primitive on `args`, with other parameters where `params` is given."""
     bound = eqn.primitive.get_bind_params(eqn.params if params is None else params)
@@ -171,6 +179,20 @@ def rebind(eqn: Equation, args: Sequence[Any], params: dict[str, Any] | None = N
     else:
         results = eqn.primitive.bind(*args, **bound)
     return list(results) if eqn.primitive.multiple_results else [results]
+
+
+def interpret(program: Any, args: Sequence[Any], rule: Callable[[Equation, list[Any]], Sequence[Any]]) -> list[Any]:
+    """The results of a jaxpr on `args`, where `rule` gives those of each equation on its operands."""
+    parts = opened(program)
+    env: dict[Any, Any] = dict(zip(parts.constvars, parts.consts, strict=True))
+    env.update(zip(parts.invars, args, strict=True))
+
+    def read(atom: Any) -> Any:
+        return atom.val if is_literal(atom) else env[atom]
+
+    for eqn in parts.eqns:
+        env.update(zip(eqn.outvars, rule(eqn, [read(v) for v in eqn.invars]), strict=True))
+    return [read(v) for v in parts.outvars]
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +221,32 @@ def make_closed(function: Callable[..., Any], avals: Sequence[Aval]) -> Closed:
     return jax.make_jaxpr(function)(*map(struct, avals))
 
 
+def call_as(jitted: Any, name: str, *args: Any) -> tuple[Any] | None:
+    """The result of `jitted(*args)`, made by a jit called `name`, in a tuple; its first argument is static.
+
+    However many names there are, the function is traced once, and JAX's caches know the jaxpr when it is
+    differentiated.  None where nothing is being traced, or for what is not made of ordinary arrays.
+    """
+    arrays = args[1:]
+    if core.trace_state_clean() or not all(isinstance(a, jax.Array | np.ndarray | np.generic) for a in arrays):
+        return None
+    traced = jitted.trace(*args)
+    jaxpr = traced._params["jaxpr"]
+    if getattr(jaxpr, "jaxpr", jaxpr).is_high:
+        return None
+    results = pjit.jit_p.bind(*traced._consts, *arrays, **{**traced._params, "name": name})
+    return (jax.tree_util.tree_unflatten(traced.out_tree, results),)
+
+
+def make_program(function: Callable[..., Any], avals: Sequence[Aval], name: str) -> Any:
+    """`function` on arguments of the types `avals`, traced as a program of this name, unused arguments included.
+
+    Its `jaxpr` can be read, and `lowering.lower` makes a module of it without tracing it again.
+    """
+    function.__name__ = name
+    return jax.jit(function, keep_unused=True).trace(*map(struct, avals))
+
+
 def structure_differences(wanted: Any, found: Any) -> list[tuple[tuple[Any, ...], str]]:
     """Where two structures of pytrees differ: the path, and what is wanted and found there."""
     return [
@@ -218,13 +266,36 @@ def trace_settings() -> Any:
     return config.trace_context()
 
 
-def as_function(closed: Closed) -> Callable[..., Any]:
-    """`closed` as a function of its arguments, which returns a list."""
+def _without_constants(closed: Closed) -> tuple[Any, list[Any]]:
+    """An open jaxpr of the constants, then the arguments, of `closed`; and the constants."""
+    return partial_eval.convert_constvars_jaxpr(getattr(closed, "jaxpr", closed)), list(closed.consts)
 
-    def run(*args: Any) -> Any:
-        return core.jaxpr_as_fun(closed)(*args)
 
-    return run
+def run(closed: Closed, args: Sequence[Any]) -> list[Any]:
+    """The results of `closed` on `args`, under the current trace."""
+    return list(core.eval_jaxpr(getattr(closed, "jaxpr", closed), closed.consts, *args))
+
+
+def rebind_checkpoint(eqn: Equation, args: Sequence[Any], body: Closed) -> list[Any]:
+    """The results of a `jax.checkpoint` equation with another body on `args`."""
+    inner, constants = _without_constants(body)
+    return rebind(eqn, [*constants, *args], {**eqn.params, "jaxpr": inner})
+
+
+def pruned(branches: Sequence[Closed]) -> tuple[list[int], list[Callable[..., Any]]]:
+    """The arguments that some of these jaxprs need, and each as a function of those alone, which returns a list."""
+    opens = [_without_constants(closed) for closed in branches]
+    needed: set[int] = set()
+    for inner, constants in opens:
+        _, used = partial_eval.dce_jaxpr(inner, [True] * len(inner.outvars))
+        needed.update(i for i, is_used in enumerate(used[len(constants) :]) if is_used)
+
+    def function(inner: Any, constants: list[Any]) -> Callable[..., Any]:
+        kept = [True] * len(constants) + [i in needed for i in range(len(inner.invars) - len(constants))]
+        smaller, _ = partial_eval.dce_jaxpr(inner, [True] * len(inner.outvars), instantiate=kept)
+        return lambda *args: core.eval_jaxpr(smaller, (), *constants, *args)
+
+    return sorted(needed), [function(*one) for one in opens]
 
 
 _CALLBACKS = frozenset({"debug_callback", "debug_print", "io_callback"})
@@ -235,9 +306,9 @@ def is_callback(eqn: Equation) -> bool:
     return eqn.primitive.name in _CALLBACKS
 
 
-def is_ordered(effect: Any) -> bool:
-    """Whether effects of this kind must happen in the order of the program."""
-    return bool(effects_lib.ordered_effects.contains(effect))
+def is_ordered(part: Closed | Equation) -> bool:
+    """Whether a jaxpr or an equation has effects that must happen in the order of the program."""
+    return any(map(effects_lib.ordered_effects.contains, part.effects))
 
 
 def effects(closed: Closed) -> tuple[str, ...]:

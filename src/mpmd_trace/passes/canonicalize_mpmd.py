@@ -15,7 +15,7 @@ from mpmd_trace.ir.attributes import Attribute
 from mpmd_trace.ir.bodies import remembered
 from mpmd_trace.ir.core import Op, Region, make_op
 from mpmd_trace.ir.diagnostics import Diagnostics
-from mpmd_trace.ir.ops import BroadcastOp, FragmentOp, FuncOp, Module, ReduceOp, TransferOp, make_transfer
+from mpmd_trace.ir.ops import OFFLOADED, BroadcastOp, FragmentOp, FuncOp, Module, ReduceOp, TransferOp, make_transfer
 from mpmd_trace.ir.semantics import is_constant_like, trivially_dead
 from mpmd_trace.ir.types import MeshTensorType, Type
 from mpmd_trace.passes.base import Pass
@@ -185,13 +185,13 @@ class _NoTransfer:
 
 
 class _TransferChain:
-    """Two transfers within one mesh are one (memory kinds do not matter)."""
+    """Two transfers within one mesh are one (memory kinds do not matter, but for `mpmd-fit-memory`)."""
 
     op_name: str | None = "mpmd.transfer"
 
     def match_and_rewrite(self, op: Op, rewriter: Rewriter) -> bool:
         inner = op.operand(0).defining_op
-        if not isinstance(inner, TransferOp):
+        if not isinstance(inner, TransferOp) or OFFLOADED in inner.attrs:
             return False
         source = inner.operand(0)
         types = (source.type, inner.results[0].type, op.results[0].type)

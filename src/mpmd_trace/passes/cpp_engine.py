@@ -35,12 +35,14 @@ class CppAnswer:
 
     texts: the module after each phase asked for that it reached.
     seconds: CPU time of these phases.
+    talking: CPU time of reading the text and of printing those of the phases.
     error: why it went no further, or None; `stopped` when its process ended instead of saying so.
     input_specs: where the inputs live after the last phase; empty after an error.  Likewise `output_specs`.
     """
 
     texts: dict[str, str] = dataclasses.field(default_factory=dict)
     seconds: float = 0.0
+    talking: float = 0.0
     error: str | None = None
     stopped: bool = False
     input_specs: list[IoSpec] = dataclasses.field(default_factory=list)
@@ -103,6 +105,7 @@ class CppPartitioner:
             while "end" not in (line := json.loads(stdout.readline())):
                 answer.texts[line["phase"]] = line["text"]
                 answer.seconds += line["seconds"]
+                answer.talking = line["talking"]
         except (OSError, ValueError):
             raise MpmdError("the process of the C++ partitioner ended before it answered") from None
         if line["end"] == "error":
@@ -165,7 +168,7 @@ def partition_with_cpp(
             f"engine='cpp' knows the reference's schedules only, not '{order}'; use engine='python', or one of "
             + ", ".join(SCHEDULES)
         )
-    ours = [name for name in OUR_OPTIONS if getattr(request.options, name)]
+    ours = [name for name in (*OUR_OPTIONS, "mpmd_equal_microbatches") if getattr(request.options, name)]
     if ours:
         raise MpmdError(f"the C++ partitioner has no option {', '.join(ours)}; use engine='python', or leave it out")
     with CppPartitioner() as cpp:

@@ -19,6 +19,7 @@ __all__ = [
     "is_executed_immediately_after",
     "is_forward",
     "is_homogeneous",
+    "is_of_microbatch",
     "is_scheduling_unit",
     "max_transpose_count",
     "merged_call_counters",
@@ -104,6 +105,11 @@ def merged_call_counters(fragment: FragmentOp) -> tuple[int, int] | None:
     found = fragment.attrs.get(_MERGED)
     values = [e.value for e in found.elements if isinstance(e, IntegerAttr)] if isinstance(found, ArrayAttr) else []
     return (values[0], values[1]) if len(values) == 2 else None
+
+
+def is_of_microbatch(fragment: FragmentOp) -> bool:
+    """Whether the fragment belongs to a microbatch, or was merged from fragments of two."""
+    return fragment.call_counter is not None or _MERGED in fragment.attrs
 
 
 def set_merged_call_counters(fragment: FragmentOp, counters: tuple[int, int]) -> None:

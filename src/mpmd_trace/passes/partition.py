@@ -142,6 +142,8 @@ def phase_passes(
             placement=request.placement,
             cut_in_calls=request.cut_in_calls,
             senders_apart=request.senders_apart,
+            microbatches_apart=options.mpmd_equal_microbatches,
+            goes_back=request.goes_back,
         ).passes()
     )
     if phases == "import":
@@ -160,16 +162,20 @@ def phase_passes(
             merge_forward_with_backward=options.mpmd_merge_forward_with_backward,
             merge_backward_with_forward=options.mpmd_merge_backward_with_forward,
             warns_of_schedules=request.warns_of_schedules,
+            microbatches_apart=options.mpmd_equal_microbatches,
         ).passes()
     )
     if phases == "optimize":
         return
-    yield ShardingPropagationPipeline(request.copies_between_hosts, request.own_meshes).passes()
+    yield ShardingPropagationPipeline(
+        request.copies_between_hosts, request.own_meshes, request.hoist, request.reduce, request.state, request.fit
+    ).passes()
     yield (
         ExportPipeline(
             copy_constants_from_producer_to_consumer=options.mpmd_copy_constant_creation_from_producer_to_consumer,
             apply_merge_transfers=options.mpmd_apply_merge_transfers_pass,
             fail_on_backward_deps=options.mpmd_fail_on_backward_deps,
+            microbatches_apart=options.mpmd_equal_microbatches,
         ).passes()
     )
 
@@ -255,8 +261,9 @@ def partition_as(
     `MpmdError` with every problem found.
     """
     with paused_collector():  # once for all phases: enabling it again makes it scan the whole program
-        # With hooks each step is seen by itself; otherwise MLIR cleans up the text while it has it.
-        cleaned = read_clean(module) if isinstance(module, str) and not hooks else None
+        # With hooks each step is seen by itself; otherwise MLIR cleans up the module while it has it.
+        is_mlir = isinstance(module, str) or hasattr(module, "operation")
+        cleaned = read_clean(module) if is_mlir and not isinstance(module, Module) and not hooks else None
         work = read_module(module) if cleaned is None else cleaned[0]
         main = work.lookup("main")
         if main is None:

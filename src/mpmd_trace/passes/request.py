@@ -11,8 +11,12 @@ from mpmd_trace.ir.assignment import Assignment
 from mpmd_trace.ir.attributes import MeshAttr, TopologyAttr
 from mpmd_trace.passes.base import option
 from mpmd_trace.passes.fragment_rules import MergeRule, ScheduleRule
+from mpmd_trace.passes.hoisting.hoist_invariants import HoistInvariants
+from mpmd_trace.passes.hoisting.reduce_once import ReduceOnce
 from mpmd_trace.passes.import_.assignments import SameMesh
 from mpmd_trace.passes.import_.find_stages import FindStages
+from mpmd_trace.passes.memory.fit_memory import FitMemory
+from mpmd_trace.passes.memory.shard_optimizer_state import ShardOptimizerState
 from mpmd_trace.passes.optimize.schedules import SCHEDULES, Comparator, ExplicitOrder, Order, Predicate, Sparse
 from mpmd_trace.passes.options import nearest
 
@@ -68,6 +72,11 @@ class PartitioningOptions:
         False,
         "one program for a backward and the next microbatch's forward that follows it on its mesh, as between the "
         "warm-up and the end of 1F1B (the C++ partitioner has no such pass)",
+    )
+    mpmd_equal_microbatches: bool = option(
+        False,
+        "one program for all microbatches of a stage: sums start from zeros that are passed in, and what comes before "
+        "the first and after the last microbatch is a program of its own (the C++ partitioner has no such option)",
     )
 
     @classmethod
@@ -134,6 +143,11 @@ class PartitionRequest:
     cut_in_calls: whether called functions cut their microbatches out of the batch, which the reference does not do.
     senders_apart: whether what is made of gradients for another mesh stays out of backward fragments that are split,
         into which the reference merges it.
+    goes_back: whether the schedule runs backward passes from the last microbatch to the first.
+    hoist: how what is the same for all microbatches is computed once; None: each time, as the reference does.
+    reduce: how sums over devices are finished once per step; None: for each microbatch, as the reference does.
+    state: how the state of an optimiser is sharded; None: as the program says, as the reference does.
+    fit: how activations are made to fit into memory; None: they are kept, as the reference does.
     """
 
     func_name: str
@@ -155,6 +169,11 @@ class PartitionRequest:
     warns_of_schedules: bool = False
     cut_in_calls: bool = False
     senders_apart: bool = False
+    goes_back: bool = False
+    hoist: HoistInvariants | None = None
+    reduce: ReduceOnce | None = None
+    state: ShardOptimizerState | None = None
+    fit: FitMemory | None = None
 
     @classmethod
     def of(

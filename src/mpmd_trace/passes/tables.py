@@ -7,6 +7,7 @@ __all__ = ["PASSES", "PIPELINES"]
 #: Names without `mpmd-`, by folder.  The pass `mpmd-call-inline` of `common` is `common.call_inline:CallInline`.
 _FOLDERS = {
     "import_": (
+        "accumulate-in-calls",
         "clean-up",
         "copy-topology-from-main",
         "cut-in-calls",
@@ -37,6 +38,8 @@ _FOLDERS = {
         "regroup-sums",
         "place",
     ),
+    "hoisting": ("hoist-invariants", "reduce-once"),
+    "memory": ("shard-optimizer-state", "fit-memory"),
     "common": (
         "call-inline",
         "copy-constants",
@@ -82,6 +85,7 @@ _FOLDERS = {
         "mark-input-output-with-layouts",
         "delay-inferred-fragments",
         "delay-transfers-from-cpu",
+        "share-programs",
         "sink-create-token-into-fragments",
         "mark-aliasing-and-donation",
         "mark-fragment-reserved-memory",

@@ -5,7 +5,8 @@
 
 The module is one whose named computations have become fragments and assigns (after
 `mpmd-introduce-transfers`, before mesh inference).  The answer is read off the sets that mesh inference
-computes: the chain of uses that asks for the mesh, and the sources that allow it.
+computes: the chain of uses that asks for the mesh, and the sources that allow it.  With `placement="cut"` it is
+one before `mpmd-place`, and `explain_cut.py` tells which bytes decide.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ from mpmd_trace.passes.import_.infer_mesh_assign_using_input_output_constraints 
 )
 from mpmd_trace.passes.import_.mesh_flow import Flow, because, function_name, is_user_label, mesh_list, place
 from mpmd_trace.passes.import_.mesh_sets import MeshSets, is_meshless, names, src_of_op
-from mpmd_trace.passes.manager import PassManager
+from mpmd_trace.passes.manager import PassManager, PassRun
+from mpmd_trace.report.explain_cut import CutExplainer
 
 __all__ = ["Chain", "Explanation", "Placement", "explain"]
 
@@ -96,17 +98,19 @@ def explain(
     *,
     infer_transfers: bool = True,
     same_mesh: Sequence[tuple[int, int]] = (),
+    placement: str = "reference",
     most: int = 10,
 ) -> Explanation:
     """Tell why values are on their meshes; `module` is not changed.
 
     Args:
         module: a module before mesh inference.
-        question: `input 2` of the main function, a source position (`model.py:12`, `model.py:12:4`, line
+        question: `input 2` or `result 2` of the main function, a source position (`model.py:12`, `model.py:12:4`, line
             numbers of the MLIR text as `-:12`), or a name that occurs in the location of an op or input
             (`params['w']`, `jit(f)/add`, `add`).
         infer_transfers: as the option of mesh inference of that name.
         same_mesh: inputs and outputs of the main function that are to share a mesh.
+        placement: how unnamed code is placed: "reference" or "cut".
         most: explain at most that many of the values that fit.
 
     Raises:
@@ -124,7 +128,48 @@ def explain(
     targets = _find(copy, question)
     if not targets:
         raise MpmdError(f"nothing in the module is called or located at '{question}'{_near(copy, question)}")
-    return Explanation(question, _Explainer(copy, infer_transfers, same_mesh).placements(targets[:most]))
+    return Explanation(question, _Explainer(copy, infer_transfers, same_mesh, placement).placements(targets[:most]))
+
+
+#: The edges of a program up to which each of its arguments and results is priced on other meshes, too.
+_PRICED = 400
+
+
+def explain_ends(
+    module: Module, *, infer_transfers: bool = True, same_mesh: Sequence[tuple[int, int]] = (), placement: str
+) -> tuple[list[Placement], list[Placement]]:
+    """Where each input and each result of the main function is, and why; see `explain`.
+
+    Of large programs it does not tell what other meshes would cost.
+    """
+    copy = module.clone()
+    main = copy.main
+    inputs: list[_Target] = [(arg, None) for arg in main.body.args]
+    results: list[_Target] = [_made(value) for value in main.body.terminator.operands]
+    explainer = _Explainer(copy, infer_transfers, same_mesh, placement, _PRICED)
+    found = explainer.placements([*inputs, *results])
+    return list(found[: len(inputs)]), list(found[len(inputs) :])
+
+
+#: By placement: after this pass computations are fragments, and the search for meshes has not begun.
+_READY = {"reference": "mpmd-introduce-transfers", "cut": "mpmd-regroup-sums"}
+
+
+@dataclasses.dataclass
+class BeforePlacement:
+    """A pass hook that keeps the module in which values can be explained, for a placement as in `explain`."""
+
+    placement: str
+    module: Module | None = None
+
+    @property
+    def after(self) -> str:
+        """The pass after which that is."""
+        return _READY[self.placement]
+
+    def __call__(self, run: PassRun, module: Module) -> None:
+        if run.spec.partition("{")[0] == self.after:
+            self.module = module.clone()
 
 
 # Finding what is asked for.
@@ -154,10 +199,12 @@ def _location(thing: Value | Op) -> Location:
 
 
 def _find(module: Module, question: str) -> list[_Target]:
-    numbered = re.fullmatch(r"(?:input|argument|arg) ?(\d+)", question.strip())
+    numbered = re.fullmatch(r"(?:(input|argument|arg)|result|output) ?(\d+)", question.strip())
     if numbered is not None:
         entries = [f for f in module.mpmd_functions if f.is_entry_point and not f.is_declaration]
-        index = int(numbered.group(1))
+        index = int(numbered.group(2))
+        if numbered.group(1) is None:
+            return _results(entries, index)
         inputs = [(f.body.args[index], None) for f in entries if index < len(f.body.args)]
         if not inputs:
             known = ", ".join(f"{len(f.body.args)} (@{f.sym_name})" for f in entries) or "none"
@@ -187,6 +234,24 @@ def _find(module: Module, question: str) -> list[_Target]:
         if found:
             return _without_casts(found)
     return [t for t in things if isinstance(t[0], Op) and t[0].name in (question, f"stablehlo.{question}")]
+
+
+def _results(entries: Sequence[FuncOp], index: int) -> list[_Target]:
+    results = [(f, f.body.terminator.operands) for f in entries]
+    found = [_made(values[index]) for _, values in results if index < len(values)]
+    if not found:
+        known = ", ".join(f"{len(values)} (@{f.sym_name})" for f, values in results) or "none"
+        raise MpmdError(f"there is no result {index}; results are counted from 0, and there are {known}")
+    return found
+
+
+def _made(value: Value) -> _Target:
+    """The op, or the input, that a value is of, whatever it is assigned to on the way."""
+    op = value.defining_op
+    while isinstance(op, AssignOp | UnassignOp):
+        value = op.operand(0)
+        op = value.defining_op
+    return (value if op is None else op), None
 
 
 def _names(thing: Value | Op) -> list[str]:
@@ -222,12 +287,23 @@ def _near(module: Module, question: str) -> str:
 class _Explainer:
     """Runs the analysis on a module of its own and reads it."""
 
-    def __init__(self, module: Module, infer_transfers: bool, same_mesh: Sequence[tuple[int, int]]) -> None:
+    def __init__(
+        self,
+        module: Module,
+        infer_transfers: bool,
+        same_mesh: Sequence[tuple[int, int]],
+        placement: str,
+        most: int | None = None,
+    ) -> None:
         self.module = module
         self.infer_transfers = infer_transfers
         self.constraints = tuple(SameMesh(i, o) for i, o in same_mesh)
+        self.cut = CutExplainer(module, self.constraints, most) if placement == "cut" else None
 
     def placements(self, targets: list[_Target]) -> tuple[Placement, ...]:
+        if self.cut is not None:
+            flow = Flow(MeshSets(self.module))
+            return tuple(self._placement(thing, home, flow, (), None) for thing, home in targets)
         PassManager(_ANALYSIS, error_is_failure=False).run(self.module)
         before = MeshSets(self.module)
         wanted = {id(thing): self._needed(before, thing) for thing, _ in targets}
@@ -278,6 +354,10 @@ class _Explainer:
             if isinstance(thing, BlockArg) and not thing.has_uses:
                 rule = "nothing uses it, so it takes the mesh with the smallest name"
             return Placement(what, location, tuple(dict.fromkeys(typed)), rule)
+        if self.cut is not None:
+            found, rule = self.cut.placed(thing)
+            chains = tuple(self._forward(values, flow)), tuple(self._backward(thing, flow))
+            return Placement(what, location, found, rule, *chains)
         meshes: dict[str, None] = {}
         for value in values:
             meshes.update(dict.fromkeys(names(flow.sets.needed(value))))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from mpmd_trace.api.stages import Lowered
+from mpmd_trace.api.partitioned import PartitionedProgram
 from mpmd_trace.backend.planner import make_plan
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.assignment import Assignment
@@ -40,7 +40,7 @@ class LayerValues:
     cuts: tuple[tuple[float, float], ...]
 
 
-def values_of_layers(lowered: Lowered, traced: Module, names: Sequence[str]) -> LayerValues:
+def values_of_layers(lowered: PartitionedProgram, traced: Module, names: Sequence[str]) -> LayerValues:
     """The values between the named parts of a program, which are given in its order.
 
     Raises `MpmdError` where it cannot be divided like this.

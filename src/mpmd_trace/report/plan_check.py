@@ -7,7 +7,7 @@ import dataclasses
 import logging
 from collections.abc import Callable, Iterator, Sequence
 
-from mpmd_trace.api.stages import Lowered
+from mpmd_trace.api.lowered import Lowered
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.assignment import Assignment
 from mpmd_trace.ir.ops import FragmentOp, Module

@@ -133,7 +133,7 @@ def with_choice(option: Option, choice: Choice, study: Study) -> Option:
 
 
 def _step(choice: Choice, study: Study) -> float:
-    return choice.makespan + max(study.once, default=0.0) + study.besides(_starts(study, choice))
+    return choice.makespan + max(study.once, default=0.0) + study.besides(*_idle(study, choice))
 
 
 def _options(study: Study, variant: _Variant, count: int, memory_limit: float | None) -> Iterator[Option]:
@@ -163,11 +163,17 @@ def _options(study: Study, variant: _Variant, count: int, memory_limit: float | 
         )
 
 
-def _starts(study: Study, choice: Choice) -> dict[str, float]:
-    """When each mesh begins its first microbatch."""
-    first, starts = choice.result.program.first, choice.result.starts
-    rows = zip(study.meshes, first, first[1:], strict=False)
-    return {mesh: starts[a] * choice.unit for mesh, a, b in rows if b > a}
+def _idle(study: Study, choice: Choice) -> tuple[dict[str, float], dict[str, float]]:
+    """When each mesh begins its first microbatch, and how long it has nothing to do after its last one."""
+    result = choice.result
+    first, starts, ends = result.program.first, result.starts, result.ends
+    rows = [(mesh, a, b) for mesh, a, b in zip(study.meshes, first, first[1:], strict=False) if b > a]
+    last = {mesh: max(ends[a:b]) for mesh, a, b in rows}
+    end = max(last.values(), default=0.0)
+    return (
+        {mesh: starts[a] * choice.unit for mesh, a, _ in rows},
+        {mesh: (end - last[mesh]) * choice.unit for mesh, _, _ in rows},
+    )
 
 
 def _peaks(

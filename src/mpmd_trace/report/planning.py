@@ -6,22 +6,25 @@ import dataclasses
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from mpmd_trace.backend.residence import Residence
 from mpmd_trace.backend.timeline import Timeline
 from mpmd_trace.diagnostics.messages import MpmdError
-from mpmd_trace.ir.ops import FragmentOp, Module, NamedComputationOp
+from mpmd_trace.ir.ops import FragmentOp, Module
 from mpmd_trace.report.layers import LayerValues, values_of_layers
 from mpmd_trace.report.plan_values import Profile, activation_slots, activations, other_bytes, values_of_plan
 from mpmd_trace.report.timeline import FragmentActions, run_actions
 from mpmd_trace.scheduling.auto import StageCosts, stage_costs, stage_ranks
-from mpmd_trace.scheduling.costs import flops
+from mpmd_trace.scheduling.balance import work_of_names
 from mpmd_trace.scheduling.transfers import Links, Traffic, crossings
 
 if TYPE_CHECKING:
-    from mpmd_trace.api.stages import Compiled, Lowered
+    from mpmd_trace.api.compiled import Compiled
+    from mpmd_trace.api.lowered import Lowered
+    from mpmd_trace.api.partitioned import PartitionedProgram
 
-__all__ = ["SECONDS", "Layer", "Study", "check_plannable", "program_costs", "study"]
+__all__ = ["SECONDS", "Estimated", "Layer", "Study", "check_plannable", "program_costs", "study"]
 
 #: The seconds of a unit of time.
 SECONDS = {"ms": 1e-3}
@@ -73,18 +76,21 @@ class Study:
     #: What a step took, in the median, where it was measured.
     measured_step: float | None = None
 
-    def besides(self, starts: Mapping[str, float]) -> float:
-        """How much longer a step takes because of what moves besides; `starts`: when each mesh has work.
+    def besides(self, starts: Mapping[str, float], spare: Mapping[str, float]) -> float:
+        """How much longer a step takes because of what moves besides.
 
-        In the background, arguments travel while a mesh still waits for its first microbatch, and the rest is as
-        long as the busiest link has it.  Otherwise all of it counts, on the busiest mesh.
+        `starts`: when each mesh has work; `spare`: how long before the others it has done its last microbatch.
+
+        In the background, arguments travel while a mesh still waits for its first microbatch, and the rest leaves
+        while others still work.  Otherwise all of it counts, on the busiest mesh.
         """
         if self.links is None:
             return 0.0
         early, late = ({k: self._time(k, t) for k, t in kind.items()} for kind in (self.before, self.rest))
         if self.links.transfers == "async":
             waits = [t - starts.get(target, 0.0) for (_, target), t in early.items()]
-            return max([0.0, *waits]) + max(late.values(), default=0.0)
+            later = [t - spare.get(source, 0.0) for (source, _), t in late.items()]
+            return max([0.0, *waits]) + max([0.0, *later])
         busy: dict[str, float] = {}
         for kind in (early, late):
             for (source, target), time in kind.items():
@@ -115,8 +121,20 @@ def check_plannable(lowered: Lowered) -> None:
         )
 
 
+class Estimated:
+    """A lowered program in the place of a compiled one, with estimates: for machines that are not there."""
+
+    def __init__(self, lowered: Lowered) -> None:
+        self.lowered = lowered
+        self.program = lowered.estimated
+
+    def residence(self) -> Residence:
+        """See `Compiled.residence`."""
+        return self.program.residence()
+
+
 def study(
-    compiled: Compiled,
+    compiled: Compiled | Estimated,
     actions: FragmentActions,
     *,
     measured: Sequence[Timeline] = (),
@@ -176,7 +194,7 @@ def study(
         scaled = scaled.linked(links, meshes, SECONDS[unit])
     mesh_of = counted.mesh_of
     later = [pair for s, pair in enumerate(_pairs(counted)) if s and mesh_of[s] != mesh_of[s - 1]]
-    executables = compiled.program.runtime.executables
+    executables = compiled.program.runtime.own_executables
     others, scratch = other_bytes(
         plan,
         actions,
@@ -185,7 +203,7 @@ def study(
         {e.spec.number: e.reused_bytes for e in executables},
     )
     traced = parse(compiled.lowered.traced.mlir_text(debug_info=False))
-    named = _named_flops(traced)
+    named = work_of_names(traced)
     names = _names(compiled, imported, rank, stages, named)
     between = _between(compiled.lowered, traced, names, named)
     held = activations(values, rank, visits)
@@ -219,13 +237,13 @@ def _share(part: float, whole: float, stage: int) -> float:
 
 
 def program_costs(
-    compiled: Compiled,
+    compiled: Compiled | Estimated,
     measured: Sequence[Timeline],
     flops_per_second: float | None,
     bytes_per_second: float | None,
 ) -> tuple[list[float], str]:
     """The cost of one run of each program of the plan, and the unit."""
-    executables = compiled.program.runtime.executables
+    executables = compiled.program.runtime.own_executables
     if measured:
         times: dict[int, list[float]] = {}
         for entry in (e for one in measured for e in one.entries if e.program is not None):
@@ -242,7 +260,7 @@ _Flops = Mapping[str, tuple[float, float]]
 
 
 def _names(
-    compiled: Compiled, imported: Module, rank: Mapping[int, int], stages: int, named: _Flops
+    compiled: Compiled | Estimated, imported: Module, rank: Mapping[int, int], stages: int, named: _Flops
 ) -> tuple[tuple[str, ...], ...]:
     """The names of each stage, in the order of the program."""
     from mpmd_trace.passes.fragment_info import is_scheduling_unit
@@ -258,7 +276,7 @@ def _names(
 
 
 def _between(
-    lowered: Lowered, traced: Module, names: Sequence[Sequence[str]], named: _Flops
+    lowered: PartitionedProgram, traced: Module, names: Sequence[Sequence[str]], named: _Flops
 ) -> LayerValues | str:
     used = {name for own in names for name in own}
     ordered = [name for name in named if name in used]
@@ -313,29 +331,3 @@ def _layers(
             )
         )
     return tuple(layers)
-
-
-def _named_flops(module: Module) -> dict[str, tuple[float, float]]:
-    """Operations of each name forward and backward, in the order of the program; every function once."""
-    functions = {f.sym_name: f for f in module.functions}
-    found: dict[str, tuple[float, float]] = {}
-    done: set[str] = set()
-
-    def visit(region: Any) -> None:
-        for op in (o for block in region.blocks for o in block):
-            if isinstance(op, NamedComputationOp):
-                fwd, bwd = found.get(op.origin.name, (0.0, 0.0))
-                work = flops(op.body, module)
-                back = op.origin.transpose_count > 0
-                found[op.origin.name] = (fwd, bwd + work) if back else (fwd + work, bwd)
-                continue
-            callee = op.props.get("callee")
-            name = callee.text.removeprefix("@").strip('"') if callee is not None else ""
-            if name in functions and name not in done:
-                done.add(name)
-                visit(functions[name].regions[0])
-            for inner in op.regions:
-                visit(inner)
-
-    visit(module.main.regions[0])
-    return found

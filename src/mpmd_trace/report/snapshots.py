@@ -22,6 +22,7 @@ from typing import Any
 from mpmd_trace.ir.core import Op, Region
 from mpmd_trace.ir.ops import Module
 from mpmd_trace.passes.manager import PassRun
+from mpmd_trace.report.changes import Outline, changes, outline
 
 __all__ = ["Snapshots", "count_ops", "read_index", "unified_diff"]
 
@@ -61,6 +62,10 @@ class Snapshots:
     keep_texts: bool = True
     debug_info: bool = False
     texts: dict[str, str] = dataclasses.field(default_factory=dict)
+    #: Whether to tell what became of the things in the snapshot before; `changes` has it by the names of texts.
+    keep_changes: bool = False
+    changes: dict[str, str] = dataclasses.field(default_factory=dict)
+    _last: Outline | None = dataclasses.field(default=None, repr=False)
     index: list[dict[str, Any]] = dataclasses.field(default_factory=list)
 
     def start(self, module: Module) -> None:
@@ -83,17 +88,24 @@ class Snapshots:
                 name = f"{number:03d}_{spec.partition('{')[0]}.mlir"
                 text = str(module)
                 self.texts[name] = text
+                if self.keep_changes:
+                    found = outline(module)
+                    if self._last is not None:
+                        self.changes[name] = changes(self._last, found).text()
+                    self._last = found
                 entry["file"] = name
                 entry["sha256"] = hashlib.sha256(text.encode()).hexdigest()
         self.index.append(entry)
 
     def files(self, *, diffs: bool = False) -> Iterator[tuple[str, str]]:
-        """File names with their contents: the snapshots, perhaps a `.diff` to the one before, and the index."""
+        """File names with their contents: the snapshots, perhaps a `.diff` to the one before, `.changes`, the index."""
         before: tuple[str, str] | None = None
         for name, text in self.texts.items():
             yield name, text
             if diffs and before is not None:
                 yield name.replace(".mlir", ".diff"), unified_diff(before[1], text, before[0], name)
+            if name in self.changes:
+                yield name.replace(".mlir", ".changes"), self.changes[name]
             before = (name, text)
         yield "index.json", json.dumps({"passes": self.index}, indent=1) + "\n"
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from mpmd_trace.backend.plan import Plan, Run, Transfer
 from mpmd_trace.backend.timeline import Timeline as Measured
+from mpmd_trace.backend.timeline import TimelineEntry
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.ops import FragmentOp, Module
 from mpmd_trace.passes.manager import PassRun
@@ -15,7 +16,16 @@ from mpmd_trace.passes.request import OUR_OPTIONS
 from mpmd_trace.schedules import Action, Event, Step, Timeline, fused
 from mpmd_trace.scheduling.transfers import fragment_step
 
-__all__ = ["FragmentActions", "actions_by_place", "measured_timeline", "planned_timeline", "run_actions"]
+__all__ = [
+    "FragmentActions",
+    "actions_by_place",
+    "kind_and_microbatch",
+    "measured_timeline",
+    "planned_timeline",
+    "run_actions",
+    "steps_by_place",
+    "timed",
+]
 
 
 @dataclasses.dataclass
@@ -74,6 +84,13 @@ def steps_by_place(plan: Plan, actions: FragmentActions) -> dict[int, tuple[int,
     return result
 
 
+def kind_and_microbatch(step: Step) -> tuple[str, int]:
+    """The letter of a step, "FB" for several at once, and the (first) microbatch of it."""
+    if isinstance(step, Action):
+        return step.kind, step.microbatch
+    return "FB", step.parts[0].microbatch
+
+
 def actions_by_place(plan: Plan, actions: FragmentActions) -> dict[int, Action]:
     """The action of each run, by its place among the instructions.
 
@@ -100,6 +117,12 @@ def run_actions(plan: Plan, actions: FragmentActions) -> list[tuple[Run, Action]
     return found
 
 
+def timed(plan: Plan, measured: Measured) -> list[tuple[int, TimelineEntry]]:
+    """The entries of a measured step, each with the place of its instruction in the plan."""
+    places = [at for at, _ in _moving(plan)]
+    return [(places[entry.instruction], entry) for entry in measured.entries]
+
+
 def _moving(plan: Plan) -> list[tuple[int, Run | Transfer]]:
     """The instructions that take time, with their places."""
     return [(i, x) for i, x in enumerate(plan.instructions) if isinstance(x, Run | Transfer)]
@@ -108,10 +131,9 @@ def _moving(plan: Plan) -> list[tuple[int, Run | Transfer]]:
 def measured_timeline(plan: Plan, actions: FragmentActions, measured: Measured) -> Timeline:
     """The measured step, in milliseconds."""
     known = steps_by_place(plan, actions)
-    places = [at for at, _ in _moving(plan)]
     events = []
-    for entry in measured.entries:
-        found = known.get(places[entry.instruction])
+    for at, entry in timed(plan, measured):
+        found = known.get(at)
         if found is not None:
             events.append(Event(found[0], found[1], 1000 * entry.start, 1000 * entry.end))
     return Timeline.from_events("measured", events, " ms")

@@ -41,7 +41,9 @@ from mpmd_trace.schedules._registry import find_entry as find_entry
 from mpmd_trace.schedules._registry import get_schedule as get_schedule
 from mpmd_trace.schedules._registry import orders as orders
 from mpmd_trace.schedules._registry import schedule_names as schedule_names
+from mpmd_trace.schedules._render import save_pdf as save_pdf
 from mpmd_trace.schedules._render import save_png as save_png
+from mpmd_trace.schedules._render import to_html as to_html
 from mpmd_trace.schedules._render import to_svg as to_svg
 from mpmd_trace.schedules._result import Event as Event
 from mpmd_trace.schedules._result import Simulation as Simulation
@@ -61,4 +63,6 @@ from mpmd_trace.schedules._simulate import simulate as simulate
 from mpmd_trace.schedules._text import grid as grid
 from mpmd_trace.schedules._text import path_report as path_report
 from mpmd_trace.schedules._text import report as report
+from mpmd_trace.schedules._trace import Slice as Slice
+from mpmd_trace.schedules._trace import Trace as Trace
 from mpmd_trace.schedules._trace import chrome_trace as chrome_trace

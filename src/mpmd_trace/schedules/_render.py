@@ -1,4 +1,4 @@
-"""Pictures as SVG (no dependency) and PNG (Pillow)."""
+"""Pictures as SVG and HTML (no dependency), PNG (Pillow) and PDF (Matplotlib)."""
 
 from __future__ import annotations
 
@@ -103,3 +103,69 @@ def save_png(picture: Picture, path: str | Path, zoom: float | None = None) -> N
                 anchor=anchors[shape.anchor],
             )
     image.save(path, format="PNG")
+
+
+def to_html(picture: Picture, title: str) -> str:
+    """A page that shows the picture at its own size; it needs no network."""
+    return (
+        '<!doctype html>\n<html lang="en">\n<head><meta charset="utf-8">'
+        f"<title>{escape(title)}</title></head>\n<body>\n{to_svg(picture)}</body>\n</html>\n"
+    )
+
+
+def save_pdf(picture: Picture, path: str | Path, width: float | None = None) -> None:
+    """Writes a PDF, all lines and letters as such; needs Matplotlib.
+
+    Args:
+        picture: what to draw.
+        path: the file.
+        width: of the page in inches; the height follows.  The default is a 96th of an inch for each unit.
+
+    Raises:
+        ScheduleError: without Matplotlib.
+    """
+    try:
+        from matplotlib import patches  # not everyone has it
+        from matplotlib.backends.backend_pdf import FigureCanvasPdf
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise ScheduleError(
+            "PDF pictures need Matplotlib; install it with: pip install 'mpmd_trace[plots]', or write SVG, which needs "
+            "nothing"
+        ) from None
+
+    inches = (width or picture.width / 96) / picture.width
+    figure = Figure((picture.width * inches, picture.height * inches))
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set_axis_off()
+    axes.set_xlim(0, picture.width)
+    axes.set_ylim(picture.height, 0)
+    points = 72 * inches
+    anchors = {"start": "left", "middle": "center", "end": "right"}
+    for shape in picture.shapes:
+        if isinstance(shape, Rect):
+            halves = [(shape.y, shape.height, shape.fill)]
+            if shape.second:
+                half = shape.height / 2
+                halves = [(shape.y, half, shape.fill), (shape.y + half, half, shape.second)]
+            for y, height, fill in halves:
+                axes.add_patch(patches.Rectangle((shape.x, y), shape.width, height, facecolor=fill, linewidth=0))
+        elif isinstance(shape, Line):
+            if shape.fill:
+                axes.add_patch(patches.Polygon(shape.points, facecolor=shape.fill, linewidth=0))
+            xs, ys = zip(*shape.points, strict=True)
+            axes.plot(xs, ys, color=shape.stroke, linewidth=shape.width * points)
+        else:
+            axes.text(
+                shape.x,
+                shape.y,
+                shape.text,
+                fontsize=shape.size * points,
+                color=shape.fill,
+                ha=anchors[shape.anchor],
+                va="baseline",
+                weight="bold" if shape.bold else "normal",
+                parse_math=False,
+            )
+    # The same picture gives the same bytes.
+    FigureCanvasPdf(figure).print_pdf(path, metadata={"CreationDate": None})

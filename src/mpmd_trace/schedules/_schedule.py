@@ -113,6 +113,18 @@ class Schedule:
         """Whether some backward pass is split in input- and weight-gradient."""
         return any(a.kind == "W" for _, _, a in self.actions())
 
+    @cached_property
+    def goes_back(self) -> bool:
+        """Whether some stage runs the backward pass of its last microbatch before that of its first."""
+        seen: set[tuple[int, int]] = set()
+        for _, _, action in self.actions():
+            if action.kind in "BW":
+                own = self.microbatches_of(action.stage)
+                if action.microbatch == own[-1] and len(own) > 1 and (action.stage, own[0]) not in seen:
+                    return True
+                seen.add((action.stage, action.microbatch))
+        return False
+
     def actions(self) -> Iterator[tuple[int, int, Action]]:
         """Every plain action with its (row, column); the parts of a fused one share a column."""
         for row, order in enumerate(self.orders):

@@ -3,10 +3,70 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+import math
+from typing import Any, NamedTuple
 
 from mpmd_trace.schedules._actions import KIND_NAMES
 from mpmd_trace.schedules._result import Simulation, Timeline
+
+
+class Slice(NamedTuple):
+    """A part of a trace's row, in microseconds."""
+
+    process: int
+    row: int
+    start: float
+    end: float
+
+    @property
+    def within(self) -> float:
+        """A time just before the end: at the end itself viewers take the next slice of the row."""
+        return self.start + math.floor(0.99 * 1000 * (self.end - self.start)) / 1000
+
+
+class Trace:
+    """Events in the trace event format; times are microseconds, kept to the nanosecond."""
+
+    def __init__(self) -> None:
+        self._events: list[dict[str, Any]] = []
+        self._arrows = 0
+
+    def name(self, process: int, name: str) -> None:
+        """Name a process."""
+        self._meta("process_name", process, 0, name=name)
+
+    def name_row(self, process: int, row: int, name: str) -> None:
+        """Name a row of a process; rows are shown by number."""
+        self._meta("thread_name", process, row, name=name)
+        self._meta("thread_sort_index", process, row, sort_index=row)
+
+    def _meta(self, what: str, process: int, row: int, **args: Any) -> None:
+        self._events.append({"ph": "M", "pid": process, "tid": row, "name": what, "args": args})
+
+    def slice(self, process: int, row: int, name: str, kind: str, start: float, end: float, **args: Any) -> Slice:
+        """Something that takes time; slices of a row do not overlap."""
+        start, end = _round(start), _round(end)
+        self._events.append({
+            "ph": "X", "pid": process, "tid": row, "name": name, "cat": kind, "ts": start, "dur": _round(end - start),
+            "args": args,
+        })
+        return Slice(process, row, start, end)
+
+    def arrow(self, source: Slice, target: Slice, name: str = "transfer") -> None:
+        """An arrow from the end of a slice to the start of another one."""
+        self._arrows += 1
+        common = {"cat": "transfer", "name": name, "id": self._arrows}
+        self._events.append({**common, "ph": "s", "pid": source.process, "tid": source.row, "ts": source.within})
+        self._events.append({**common, "ph": "f", "bp": "e", "pid": target.process, "tid": target.row,
+                             "ts": target.start})
+
+    def counter(self, process: int, name: str, time: float, **values: float) -> None:
+        """What a counter shows from then on."""
+        self._events.append({"ph": "C", "pid": process, "tid": 0, "name": name, "ts": _round(time), "args": values})
+
+    def text(self) -> str:
+        """The trace as JSON."""
+        return json.dumps({"displayTimeUnit": "ms", "traceEvents": self._events}, indent=None) + "\n"
 
 
 def chrome_trace(*sources: Simulation | Timeline, microseconds: float = 1000.0) -> str:
@@ -15,58 +75,36 @@ def chrome_trace(*sources: Simulation | Timeline, microseconds: float = 1000.0) 
     A unit of time becomes `microseconds`. Simulations also give an activation counter per mesh
     and an arrow for each transfer between meshes.
     """
-    events: list[dict[str, Any]] = []
+    trace = Trace()
     for pid, source in enumerate(sources, start=1):
         timeline = source.timeline if isinstance(source, Simulation) else source
-        events.append(_meta("process_name", pid, 0, timeline.name))
+        trace.name(pid, timeline.name)
         for mesh, row in enumerate(timeline.rows):
-            events.append(_meta("thread_name", pid, mesh, f"mesh {mesh}"))
+            trace.name_row(pid, mesh, f"mesh {mesh}")
             for e in row:
                 kinds = "+".join(KIND_NAMES[p.kind] for p in e.step.parts)
-                events.append({
-                    "ph": "X", "pid": pid, "tid": mesh, "name": str(e.step), "cat": kinds,
-                    "ts": _round(e.start * microseconds),
-                    "dur": _round((e.end - e.start) * microseconds),
-                    "args": {
-                        "stage": [p.stage for p in e.step.parts],
-                        "microbatch": [p.microbatch for p in e.step.parts],
-                    },
-                })
+                trace.slice(
+                    pid, mesh, str(e.step), kinds, e.start * microseconds, e.end * microseconds,
+                    stage=[p.stage for p in e.step.parts], microbatch=[p.microbatch for p in e.step.parts],
+                )
         if isinstance(source, Simulation):
-            events += _counters(source, pid, microseconds)
-            events += _arrows(source, pid, microseconds)
-    return json.dumps({"displayTimeUnit": "ms", "traceEvents": events}, indent=None) + "\n"
+            for mesh in range(source.schedule.meshes):
+                for time, held in source.memory_curve(mesh):
+                    trace.counter(pid, f"activations mesh {mesh}", time * microseconds, microbatches=held)
+            _arrows(trace, source, pid, microseconds)
+    return trace.text()
 
 
-def _counters(result: Simulation, pid: int, scale: float) -> list[dict[str, Any]]:
-    return [
-        {"ph": "C", "pid": pid, "tid": mesh, "name": f"activations mesh {mesh}",
-         "ts": _round(time * scale), "args": {"microbatches": held}}
-        for mesh in range(result.schedule.meshes)
-        for time, held in result.memory_curve(mesh)
-    ]
-
-
-def _arrows(result: Simulation, pid: int, scale: float) -> list[dict[str, Any]]:
+def _arrows(trace: Trace, result: Simulation, pid: int, scale: float) -> None:
     program = result.program
-    events: list[dict[str, Any]] = []
-    number = 0
+
+    def place(step: int) -> Slice:
+        return Slice(pid, program.mesh[step], _round(result.starts[step] * scale), _round(result.ends[step] * scale))
+
     for step, needs in enumerate(program.needs):
         for need in needs:
-            if program.mesh[need] == program.mesh[step]:
-                continue
-            number += 1
-            common = {"pid": pid, "cat": "transfer", "name": "transfer", "id": pid * 10**7 + number}
-            # An arrow must begin and end inside the slices it joins.
-            events.append({**common, "ph": "s", "tid": program.mesh[need],
-                           "ts": _round(result.ends[need] * scale)})
-            events.append({**common, "ph": "f", "bp": "e", "tid": program.mesh[step],
-                           "ts": _round(result.starts[step] * scale)})
-    return events
-
-
-def _meta(what: str, pid: int, tid: int, name: str) -> dict[str, Any]:
-    return {"ph": "M", "pid": pid, "tid": tid, "name": what, "args": {"name": name}}
+            if program.mesh[need] != program.mesh[step]:
+                trace.arrow(place(need), place(step))
 
 
 def _round(value: float) -> float:

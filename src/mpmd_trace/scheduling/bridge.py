@@ -47,6 +47,8 @@ class ScheduleChoice:
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     #: Whether it goes by the stages of a program, and in which order these visit the meshes: "no", "loop" or "v".
     stages: str = "no"
+    #: Whether backward passes run from the last microbatch to the first, and sums of gradients with them.
+    goes_back: bool = False
     #: Still to be chosen by `settle`, from the program.
     auto: AutoSchedule | None = None
 
@@ -96,7 +98,8 @@ def _choice(config: Config) -> ScheduleChoice:
         known = find_schedule(wanted)
         if known is not None:
             splits = {_SPLITS: True} if known.name.startswith("ZeroBubble") else {}
-            return ScheduleChoice(known.name, {_SCHEDULE: known, **splits}, "loop" if known.by_stage else "no")
+            stages = "loop" if known.by_stage else "no"
+            return ScheduleChoice(known.name, {_SCHEDULE: known, **splits}, stages, known.goes_back)
         try:
             entry = find_entry(wanted)
         except LibraryError as error:
@@ -149,26 +152,29 @@ def settle(choice: ScheduleChoice, imported: Module, options: Mapping[str, Any])
     known = find_schedule(best.name) if costs.chunks == 1 else None
     if known is not None:
         return ScheduleChoice(known.name, {_SCHEDULE: known})
-    return _explicit(best.name, lambda p, m, v: best, best.splits_backward)
+    return _explicit(best.name, lambda p, m, v: best, "no", best)
 
 
 def _of_library(name: str, make: Callable[[int, int, int | None], Schedule], stages: str) -> ScheduleChoice:
-    return dataclasses.replace(_explicit(name, make, _splits_backward(name, make)), stages=stages)
+    return _explicit(name, make, stages, _example(make))
 
 
-def _explicit(name: str, make: Callable[[int, int, int | None], Schedule], splits: bool) -> ScheduleChoice:
-    options = {_SPLITS: True} if splits else {}
-    return ScheduleChoice(name, {_SCHEDULE: ExplicitOrder(name, constraints_of(make)), **options})
+def _explicit(
+    name: str, make: Callable[[int, int, int | None], Schedule], stages: str, example: Schedule | None
+) -> ScheduleChoice:
+    splits = {_SPLITS: True} if example is not None and example.splits_backward else {}
+    options = {_SCHEDULE: ExplicitOrder(name, constraints_of(make)), **splits}
+    return ScheduleChoice(name, options, stages, example is not None and example.goes_back)
 
 
-def _splits_backward(name: str, make: Callable[[int, int, int | None], Schedule]) -> bool:
-    """Whether the schedule has weight-gradient actions; asked on a size that every schedule can do."""
+def _example(make: Callable[[int, int, int | None], Schedule]) -> Schedule | None:
+    """The schedule at a size that every schedule can do."""
     for chunks in (None, 2):
         try:
-            return make(2, 8, chunks).splits_backward
+            return make(2, 8, chunks)
         except LibraryError:
             continue
-    return False
+    return None
 
 
 def constraints_of(make: Callable[[int, int, int | None], Schedule]) -> Sparse:

@@ -8,7 +8,7 @@ from typing import ClassVar
 from mpmd_trace.ir.core import make_op
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import CallOp, FuncOp, Module
-from mpmd_trace.passes.base import Pass
+from mpmd_trace.passes.base import Pass, option
 from mpmd_trace.passes.common.walks import calls_by_callee, enclosing_function
 
 __all__ = ["EraseUnusedCalleeBlockArguments"]
@@ -21,6 +21,9 @@ class EraseUnusedCalleeBlockArguments(Pass):
     For each callee that is called (calls of which no result is used do not count), in the order of the module: the
     uses of a result that is such an argument use the operand of the call instead, and result and argument go from the
     function and from its calls.  A function that only returns arguments vanishes with its calls.
+
+    With `unused_calls`, calls of which no result is used count, too: an argument that its function does not compute
+    with has no mesh, there either.
 
     Before:
 
@@ -48,6 +51,8 @@ class EraseUnusedCalleeBlockArguments(Pass):
     name: ClassVar[str] = "mpmd-erase-unused-callee-block-arguments"
     summary: ClassVar[str] = "remove arguments of called functions that are unused or only returned"
 
+    unused_calls: bool = option(False, "also of functions when no result of a call is used")
+
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
         calls = calls_by_callee(module)
         changed = False
@@ -55,7 +60,7 @@ class EraseUnusedCalleeBlockArguments(Pass):
             if not function.is_mpmd or function.is_entry_point or function.is_declaration:
                 continue
             to_it = calls.get(function.sym_name, [])
-            if any(c.has_uses and _in_mpmd_function(c) for c in to_it):
+            if any((c.has_uses or self.unused_calls) and _in_mpmd_function(c) for c in to_it):
                 changed = _erase(function, to_it) or changed
         return changed
 

@@ -10,10 +10,10 @@ without looking at names.
 
 from __future__ import annotations
 
-from mpmd_trace.ir.bodies import remembered
+from mpmd_trace.ir.bodies import effective_operands, remembered
 from mpmd_trace.ir.core import Op, Region, Value
 from mpmd_trace.ir.types import TensorType
-from mpmd_trace.passes.common.splitting import backward_closure, effective_operands
+from mpmd_trace.passes.common.splitting import backward_closure
 
 __all__ = ["activation_ops"]
 

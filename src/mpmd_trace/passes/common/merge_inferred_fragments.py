@@ -9,6 +9,7 @@ from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, TransferOp
 from mpmd_trace.passes.base import FunctionPass, option
 from mpmd_trace.passes.common.merge_neighbours import Mode, merge_neighbours
+from mpmd_trace.passes.fragment_info import is_of_microbatch
 
 __all__ = ["MergeInferredFragments"]
 
@@ -74,6 +75,8 @@ class MergeInferredFragments(FunctionPass):
     )
     #: Whether inferred fragments stay that send what they make of gradients, which the reference merges.
     senders_apart: bool = False
+    #: Whether fragments of microbatches stay apart from what belongs to none, where there are several microbatches.
+    microbatches_apart: bool = False
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         mode: Mode = "sideways" if self.merge_sideways else "any" if self.merge_any_consumer else "closest"
@@ -87,7 +90,9 @@ class MergeInferredFragments(FunctionPass):
                 f"{self.name}: merge-any-consumer and merge-sideways cannot be used together; run the pass "
                 f"once with each",
             )
-        return merge_neighbours(function, _allowed, mode, _Inferred(), _sends if self.senders_apart else None)
+        apart = self.microbatches_apart and _has_microbatches(function)
+        allowed = _allowed_apart if apart else _allowed
+        return merge_neighbours(function, allowed, mode, _Inferred(), _sends if self.senders_apart else None)
 
 
 class _Inferred:
@@ -117,6 +122,16 @@ def _sends(fragment: FragmentOp) -> bool:
         and any(isinstance(user, TransferOp) for result in fragment.results for user in result.users)
         and any(isinstance(op := value.defining_op, FragmentOp) and op.is_user for value in fragment.operands)
     )
+
+
+def _has_microbatches(function: FuncOp) -> bool:
+    counters = {op.call_counter for op in function.body if isinstance(op, FragmentOp)}
+    return len(counters - {None}) > 1
+
+
+def _allowed_apart(producer: FragmentOp, consumer: FragmentOp, is_next: bool) -> bool:
+    """With what comes before the first or after the last microbatch in it, that one would be a program of its own."""
+    return is_of_microbatch(producer) == is_of_microbatch(consumer) and _allowed(producer, consumer, is_next)
 
 
 def _allowed(producer: FragmentOp, consumer: FragmentOp, is_next: bool) -> bool:

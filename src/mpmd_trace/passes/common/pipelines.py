@@ -16,17 +16,19 @@ from mpmd_trace.passes.common.split_bwd_fragments import SplitBwdFragments
 __all__ = ["merge_inferred", "scheduling_preprocessing"]
 
 
-def merge_inferred(absorb_on_entry_point_function: bool = False) -> list[Pass]:
+def merge_inferred(
+    absorb_on_entry_point_function: bool = False, *, microbatches_apart: bool = False
+) -> list[Pass]:
     """Passes after which inferred fragments are part of their neighbours wherever possible."""
     return [
         AbsorbInferredFragments(absorb_on_entry_point_function=absorb_on_entry_point_function),
-        MergeInferredFragments(merge_any_consumer=True),
-        MergeInferredFragments(merge_sideways=True),
+        MergeInferredFragments(merge_any_consumer=True, microbatches_apart=microbatches_apart),
+        MergeInferredFragments(merge_sideways=True, microbatches_apart=microbatches_apart),
     ]
 
 
 def scheduling_preprocessing(
-    *, merge_parts: bool = False, split_bwd: bool = False, verify: bool = False
+    *, merge_parts: bool = False, split_bwd: bool = False, verify: bool = False, exact: bool = True
 ) -> list[Pass]:
     """Passes after which the user fragments are the units that a pipeline schedule orders."""
     passes: list[Pass] = [MoveTransfersToProducer(), MergeUserFragmentsIntoSchedulingUnits()]
@@ -35,5 +37,5 @@ def scheduling_preprocessing(
     if verify:
         passes.append(SchedulingUnitsVerifier())
     if split_bwd:
-        passes += [SplitBwdFragments(), CanonicalizeMpmd(), FragmentDce()]
+        passes += [SplitBwdFragments(own_size=not exact), CanonicalizeMpmd(), FragmentDce()]
     return passes

@@ -22,7 +22,8 @@ class SinkNegligibleOpsIntoCallOp(Pass):
 
     For each called function, in the order of the module, and each argument in order: such an op is copied to the
     front of the function and the argument goes, from function and calls (those of which no result is used do not
-    count).  Then dead ops of the callers are removed.
+    count).  Then dead ops of the callers are removed.  Calls without operands stay: inside of a function that is called
+    nothing would inline them.
 
     Before:
 
@@ -84,7 +85,7 @@ def _sink(function: FuncOp, deciding: list[CallOp], calls: list[CallOp]) -> bool
             shared[i] = shared[i] and value is candidates[i]
     for i, value in enumerate(candidates):
         op: Op | None = value.defining_op
-        if not shared[i] or op is None or not is_negligible(op):
+        if not shared[i] or op is None or not is_negligible(op) or isinstance(op, CallOp):
             continue
         copy = op.clone()
         block.insert_before(first, copy)

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 
 from mpmd_trace.ir.attributes import UNIT
-from mpmd_trace.ir.bodies import BodyBuilder, free_values, remembered
+from mpmd_trace.ir.bodies import BodyBuilder, effective_operands, remembered
 from mpmd_trace.ir.core import Block, Op, Region, Value, make_op
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp
@@ -22,7 +22,6 @@ __all__ = [
     "BlockSizes",
     "SplitBody",
     "backward_closure",
-    "effective_operands",
     "has_split_mark",
     "split_body",
     "split_fragment",
@@ -35,11 +34,6 @@ DROP = "split_drop_transferred"
 def has_split_mark(fragment: FragmentOp) -> bool:
     """Whether the fragment is a part of a split one."""
     return KEEP in fragment.attrs or DROP in fragment.attrs
-
-
-def effective_operands(op: Op) -> list[Value]:
-    """The operands of the op, then the values that its regions capture, each once."""
-    return list(dict.fromkeys(op.operands + free_values(op) if op.regions else op.operands))
 
 
 def backward_closure(body: Region, roots: Iterable[Value]) -> tuple[Op, ...]:

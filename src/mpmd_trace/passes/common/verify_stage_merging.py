@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
+from mpmd_trace.diagnostics.messages import Note
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
 from mpmd_trace.passes.base import FunctionPass
@@ -18,6 +19,14 @@ from mpmd_trace.passes.fragment_info import (
 from mpmd_trace.passes.greedy import walk_mutable
 
 __all__ = ["VerifyStageMerging"]
+
+#: Said where a stage runs forwards once, and backwards twice.
+_BACKWARDS = (
+    "the first backward is here; the stage runs forwards once. Products with the Hessian have one backward when they "
+    "are forward over reverse: jax.jvp(jax.grad(loss), (weights,), (direction,)). jax.checkpoint around several "
+    "stages that is differentiated twice has one when each stage has its own checkpoint, or when what is computed "
+    "between the stages is computed inside of them"
+)
 
 _Key = tuple[str, int | None, int, str | None, bool]
 
@@ -54,6 +63,7 @@ class VerifyStageMerging(FunctionPass):
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         recorded: dict[_Key, dict[int | None, FragmentOp]] = {}
+        twice: set[tuple[str, int]] = set()  # forwards
         for fragment in walk_mutable(function.regions[0]):
             if not isinstance(fragment, FragmentOp) or fragment.stage is None:
                 continue
@@ -78,7 +88,10 @@ class VerifyStageMerging(FunctionPass):
             if other is None:
                 found[counter] = fragment
                 continue
-            self._report(fragment, other, key, counter, diagnostics)
+            if not count:
+                twice.add((fragment.mesh, fragment.stage))
+            again = count > 0 and (fragment.mesh, fragment.stage) not in twice
+            self._report(fragment, other, key, counter, diagnostics, [Note(_BACKWARDS, other.loc)] if again else [])
         return False
 
     def _report(
@@ -88,6 +101,7 @@ class VerifyStageMerging(FunctionPass):
         key: _Key,
         counter: int | None,
         diagnostics: Diagnostics,
+        notes: list[Note],
     ) -> None:
         mesh, stage, count, split, remat = key
         origins = ", ".join(origin.short for origin in fragment.origin)
@@ -101,5 +115,6 @@ class VerifyStageMerging(FunctionPass):
             "first and feeds the second. Give them different stages, or move the computation in between into one "
             "of them. If the second one belongs to another loop over microbatches, give its calls counters of their "
             "own (mpmd_trace.call with call_counter), or its computations other names, or leave the stages out",
+            notes,
         )
         diagnostics.fail()

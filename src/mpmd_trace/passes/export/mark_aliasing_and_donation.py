@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import ClassVar
 
 from mpmd_trace.ir.attributes import ArrayAttr, Attribute, BoolAttr, DictAttr, IntegerAttr
 from mpmd_trace.ir.core import BlockArg, Op, OpResult, Use, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, TransferOp
+from mpmd_trace.ir.shardings import sharding_class
+from mpmd_trace.ir.types import MeshTensorType, Type
 from mpmd_trace.passes.base import FunctionPass
 from mpmd_trace.passes.export.value_attrs import EMPTY, LAYOUT_MODE, array_of, inserted, is_pinned_host, value_dicts
 
@@ -58,6 +60,9 @@ class MarkAliasingAndDonation(FunctionPass):
     name: ClassVar[str] = "mpmd-mark-aliasing-and-donation"
     summary: ClassVar[str] = "mark the fragment operands whose buffers may be reused"
     mpmd_only: ClassVar[bool] = True
+    #: Whether equal fragments donate the same (ours): the last one not what the others of its body read, too, and types
+    #: that differ in how they say that nothing is sharded are one.
+    equal_microbatches: bool = False
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         given: dict[Value, DictAttr] = dict(zip(function.args, function.arg_attrs, strict=True))
@@ -67,6 +72,8 @@ class MarkAliasingAndDonation(FunctionPass):
         changed = False
         for op, uses in reversed(last_uses):
             candidates = [use for use in reversed(uses) if use.value not in kept]
+            if self.equal_microbatches:
+                candidates = [use for use in candidates if not _read_by_its_like(use, op)]
             if candidates:
                 changed = True
                 arg_attrs = self._marked(op, candidates, given, function, known, diagnostics)
@@ -74,8 +81,14 @@ class MarkAliasingAndDonation(FunctionPass):
                     op.attrs["arg_attrs"] = arg_attrs
         return changed
 
-    @staticmethod
+    def _kind(self, type: Type) -> Hashable:
+        """What an operand and the result in its place have in common."""
+        if self.equal_microbatches and isinstance(type, MeshTensorType):
+            return type.tensor, sharding_class(type.sharding), type.memory_kind
+        return type
+
     def _marked(
+        self,
         op: FragmentOp,
         candidates: Sequence[Use],
         given: dict[Value, DictAttr],
@@ -85,7 +98,7 @@ class MarkAliasingAndDonation(FunctionPass):
     ) -> ArrayAttr | None:
         """The new `arg_attrs`, None if nothing is marked.  Those of most microbatches are `known`."""
         if not given.keys().isdisjoint([use.value for use in candidates]):
-            return _Marker(op, function, diagnostics).mark(candidates, given)
+            return _Marker(op, function, diagnostics, self._kind).mark(candidates, given)
         key = (
             op.num_operands,
             tuple([use.index for use in candidates]),
@@ -95,7 +108,7 @@ class MarkAliasingAndDonation(FunctionPass):
             op.attrs.get("res_attrs"),
         )
         if key not in known:
-            known[key] = _Marker(op, function, diagnostics).mark(candidates, given)
+            known[key] = _Marker(op, function, diagnostics, self._kind).mark(candidates, given)
         return known[key]
 
 
@@ -118,6 +131,11 @@ def _last_uses(function: FuncOp) -> tuple[list[tuple[FragmentOp, list[Use]]], se
     return found, transferred
 
 
+def _read_by_its_like(use: Use, op: FragmentOp) -> bool:
+    """Whether another fragment with the same body reads the value: donated, it would make two programs of one."""
+    return any(isinstance(user, FragmentOp) and user is not op and user.body is op.body for user in use.value.users)
+
+
 def _donated(attributes: DictAttr) -> bool:
     return attributes.entries.get(DONOR) is _TRUE
 
@@ -129,16 +147,19 @@ def _given_away(attributes: DictAttr) -> bool:
 class _Marker:
     """Decides for the candidates of one fragment, in order; an output is aliased at most once."""
 
-    def __init__(self, op: FragmentOp, function: FuncOp, diagnostics: Diagnostics) -> None:
+    def __init__(
+        self, op: FragmentOp, function: FuncOp, diagnostics: Diagnostics, kind: Callable[[Type], Hashable]
+    ) -> None:
         self.op = op
+        self.kind = kind
         self.function = function
         self.diagnostics = diagnostics
         self.inputs = list(value_dicts(op, "arg_attrs") or [EMPTY] * op.num_operands)
         self.outputs: Sequence[DictAttr] = value_dicts(op, "res_attrs") or [EMPTY] * len(op.results)
-        self.free: dict[tuple[object, Attribute | None], list[int]] = {}
+        self.free: dict[tuple[Hashable, Attribute | None], list[int]] = {}
         for k in range(len(op.results) - 1, -1, -1):
             if not is_pinned_host(self.outputs[k]):
-                key = (op.results[k].type, self.outputs[k].entries.get(LAYOUT_MODE))
+                key = (kind(op.results[k].type), self.outputs[k].entries.get(LAYOUT_MODE))
                 self.free.setdefault(key, []).append(k)  # lowest index last, to be popped
 
     def mark(self, candidates: Sequence[Use], given: dict[Value, DictAttr]) -> ArrayAttr | None:
@@ -164,7 +185,7 @@ class _Marker:
 
     def _take(self, index: int, value: Value, preferred: int | None) -> int | None:
         """The result that input `index` aliases, from now on taken."""
-        free = self.free.get((value.type, self.inputs[index].entries.get(LAYOUT_MODE)))
+        free = self.free.get((self.kind(value.type), self.inputs[index].entries.get(LAYOUT_MODE)))
         if not free:
             return None
         if preferred is not None and preferred in free:

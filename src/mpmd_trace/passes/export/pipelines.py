@@ -21,6 +21,7 @@ from mpmd_trace.passes.export.mark_aliasing_and_donation import MarkAliasingAndD
 from mpmd_trace.passes.export.mark_fragment_reserved_memory import MarkFragmentReservedMemory
 from mpmd_trace.passes.export.mark_input_output_with_layouts import MarkInputOutputWithLayouts
 from mpmd_trace.passes.export.mark_offloaded_input_output import MarkOffloadedInputOutput
+from mpmd_trace.passes.export.share_programs import SharePrograms
 from mpmd_trace.passes.export.sink_create_token_into_fragments import SinkCreateTokenIntoFragments
 from mpmd_trace.passes.export.validate_no_backward_deps import ValidateNoBackwardDeps
 from mpmd_trace.passes.export.validate_no_inferred_fragments import ValidateNoInferredFragments
@@ -56,6 +57,8 @@ class ExportPipeline(Pipeline):
     copy_constants_from_producer_to_consumer: bool = False
     apply_merge_transfers: bool = False
     verbose_logging: bool = False
+    #: Whether what belongs to no microbatch stays apart from those that do.
+    microbatches_apart: bool = False
 
     def passes(self) -> list[Pass]:
         """The steps, in order."""
@@ -68,13 +71,14 @@ class ExportPipeline(Pipeline):
         steps += [
             FragmentDce(),
             UniquifyFunctionInputsOutputs(),
-            MergeInferredFragments(),
+            MergeInferredFragments(microbatches_apart=self.microbatches_apart),
+            *([SharePrograms()] if self.microbatches_apart else []),
             MarkOffloadedInputOutput(),
             MarkInputOutputWithLayouts(),
             DelayInferredFragments(),
             DelayTransfersFromCpu(),
             SinkCreateTokenIntoFragments(),
-            MarkAliasingAndDonation(),
+            MarkAliasingAndDonation(self.microbatches_apart),
             MarkFragmentReservedMemory(),
             ValidateNoParamTransfers(self.fail_on_param_transfers, self.param_transfer_pattern),
             ValidateNoInferredFragments(self.fail_on_inferred_fragments),

@@ -9,7 +9,7 @@ from typing import Protocol
 from mpmd_trace.diagnostics.location import Location
 from mpmd_trace.diagnostics.spelling import quote
 from mpmd_trace.ir.attributes import ArrayAttr, StringAttr
-from mpmd_trace.ir.bodies import BodyBuilder, fingerprint, free_values, remembered
+from mpmd_trace.ir.bodies import BodyBuilder, effective_operands, fingerprint, remembered
 from mpmd_trace.ir.core import Block, Op, Region, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import (
@@ -226,7 +226,7 @@ def wrap_in_fragment(
                                             %r = stablehlo.add %a, %b
     """
     check_mesh(enclosing_function(op), mesh, op, f"'{op.name}'", diagnostics)
-    values = list(dict.fromkeys([*op.operands, *free_values(op)]))
+    values = effective_operands(op)
     body = op_as_body(op, values)
 
     operands: list[Value] = []

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import Module
 from mpmd_trace.ir.parser import parse_generic
-from mpmd_trace.jax_compat.mlir import to_generic_through
+from mpmd_trace.jax_compat.mlir import copy_to_generic_through, to_generic_through
 from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.equal_bodies import share_equal_bodies
 from mpmd_trace.passes.greedy import walk_mutable
@@ -77,14 +77,15 @@ class CleanUp(Pass):
         return changed
 
 
-def read_clean(text: str) -> tuple[Module, list[Diagnostic], float] | None:
-    """The module that `text` spells as `CleanUp` leaves it, what was reported, and the CPU seconds of the passes.
+def read_clean(given: Any) -> tuple[Module, list[Diagnostic], float] | None:
+    """`given`, MLIR text or a jaxlib module, as `CleanUp` leaves it, what was reported, and the passes' CPU seconds.
 
-    MLIR reads the text once and cleans it before we read it, instead of printing it for MLIR a second time.
-    None for what takes `CleanUp`, step by step: text with calls or mistakes.
+    MLIR reads the text, or copies the module, once and cleans it before we read it, instead of printing it for MLIR a
+    second time.  None for what takes `CleanUp`, step by step: modules with calls or mistakes.
     """
+    through = to_generic_through if isinstance(given, str) else copy_to_generic_through
     try:
-        generic, found, seconds = to_generic_through(text, f"builtin.module({_WITHOUT_CALLS})")
+        generic, found, seconds = through(given, f"builtin.module({_WITHOUT_CALLS})")
     except MpmdError:
         return None
     if '"func.call"' in generic:

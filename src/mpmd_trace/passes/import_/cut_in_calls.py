@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import ClassVar
 
 from mpmd_trace.diagnostics.location import Location
@@ -40,6 +40,9 @@ class CutInCalls(Pass):
     Such an argument is a slice with a stride of 1, of which the start in one dimension differs from call to call, with
     ops of one operand behind it (reshape, convert, ...).  Where the argument of the program that is cut has a sharding
     in that dimension, it stays as it is: a cut at a place unknown to XLA would gather the value on every device.
+
+    Scalar constants that differ from call to call (the number of the microbatch that a user folds into a key, for
+    example) are indices as well: merged into the first microbatch's fragments they would tie the others to it.
 
     `mpmd-gather-indices` makes one fragment a mesh of the indices.
 
@@ -113,16 +116,19 @@ class _Constants:
     """The indices that calls pass: constants at the front of the calling function, each once."""
 
     def __init__(self) -> None:
-        self.made: dict[Block, dict[int, Op]] = {}
+        self.made: dict[Block, dict[Attribute, Op]] = {}
 
-    def get(self, number: int, call: CallOp) -> Value:
+    def get(self, constant: Op, call: CallOp) -> Value:
+        """The result of such a constant, marked as an index."""
         assert call.block is not None
         made = self.made.setdefault(call.block, {})
+        number = constant.props["value"]
         if number not in made:
-            constant = _constant(number, {INDEX: UNIT}, call.loc)
+            type = constant.results[0].type
+            index = make_op(constant.name, (), [type], props={"value": number}, attrs={INDEX: UNIT}, loc=call.loc)
             last = next(reversed(made.values()), None)
-            made[number] = constant
-            call.block.insert_front(constant) if last is None else call.block.insert_after(last, constant)
+            made[number] = index
+            call.block.insert_front(index) if last is None else call.block.insert_after(last, index)
         return made[number].result
 
 
@@ -138,7 +144,7 @@ class _Callee:
         calls = self.calls
         if len(calls) < 2 or len({call.block for call in calls}) > 1:
             return False
-        changed = False
+        changed = self.mark_numbers()
         for i, arg in enumerate(list(self.function.body.args)):
             found = _found([call.operand(i) for call in calls]) if arg.has_uses else None
             if found is not None and not _is_sharded(found):
@@ -146,6 +152,20 @@ class _Callee:
                 changed = True
         if changed:
             self.function.refresh_type()
+        return changed
+
+    def mark_numbers(self) -> bool:
+        """Make indices of the scalar constants that differ from call to call."""
+        changed = False
+        for arg in self.function.body.args:
+            ops = [call.operand(arg.index).defining_op for call in self.calls] if arg.has_uses else []
+            numbers = [op for op in ops if op is not None and _is_number(op)]
+            if numbers and len(numbers) == len(ops) and len({op.props["value"] for op in numbers}) > 1:
+                changed = True
+                for call, op in zip(self.calls, numbers, strict=True):
+                    call.set_operand(arg.index, self.constants.get(op, call))
+                    if trivially_dead(op):
+                        op.erase()
         return changed
 
     def take_whole(self, arg: BlockArg, cut: _Cut) -> None:
@@ -175,7 +195,7 @@ class _Callee:
         if numbers not in self.indices:
             self.indices[numbers] = self.function.body.add_arg(_SCALAR)
             for number, call in zip(numbers, self.calls, strict=True):
-                call.append_operands([self.constants.get(number, call)])
+                call.append_operands([self.constants.get(_constant(number, call.loc), call)])
         return self.indices[numbers]
 
 
@@ -200,7 +220,7 @@ def _cut_before(user: Op, arg: BlockArg, index: Value, cut: _Cut, rows: bool) ->
     places: list[Value] = []
     for i, start in enumerate(starts):
         if i != at:
-            made.append(_constant(start, {}, cut.slice.loc))
+            made.append(_constant(start, cut.slice.loc))
         places.append(index if i == at else made[-1].result)
     value = make("stablehlo.dynamic_slice", [value, *places], sizes, slice_sizes=DenseArrayAttr.get(sizes))
     if rows:
@@ -221,9 +241,15 @@ def _erase_dead(value: Value) -> None:
         op = value.defining_op
 
 
-def _constant(number: int, attributes: Mapping[str, Attribute], loc: Location) -> Op:
+def _constant(number: int, loc: Location) -> Op:
     value = parse_attribute(f"dense<{number}> : tensor<i32>")
-    return make_op("stablehlo.constant", (), [_SCALAR], props={"value": value}, attrs=attributes, loc=loc)
+    return make_op("stablehlo.constant", (), [_SCALAR], props={"value": value}, loc=loc)
+
+
+def _is_number(op: Op) -> bool:
+    """Whether this is a scalar constant that is no index yet."""
+    type = op.results[0].type if op.name == "stablehlo.constant" and INDEX not in op.attrs else None
+    return isinstance(type, TensorType) and type.shape == ()
 
 
 def _found(values: Sequence[Value]) -> _Cut | None:

@@ -64,6 +64,8 @@ class GatherIndices(FunctionPass):
     summary: ClassVar[str] = "make the indices of microbatches by one fragment a mesh"
     mpmd_only: ClassVar[bool] = True
     entry_only: ClassVar[bool] = True
+    #: Whether the fragment is marked; not where nothing is merged with microbatches in any case.
+    stay: bool = True
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         found: dict[str, list[FragmentOp]] = {}
@@ -82,7 +84,7 @@ class GatherIndices(FunctionPass):
                 (),
                 [value.type for fragment in fragments for value in fragment.results],
                 builder.finish(returned),
-                attrs={**fragments[0].attrs, STAYS: UNIT},
+                attrs={**fragments[0].attrs, **({STAYS: UNIT} if self.stay else {})},
                 loc=fragments[0].loc,
             )
             function.body.insert_front(gathered)

@@ -17,6 +17,7 @@ from mpmd_trace.passes.common.pipelines import merge_inferred, scheduling_prepro
 from mpmd_trace.passes.common.remove_transfer_cycles import RemoveTransferCycles
 from mpmd_trace.passes.common.sink_negligible_ops_into_call_op import SinkNegligibleOpsIntoCallOp
 from mpmd_trace.passes.common.unroll_for_loops import UnrollForLoops
+from mpmd_trace.passes.import_.accumulate_in_calls import AccumulateInCalls
 from mpmd_trace.passes.import_.assignments import IndexAssignment, NameAssignment, SameMesh
 from mpmd_trace.passes.import_.clean_up import CanonicalizeUnrolled, CleanUp
 from mpmd_trace.passes.import_.copy_topology_from_main import CopyTopologyFromMain
@@ -81,9 +82,15 @@ class InferMeshPipeline(Pipeline):
     max_clones: int = 1
     error_limit: int = 5
     constraints: tuple[SameMesh, ...] = ()
+    #: Whether `mpmd-place` has decided everything but where unused values are.
+    placed: bool = False
 
     def passes(self) -> list[Pass]:
         """The steps, in order."""
+        if self.placed:
+            leaves = InferMeshAssignMeshFuncLeaves(True, self.error_limit)
+            rewrite = InferMeshRewriteUsingAnalysis(self.max_clones)
+            return [leaves, InferMeshPopulateUseSet(), rewrite, InferMeshFinalize(True)]
         steps: list[Pass] = [InferMeshPopulateUseSet(), InferMeshPopulateSrcSet()]
         if self.constraints:
             steps.append(InferMeshAssignUsingInputOutputConstraints(self.constraints, self.error_limit == -1))
@@ -139,6 +146,10 @@ class ImportPipeline(Pipeline):
     cut_in_calls: bool = False
     #: Likewise: backward fragments that are split do not take in what is made of gradients for another mesh.
     senders_apart: bool = False
+    #: Likewise: what belongs to no microbatch stays apart from those that do.
+    microbatches_apart: bool = False
+    #: Whether backward passes run from the last microbatch to the first, so that calls cannot hand on sums.
+    goes_back: bool = False
 
     def __post_init__(self) -> None:
         if self.placement not in PLACEMENTS:
@@ -168,11 +179,12 @@ class ImportPipeline(Pipeline):
         """The steps that give everything a mesh."""
         cut = self.placement == "cut"
         infer = InferMeshPipeline(
-            self.infer_transfers or cut,
+            self.infer_transfers,
             self.infer_cross_mesh_reductions,
             self.max_clones,
             self.error_limit,
             self.constraints,
+            placed=cut,
         )
         merge = [] if self.merge_after_scheduling else merge_inferred(self.absorb_on_entry_point)
         return [
@@ -181,15 +193,19 @@ class ImportPipeline(Pipeline):
             ValidateNamedOpsInMpmdFunc(),
             MapNamedOpsToMpmdOps(self.name_to_mesh_assignment),
             *([self.stages] if self.stages is not None else []),
+            *([AccumulateInCalls()] if self.microbatches_apart and not self.goes_back else []),
             *([CutInCalls()] if self.cut_in_calls else []),
             IntroduceTransfers(direct_only=cut),
-            EraseUnusedCalleeBlockArguments(),
+            EraseUnusedCalleeBlockArguments(unused_calls=self.stages is not None),
             *([SplitLoops(), OpenConditionals(), RegroupSums(), Place(self.constraints)] if cut else []),
             *infer.passes(),
-            *([GatherIndices()] if self.cut_in_calls else []),
+            *([GatherIndices(stay=not self.microbatches_apart)] if self.cut_in_calls else []),
             *merge,
             EnforceInputOutputEquisharding(self.constraints),
         ]
+
+    def _merge_inlined(self, senders_apart: bool) -> Pass:
+        return MergeInferredFragments(senders_apart=senders_apart, microbatches_apart=self.microbatches_apart)
 
     def _units(self) -> list[Pass]:
         """The steps after which the user fragments are what a schedule orders."""
@@ -200,8 +216,11 @@ class ImportPipeline(Pipeline):
             RemoveTransferCycles(),
             CallInline(),
             SymbolDce(),
-            *([] if self.merge_after_scheduling else [MergeInferredFragments(senders_apart=apart)]),
+            *([] if self.merge_after_scheduling else [self._merge_inlined(apart)]),
             *scheduling_preprocessing(
-                merge_parts=self.merge_parts, split_bwd=self.split_bwd_fragments, verify=self.verify_schedule_units
+                merge_parts=self.merge_parts,
+                split_bwd=self.split_bwd_fragments,
+                verify=self.verify_schedule_units,
+                exact=not self.microbatches_apart,
             ),
         ]

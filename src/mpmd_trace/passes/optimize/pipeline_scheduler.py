@@ -39,7 +39,8 @@ log = logging.getLogger(__name__)
 INEXACT = "the schedule cannot be followed exactly"
 _INSTEAD = (
     "Such fragments keep the program's order. Gradients that are added up from the first microbatch to the last one, "
-    "for example, do not allow backwards from the last to the first; choose a schedule of the other order"
+    "for example, do not allow backwards from the last to the first, nor the other way round; choose a schedule of the "
+    "other order, or take the gradient inside of the loop over microbatches, or around it (docs/schedules.md)"
 )
 
 

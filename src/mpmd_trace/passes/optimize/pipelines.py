@@ -51,6 +51,8 @@ class OptimizePipeline(Pipeline):
     any_schedule: bool = False
     #: Whether to warn of schedules that the data flow does not allow.
     warns_of_schedules: bool = False
+    #: Whether what belongs to no microbatch stays apart from those that do.
+    microbatches_apart: bool = False
 
     def passes(self) -> list[Pass]:
         """The passes, in order.  Raises `MpmdError` for a schedule that the textual form does not have."""
@@ -64,7 +66,7 @@ class OptimizePipeline(Pipeline):
             found.append(RematFragment(merge_remat_fragments=self.merge_remat_fragments))
         found.append(VerifyStageMerging())
         if self.merge_after_scheduling:
-            found += merge_inferred(self.absorb_on_entry_point)
+            found += merge_inferred(self.absorb_on_entry_point, microbatches_apart=self.microbatches_apart)
         if self.merge_forward_with_backward:
             found.append(MergeForwardWithBackward())
         if self.merge_backward_with_forward:

@@ -11,10 +11,10 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from mpmd_trace.ir.attributes import IntegerAttr
+from mpmd_trace.ir.bodies import effective_operands
 from mpmd_trace.ir.core import Block, Op, OpResult, Region, Value, make_op
 from mpmd_trace.ir.ops import FuncOp
 from mpmd_trace.ir.types import TensorType
-from mpmd_trace.passes.placement.free import reads
 from mpmd_trace.passes.placement.open_conditionals import BRANCH, SELECTS, Branch, branch_of
 from mpmd_trace.passes.placement.zeros import make_zero
 
@@ -137,7 +137,7 @@ class _Closing:
     def _members_read(self, op: Op) -> dict[Op, list[Value]]:
         found: dict[Op, list[Value]] = {}
         inner = [number for number, _ in branch_of(op) if number != self.number]
-        pending = [*reads(op), *(self.conditions[number] for number in inner if number in self.conditions)]
+        pending = [*effective_operands(op), *(self.conditions[number] for number in inner if number in self.conditions)]
         seen = set(pending)
         while pending:
             value = pending.pop()
@@ -145,7 +145,7 @@ class _Closing:
             if maker in self.inside:
                 found.setdefault(maker, []).append(value)
             elif maker is not None and maker in self.free:
-                new = [v for v in reads(maker) if v not in seen]
+                new = [v for v in effective_operands(maker) if v not in seen]
                 seen.update(new)
                 pending += new
         return found
@@ -225,7 +225,7 @@ class _Body:
 
     def copy(self, op: Op) -> Op:
         """Append a copy of an op, which reads what it needs here."""
-        mapping = {value: self.value(value) for value in reads(op)}
+        mapping = {value: self.value(value) for value in effective_operands(op)}
         copy = self.block.append(op.clone(mapping))
         copy.attrs.pop(BRANCH, None)
         self.values.update(zip(op.results, copy.results, strict=True))

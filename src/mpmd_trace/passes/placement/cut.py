@@ -63,13 +63,12 @@ class _Contraction:
         self.at: list[dict[int, None]] = [{} for _ in range(nodes)]
         for weight, pins in edges:
             distinct = dict.fromkeys(pins)
-            free = sum(pin >= labels for pin in distinct)
-            if weight <= 0 or len(distinct) < 2 or self._settled(free, len(distinct)):
+            loose = [pin for pin in distinct if pin >= labels]
+            if weight <= 0 or len(distinct) < 2 or self._settled(len(loose), len(distinct)):
                 continue
-            self.free.append(free)
-            for pin in distinct:
-                if pin >= labels:
-                    self.at[pin][len(self.weights)] = None
+            self.free.append(len(loose))
+            for pin in loose:
+                self.at[pin][len(self.weights)] = None
             self.weights.append(weight)
             self.pins.append(distinct)
 
@@ -108,18 +107,23 @@ class _Contraction:
         at = self.at[node]
         if not at:
             return None
-        whole = sum(self.weights[edge] for edge in at)
+        weights, pins_of = self.weights, self.pins
+        whole = 0
         alone: dict[int, int] = {}
         for edge in at:
-            pins = self.pins[edge]
+            weight, pins = weights[edge], pins_of[edge]
+            whole += weight
             if len(pins) == 2:
-                other = next(pin for pin in pins if pin != node)
-                alone[other] = alone.get(other, 0) + self.weights[edge]
-        for other, weight in sorted(alone.items()):  # where several serve, the first label
-            elsewhere = whole
-            for edge in at:
-                if other in self.pins[edge]:
-                    elsewhere -= self.weights[edge]
+                first, second = pins
+                other = second if first == node else first
+                alone[other] = alone.get(other, 0) + weight
+        for other in sorted(alone):  # where several serve, the first label
+            weight = alone[other]
+            elsewhere = whole - weight
+            if weight < elsewhere:
+                for edge in at:
+                    if other in pins_of[edge] and len(pins_of[edge]) > 2:
+                        elsewhere -= weights[edge]
             if weight >= elsewhere:
                 return other
         if alone or len(at) > 1:

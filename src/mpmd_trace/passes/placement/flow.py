@@ -7,15 +7,16 @@ once, since all calls of it are placed alike.
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
+from mpmd_trace.ir.bodies import effective_operands
 from mpmd_trace.ir.core import BlockArg, Op, Value
 from mpmd_trace.ir.ops import AssignOp, CallOp, FuncOp, Module, TransferOp, UnassignOp
 from mpmd_trace.ir.types import MeshTensorType, TensorType
 from mpmd_trace.passes.import_.mesh_sets import is_meshless
 from mpmd_trace.passes.placement.call_graph import CallGraph
-from mpmd_trace.passes.placement.free import byte_size, free_ops, reads
+from mpmd_trace.passes.placement.free import byte_size, free_ops
 from mpmd_trace.passes.placement.open_conditionals import branch_of, conditions_of
 
 __all__ = ["Flow"]
@@ -26,8 +27,7 @@ TRANSFER_BYTES = 16
 _NEVER = 1 << 50
 
 
-@dataclasses.dataclass(frozen=True)
-class Edge:
+class Edge(NamedTuple):
     """A value, who makes and reads it (node numbers), and the bytes of a step if one of them is on another mesh."""
 
     weight: int
@@ -50,7 +50,7 @@ class Flow:
         self.meshes = list(topology.meshes)
         self.mesh_number = {mesh: i for i, mesh in enumerate(self.meshes)}
         self.node_of: dict[Op, int] = {}
-        #: The node of an argument of the entry point that a result replaces.
+        #: The node of an argument of the entry point that a result replaces: that of a mesh, if the result has one.
         self.home_of: dict[Value, int] = {}
         self.count = len(self.meshes)
         #: The nodes that read a value inside of its function and of those it calls.
@@ -66,9 +66,13 @@ class Flow:
 
     def _number(self, function: FuncOp) -> None:
         if function.is_entry_point:
-            for argument in self.pairs.values():
-                arg = function.body.args[argument]
-                if isinstance(arg.type, TensorType) and arg not in self.home_of:
+            for result, argument in self.pairs.items():
+                arg, there = function.body.args[argument], function.returned[result].type
+                if not isinstance(arg.type, TensorType):
+                    continue
+                if isinstance(there, MeshTensorType):
+                    self.home_of[arg] = self.mesh_number[there.mesh]
+                elif arg not in self.home_of:
                     self.home_of[arg] = self.count
                     self.count += 1
         self.free.update(free_ops(function, self.graph))
@@ -113,7 +117,7 @@ class Flow:
                 here = {self.mesh_number[op.mesh_type.mesh]: None}
             else:
                 continue
-            for value in reads(op):
+            for value in effective_operands(op):
                 if isinstance(value.type, TensorType) or value.type.is_token:
                     self._add(value, here)
         for state, node in self.home_of.items():
@@ -132,6 +136,7 @@ class Flow:
     def edges(self) -> Iterator[Edge]:
         """Every value that may have to move, with its weight."""
         for function in self.functions:
+            runs = self.graph.runs[function]
             returned: dict[Value, list[int]] = {}
             if not function.is_entry_point:
                 for i, value in enumerate(function.returned):
@@ -140,11 +145,15 @@ class Flow:
                 inside = dict.fromkeys(there)
                 for name in names:
                     inside.update(self.readers.get(name, {}))
-                leaving = [i for name in names for i in returned.get(name, ())]
-                for others, runs in self._outside(function, leaving).items():
+                leaving = [i for name in names for i in returned.get(name, ())] if returned else ()
+                if not leaving:
+                    if len(inside) > 1:
+                        yield Edge(self._weight(value, runs), tuple(inside))
+                    continue
+                for others, times in self._outside(function, leaving).items():
                     nodes = tuple(dict.fromkeys([*inside, *others]))
                     if len(nodes) > 1:
-                        yield Edge(self._weight(value, runs), nodes)
+                        yield Edge(self._weight(value, times), nodes)
 
     def _weight(self, value: Value, runs: int) -> int:
         if value.type.is_token:
@@ -180,10 +189,8 @@ class Flow:
                 found += self._where_it_is(user.result)
         return found
 
-    def _outside(self, function: FuncOp, results: list[int]) -> dict[tuple[int, ...], int]:
+    def _outside(self, function: FuncOp, results: Sequence[int]) -> dict[tuple[int, ...], int]:
         """Who reads results of a function outside of it, and in how many runs these do."""
-        if not results:
-            return {(): self.graph.runs[function]}
         found: dict[tuple[int, ...], int] = {}
         for call in self.graph.calls[function]:
             nodes: dict[int, None] = {}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from mpmd_trace.ir.bodies import free_values
+from collections.abc import Mapping
+
 from mpmd_trace.ir.core import Op, Value
 from mpmd_trace.ir.ops import FuncOp, local_type
 from mpmd_trace.ir.semantics import is_pure
@@ -10,11 +11,12 @@ from mpmd_trace.ir.shardings import bit_width
 from mpmd_trace.ir.types import TensorType, Type
 from mpmd_trace.passes.import_.mesh_sets import is_meshless
 from mpmd_trace.passes.placement.call_graph import CallGraph
+from mpmd_trace.passes.run_caches import run_cache
 
-__all__ = ["byte_size", "free_ops", "is_cheap", "reads"]
+__all__ = ["CHEAP", "byte_size", "free_ops", "is_cheap"]
 
 #: Ops that are cheap for each element.
-_CHEAP = frozenset(
+CHEAP = frozenset(
     f"stablehlo.{name}"
     for name in (
         "abs", "add", "and", "atan2", "bitcast_convert", "broadcast_in_dim", "cbrt", "ceil", "clamp", "compare",
@@ -35,16 +37,21 @@ _MOST_SOURCES = 8
 
 def is_cheap(op: Op) -> bool:
     """Whether computing the op again costs little more than reading what it reads."""
-    return op.name in _CHEAP or not op.num_operands or op.name in ("stablehlo.slice", "stablehlo.dynamic_slice")
+    return op.name in CHEAP or not op.num_operands or op.name in ("stablehlo.slice", "stablehlo.dynamic_slice")
 
 
-def reads(op: Op) -> list[Value]:
-    """What an op needs, each value once: its operands and what its regions capture."""
-    return list(dict.fromkeys([*op.operands, *free_values(op)] if op.regions else op.operands))
+_byte_sizes: dict[Type, int] = run_cache()
 
 
 def byte_size(type: Type) -> int:
     """The bytes of a whole value, at least 1; 0 for what is no tensor of known size."""
+    found = _byte_sizes.get(type)
+    if found is None:
+        found = _byte_sizes[type] = _count_bytes(type)
+    return found
+
+
+def _count_bytes(type: Type) -> int:
     found = local_type(type)
     if not isinstance(found, TensorType) or found.shape is None:
         return 0
@@ -71,6 +78,20 @@ def _slices(function: FuncOp) -> set[Op]:
     }
 
 
+def _reads_as_much(op: Op, free: Mapping[Op, object]) -> bool:
+    """Whether it is plain that the op is not free: it reads a value of its own type, which is made as often as it.
+
+    Nearly all ops of a training step are such: they add up gradients, and update weights.
+    """
+    type = op.results[0].type
+    for use in op.operand_uses:
+        if use.value.type is type:
+            producer = use.value.defining_op
+            if producer is not None and producer not in free:
+                return byte_size(type) > _SMALL_BYTES
+    return False
+
+
 def free_ops(function: FuncOp, graph: CallGraph) -> dict[Op, tuple[Value, ...]]:
     """The free ops at the top of a function, each with the values that it is made of where it is needed.
 
@@ -84,7 +105,9 @@ def free_ops(function: FuncOp, graph: CallGraph) -> dict[Op, tuple[Value, ...]]:
     found: dict[Op, tuple[Value, ...]] = {}
     leaving = set() if function.is_entry_point else set(function.returned)
     for op in function.body:
-        if len(op.results) != 1 or op.regions or not is_meshless(op) or not is_pure(op):
+        if len(op.results) != 1 or op.regions or not is_meshless(op):
+            continue
+        if _reads_as_much(op, found) or not is_pure(op):
             continue
         if not op.num_operands:
             found[op] = ()
@@ -97,7 +120,7 @@ def free_ops(function: FuncOp, graph: CallGraph) -> dict[Op, tuple[Value, ...]]:
             sources.update(dict.fromkeys(found[producer]) if producer in found else {value: None})
         if not sources:
             found[op] = ()
-        if (op.name not in _CHEAP and op not in slices) or len(sources) > _MOST_SOURCES:
+        if (op.name not in CHEAP and op not in slices) or len(sources) > _MOST_SOURCES:
             continue
         if op in slices or (op.name == "stablehlo.reshape" and op.operand(0).defining_op in slices):
             found[op] = tuple(sources)

@@ -89,6 +89,8 @@ class OpenConditionals(Pass):
     summary: ClassVar[str] = "let mpmd-place divide conditionals among meshes"
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
+        if not any(is_conditional(op) for function in module.mpmd_functions for op in function.body):
+            return False
         graph = CallGraph(module)
         origins = Origins(graph)
         changed = False

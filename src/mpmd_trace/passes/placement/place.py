@@ -6,8 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import ClassVar, cast
 
-from mpmd_trace.ir.attributes import ArrayAttr, StringAttr
-from mpmd_trace.ir.core import BlockArg, Op, Value
+from mpmd_trace.ir.core import BlockArg, Op, Use, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import (
     AssignOp,
@@ -18,54 +17,55 @@ from mpmd_trace.ir.ops import (
     ReduceOp,
     UnassignOp,
     make_assign,
-    make_fragment,
     make_unassign,
 )
+from mpmd_trace.ir.semantics import is_pure
 from mpmd_trace.ir.types import MeshTensorType, TensorType
 from mpmd_trace.passes.base import Pass, option
 from mpmd_trace.passes.import_.assignments import SameMesh
 from mpmd_trace.passes.import_.building_blocks import (
-    INFERRED_BY,
     check_constraints,
     on_mesh,
-    op_as_body,
     result_location,
+    wrap_in_fragment,
 )
+from mpmd_trace.passes.import_.mesh_sets import EMPTY, insert, set_src
 from mpmd_trace.passes.placement.close_conditionals import close_conditionals
 from mpmd_trace.passes.placement.cut import cut
 from mpmd_trace.passes.placement.flow import Flow
-from mpmd_trace.passes.placement.free import reads
+from mpmd_trace.passes.placement.free import CHEAP, is_cheap
+from mpmd_trace.passes.placement.whole import warn_of_whole
 
-__all__ = ["Place"]
+__all__ = ["Place", "drop_markers"]
 
-_BY_US = {INFERRED_BY: ArrayAttr.get([StringAttr.get("infer_mesh_wrap_meshless_ops")])}
+_PLACED = "placed"
 
 
 @dataclasses.dataclass(frozen=True)
 class Place(Pass):
-    """Every op that reads something is in a fragment, on the mesh where the fewest bytes move in a whole step.
+    """Every op is asked for on the mesh where the fewest bytes move in a whole step, and nowhere else.
 
-    Arguments and results of the program are on meshes, too. Values that are needed elsewhere are sent there by the
-    passes of mesh inference that follow; constants are made where they are needed. Cheap ops whose result is larger
-    than what they read are made on each mesh that reads them.
+    What moves is assigned to the mesh where it is made; arguments and results of the program are on meshes, too. With
+    that, the passes of mesh inference that follow have no choice: they put each op into a fragment where it is asked
+    for, and send values to the other meshes that read them. Cheap ops whose result is larger than what they read are
+    asked for on each mesh that reads them.
 
     Before:
 
         %u = mpmd.unassign %p : (!a) -> !t
         %0 = stablehlo.tanh %u : !t
-        return %0 : !t
+        %1 = mpmd.assign %0 : (!t) -> !b
+        return %0, %1 : !t, !b
 
     After:
 
         %u = mpmd.unassign %p : (!a) -> !t
-        %0 = mpmd.assign %u : (!t) -> !a
-        %1 = mpmd.fragment<mesh="a", origin=[]> (%0) {mpmd.inferred_by = ["infer_mesh_wrap_meshless_ops"]} (%y: !t) {
-          %4 = stablehlo.tanh %y : !t
-          mpmd.return %4 : !t
-        } : (!a) -> !a
-        %2 = mpmd.unassign %1 : (!a) -> !t
-        %3 = mpmd.assign {origin = "placed_out"} %2 : (!t) -> !a
-        return %3 : !a
+        %0 = stablehlo.tanh %u : !t
+        %1 = mpmd.assign {origin = "placed"} %0 : (!t) -> !a
+        %2 = mpmd.unassign {origin = "placed"} %1 : (!a) -> !t
+        %3 = mpmd.assign %2 : (!t) -> !b
+        %4 = mpmd.assign {origin = "placed_out"} %0 : (!t) -> !a
+        return %4, %3 : !a, !b
     """
 
     name: ClassVar[str] = "mpmd-place"
@@ -77,30 +77,27 @@ class Place(Pass):
         if not functions:
             return False
         for function in functions:
-            _drop_markers(function)
-        pairs = {pair.output: pair.input for pair in self.constraints}
-        for function in functions:
+            drop_markers(function)
             if function.is_entry_point:
                 check_constraints(function, self.constraints, diagnostics)
+        pairs = {pair.output: pair.input for pair in self.constraints}
         flow = Flow(module, pairs)
-        edges = [(edge.weight, edge.nodes) for edge in flow.edges()]
+        edges = list(flow.edges())
         labels = cut(flow.count, len(flow.meshes), edges)
-        plan = _Plan(flow, labels)
-        for callee in flow.functions:
-            if not callee.is_entry_point:
-                plan.split_arguments(callee)
+        warn_of_whole(flow, edges, labels, diagnostics)
+        plan = _Plan(flow, labels, diagnostics)
         for function in flow.functions:
             if function.is_entry_point:
                 plan.place_arguments(function)
             plan.close(function)
-            plan.wrap(function)
+            plan.pin(function)
             if function.is_entry_point:
-                plan.place_results(function, pairs)
-            function.refresh_type()
+                plan.place_results(function)
+                function.refresh_type()
         return True
 
 
-def _drop_markers(function: FuncOp) -> None:
+def drop_markers(function: FuncOp) -> None:
     """What the user marked as used or made on several meshes needs no mark here."""
     for op in function.body:
         if isinstance(op, BroadcastOp) or (isinstance(op, ReduceOp) and op.kind == "none"):
@@ -111,53 +108,23 @@ def _drop_markers(function: FuncOp) -> None:
 class _Plan:
     """A placement, and how the module becomes what it says."""
 
-    def __init__(self, flow: Flow, labels: Sequence[int]) -> None:
+    def __init__(self, flow: Flow, labels: Sequence[int], diagnostics: Diagnostics) -> None:
         self.flow = flow
         self.labels = labels
-        #: What stands for a value on each mesh where it is made.
-        self.made: dict[Value, dict[str, Value]] = {}
+        self.diagnostics = diagnostics
         #: The label of each op that is on one mesh.
         self.label: dict[Op, int] = {op: labels[node] for op, node in flow.node_of.items()}
-        #: The mesh on which an argument of a callee is read.
-        self.argument_mesh: dict[Value, str] = {}
 
-    def meshes_of(self, nodes: dict[int, None]) -> list[str]:
-        """The meshes of some nodes, in the order of the topology."""
-        numbers = sorted({self.labels[node] for node in nodes})
-        return [self.flow.meshes[number] for number in numbers]
+    def readers_of(self, value: Value) -> set[int]:
+        """The meshes on which a value is read, by number."""
+        labels = self.labels
+        return {labels[node] for node in self.flow.readers.get(value, ())}
 
     def readers(self, value: Value) -> list[str]:
-        """The meshes on which a value is read."""
-        return self.meshes_of(self.flow.readers.get(value, {}))
+        """The meshes on which a value is read, in the order of the topology."""
+        return [self.flow.meshes[number] for number in sorted(self.readers_of(value))]
 
-    def mesh_of(self, op: Op) -> str:
-        return self.flow.meshes[self.label[op]]
-
-    def at(self, value: Value, mesh: str) -> Value:
-        """The value without a mesh that is `value`, made on that mesh if it is made there."""
-        made = self.made.get(value)
-        if made is None:
-            return value
-        return made.get(mesh) or next(iter(made.values()))
-
-    # Boundaries.
-
-    def split_arguments(self, callee: FuncOp) -> None:
-        """Each argument of a callee is read on one mesh; calls pass a value once for each mesh."""
-        calls = self.flow.graph.calls[callee]
-        for arg in list(callee.body.args):
-            if not isinstance(arg.type, TensorType):
-                continue
-            meshes = self.readers(arg)
-            copies: dict[str, Value] = dict.fromkeys(meshes[:1], arg)
-            for mesh in meshes[1:]:
-                copies[mesh] = callee.body.add_arg(arg.type, loc=arg.loc)
-                for call in calls:
-                    call.append_operands([call.operand(arg.index)])
-            if len(copies) > 1:
-                self.made[arg] = copies
-            self.argument_mesh.update((copy, mesh) for mesh, copy in copies.items())
-        callee.refresh_type()
+    # Arguments and results of the program.
 
     def place_arguments(self, function: FuncOp) -> None:
         """Each argument of the program is on one of the meshes that read it, that of its last reader if possible."""
@@ -166,7 +133,7 @@ class _Plan:
             meshes = self.readers(arg)
             if not isinstance(arg.type, TensorType) or not meshes or _has_memory(arg):
                 continue
-            arg.type = on_mesh(arg.type, self._home(arg, meshes))
+            arg.type = on_mesh(arg.type, self._home_of_argument(arg, meshes))
             unassign = make_unassign(arg, "placed_in")
             if last is None:
                 function.body.insert_front(unassign)
@@ -175,9 +142,8 @@ class _Plan:
             last = unassign
             arg.replace_all_uses_with(unassign.result)
             unassign.set_operand(0, arg)
-            self.flow.readers[unassign.result] = self.flow.readers[arg]
 
-    def _home(self, arg: Value, meshes: list[str]) -> str:
+    def _home_of_argument(self, arg: Value, meshes: list[str]) -> str:
         if arg in self.flow.home_of:
             return self.flow.meshes[self.labels[self.flow.home_of[arg]]]
         readers = [user for user in arg.users if user in self.flow.node_of]
@@ -187,39 +153,38 @@ class _Plan:
         for user in readers:
             if user.block is last.block and last.is_before(user):
                 last = user
-        return self.mesh_of(last)
+        return self.flow.meshes[self.label[last]]
 
-    def place_results(self, function: FuncOp, pairs: dict[int, int]) -> None:
+    def place_results(self, function: FuncOp) -> None:
         """Each result of the program is where it is made."""
         returning = function.body.terminator
         for i, value in enumerate(returning.operands):
             mesh = self.home(value)
             if mesh is None or not isinstance(value.type, TensorType):
                 continue
-            if i in pairs and function.body.args[pairs[i]].type is not on_mesh(value.type, mesh):
+            if i in self.flow.pairs and function.body.args[self.flow.pairs[i]].type is not on_mesh(value.type, mesh):
                 continue  # comes to the mesh of the argument in the end
-            self._assign(returning, i, mesh, result_location(function, i))
-
-    def _assign(self, op: Op, index: int, mesh: str, loc: object) -> None:
-        value = op.operand(index)
-        assert op.block is not None
-        assign = make_assign(value, cast(MeshTensorType, on_mesh(value.type, mesh)), "placed_out", loc=loc)  # type: ignore[arg-type]
-        op.block.insert_before(op, assign)
-        op.set_operand(index, assign.result)
+            target = cast(MeshTensorType, on_mesh(value.type, mesh))
+            assign = make_assign(value, target, "placed_out", loc=result_location(function, i))
+            function.body.insert_before(returning, assign)
+            returning.set_operand(i, assign.result)
 
     def home(self, value: Value) -> str | None:
         """The mesh on which a value without a mesh is, if it is on one."""
         producer = value.defining_op
         if isinstance(producer, UnassignOp):
             return producer.mesh_type.mesh
+        if producer in self.label:
+            return self.flow.meshes[self.label[producer]]
         if isinstance(producer, CallOp):
             callee = self.flow.graph.callees.get(producer.callee)
             if callee is None:
                 return None
             inside = callee.returned[value.index]
-            if isinstance(inside, BlockArg):
-                return self.home(producer.operand(inside.index))
-            return self.home(inside)
+            return self.home(producer.operand(inside.index) if isinstance(inside, BlockArg) else inside)
+        if producer in self.flow.free and producer.num_operands:
+            known = (*self.readers(value), *map(self.home, producer.operands), self.flow.meshes[0])
+            return next(mesh for mesh in known if mesh is not None)
         return None
 
     # Ops.
@@ -228,71 +193,82 @@ class _Plan:
         """Make conditionals of what was opened."""
         self.label.update(close_conditionals(function, self.label, self.flow.free))
 
-    def wrap(self, function: FuncOp) -> None:
-        """Put each op that reads something into a fragment on its mesh, or into one on each mesh that reads it."""
-        gone: list[Op] = []
-        for op in function.body:
-            if isinstance(op, AssignOp):
-                self._redirect(op, [op.mesh_type.mesh])
-            elif isinstance(op, CallOp):
-                callee = self.flow.graph.callees.get(op.callee)
-                if callee is not None:
-                    self._redirect(op, [self.argument_mesh.get(arg) for arg in callee.body.args])
-            elif op in self.label:
-                self._wrap(op, [self.mesh_of(op)])
-                gone.append(op)
-            elif op in self.flow.free and op.num_operands:
-                self._wrap(op, self.readers(op.result) or [self._nearest(op)])
-                gone.append(op)
-            elif op not in self.flow.free:
-                self._redirect(op, [None] * op.num_operands)
-        for op in reversed(gone):
-            op.erase()
+    def pin(self, function: FuncOp) -> None:
+        """Assign what is read on other meshes than where it is made, so that it is asked for there alone."""
+        outside = self._outside(function)
+        for op in list(function.body):
+            label = self.label.get(op)
+            if label is None:
+                continue
+            if op.name not in CHEAP and not _may_move(op):
+                wrap_in_fragment(op, self.flow.meshes[label], "infer_mesh_wrap_meshless_ops", self.diagnostics)
+                op.erase()
+                continue
+            for result in op.results:
+                away = [use for use in result.uses if not self._is_at(use, label, outside)]
+                if away or (not result.has_one_use and not is_cheap(op)):  # fragments that read it do not repeat it
+                    self._pin(result, label, away)
+        if outside is not None:
+            self._keep_unread(function)
 
-    def _redirect(self, op: Op, meshes: Sequence[str | None]) -> None:
-        for use, mesh in zip(op.operand_uses, meshes, strict=True):
-            value = self.at(use.value, mesh or "")
-            if value is not use.value:
-                use.set(value)
+    def _keep_unread(self, function: FuncOp) -> None:
+        """Results of a callee that no call reads stay where they are made, and are not sent to the first mesh."""
+        calls = self.flow.graph.calls[function]
+        for i, value in enumerate(function.returned):
+            mesh, maker = self.home(value), self._maker(value)
+            if mesh is not None and maker is not None and not any(call.results[i].has_uses for call in calls):
+                set_src(maker, insert(EMPTY, mesh, _PLACED))
 
-    def _nearest(self, op: Op) -> str:
-        """A mesh for an op that no mesh needs: that of something it reads."""
-        for value in op.operands:
-            made = self.made.get(value)
-            mesh = next(iter(made)) if made else self.home(value)
-            if mesh is not None:
-                return mesh
-        return self.flow.meshes[0]
+    def _maker(self, value: Value) -> Op | None:
+        """The op that makes a value, in the callee if that is where it is made."""
+        maker = value.defining_op
+        while isinstance(maker, CallOp) and maker.callee in self.flow.graph.callees:
+            value = self.flow.graph.callees[maker.callee].returned[value.index]
+            maker = value.defining_op
+        return maker
 
-    def _wrap(self, op: Op, meshes: Sequence[str]) -> None:
-        values = reads(op)
-        assert op.block is not None
-        for mesh in meshes:
-            operands: list[Value] = []
-            for value in values:
-                target = on_mesh(value.type, mesh)
-                here = self.at(value, mesh)
-                if isinstance(target, MeshTensorType):
-                    assign = make_assign(here, target, loc=op.loc)
-                    op.block.insert_before(op, assign)
-                    here = assign.result
-                operands.append(here)
-            fragment = make_fragment(
-                mesh,
-                operands,
-                [on_mesh(r.type, mesh) for r in op.results],
-                op_as_body(op, values),
-                attrs=_BY_US,
-                loc=op.loc,
-            )
-            op.block.insert_before(op, fragment)
-            for result, new in zip(op.results, fragment.results, strict=True):
-                outside: Value = new
-                if isinstance(new.type, MeshTensorType):
-                    unassign = make_unassign(new, loc=op.loc)
-                    op.block.insert_before(op, unassign)
-                    outside = unassign.result
-                self.made.setdefault(result, {})[mesh] = outside
+    def _outside(self, function: FuncOp) -> list[set[int]] | None:
+        """For each result of a callee the meshes on which it is read outside; None for the program."""
+        if function.is_entry_point:
+            return None
+        calls = self.flow.graph.calls[function]
+        return [
+            set().union(*(self.readers_of(call.results[i]) for call in calls)) for i in range(len(function.returned))
+        ]
+
+    def _is_at(self, use: Use, label: int, outside: Sequence[set[int]] | None) -> bool:
+        """Whether a user wants the value on that mesh and no other."""
+        user = use.owner
+        if user in self.label:
+            return self.label[user] == label
+        if isinstance(user, AssignOp):
+            return self.flow.mesh_number[user.mesh_type.mesh] == label
+        if user in self.flow.free:
+            wanted = self.readers_of(user.result)
+        elif isinstance(user, CallOp):
+            callee = self.flow.graph.callees.get(user.callee)
+            wanted = set() if callee is None else self.readers_of(callee.body.args[use.index])
+        elif outside is not None:
+            wanted = outside[use.index] if user.is_terminator else set()
+        else:  # a result of the program, which is where it is made
+            return user.is_terminator and use.index not in self.flow.pairs
+        return wanted == {label}
+
+    def _pin(self, value: Value, label: int, away: Sequence[Use]) -> None:
+        maker = value.defining_op
+        assert maker is not None and maker.block is not None
+        target = cast(MeshTensorType, on_mesh(value.type, self.flow.meshes[label]))
+        assign = make_assign(value, target, _PLACED, loc=maker.loc)
+        unassign = make_unassign(assign.result, _PLACED, loc=maker.loc)
+        for use in away:
+            use.set(unassign.result)
+        maker.block.insert_after(maker, assign)
+        maker.block.insert_after(assign, unassign)
+
+
+def _may_move(op: Op) -> bool:
+    """Whether it does not matter for its effects, if any, where the op is, and how often it is there."""
+    return is_pure(op) and all(isinstance(value.type, TensorType) for value in (*op.operands, *op.results))
 
 
 def _has_memory(arg: Value) -> bool:

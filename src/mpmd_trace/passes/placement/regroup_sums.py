@@ -63,14 +63,15 @@ class RegroupSums(Pass):
         origins = Origins(graph)
         changed = False
         for function in graph.functions:
-            origins.learn(function)
+            mixes = origins.learn(function)
             if not function.is_entry_point:
                 split = _CallResults(function, module, origins)
                 for index in range(len(function.returned)):
                     changed = split.result(index) or changed
                 split.finish()
-            changed = _open_concatenations(function, origins) or changed
-            changed = _regroup(function, origins) or changed
+            opened = _open_concatenations(function, origins)
+            regrouped = (opened or mixes) and _regroup(function, origins)
+            changed = opened or regrouped or changed
         return changed
 
 

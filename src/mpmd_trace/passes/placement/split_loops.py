@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from mpmd_trace.ir.bodies import region_dce
+from mpmd_trace.ir.bodies import effective_operands, region_dce
 from mpmd_trace.ir.core import BlockArg, Op, Region, Value, make_op
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import Module
 from mpmd_trace.ir.semantics import is_removable
 from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.placement.call_graph import CallGraph
-from mpmd_trace.passes.placement.free import byte_size, is_cheap, reads
+from mpmd_trace.passes.placement.free import byte_size, is_cheap
 from mpmd_trace.passes.placement.sums import Origins
 
 __all__ = ["SplitLoops"]
@@ -76,6 +76,8 @@ class SplitLoops(Pass):
     summary: ClassVar[str] = "one loop for each mesh where the values of a loop are independent"
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
+        if not any(op.name == "stablehlo.while" for function in module.mpmd_functions for op in function.body):
+            return False
         graph = CallGraph(module)
         origins = Origins(graph)
         changed = False
@@ -90,7 +92,7 @@ class SplitLoops(Pass):
 
 def _spreads(op: Op, origins: Origins) -> bool:
     """Whether the loop reads values of several meshes, or of unknown ones."""
-    large = [v for v in reads(op) if byte_size(v.type) > _SMALL_BYTES]
+    large = [v for v in effective_operands(op) if byte_size(v.type) > _SMALL_BYTES]
     return len({origins.of(v) for v in large}) > 1 or (len(large) > 1 and origins.of(large[0]) is None)
 
 
@@ -130,7 +132,7 @@ def _counters(needs: _Needs, yielded: list[Value]) -> set[int]:
         for i in small
         if needs.closure({i}, yielded) <= small
         and all(
-            is_cheap(maker) and all(byte_size(v.type) <= _SMALL_BYTES for v in reads(maker))
+            is_cheap(maker) and all(byte_size(v.type) <= _SMALL_BYTES for v in effective_operands(maker))
             for j in needs.closure({i}, yielded)
             for maker in needs.makers(yielded[j])
         )
@@ -158,7 +160,7 @@ class _Needs:
         self.args: dict[Op, frozenset[int]] = {}
         for op in body.block:
             if not op.is_terminator:
-                self.args[op] = frozenset().union(*(self.of(v) for v in reads(op)))
+                self.args[op] = frozenset().union(*(self.of(v) for v in effective_operands(op)))
 
     def of(self, value: Value) -> frozenset[int]:
         """The arguments that a value in the body is made of."""
@@ -186,7 +188,7 @@ class _Needs:
             maker = pending.pop().defining_op
             if maker is not None and maker in self.args and maker not in found:
                 found[maker] = None
-                pending += reads(maker)
+                pending += effective_operands(maker)
         return found
 
 
@@ -220,7 +222,7 @@ def _mesh_of(op: Op, part: list[int], needs: _Needs, yielded: list[Value], origi
     values = dict.fromkeys(op.operand(i) for i in part)
     for i in part:
         for maker in needs.makers(yielded[i]):
-            values.update((v, None) for v in reads(maker) if v.block is op.block)
+            values.update((v, None) for v in effective_operands(maker) if v.block is op.block)
     bytes_of: dict[str, int] = {}
     for value in values:
         mesh = origins.of(value)

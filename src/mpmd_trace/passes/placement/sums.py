@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 
+from mpmd_trace.ir.bodies import effective_operands
 from mpmd_trace.ir.core import BlockArg, Op, OpResult, Value, make_op
 from mpmd_trace.ir.ops import CallOp, FuncOp, UnassignOp
 from mpmd_trace.ir.semantics import reduction_kind
@@ -12,7 +13,7 @@ from mpmd_trace.ir.types import TensorType
 from mpmd_trace.passes.import_.mesh_sets import is_meshless
 from mpmd_trace.passes.mesh_order import in_topology_order
 from mpmd_trace.passes.placement.call_graph import CallGraph
-from mpmd_trace.passes.placement.free import byte_size, free_ops, reads
+from mpmd_trace.passes.placement.free import byte_size, free_ops
 
 __all__ = ["Leaf", "Origins", "by_mesh", "leaves_of", "summed", "total"]
 
@@ -28,8 +29,12 @@ class Origins:
         self.found: dict[Value, str | None] = {}
         self.free: dict[Op, tuple[Value, ...]] = {}
 
-    def learn(self, function: FuncOp) -> None:
-        """Learn the origins of the values of a function, whose callees have been learnt."""
+    def learn(self, function: FuncOp) -> bool:
+        """Learn the origins of the values of a function, whose callees have been learnt.
+
+        Gives whether some op brings values of several meshes together.
+        """
+        mixes = False
         self.free.update(free_ops(function, self.graph))
         for op in function.body:
             if isinstance(op, UnassignOp):
@@ -40,19 +45,23 @@ class Origins:
                     for result, value in zip(op.results, callee.returned, strict=True):
                         self.found[result] = self.found.get(value)
             elif is_meshless(op) and op not in self.free:
-                origin = self._of(op)
+                meshes = self._meshes_of(op)
+                origin = next(iter(meshes)) if len(meshes) == 1 else None
+                mixes = mixes or len(meshes) > 1
                 for result in op.results:
                     self.found[result] = origin
+        return mixes
 
     def of(self, value: Value) -> str | None:
         return self.found.get(value)
 
-    def _of(self, op: Op) -> str | None:
-        """The origin of the operands that are not much smaller than the largest one."""
-        operands = [(byte_size(v.type), v) for v in reads(op) if v.defining_op not in self.free]
+    def _meshes_of(self, op: Op) -> set[str | None]:
+        """The origins of the operands that are not much smaller than the largest one."""
+        if not op.regions and op.num_operands == 2 and op.operand(0).type is op.operand(1).type:  # nearly all ops
+            return {self.found.get(op.operand(0)), self.found.get(op.operand(1))} - {None}
+        operands = [(byte_size(v.type), v) for v in effective_operands(op) if v.defining_op not in self.free]
         largest = max((size for size, _ in operands), default=0)
-        found = {self.found.get(v) for size, v in operands if 2 * size >= largest} - {None}
-        return next(iter(found)) if len(found) == 1 else None
+        return {self.found.get(v) for size, v in operands if 2 * size >= largest} - {None}
 
 
 @dataclasses.dataclass(frozen=True)

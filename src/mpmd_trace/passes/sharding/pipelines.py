@@ -7,6 +7,10 @@ from typing import ClassVar
 
 from mpmd_trace.passes.base import Pass, Pipeline
 from mpmd_trace.passes.common.uniquify_function_inputs_outputs import UniquifyFunctionInputsOutputs
+from mpmd_trace.passes.hoisting.hoist_invariants import HoistInvariants
+from mpmd_trace.passes.hoisting.reduce_once import ReduceOnce
+from mpmd_trace.passes.memory.fit_memory import FitMemory
+from mpmd_trace.passes.memory.shard_optimizer_state import ShardOptimizerState
 from mpmd_trace.passes.sharding.convert_sdy_constants import ConvertSdyConstants
 from mpmd_trace.passes.sharding.convert_sdy_shardings_to_mpmd_types import ConvertSdyShardingsToMpmdTypes
 from mpmd_trace.passes.sharding.enforce_user_shardings import EnforceUserShardings
@@ -34,6 +38,14 @@ class ShardingPropagationPipeline(Pipeline):
     copies_between_hosts: bool = False
     #: Likewise: a sharding means the axes of the mesh of its value, so that transfers between meshes reshard.
     own_meshes: bool = False
+    #: Likewise: compute once what is the same for all microbatches.
+    hoist: HoistInvariants | None = None
+    #: Likewise: finish sums over devices once per step.
+    reduce: ReduceOnce | None = None
+    #: Likewise: shard the optimiser's state.
+    state: ShardOptimizerState | None = None
+    #: Likewise: recompute or offload what forwards leave.
+    fit: FitMemory | None = None
 
     def passes(self) -> list[Pass]:
         """The steps, in order."""
@@ -47,6 +59,7 @@ class ShardingPropagationPipeline(Pipeline):
             steps = [UseOwnMeshes(), *steps, UseOwnMeshes()]
         else:
             steps.append(ExtractReshardsFromInterMeshTransfers(self.copies_between_hosts))
+        steps += [one for one in (self.state, self.fit, self.hoist, self.reduce) if one is not None]
         return [
             *steps,
             ConvertSdyShardingsToMpmdTypes(),

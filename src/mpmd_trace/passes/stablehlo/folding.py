@@ -254,6 +254,12 @@ def _convert(op: Op, constants: list[Constant]) -> Array | None:
         return source.astype(zeros_like(_type(op.result.type)).dtype)
 
 
+def _select_one(op: Op, constants: list[Constant]) -> Array | None:
+    """A constant of its own, where the op is, though there is one already: the next round moves it to the front."""
+    predicate, true, false = constants
+    return (true if predicate.values else false).full if predicate.is_splat else None
+
+
 def _select(op: Op, constants: list[Constant]) -> Array | None:
     predicate, true, false = (c.full for c in constants)
     return None if constants[0].is_splat else np.where(predicate, true, false)
@@ -281,6 +287,7 @@ def folding_patterns(limit: int, floats: bool) -> list[Pattern]:
         _Fold("transpose", lambda op, constants: constants[0].full.transpose(integers(op, "permutation"))),
         _Fold("compare", _compare),
         _Fold("reduce", _bitwise_reduce),
+        _Fold("select", _select_one),
         _Fold("select", _select, limit=limit),
         *(gated(name, _elementwise(function)) for name, function in _BINARY.items()),
         Rule("broadcast_in_dim", splats, _splat_shape, when_constant=True),

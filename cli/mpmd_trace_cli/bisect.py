@@ -1,0 +1,117 @@
+"""`mpmd-trace bisect`: which pass first gives other numbers than plain `jax.jit`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from mpmd_trace.api.lowered import Lowered
+from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace.ir.text import parse
+from mpmd_trace.report.bisect import Modules, Stage, bisect, reduce_wrong_pass
+from mpmd_trace.report.numbers import Error, Numbers, largest
+from mpmd_trace_cli.files import check_output, write_text
+from mpmd_trace_cli.program import copied, load_program
+from mpmd_trace_cli.talk import data, say
+
+__all__ = ["bisect_program"]
+
+
+def bisect_program(
+    file: str,
+    settings: Sequence[str],
+    *,
+    tolerance: float | None = None,
+    every: bool = False,
+    seconds: float = 60.0,
+    out: str | None = None,
+) -> dict[str, Any]:
+    """Look for the first pass of a program after which its module computes something else, and tell.
+
+    Args:
+        file: the program.
+        settings: fields of it to overwrite.
+        tolerance: how far a result may be off, relative to its norm; by default half of the digits of its numbers.
+        every: compute what is left after every pass, instead of halving.
+        seconds: how long to look for a small module that shows the fault of a pass; 0 for not at all.
+        out: where to write that module.
+
+    Returns:
+        `passes`: number, spec, error and result of each that was looked at; `wrong`: the number of the first wrong
+        one, or None; `reduced`: the small module, or None.
+
+    Raises:
+        MpmdError: where the program cannot be interpreted.
+    """
+    if out is not None:
+        check_output(out)
+    program = load_program(file, settings)
+    modules = Modules()
+    lowered = program.jitted().lower_lazily(*program.args, hooks=[modules])
+    numbers = Numbers.of(program, lowered)
+    limit = numbers.tolerance if tolerance is None else tolerance
+    modules.start(parse(lowered.traced.mlir_text()))
+    _ = lowered.partitioned
+    stages = modules.stages
+    say(f"{len(stages)} modules; a result may differ from plain jax.jit by {limit:.1e} of its norm")
+    found = bisect(stages, numbers, limit, every=every, say=lambda stage, error: say(_line(stage, error, limit)))
+    looked = sorted(found.errors.items())
+    report: dict[str, Any] = {
+        "tolerance": limit,
+        "passes": [
+            {"pass": stages[at].number, "spec": stages[at].spec, "error": error.size, "result": error.result}
+            for at, error in looked
+        ],
+        "wrong": None if found.wrong is None else stages[found.wrong].number,
+        "reduced": None,
+    }
+    if found.wrong is None:
+        report["executed"] = _executed(program, lowered, numbers)
+    elif found.wrong > 0 and seconds > 0:
+        before, spec = stages[found.wrong - 1].module, stages[found.wrong].spec
+        small = reduce_wrong_pass(before, spec, limit, seconds, say)
+        report["reduced"] = small
+        if small is not None and out is not None:
+            write_text(out, small)
+    return report
+
+
+def tell(report: dict[str, Any]) -> None:
+    """The report in words.  Raises `MpmdError` when something is wrong."""
+    limit, wrong = report["tolerance"], report["wrong"]
+    by_number = {row["pass"]: row for row in report["passes"]}
+    if wrong is None:
+        executed = report["executed"]
+        if executed is not None and not executed["error"] <= limit:
+            raise MpmdError(
+                f"every pass computes what jax.jit does, but the step, executed, does not: {executed['result']} "
+                f"differs by {executed['error']:.1e} of its norm. The fault is in XLA or in the runtime; "
+                "compiler_options={\"xla_backend_optimization_level\": 0} may tell"
+            )
+        data("every module, and the step that is executed, computes what jax.jit does")
+        return
+    row = by_number[wrong]
+    what = f"{row['result']} differs by {row['error']:.1e} of its norm"
+    if wrong == 0:
+        raise MpmdError(f"the program is wrong before the first pass: as traced, {what}")
+    if report["reduced"] is not None:
+        data(f"// {row['spec']} makes this compute something else:\n{report['reduced']}")
+    raise MpmdError(f"{row['spec']} ({wrong}) is the first pass that changes numbers: {what}")
+
+
+def _line(stage: Stage, error: Error, limit: float) -> str:
+    verdict = "right" if error.size <= limit else f"wrong: {error.result}"
+    return f"{stage.number:3}  {error.size:8.1e}  {verdict:24} {stage.spec[:80]}"
+
+
+def _executed(program: Any, lowered: Lowered, numbers: Numbers) -> dict[str, Any] | None:
+    """How far the step is off when it is executed; None on abstract meshes."""
+    if lowered.config.is_abstract:
+        return None
+    compiled = lowered.compile()
+    results = compiled.program(*copied([jax.numpy.asarray(a) for a in numbers.arguments]))
+    error = largest([np.asarray(r) for r in results], numbers.expected, numbers.results)
+    return {"error": error.size, "result": error.result}

@@ -1,0 +1,31 @@
+"""`mpmd-trace compile`: a program as a file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from mpmd_trace_cli.program import load_program
+from mpmd_trace_cli.talk import progress, say
+
+__all__ = ["compile_program"]
+
+
+def compile_program(file: str, out: str, settings: Sequence[str]) -> dict[str, Any]:
+    """Compile the program of `file` and write it to the file `out`; its numbers.  Raises `MpmdError`."""
+    program = load_program(file, settings)
+    with progress() as shown:
+        task = shown.add_task("trace, passes", total=1, info=program.name)
+        lowered = program.jitted().lower(*program.args)
+        shown.update(task, completed=1)
+        task = shown.add_task("XLA", total=None, info="")
+        compiled = lowered.compile(
+            lambda done, total, name: shown.update(task, total=total, completed=done, info=name[:40])
+        )
+    os.makedirs(os.path.dirname(os.path.abspath(out)), exist_ok=True)
+    compiled.save(out)
+    size = os.path.getsize(out)
+    programs = len(compiled.program.plan.programs)
+    say(f"wrote {out}: {programs} programs, {size:,} bytes; mpmd_trace.load reads it (load only what you trust)")
+    return {"file": out, "programs": programs, "bytes": size, "meshes": list(compiled.program.topology)}

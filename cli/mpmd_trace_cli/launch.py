@@ -1,0 +1,267 @@
+"""`mpmd-trace launch`: a script in several processes on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace_cli.talk import data_stream, say
+
+__all__ = ["Job", "is_launched", "launch"]
+
+#: Seconds that the other processes have, when one has failed, to find out, to save and to report; and then to end.
+GRACE, LAST = 30.0, 5.0
+_FORCED = "--xla_force_host_platform_device_count"
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """What to start.
+
+    Attributes:
+        command: the script and its arguments, for Python.
+        processes: how many.
+        devices: CPU devices of each process; None leaves JAX's devices as they are.
+        timeout: seconds without a sign of life that make a process a fault; see `mpmd_trace.initialize`.
+        log_dir: a folder for what each process prints, besides the terminal.
+        restarts: how often the rest starts again when a process fails.
+        first_is_plain: whether what process 0 prints is not marked.
+    """
+
+    command: Sequence[str]
+    processes: int
+    devices: int | None = None
+    timeout: float | None = None
+    log_dir: str | None = None
+    restarts: int = 0
+    first_is_plain: bool = False
+
+
+def is_launched() -> bool:
+    """Whether `launch` has started this process."""
+    return "MPMD_TRACE_LAUNCHED" in os.environ
+
+
+def launch(job: Job) -> int:
+    """Run the script to the end; the exit status: 0, or that of the process that failed first."""
+    if job.processes < 1:
+        raise MpmdError(f"-n is the number of processes, at least 1, not {job.processes}")
+    if not job.command or (job.command[0] != "-m" and not os.path.exists(job.command[0])):
+        raise MpmdError(f"there is no script {job.command[0] if job.command else ''}")
+    if job.log_dir is not None:
+        Path(job.log_dir).mkdir(parents=True, exist_ok=True)
+    left = job.processes
+    for attempt in range(job.restarts + 1):
+        failed, status = _attempt(job, left, attempt)
+        if not failed or status == 128 + signal.SIGINT or attempt == job.restarts or left - len(failed) < 1:
+            return status
+        left -= len(failed)
+        names = ", ".join(map(str, failed))
+        say(f"process {names} failed; starting again with {left} (restart {attempt + 1} of {job.restarts})")
+    raise AssertionError
+
+
+def _attempt(job: Job, processes: int, attempt: int) -> tuple[list[int], int]:
+    """Start the processes once; those that failed by themselves, and the status of the first."""
+    with _service(processes) as address:
+        group = _Group([_Child(job, n, processes, address, attempt) for n in range(processes)])
+        with _signals_for(group):
+            return group.wait()
+
+
+@contextlib.contextmanager
+def _service(processes: int) -> Iterator[str]:
+    """JAX's coordination service, here, so that no process is needed more than another; its address."""
+    from mpmd_trace.jax_compat.distributed import serve  # late: loads jaxlib
+
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        address = f"127.0.0.1:{found.getsockname()[1]}"
+    with _silence():  # it says that processes can be lost, which is wanted
+        service = serve(address, processes, patience=5)
+    try:
+        yield address
+    finally:
+        service.shutdown()
+
+
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    """Without what C++ prints to stderr."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    try:
+        with open(os.devnull, "wb") as nothing:
+            os.dup2(nothing.fileno(), 2)
+            yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+class _Child:
+    """A process, and threads that pass on what it prints."""
+
+    def __init__(self, job: Job, number: int, processes: int, address: str, attempt: int) -> None:
+        self.number = number
+        self.log: IO[bytes] | None = None
+        if job.log_dir is not None:
+            self.log = open(Path(job.log_dir) / f"{number}.log", "ab" if attempt else "wb")  # noqa: SIM115
+        self.process = subprocess.Popen(
+            [sys.executable, *job.command],
+            env=_environment(os.environ, job, number, processes, address, attempt),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        mark = b"" if job.first_is_plain and number == 0 else f"[{number}] ".encode()
+        pairs = (self.process.stdout, data_stream()), (self.process.stderr, sys.stderr)
+        self.threads = [threading.Thread(target=self._pass_on, args=(*pair, mark), daemon=True) for pair in pairs]
+        for thread in self.threads:
+            thread.start()
+
+    def _pass_on(self, source: IO[bytes], sink: Any, mark: bytes) -> None:
+        out = getattr(sink, "buffer", None)
+        for line in source:
+            if line.startswith(b"[Gloo] Rank "):  # a library's greeting
+                continue
+            text = line if line.endswith(b"\n") else line + b"\n"
+            with _PRINTING:
+                if out is not None:
+                    out.write(mark + text)
+                    out.flush()
+                else:
+                    sink.write((mark + text).decode(errors="replace"))
+                if self.log is not None:
+                    self.log.write(text)
+                    self.log.flush()
+
+    def send(self, number: int) -> None:
+        """Send a signal to the process and what it has started."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, number)
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether a signal has stopped the process since the last question, so that it will not end by itself."""
+        try:
+            return os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOHANG) is not None
+        except ChildProcessError:
+            return False
+
+    @property
+    def status(self) -> int | None:
+        """The exit status as shells have it; None while it runs."""
+        found = self.process.poll()
+        return found if found is None or found >= 0 else 128 - found
+
+    def close(self) -> None:
+        for thread in self.threads:
+            thread.join(2.0)
+        if self.log is not None:
+            self.log.close()
+
+
+#: Lines come whole.
+_PRINTING = threading.Lock()
+
+
+class _Group:
+    def __init__(self, children: Sequence[_Child]) -> None:
+        self.children = children
+        self.stopped_by: int | None = None  # a signal to us
+
+    def wait(self) -> tuple[list[int], int]:
+        """Wait until all have ended; the first that failed, with all that failed in the same moment, and its status."""
+        failed: list[int] = []
+        status = 0
+        until: float | None = None
+        told = False
+        blamed: list[int] = []
+        try:
+            while running := [c for c in self.children if c.status is None]:
+                if not failed:
+                    failed = [c.number for c in self.children if c.status]
+                    if failed:
+                        status = self.children[failed[0]].status or 1
+                        say(f"process {failed[0]} {_ended(status)}")
+                if until is None and (failed or self.stopped_by is not None):
+                    until = time.monotonic() + (GRACE if self.stopped_by is None else LAST)
+                stopped = [c for c in running if c.is_stopped] if until is not None else []
+                for child in stopped:
+                    child.send(signal.SIGKILL)
+                if stopped and not blamed:  # the others failed because of them
+                    failed = blamed = [c.number for c in stopped]
+                    say(f"process {', '.join(map(str, failed))} was stopped")
+                if until is not None and time.monotonic() > until:
+                    for child in running:
+                        child.send(signal.SIGKILL if told else signal.SIGTERM)
+                    until, told = time.monotonic() + LAST, True
+                time.sleep(0.02)
+        finally:
+            for child in self.children:
+                child.send(signal.SIGKILL)  # what it has started and left behind
+                child.close()
+        if self.stopped_by is not None:
+            return [], 128 + self.stopped_by
+        if not failed:
+            failed = [c.number for c in self.children if c.status]
+            status = (self.children[failed[0]].status or 1) if failed else 0
+        return failed, status
+
+
+def _ended(status: int) -> str:
+    if status > 128:
+        with contextlib.suppress(ValueError):
+            return f"was ended by {signal.Signals(status - 128).name}"
+    return f"exited with status {status}"
+
+
+@contextlib.contextmanager
+def _signals_for(group: _Group) -> Iterator[None]:
+    """Pass Ctrl-C and the request to end on to all processes."""
+
+    def pass_on(number: int, frame: Any) -> None:
+        group.stopped_by = number
+        for child in group.children:
+            child.send(number)
+
+    before = {n: signal.signal(n, pass_on) for n in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _environment(
+    base: Mapping[str, str], job: Job, number: int, processes: int, address: str, attempt: int
+) -> dict[str, str]:
+    found = dict(base)
+    found.update(
+        JAX_COORDINATOR_ADDRESS=address,
+        JAX_NUM_PROCESSES=str(processes),
+        JAX_PROCESS_ID=str(number),
+        MPMD_TRACE_LAUNCHED="1",
+        MPMD_TRACE_RESTARTS=str(attempt),
+        PYTHONUNBUFFERED="1",
+    )
+    if job.timeout is not None:
+        found["MPMD_TRACE_TIMEOUT"] = f"{job.timeout:g}"
+    if job.devices is not None:
+        found["JAX_NUM_CPU_DEVICES"] = str(job.devices)
+        found.setdefault("JAX_PLATFORMS", "cpu")
+        flags = [flag for flag in found.get("XLA_FLAGS", "").split() if not flag.startswith(_FORCED)]
+        found["XLA_FLAGS"] = " ".join(flags)  # JAX refuses two ways of saying it
+    return found

@@ -1,0 +1,93 @@
+"""What orbax needs to save and restore arrays that are on the devices of one process of several."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import numpy as np
+
+from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace.jax_compat.layouts import elsewhere
+
+__all__ = ["checkpoint_handler", "orbax"]
+
+
+def orbax() -> Any:
+    """The module `orbax.checkpoint`.  Raises `MpmdError` where it is not installed."""
+    try:
+        import orbax.checkpoint as ocp  # optional
+    except ImportError as error:
+        raise MpmdError(
+            "saving and restoring need orbax; install it with: pip install 'mpmd_trace[train]'"
+        ) from error
+    return ocp
+
+
+class _Whole:
+    """An array of all processes, as orbax's handler of arrays sees it.
+
+    Orbax refuses arrays that one process has whole, for they may be another one in each process; those of a mesh are
+    not.  A process that has nothing of the array has one part here, which is nobody's to write.
+    """
+
+    def __init__(self, array: jax.Array) -> None:
+        self._array = array
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._array, name)
+
+    @property
+    def addressable_shards(self) -> Sequence[Any]:
+        found: Sequence[Any] = self._array.addressable_shards
+        if found:
+            return found
+        data = SimpleNamespace(shape=self._array.sharding.shard_shape(self._array.shape))
+        return [SimpleNamespace(data=data, replica_id=-1, index=None)]
+
+
+def checkpoint_handler() -> Any:
+    """A `PyTreeCheckpointHandler` of orbax, for `ocp.CheckpointManager` and `ocp.Checkpointer`.
+
+        manager = ocp.CheckpointManager(folder, item_handlers=mpmd_trace.checkpoint_handler())
+        manager.save(step, args=ocp.args.PyTreeSave(state))
+
+    It writes and reads what orbax's own does, also in a job of several processes, where each process writes what is on
+    its devices, and gets what is wanted there.  All processes call the same methods of the manager.
+
+    Raises:
+        MpmdError: when orbax is missing.
+    """
+    ocp = orbax()
+    handlers = ocp.type_handlers
+
+    class ArrayHandler(handlers.ArrayHandler):  # type: ignore[misc, name-defined]
+        """Arrays on meshes of any processes."""
+
+        async def serialize(self, values: Sequence[Any], infos: Any, args: Any = None) -> Any:
+            return await super().serialize([_Whole(v) for v in values], infos, args)
+
+        async def deserialize(self, infos: Sequence[Any], args: Any = None) -> list[Any]:
+            wanted = args or [None] * len(infos)
+            places = [getattr(a, "sharding", None) for a in wanted]
+            mine = [i for i, place in enumerate(places) if place is None or place.addressable_devices]
+            found: list[Any] = [None] * len(infos)
+            if mine:
+                read = await super().deserialize([infos[i] for i in mine], [wanted[i] for i in mine])
+                for i, array in zip(mine, read, strict=True):
+                    found[i] = array
+            for i in set(range(len(infos))).difference(mine):
+                shape = wanted[i].global_shape
+                found[i] = elsewhere(jax.ShapeDtypeStruct(shape, wanted[i].dtype, sharding=places[i]))
+            return found
+
+    registry = handlers.create_type_handler_registry(
+        (jax.Array, ArrayHandler(use_replica_parallel=False)),
+        (np.ndarray, handlers.NumpyHandler()),
+        (int, handlers.ScalarHandler()),
+        (float, handlers.ScalarHandler()),
+        (str, handlers.StringHandler()),
+    )
+    return ocp.PyTreeCheckpointHandler(type_handler_registry=registry)

@@ -1,0 +1,171 @@
+"""A compiled program, ready to be called."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import jax
+
+from mpmd_trace.api import warm
+from mpmd_trace.api.calling import Caller
+from mpmd_trace.api.described import Described, InOut
+from mpmd_trace.api.executables import ExecutableInfo, executables
+from mpmd_trace.api.partitioned import PartitionedProgram, Stage
+from mpmd_trace.backend.collectives import Collectives
+from mpmd_trace.backend.load import LoadedProgram, MemoryAnalysis
+from mpmd_trace.backend.residence import Residence
+from mpmd_trace.backend.stored import written
+from mpmd_trace.backend.timeline import Timeline
+from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace.jax_compat.layouts import place_of, put
+from mpmd_trace.passes.partition import IoSpec
+
+__all__ = ["Compiled"]
+
+
+class Compiled(Described):
+    """A compiled program.  Call it with arguments of the types it was lowered for.
+
+    Arguments that are not where the program wants them are placed there first; `place` does that ahead of
+    time.
+    """
+
+    def __init__(self, lowered: PartitionedProgram, program: LoadedProgram) -> None:
+        self.lowered = lowered
+        self.program = program
+        self.traced = traced = lowered.traced
+        self.adapter = lowered.adapter
+        program.explain_placing(
+            "move it with compiled.place(*args), which puts all arguments where the program wants them, or "
+            "with jax.device_put and a sharding of compiled.function_named_shardings.inputs"
+        )
+        specs, count = program.input_specs, len(traced.constants)
+        self._constants = [put(c, spec) for c, spec in zip(traced.constants, specs, strict=False)]
+        self._in_specs = list(specs[count:])
+        self._caller = Caller(traced, self.adapter, self._in_specs, list(program.output_specs))
+
+    def __repr__(self) -> str:
+        programs, runs = len(self.program.plan.programs), len(self.program.plan.runs)
+        return f"<mpmd_trace Compiled: {self._summary()}; {programs} programs, {runs} runs a step>"
+
+    # Calling.
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with self._caller.calling():
+            return self.call_flat(self._caller.flat(args, kwargs))
+
+    def call_flat(self, flat: list[Any]) -> Any:
+        """The result for the leaves of the arguments (static ones left out)."""
+        results = self.program(*self._constants, *self._caller.physical(flat))
+        self._caller.delete_donated(flat)
+        return self._caller.result(results)
+
+    def measure(self, *args: Any, **kwargs: Any) -> tuple[Any, Timeline]:
+        """The result, and when each program and transfer of the step ran on each mesh."""
+        with self._caller.calling():
+            flat = self._caller.flat(args, kwargs)
+            results, timeline = self.program.measure(*self._constants, *self._caller.physical(flat))
+            self._caller.delete_donated(flat)
+            return self._caller.result(results), timeline
+
+    def take_back_stacks(self, ours: dict[int, Any]) -> None:
+        """Know stacked results again, as `LoadedProgram.take_back_results` does others: by their shardings."""
+        stacked = self._caller.stacked_out
+        if stacked is not None:
+            ours.update((id(s), s) for s in stacked.shardings if s is not None)
+
+    def place(self, *args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments as `(args, kwargs)`, each array moved to the mesh and sharding the program wants."""
+        with self._caller.calling():
+            physical = self._caller.physical(self._caller.flat(args, kwargs))
+        found: tuple[tuple[Any, ...], dict[str, Any]] = self._caller.placed(physical)
+        return found
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the program to a file: its plan and executables, which `mpmd_trace.load` reads without tracing.
+
+        Raises `MpmdError` for a program that calls back Python functions, or whose arguments have static parts that
+        cannot be written, and where several processes run it.
+        """
+        lowered = self.lowered
+        if lowered.stored is None and lowered.traced.host_callbacks:
+            raise MpmdError(
+                f"{lowered.traced.name} calls back Python functions (jax.debug.print, pure_callback, io_callback), "
+                "which cannot be written to a file; take them out"
+            )
+        if jax.process_count() > 1:
+            raise MpmdError("a program of several processes cannot be written to a file: each of them has a part of it")
+        data = written(lowered.stored_form(self.program), warm.signature(lowered.traced, lowered.adapter))
+        with open(path, "wb") as file:
+            file.write(data)
+
+    # What is known about it.
+
+    @property
+    def function_named_shardings(self) -> InOut:
+        """The `NamedSharding` of each argument and result."""
+        return InOut(self.input_shardings, self.output_shardings)
+
+    @property
+    def input_shardings(self) -> Any:
+        """The sharding of each argument, as `(args, kwargs)`; see `jax.stages.Compiled`."""
+        return self._caller.of_inputs(list(self.program.input_shardings[len(self._constants) :]))
+
+    @property
+    def output_shardings(self) -> Any:
+        """The sharding of each result."""
+        return self._caller.of_outputs(list(self.program.output_shardings))
+
+    @property
+    def input_formats(self) -> Any:
+        """Sharding and layout in memory of each argument, as `(args, kwargs)`; see `jax.stages.Compiled`."""
+        return self._caller.of_inputs(list(self.program.input_formats[len(self._constants) :]))
+
+    @property
+    def output_formats(self) -> Any:
+        """Sharding and layout in memory of each result."""
+        return self._caller.of_outputs(list(self.program.output_formats))
+
+    @property
+    def function_mesh_assignment(self) -> InOut:
+        """The mesh name of each argument and result; a tuple of them for layers in pieces."""
+        count = len(self._constants)
+        inputs: list[IoSpec] = self.lowered.partitioned.input_specs[count:]
+        outputs: list[IoSpec] = self.lowered.partitioned.output_specs
+        return self._caller.in_out([s.mesh for s in inputs], [s.mesh for s in outputs])
+
+    @property
+    def function_types(self) -> InOut:
+        """Shape, dtype and sharding of each argument and result, as `jax.ShapeDtypeStruct`."""
+        traced = self.traced
+        places = [place_of(s) for s in (*self._in_specs, *self.program.output_specs)]
+        types = [
+            jax.ShapeDtypeStruct(leaf.struct.shape, leaf.struct.dtype, sharding=place)
+            for leaf, place in zip([*traced.inputs, *traced.outputs], places, strict=True)
+        ]
+        return self._caller.in_out(types[: len(traced.inputs)], types[len(traced.inputs) :])
+
+    def cost_analysis(self) -> dict[str, Any]:
+        """Floating point operations and bytes per mesh and in all, as XLA counts them, and bytes moved."""
+        return self.program.cost_analysis()
+
+    def memory_analysis(self) -> dict[str, MemoryAnalysis]:
+        """For each mesh the bytes of one device: the peak from the schedule, arguments, results, scratch."""
+        return self.program.memory_analysis()
+
+    def collectives(self) -> dict[str, Collectives]:
+        """For each mesh the collectives that one device runs in a step, as XLA's optimised programs have them."""
+        return self.program.collectives()
+
+    def executables(self) -> list[ExecutableInfo]:
+        """Each program that XLA compiled: where and how often it runs, its optimised text, its cost and memory."""
+        return executables(self.program)
+
+    def residence(self) -> Residence:
+        """What each mesh holds (its peak with scratch memory), and what moves between them, by cause."""
+        return self.program.residence()
+
+    def as_text(self, stage: Stage = "mpmd") -> str:
+        """See `Lowered.as_text`."""
+        return str(self.program.plan) if stage == "plan" else self.lowered.as_text(stage)

@@ -1,0 +1,211 @@
+"""What a program costs and how much memory it takes before XLA has compiled it: for machines that are not there.
+
+Floating point operations are counted from the ops (`scheduling/costs.py`).  Scratch memory is the most that is alive
+at once of what XLA has to write down: results of contractions, reductions and the like, and what several ops use;
+element-wise ops with one user are taken as fused.  Shardings divide both.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from types import SimpleNamespace
+from typing import Any
+
+from mpmd_trace.backend.load import MemoryAnalysis, costs_of, memory_of
+from mpmd_trace.backend.plan import Place, Plan, ProgramSpec
+from mpmd_trace.backend.planner import make_plan
+from mpmd_trace.backend.residence import Residence, residence
+from mpmd_trace.ir.core import Op, Region, Value
+from mpmd_trace.ir.ops import FuncOp, Module
+from mpmd_trace.ir.parser import parse_generic
+from mpmd_trace.ir.sharding_attributes import TensorShardingAttr, TensorShardingPerValueAttr
+from mpmd_trace.ir.shardings import bit_width, local_shape, mesh_of, mesh_symbols
+from mpmd_trace.ir.types import TensorType
+from mpmd_trace.jax_compat.mlir import run_pipeline
+from mpmd_trace.passes.sharding.shardy import propagation_pipeline
+from mpmd_trace.scheduling.costs import flops
+
+__all__ = ["EstimatedProgram"]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Estimate:
+    """A program that is not compiled, with what an executable tells of itself."""
+
+    spec: ProgramSpec
+    cost: dict[str, float]
+    temporary_bytes: int
+    reused_bytes: int
+    code_bytes: int = 0
+
+
+class EstimatedProgram:
+    """A partitioned program as if it were compiled, as far as that can be told without devices."""
+
+    def __init__(self, module: Module) -> None:
+        self.plan: Plan = make_plan(module)
+        self._symbols = mesh_symbols(module)
+        self._functions = {f.sym_name: f for f in module.functions}
+        self._module = module
+        self._counted: dict[str, tuple[float, float, int]] = {}
+        executables = [self._estimate(spec) for spec in self.plan.programs]
+        #: As that of a compiled program.
+        self.runtime = SimpleNamespace(executables=executables, own_executables=executables)
+
+    def cost_analysis(self) -> dict[str, Any]:
+        """As `jax.stages.Lowered.cost_analysis`, with the keys of `Compiled.cost_analysis`."""
+        return costs_of(self.plan, self.runtime.executables)
+
+    def memory_analysis(self) -> dict[str, MemoryAnalysis]:
+        """Bytes of one device of each mesh; see `Compiled.memory_analysis`."""
+        return memory_of(self.plan, self.runtime.executables, *self._scratch)
+
+    @property
+    def _scratch(self) -> tuple[dict[int, int], dict[int, int]]:
+        executables = self.runtime.executables
+        temporary = {e.spec.number: e.temporary_bytes for e in executables}
+        return temporary, {e.spec.number: e.reused_bytes for e in executables}
+
+    def residence(self) -> Residence:
+        """See `Compiled.residence`."""
+        return residence(self.plan, *self._scratch)
+
+    def _estimate(self, spec: ProgramSpec) -> _Estimate:
+        if spec.callee not in self._counted:
+            self._counted[spec.callee] = self._count(spec.callee)
+        work, between, scratch = self._counted[spec.callee]
+        inputs, outputs = ([self._place_bytes(p) for p in places] for places in (spec.inputs, spec.outputs))
+        left = list(spec.outputs)
+        reused = 0
+        for position in spec.donated:
+            if spec.inputs[position] in left:
+                left.remove(spec.inputs[position])
+                reused += inputs[position]
+        accessed = float(sum(inputs) + sum(outputs)) + between
+        return _Estimate(spec, {"flops": work, "bytes accessed": accessed}, scratch, reused)
+
+    def _place_bytes(self, place: Place) -> int:
+        type = place[0]
+        mesh = None if type.sharding is None else mesh_of(type.sharding, self._symbols)
+        return _bytes(type.tensor, local_shape(type.tensor, type.sharding, mesh))
+
+    def _count(self, callee: str) -> tuple[float, float, int]:
+        """Operations, bytes that are written and read again, and scratch memory, of one device."""
+        work = flops(self._functions[callee].regions[0], self._module)
+        body = self._sharded(callee).regions[0]
+        written, peak = self._scratch_of(body)
+        return work * self._divided(body), 2.0 * written, peak
+
+    def _sharded(self, callee: str) -> FuncOp:
+        """The function with the shardings of all values, as Shardy propagates those of arguments and results."""
+        function = self._functions[callee]
+        parts = (*function.arg_attrs, *function.res_attrs)
+        given = [attrs.entries.get("sdy.sharding") for attrs in parts]
+        if all(s is None or s.is_fully_replicated for s in given if isinstance(s, TensorShardingAttr | None)):
+            return function
+        alone = Module(resources=self._module.resources)
+        for op in self._module.body:
+            if op.name == "sdy.mesh" or op is function or not _is_program(op):
+                alone.body.append(op.clone())
+        copy = alone.lookup(callee)
+        assert copy is not None
+        copy.sym_name, copy.visibility = "main", "public"
+        copy.attrs.clear()
+        text, _ = run_pipeline(alone.to_generic(), propagation_pipeline())
+        return parse_generic(text).main
+
+    def _divided(self, body: Region) -> float:
+        """The part of the work that one device does, after the shardings of the results of contractions."""
+        whole = local = 0.0
+        for op in _heavy(body):
+            work = float(_count(_shape(op.results[0])))
+            values = (*op.operands, *op.results)
+            whole += work
+            local += work / max(_count(_shape(v)) / max(_count(self._local(v)), 1) for v in values)
+        return local / whole if whole else 1.0
+
+    def _scratch_of(self, body: Region) -> tuple[float, int]:
+        """The bytes of all values that are written down in a body, and the most that are alive at once."""
+        block = body.blocks[0]
+        ops = list(block)
+        place = {op: i for i, op in enumerate(ops)}
+        returned = set(ops[-1].operands) if ops else set()
+        ends: dict[int, int] = {}
+        total = live = peak = 0
+        for i, op in enumerate(ops):
+            for result in op.results:
+                if result in returned or not _is_written(op, result):
+                    continue
+                size = _bytes(result.type, self._local(result))
+                around = (user.ancestor_in(block) for user in result.users)
+                last = max((place[op] for op in around if op is not None), default=i)
+                ends[last] = ends.get(last, 0) + size
+                live += size
+                total += size
+            inside = max((self._scratch_of(r)[1] for r in op.regions if r.blocks and _is_loop(op)), default=0)
+            peak = max(peak, live + inside)
+            live -= ends.pop(i, 0)
+        return float(total), peak
+
+    def _local(self, value: Value) -> tuple[int, ...]:
+        """The shape of the part of a value on one device."""
+        type, op = value.type, value.defining_op
+        if not isinstance(type, TensorType) or not type.is_ranked:
+            return ()
+        sharding = None
+        if op is None:
+            around = value.block.parent.parent if value.block is not None and value.block.parent is not None else None
+            found = around.arg_attr(value.index, "sdy.sharding") if isinstance(around, FuncOp) else None
+            sharding = found if isinstance(found, TensorShardingAttr) else None
+        elif isinstance(found := op.attr("sdy.sharding"), TensorShardingPerValueAttr):
+            sharding = found.shardings[value.index]
+        return local_shape(type, sharding, None if sharding is None else mesh_of(sharding, self._symbols))
+
+
+def _bytes(type: Any, shape: tuple[int, ...]) -> int:
+    return -(-_count(shape) * bit_width(type.element) // 8) if isinstance(type, TensorType) else 0
+
+
+def _shape(value: Value) -> tuple[int, ...]:
+    type = value.type
+    return local_shape(type, None, None) if isinstance(type, TensorType) and type.is_ranked else ()
+
+
+def _count(shape: tuple[int, ...]) -> int:
+    return math.prod(shape)
+
+
+def _is_program(op: Op) -> bool:
+    """Whether a function is called by the plan alone, and not by others."""
+    return not isinstance(op, FuncOp) or op.visibility != "private" or "mesh_shape" in op.attrs
+
+
+#: Ops whose results are memory of their own in any case.
+_WRITTEN = frozenset(
+    f"stablehlo.{name}"
+    for name in (
+        *("all_reduce", "case", "cholesky", "concatenate", "convolution", "custom_call", "dot_general", "fft"),
+        *("gather", "if", "reduce", "reduce_window", "scatter", "select_and_scatter", "sort", "triangular_solve"),
+        "while",
+    )
+)
+#: Ops that make nothing, or what others make again for themselves.
+_NOTHING = frozenset(
+    f"stablehlo.{n}" for n in ("constant", "iota", "broadcast_in_dim", "reshape", "optimization_barrier", "tuple")
+)
+
+def _is_written(op: Op, result: Value) -> bool:
+    """Whether XLA is likely to write this down: not what fuses into its only user."""
+    if op.name in _NOTHING:
+        return False
+    return op.name in _WRITTEN or len(result.distinct_users) > 1
+
+
+def _is_loop(op: Op) -> bool:
+    return op.name in ("stablehlo.while", "stablehlo.case", "stablehlo.if")
+
+
+def _heavy(body: Region) -> list[Op]:
+    names = ("stablehlo.dot_general", "stablehlo.convolution")
+    return [op for block in body.blocks for op in block if op.name in names]

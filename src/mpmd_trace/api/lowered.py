@@ -1,0 +1,174 @@
+"""A program ready to be compiled by XLA."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+
+from mpmd_trace.api import fitting, warm
+from mpmd_trace.api.compiled import Compiled
+from mpmd_trace.api.options import compiler_options as chosen_options
+from mpmd_trace.api.partitioned import PartitionedProgram, loud
+from mpmd_trace.api.placement_warnings import placement_warnings
+from mpmd_trace.backend.executables import CompilerOptions
+from mpmd_trace.backend.load import LoadedProgram, load
+from mpmd_trace.backend.residence import residence
+from mpmd_trace.diagnostics.messages import MpmdError, shortened
+from mpmd_trace.diagnostics.progress import LOG, stage, without_bar
+from mpmd_trace.frontend.config import Config
+from mpmd_trace.frontend.errors import (
+    callers_place,
+    problem,
+    raise_problems,
+    recorded_warnings,
+    warn,
+)
+from mpmd_trace.frontend.trace import Traced
+
+__all__ = ["Lowered"]
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Lowered(PartitionedProgram):
+    """A traced program and its partitioned form, as `jax.stages.Lowered`."""
+
+    #: XLA's options for each mesh.
+    compiler_options: CompilerOptions = dataclasses.field(default_factory=dict)
+    #: Whether arguments that the program does not use are placed on a mesh all the same.
+    keep_unused: bool = False
+    #: Whether to warn of donated arguments whose memory no program reuses.
+    warns_of_donations: bool = False
+    #: The key under which the persistent compilation cache keeps it, None: not at all.
+    key: str | None = None
+    #: How often it was compiled before, to know what programs take besides values.
+    attempts: int = 0
+
+    def __repr__(self) -> str:
+        return f"<mpmd_trace Lowered: {self._summary()}; {', '.join(self.config.topology)}; {self.schedule.name}>"
+
+    def compile(
+        self,
+        progress: Callable[[int, int, str], None] | None = None,
+        *,
+        compiler_options: Mapping[str, Any] | None = None,
+    ) -> Compiled:
+        """XLA executables for every distinct program, ready to be called.
+
+        `progress(done, total, name)` is called as executables become ready.  `compiler_options`, as for
+        `mpmd_trace.jit`, are used beside those given there.  Raises `MpmdError`, also when a mesh of the topology
+        has no devices.
+        """
+        more = chosen_options(compiler_options, self.config, callers_place())
+        meshes = self.config.topology
+        options = {mesh: {**self.compiler_options.get(mesh, {}), **more.get(mesh, {})} for mesh in meshes}
+        if self.config.is_abstract:
+            message = (
+                "the topology has abstract meshes, which have no devices to run on; make it of "
+                "jax.sharding.Mesh to compile, or use lower(...).as_text() to look at the program, and its "
+                "cost_analysis() and memory_analysis() for estimates"
+            )
+            raise MpmdError([problem(message, self.config.where)])
+        _check_devices(self.config)
+        started = time.monotonic()
+        ready = {} if self.stored is None or more else self.stored.ready
+        name, module = self.traced.name, self.partitioned.module
+        with contextlib.ExitStack() as around:
+            if progress is not None:
+                around.enter_context(without_bar())
+            shown = around.enter_context(stage("load" if ready else "XLA", name, loud=loud()))
+
+            def count(done: int, total: int, program: str) -> None:
+                LOG.debug("XLA of %s: %d of %d programs, %s", name, done, total, program)
+                if shown is not None:
+                    shown.count(done, total, program)
+                if progress is not None:
+                    progress(done, total, program)
+
+            program = load(
+                module,
+                dict(self.config.topology),
+                progress=count,
+                compiler_options=options,
+                host_callbacks=() if self.stored is not None else self.traced.host_callbacks,
+                keep_unused=self.keep_unused,
+                ready=ready,
+            )
+        if self.stored is not None:
+            for text, place in self.stored.warnings:
+                warn(text, place)
+            return Compiled(self, program)
+        if (smaller := self._smaller(program)) is not None:
+            return smaller.compile(progress, compiler_options=compiler_options)
+        with recorded_warnings(self.warned):
+            self._warn_of(program)
+        if self.key is not None and not more:
+            seconds = time.monotonic() - started
+            warm.keep(self.key, self.stored_form(program), self.config, seconds)
+        return Compiled(self, program)
+
+    def _smaller(self, program: LoadedProgram) -> Lowered | None:
+        """The program with less activations, where XLA's programs take more memory besides them than was known."""
+        fit = self.request.fit
+        more = None if fit is None or self.attempts > 2 else fitting.reserved(program, fit.limit, self.reserved)
+        if more is None:
+            return None
+        other = dataclasses.replace(self, reserved=more, attempts=self.attempts + 1, warned=[])
+        with warnings.catch_warnings():  # they were said
+            warnings.simplefilter("ignore")
+            if str(other.partitioned.module) == str(self.partitioned.module):
+                return None
+        other.warned[:] = self.warned
+        return other
+
+    def _warn_of(self, program: LoadedProgram) -> None:
+        """Warn of what is known now that it is compiled."""
+        if self.warns_of_donations:
+            _warn_of_donations(program, self.traced)
+        if (fit := self.request.fit) is not None:
+            for text in fitting.missing(program, fit.limit):
+                warn(text, self.config.where)
+        given = [{i for i, place in enumerate(places) if place is not None} for places in self.asked.assignments]
+        own = {self.traced.inputs[i].name for i in given[0]}
+        for text in placement_warnings(residence(program.plan), own, given[1]):
+            warn(text, self.config.where)
+
+
+def _warn_of_donations(program: LoadedProgram, traced: Traced) -> None:
+    """Warn of donated arguments whose memory nothing reuses; it is freed all the same."""
+    plan = program.plan
+    reused = set()
+    for run in plan.runs:
+        free = [plan.slots[s].type for s in run.outputs]
+        for slot in (run.inputs[position] for position in run.donated):
+            if plan.slots[slot].type in free:
+                free.remove(plan.slots[slot].type)
+                reused.add(slot)
+    constants = len(traced.constants)
+    names = [traced.inputs[slot - constants].name for slot in sorted(plan.donated.difference(reused, plan.results))]
+    if names:
+        warn(
+            f"no program of {traced.name} reuses the memory of these donated arguments, which is freed after the step: "
+            + ", ".join(shortened(names))
+        )
+
+
+def _check_devices(config: Config) -> None:
+    """Raise `MpmdError` for meshes with devices that this process cannot use."""
+    problems = []
+    for name, mesh in config.topology.items():
+        missing = [d for d in mesh.devices.flat if d not in d.client.devices()]
+        if missing:
+            problems.append(
+                problem(
+                    f"the mesh {name!r} has {missing[0]}, which is not a device of this process. Make the "
+                    f"mesh of devices in jax.devices(); there are {len(jax.devices())}.",
+                    config.where,
+                )
+            )
+    raise_problems(problems)

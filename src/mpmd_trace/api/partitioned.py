@@ -1,0 +1,245 @@
+"""A traced program and its partitioned form: all that is known of it without XLA."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import jax
+
+from mpmd_trace.api import finishing
+from mpmd_trace.api.described import Adapter, Described
+from mpmd_trace.api.estimates import EstimatedProgram
+from mpmd_trace.api.microbatches import without_microbatches
+from mpmd_trace.api.request import Asked
+from mpmd_trace.backend.load import LoadedProgram, MemoryAnalysis
+from mpmd_trace.backend.planner import make_plan
+from mpmd_trace.backend.residence import Residence, residence
+from mpmd_trace.backend.stored import Stored, stored_form
+from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError, Note
+from mpmd_trace.diagnostics.progress import stage
+from mpmd_trace.frontend.config import Config
+from mpmd_trace.frontend.errors import (
+    at_users_place,
+    problem,
+    recorded_warnings,
+    users_place,
+    warn,
+)
+from mpmd_trace.frontend.memories import HOST
+from mpmd_trace.frontend.trace import Traced
+from mpmd_trace.ir.ops import Module
+from mpmd_trace.ir.parser import parse_generic
+from mpmd_trace.passes.common.verify_stage_merging import VerifyStageMerging
+from mpmd_trace.passes.cpp_engine import partition_with_cpp
+from mpmd_trace.passes.manager import Hook
+from mpmd_trace.passes.optimize.pipeline_scheduler import INEXACT
+from mpmd_trace.passes.optimize.rule_orders import UserRules
+from mpmd_trace.passes.partition import Partitioned, partition_as
+from mpmd_trace.passes.placement.whole import WHOLE
+from mpmd_trace.passes.request import PartitionRequest
+from mpmd_trace.scheduling.bridge import ScheduleChoice
+from mpmd_trace.scheduling.fragments import Fragments, fragments_of
+from mpmd_trace.scheduling.user_rules import (
+    MERGE,
+    SCHEDULE,
+    MergeNeighbours,
+    has_rules,
+    literal_rules,
+    rules_of_program,
+)
+
+__all__ = ["PartitionedProgram", "Stage", "loud"]
+
+Stage = Literal["jaxpr", "stablehlo", "mpmd", "plan"]
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class PartitionedProgram(Described):
+    """A traced program and its partitioned form."""
+
+    traced: Traced
+    config: Config
+    schedule: ScheduleChoice
+    hooks: Sequence[Hook] = ()
+    engine: str = "python"
+    adapter: Adapter | None = None
+    #: What was found of it in the persistent compilation cache, or in a file.
+    stored: Stored | None = None
+    #: Bytes of a device of each mesh that programs take besides values, as far as they are known.
+    reserved: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    #: What was warned of until it was compiled.
+    warned: list[tuple[str, str | None]] = dataclasses.field(default_factory=list)
+
+    @functools.cached_property
+    def asked(self) -> Asked:
+        """What the partitioner is asked for."""
+        return Asked(self.traced, self.config, self.schedule, self.engine, self.reserved)
+
+    @functools.cached_property
+    def request(self) -> PartitionRequest:
+        """What the partitioner is asked for, but for rules.  Raises `MpmdError`."""
+        return self.asked.request("reference" if self.engine == "cpp" else self.config.placement)
+
+    @property
+    def request_with_rules(self) -> PartitionRequest:
+        """What an engine is asked for that knows the reference's placement and rules, which are made for this program.
+
+        Raises `MpmdError`.
+        """
+        rules = literal_rules(self.config, self.fragments)
+        if any(isinstance(rule, MergeNeighbours) for rule in rules[MERGE]):
+            raise MpmdError("the C++ partitioner has no merge_neighbours; use engine='python', or leave it out")
+        if rules[SCHEDULE]:
+            warn("the C++ partitioner takes fragment_schedule_rules and ignores them", self.config.where)
+        ours = [name for name in ("optimizer_sharding", "remat", "offload") if getattr(self.config, name)]
+        if ours:
+            warn(f"the C++ partitioner has no {' and no '.join(ours)}, which want engine='python'", self.config.where)
+        asked = self.asked.request("reference")
+        given = self.config.partitioning_options.get("mpmd_equal_microbatches", False)
+        options = dataclasses.replace(asked.options, mpmd_equal_microbatches=given)
+        return dataclasses.replace(
+            asked,
+            options=options,
+            hoist=None,
+            reduce=None,
+            state=None,
+            fit=None,
+            merge_rules=rules[MERGE],
+            schedule_rules=rules[SCHEDULE],
+        )
+
+    def fragments(self) -> Fragments:
+        """The named fragments as they will be scheduled, with what they cost: what rules are made of.
+
+        Raises `MpmdError`.
+        """
+        return fragments_of(self._import())
+
+    @functools.cached_property
+    def partitioned(self) -> Partitioned:
+        """The exported module and what each pass did.  Raises `MpmdError`."""
+        if self.stored is not None:
+            return Partitioned(parse_generic(self.stored.module), ())
+        with recorded_warnings(self.warned), stage("passes", self.traced.name, loud=loud()):
+            found = self._partition()
+            self._tell(found.diagnostics)
+        traced, main = self.traced, found.module.main
+        kinds = dict(enumerate(traced.out_memories))
+        assigned = self.config.output_meshes(traced.out_tree)
+        kinds.update((i, a.memory_kind or kinds[i] or "device") for i, a in assigned.items())
+        constants = len(traced.constants)
+        functions = {f.sym_name: f for f in found.module.functions}
+        for index in sorted({*traced.on_host, *self.asked.on_host}):
+            returned = [o for o, i in traced.returned.items() if i == index]
+            finishing.put_on_host(
+                main,
+                functions,
+                constants + index,
+                moved=index in self.asked.on_host,
+                returned={o: kinds[o] in (None, HOST) for o in returned},
+            )
+        finishing.keep_memory_kinds(main, kinds)
+        finishing.set_layouts(main, [*[None] * constants, *traced.in_shardings], traced.out_shardings)
+        return found
+
+    def _tell(self, diagnostics: Sequence[Diagnostic]) -> None:
+        """Warnings of scheduler and placement; others speak of functions and ops that users do not know."""
+        for one in diagnostics:
+            if one.severity != "warning":
+                continue
+            if one.message.startswith(INEXACT):
+                warn(one.message, self.config.where)
+            elif one.message.startswith(WHOLE):
+                place = users_place(one.location).file
+                warn(one.message, self.config.where if place is None else f"{place[0]}:{place[1]}")
+
+    def _partition(self) -> Partitioned:
+        if self.engine == "cpp":
+            return partition_with_cpp(self.traced.mlir_text(), self.request_with_rules)
+        rules = self._rules if has_rules(self.config, self.schedule) else None
+        try:
+            return partition_as(
+                self.traced.module, self.request, hooks=self.hooks, user_rules=rules, imported=self._check_schedule
+            )
+        except MpmdError as error:
+            raise at_users_place(self._explained(error), self.config.where) from None
+
+    def _check_schedule(self, module: Module) -> None:
+        """Warn of a schedule that was asked for and has nothing to order."""
+        asked = self.config.pipeline_schedule is not None and self.schedule.name.lower() not in ("none", "gpipe")
+        text = without_microbatches(module, self.schedule.name) if asked else None
+        if text is not None:
+            warn(text, self.config.where)
+
+    def _explained(self, error: MpmdError) -> MpmdError:
+        """The error, with the reason of it when that is a checkpoint."""
+        place = self.traced.recomputed
+        if place is None or error.pass_name != VerifyStageMerging.name:
+            return error
+        text = (
+            "jax.checkpoint around several stages recomputes them here, for the backward of a loop or call whose "
+            "forward pass is another one. Take the gradient inside of the body of the loop, or checkpoint each stage"
+        )
+        note = Note(text, problem("", place).location)
+        first, *rest = error.diagnostics
+        return MpmdError([dataclasses.replace(first, notes=(*first.notes, note)), *rest], pass_name=error.pass_name)
+
+    def imported(self) -> Module:
+        """The program after the import phase, its backwards split: what schedules are chosen by."""
+        return self._import(mpmd_split_bwd_fragments=True)
+
+    def _rules(self, module: Module) -> UserRules:
+        return rules_of_program(self.config, self.schedule, module)
+
+    def _import(self, **options: Any) -> Module:
+        """The program after the import phase, with some options changed."""
+        try:
+            request = self.request
+            request = dataclasses.replace(request, options=dataclasses.replace(request.options, **options))
+            return partition_as(self.traced.module, request, phases="import").module
+        except MpmdError as error:
+            raise at_users_place(error, self.config.where) from None
+
+    @functools.cached_property
+    def estimated(self) -> EstimatedProgram:
+        """The program with estimates in the place of what XLA says: without devices, too.  Raises `MpmdError`."""
+        return EstimatedProgram(self.partitioned.module)
+
+    def cost_analysis(self) -> dict[str, Any]:
+        """Estimates of what `Compiled.cost_analysis` says; for abstract meshes, too.  Raises `MpmdError`."""
+        return self.estimated.cost_analysis()
+
+    def memory_analysis(self) -> dict[str, MemoryAnalysis]:
+        """Estimates of what `Compiled.memory_analysis` says; for abstract meshes, too.  Raises `MpmdError`."""
+        return self.estimated.memory_analysis()
+
+    def residence(self) -> Residence:
+        """What each mesh holds and what moves between them, as far as that is known before XLA compiles it."""
+        return residence(make_plan(self.partitioned.module))
+
+    def as_text(self, stage: Stage = "mpmd") -> str:
+        """The program as text: "jaxpr" as traced, "stablehlo" with named ops, "mpmd" as exported."""
+        if stage == "jaxpr":
+            if self.traced.jaxpr is None:
+                _ = self.traced.rewritten  # says that it was loaded from a file
+            return str(self.traced.jaxpr)
+        if stage == "stablehlo":
+            return self.traced.mlir_text(debug_info=False)
+        if stage == "mpmd":
+            return self.partitioned.as_text()
+        if stage == "plan":
+            return str(make_plan(self.partitioned.module))
+        raise ValueError(f"stage is 'jaxpr', 'stablehlo', 'mpmd' or 'plan', not {stage!r}")
+
+    def stored_form(self, program: LoadedProgram) -> Stored:
+        """What is kept of it and of what XLA made of it."""
+        text = self.partitioned.module.to_generic(debug_info=True)
+        return stored_form(program, text, self.traced.name, self.schedule.name, tuple(self.warned))
+
+
+def loud() -> bool:
+    """Whether `jax_log_compiles` asks for log lines without any setting of a logger."""
+    return bool(jax.config.jax_log_compiles)

@@ -1,0 +1,164 @@
+"""Several processes: joining them, and getting values from all of them."""
+
+from __future__ import annotations
+
+import atexit
+import faulthandler
+import os
+import sys
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+
+from mpmd_trace.backend.distribution import job as jobs
+from mpmd_trace.backend.distribution.gathering import gather
+from mpmd_trace.backend.distribution.job import Job, Transfers
+from mpmd_trace.backend.distribution.peers import Fault, Peers
+from mpmd_trace.frontend.errors import mistake
+
+__all__ = ["fetch", "initialize"]
+
+#: What `mpmd-trace launch` tells its processes, besides the variables that `initialize` documents.
+SERVED, TIMEOUT = "MPMD_TRACE_LAUNCHED", "MPMD_TRACE_TIMEOUT"
+#: Seconds that a process which ends after a fault may take to clean up.
+_LAST_SECONDS = 15.0
+
+
+def initialize(
+    coordinator_address: str | None = None,
+    num_processes: int | None = None,
+    process_id: int | None = None,
+    *,
+    local_device_ids: Sequence[int] | None = None,
+    host: str | None = None,
+    timeout: float | None = None,
+    transfers: Transfers | None = None,
+) -> int:
+    """Join the other processes of the job, so that `jax.devices()` are those of all of them; how many they are.
+
+    A thin layer over `jax.distributed.initialize`: call it before anything else of JAX.  Without arguments it finds
+    out what launcher started the process: `mpmd-trace launch`, those that JAX knows (SLURM, Open MPI, Kubernetes,
+    Cloud TPU), or the environment variables `JAX_COORDINATOR_ADDRESS`, `JAX_NUM_PROCESSES` and `JAX_PROCESS_ID`.
+    Without a launcher it does nothing and returns 1, and the same script runs in one process; so it does when the
+    process has joined before.
+
+    Args:
+        coordinator_address: `host:port` where process 0 has the coordination service of JAX.
+        num_processes: how many processes there are.
+        process_id: the number of this one.
+        local_device_ids: the devices of this host that are this process's; see `jax.distributed.initialize`.
+        host: the address at which this process listens for others; by default that of the interface which reaches
+            the coordinator (the loopback interface when that is on the same host).
+        timeout: seconds after which a process without a sign of life, or that does not send what another one waits
+            for, is an error in all of them; 300 by default.
+        transfers: how arrays go between processes: "pull" (`jax.experimental.transfer`; by default on CPUs) or
+            "device_put" (JAX's own, by default elsewhere).
+
+    Raises:
+        MpmdError: when JAX is in use already, or the arguments are not those of a job.
+        PeerError: when another process does not come.
+    """
+    from mpmd_trace.jax_compat import distributed  # loads jaxlib
+
+    job = jobs.current()
+    if job is not None and (coordinator_address, num_processes, process_id) == (None, None, None):
+        return job.count
+    address = coordinator_address or os.environ.get("JAX_COORDINATOR_ADDRESS")
+    count = _number(num_processes, "num_processes", "JAX_NUM_PROCESSES")
+    process = _number(process_id, "process_id", "JAX_PROCESS_ID")
+    given = (address, count, process)
+    if count == 1 or (given == (None, None, None) and distributed.detected_cluster() is None):
+        return 1
+    if address is not None and None in given and distributed.detected_cluster() is None:
+        raise mistake(
+            "a job needs coordinator_address, num_processes and process_id (or JAX_COORDINATOR_ADDRESS, "
+            f"JAX_NUM_PROCESSES and JAX_PROCESS_ID); got {given}"
+        )
+    if job is not None:
+        raise mistake("mpmd_trace.initialize was called before, and cannot join another job")
+    if distributed.backends_are_initialized():
+        raise mistake(
+            "mpmd_trace.initialize must be called before anything that makes JAX look for its devices, such as "
+            "jax.devices() or a computation"
+        )
+    patience = timeout if timeout is not None else float(os.environ.get(TIMEOUT, "300"))
+    if patience <= 0:
+        raise mistake(f"timeout is a positive number of seconds, not {patience}")
+    coordinator = distributed.join(
+        address,
+        count,
+        process,
+        local_device_ids=local_device_ids,
+        bind=os.environ.get("JAX_COORDINATOR_BIND_ADDRESS", address),
+        served=SERVED in os.environ,
+        host=lambda found: host or jobs.own_address(found),
+        patience=max(1, round(patience)),
+    )
+    number, total = distributed.place_in_job()
+    own = host or jobs.own_address(coordinator)
+    peers = Peers(distributed.shared_store(), number, total, own, patience, distributed.is_from_elsewhere)
+    jobs.begin(Job(peers, transfers, own))
+    atexit.register(_leave)
+    _report_crashes(peers)
+    return total
+
+
+def _number(given: int | None, name: str, variable: str) -> int | None:
+    if given is not None:
+        return given
+    text = os.environ.get(variable)
+    if text is None:
+        return None
+    if not text.isdigit():
+        raise mistake(f"the environment variable {variable} must be a number ({name}), not {text!r}")
+    return int(text)
+
+
+def _leave() -> None:
+    """Wait for the others, which may still fetch what this process offers; then leave the job."""
+    from mpmd_trace.jax_compat import distributed  # loaded long since
+
+    job = jobs.current()
+    if job is None:
+        return
+    job.peers.close()
+    jobs.end()
+    fault = job.peers.fault
+    if fault is None:
+        distributed.leave()
+    elif not job.peers.is_told:
+        print(f"mpmd_trace: {job.peers.error()}", file=sys.stderr)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)  # the job has failed, although this process has done its part
+    else:
+        # Devices may wait for what never comes; that must not keep the process.
+        faulthandler.dump_traceback_later(_LAST_SECONDS, exit=True)
+
+
+def _report_crashes(peers: Peers) -> None:
+    """Tell the others at once when this process ends with an error."""
+    before = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        text = str(error).strip().splitlines() or [""]
+        ended = "was interrupted" if kind is KeyboardInterrupt else f"ended with {kind.__name__}: {text[0]}"
+        peers.report(Fault(peers.process, ended))
+        before(kind, error, trace)
+
+    sys.excepthook = hook
+
+
+def fetch(tree: Any) -> Any:
+    """The arrays of `tree` as NumPy arrays in every process, wherever they are.
+
+        print(mpmd_trace.fetch(loss))
+
+    All processes call this with the same arrays.  It is meant for scalars and small arrays: everything goes to
+    everyone, through the store that JAX's processes share.  What is not an array of JAX stays as it is.
+
+    Raises:
+        MpmdError: when processes have other arrays, or large ones.
+        PeerError: when another process is at fault.
+    """
+    return gather(jobs.current(), tree)

@@ -1,0 +1,367 @@
+"""Whether the processes of a plan all come to the end of their parts, or wait for each other in a circle.
+
+Processes do their actions one after the other.  A collective waits until each of its members is there, a receive
+until the message was sent, and a send until there is room: without buffers until it is received, with `buffers` of
+them until fewer than that many messages to the same process lie there unreceived.  What each process does next never
+depends on time, so an action that can happen can happen until it does, whatever else happens before: all ways to play
+the plan end in the same place (a marked graph; Commoner, Holt, Even, Pnueli: Marked directed graphs, J. Comput. Syst.
+Sci. 5, 1971; for what the values are, Kahn: The semantics of a simple language for parallel programming, 1974).  So
+one play decides, in time linear in the actions.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+
+from mpmd_trace.backend.distribution.order import Action, Keep, Order, Receive, Send, Work, describe
+from mpmd_trace.backend.plan import Free, Plan, Run
+from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
+
+__all__ = ["Deadlock", "Parts", "Wait", "check_order", "find_deadlock", "find_faults", "least_buffers"]
+
+#: What each process does, in order.
+Parts = Mapping[int, Sequence[Action]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Wait:
+    """A process stands before an action that cannot happen before another process does something.
+
+    Attributes:
+        process: who waits.
+        place: the place of the action in the part of the process.
+        peer: for whom it waits.
+        peer_place: the place of what the peer has to do in its part; None where it never does.
+    """
+
+    process: int
+    place: int
+    peer: int
+    peer_place: int | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Deadlock:
+    """Processes that do not come to their end.
+
+    Attributes:
+        waits: the shortest circle, each waiting for the next one and the last for the first; or, where there is
+            none, a chain whose last one waits for what never happens.
+        stuck: the place at which each process stands that does not come to its end.
+        buffers: how many messages fit between two processes; None for any number.
+    """
+
+    waits: tuple[Wait, ...]
+    stuck: Mapping[int, int]
+    buffers: int | None
+
+    @property
+    def is_circle(self) -> bool:
+        return self.waits[-1].peer == self.waits[0].process and self.waits[-1].peer_place is not None
+
+    def text(self, plan: Plan, parts: Parts, notes: Mapping[int, str] | None = None) -> str:
+        """What waits for what, in lines.
+
+        Args:
+            plan: what the processes carry out.
+            parts: what was checked.
+            notes: what more to say of instructions, such as their microbatch; by their place in the plan.
+        """
+        names = _Names(plan, parts, notes or {})
+        count = len(self.waits)
+        if not self.is_circle:
+            head = f"process {self.waits[0].process} waits for what never happens"
+        elif count == 1:
+            head = f"process {self.waits[0].process} waits for itself"
+        else:
+            head = f"{count} processes wait for each other in a circle"
+        room = {None: "with any number of buffers", 0: "without buffers"}.get(
+            self.buffers, f"with {self.buffers} buffer{'s' * (self.buffers != 1)} from each process to each other"
+        )
+        lines = [f"{head} ({room}):"]
+        for wait in self.waits:
+            lines += names.wait(wait)
+        return "\n".join(lines)
+
+
+def find_deadlock(parts: Parts, buffers: int | None = 0) -> Deadlock | None:
+    """What keeps processes from coming to their end; None where all do, however long anything takes.
+
+    Args:
+        parts: what each process does, as from `Order.parts`.
+        buffers: how many messages from one process to another may lie there unreceived: 0 where a send waits
+            until it is received, None for any number.  What ends with fewer also ends with more.
+    """
+    places = _play(parts, buffers)
+    stuck = {process: place for process, place in places.items() if place < len(parts[process])}
+    if not stuck:
+        return None
+    return Deadlock(_shortest(_waits(parts, stuck, buffers)), stuck, buffers)
+
+
+def least_buffers(parts: Parts) -> int | None:
+    """The least number of buffers with which all processes come to their end; None where no number does."""
+    if find_deadlock(parts, None) is not None:
+        return None
+    sends: dict[tuple[int, int], int] = {}
+    for process, actions in parts.items():
+        for action in actions:
+            if isinstance(action, Send):
+                link = process, action.message.destination
+                sends[link] = sends.get(link, 0) + 1
+    low, high = 0, max(sends.values(), default=0)
+    while low < high:
+        middle = (low + high) // 2
+        if find_deadlock(parts, middle) is None:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def _play(parts: Parts, buffers: int | None) -> dict[int, int]:
+    """How far each process comes: the number of actions that it has done."""
+    places = dict.fromkeys(parts, 0)
+    came: dict[int, int] = {}  # to each collective: how many members are there
+    offered: set[int] = set()  # messages, by tag: what is sent, or waits to be
+    received: set[int] = set()
+    lying: dict[tuple[int, int], int] = {}  # messages sent and not received, from process to process
+    there: set[int] = set()  # processes that are known to be at what they stand before
+    queue = deque(parts)
+    while queue:
+        process = queue.popleft()
+        actions = parts.get(process, ())
+        place = places.get(process, 0)
+        while place < len(actions):
+            action = actions[place]
+            if isinstance(action, Work):
+                members = action.members
+                if len(members) > 1:
+                    at = action.at
+                    if process not in there:
+                        there.add(process)
+                        came[at] = came.get(at, 0) + 1
+                        if came[at] == len(members):
+                            queue.extend(m for m in members if m != process)
+                    if came[at] < len(members):
+                        break
+                    there.remove(process)
+            elif isinstance(action, Send):
+                tag, peer = action.message.tag, action.message.destination
+                if buffers == 0:
+                    if process not in there:
+                        there.add(process)
+                        offered.add(tag)
+                        queue.append(peer)
+                    if tag not in received:
+                        break
+                    there.remove(process)
+                else:
+                    link = process, peer
+                    if buffers is not None and lying.get(link, 0) >= buffers:
+                        break
+                    lying[link] = lying.get(link, 0) + 1
+                    offered.add(tag)
+                    queue.append(peer)
+            elif isinstance(action, Receive):
+                tag, peer = action.message.tag, action.message.source
+                if tag not in offered:
+                    break
+                received.add(tag)
+                lying[peer, process] = lying.get((peer, process), 0) - 1
+                queue.append(peer)
+            place += 1
+        places[process] = place
+    return places
+
+
+def _waits(parts: Parts, stuck: Mapping[int, int], buffers: int | None) -> dict[int, list[Wait]]:
+    """For each process that is stuck, for whom it waits, and what they would have to do."""
+    found: dict[int, list[Wait]] = {}
+    for process, place in stuck.items():
+        action = parts[process][place]
+        if isinstance(action, Work):
+            peers = [m for m in action.members if not _stands_at(parts, stuck, m, action)]
+            wanted: tuple[type, int] = Work, action.at
+        elif isinstance(action, Receive):
+            peers, wanted = [action.message.source], (Send, action.message.tag)
+        else:
+            assert isinstance(action, Send)
+            peers, wanted = [action.message.destination], (Receive, action.message.tag)
+        waits = []
+        for peer in peers:
+            start = stuck.get(peer, len(parts.get(peer, ())))
+            rest = enumerate(parts.get(peer, ())[start:], start)
+            if isinstance(action, Send) and buffers != 0:  # for any message that makes room
+                goal = next((i for i, a in rest if isinstance(a, Receive) and a.message.source == process), None)
+            else:
+                goal = next((i for i, a in rest if _is(a, *wanted)), None)
+            waits.append(Wait(process, place, peer, goal))
+        found[process] = waits
+    return found
+
+
+def _stands_at(parts: Parts, stuck: Mapping[int, int], process: int, action: Work) -> bool:
+    place = stuck.get(process)
+    return place is not None and _is(parts[process][place], Work, action.at)
+
+
+def _is(action: Action, kind: type, number: int) -> bool:
+    if isinstance(action, Work):
+        return kind is Work and action.at == number
+    if isinstance(action, Send | Receive):
+        return isinstance(action, kind) and action.message.tag == number
+    return False
+
+
+def _shortest(waits: Mapping[int, list[Wait]]) -> tuple[Wait, ...]:
+    """The shortest circle; where there is none, the shortest chain to what never happens."""
+    best: tuple[Wait, ...] = ()
+    ends: tuple[Wait, ...] = ()
+    for start in sorted(waits):
+        before: dict[int, tuple[Wait, ...]] = {start: ()}
+        queue = deque([start])
+        while queue:
+            process = queue.popleft()
+            path = before[process]
+            if best and len(path) + 1 >= len(best):
+                break
+            for wait in waits[process]:
+                if wait.peer_place is None:
+                    ends = min(ends or (*path, wait), (*path, wait), key=len)
+                elif wait.peer == start:
+                    best = (*path, wait)
+                    queue.clear()
+                    break
+                elif wait.peer not in before:
+                    before[wait.peer] = (*path, wait)
+                    queue.append(wait.peer)
+    return best or ends
+
+
+def find_faults(plan: Plan, order: Order, parts: Parts) -> list[str]:
+    """What is wrong with parts apart from waiting: ends that miss each other, values used before they are there.
+
+    Where there is none, and no deadlock, each process ends with the values that one process alone would have.
+
+    Args:
+        plan: what is carried out.
+        order: says who holds which value.
+        parts: what each process does.
+    """
+    faults = [*_unmatched(plan, parts)]
+    for process, actions in parts.items():
+        faults += _unready(plan, order, process, actions)
+    return faults
+
+
+def check_order(plan: Plan, order: Order) -> None:
+    """Raise `MpmdError` unless every process comes to its end with the right values, even without any buffers."""
+    parts = order.parts()
+    problems = find_faults(plan, order, parts)
+    deadlock = find_deadlock(parts)
+    if deadlock is not None:
+        problems.append(deadlock.text(plan, parts))
+    if problems:
+        raise MpmdError([Diagnostic("error", f"the processes of the plan would not end: {p}") for p in problems])
+
+
+def _unmatched(plan: Plan, parts: Parts) -> Iterator[str]:
+    """Messages without their other end, collectives without a member, and what somebody does twice."""
+    wanted: dict[tuple[str, int, int], Action] = {}  # what happens, its number, and who does it
+    found: set[tuple[str, int, int]] = set()
+    for process, actions in parts.items():
+        for action in actions:
+            if isinstance(action, Work):
+                what, number, ends = "work", action.at, [("work", member) for member in action.members]
+            elif isinstance(action, Send | Receive):
+                what, number = "send" if isinstance(action, Send) else "receive", action.message.tag
+                ends = [("send", action.message.source), ("receive", action.message.destination)]
+            else:
+                continue
+            for end, member in ends:
+                wanted.setdefault((end, number, member), action)
+            key = what, number, process
+            if key in found:
+                yield f"process {process} does twice: {describe(plan, action)}"
+            elif (what, process) not in ends:
+                yield f"process {process} has no part in what it does: {describe(plan, action)}"
+            found.add(key)
+    for (end, number, member), action in wanted.items():
+        if (end, number, member) not in found:
+            yield f"process {member} leaves out its part (to {end}): {describe(plan, action)}"
+
+
+def _unready(plan: Plan, order: Order, process: int, actions: Sequence[Action]) -> Iterator[str]:
+    """What a process uses before it has it, or after it has given it away or dropped it."""
+    have = {slot for slot in plan.arguments if process in order.held[slot]}
+    came: set[int] = set()
+    for action in actions:
+        missing: list[int] = []
+        if isinstance(action, Free):
+            have.difference_update(action.slots)
+        elif isinstance(action, Receive):
+            came.add(action.message.tag)
+        elif isinstance(action, Send):
+            missing = [action.message.slot]
+        elif isinstance(action, Work):
+            missing = list(action.inputs)
+        else:
+            missing = [action.slot] if action.pieces else []
+            if not came.issuperset(action.tags):
+                yield f"process {process} uses a message before it comes: {describe(plan, action)}"
+        for slot in missing:
+            if slot not in have:
+                yield f"process {process} has no %{slot} {plan.slots[slot]} when it comes to: {describe(plan, action)}"
+        if isinstance(action, Work):
+            if isinstance(action.instruction, Run):
+                have.difference_update(action.inputs[i] for i in action.instruction.donated)
+            have.update(action.outputs)
+        elif isinstance(action, Keep):
+            have.add(action.value)
+    for slot in plan.results:
+        if process in order.held[slot] and slot not in have:
+            yield f"process {process} has no %{slot} {plan.slots[slot]} to return"
+
+
+class _Names:
+    """Words for what processes wait for."""
+
+    def __init__(self, plan: Plan, parts: Parts, notes: Mapping[int, str]) -> None:
+        self.plan, self.parts, self.notes = plan, parts, notes
+        self.makers = {
+            slot: at for at, i in enumerate(plan.instructions) if not isinstance(i, Free) for slot in i.outputs
+        }
+
+    def wait(self, wait: Wait) -> list[str]:
+        action = self.parts[wait.process][wait.place]
+        does = "come to it" if isinstance(action, Work) else "send it" if isinstance(action, Receive) else "receive it"
+        if wait.peer_place is None:
+            does += ", which it never does"
+        else:
+            there = self.parts[wait.peer][wait.peer_place]
+            if isinstance(action, Send) and isinstance(there, Receive) and there.message.tag != action.message.tag:
+                does = f"make room, and {describe(self.plan, there)}"
+            does += f" (its action {wait.peer_place})"
+        return [
+            f"  process {wait.process} waits (at its action {wait.place}) to {self.action(action)}",
+            f"    for process {wait.peer} to {does}",
+        ]
+
+    def action(self, action: Action) -> str:
+        """An action, and what made the value that it is about."""
+        words = describe(self.plan, action)
+        if isinstance(action, Work):
+            return f"{words}{self.note(action.at)}"
+        assert isinstance(action, Send | Receive)
+        maker = self.makers.get(action.message.slot)
+        if maker is None:
+            return f"{words}, an argument {self.plan.slots[action.message.slot].name}".rstrip()
+        instruction = self.plan.instructions[maker]
+        made = self.plan.programs[instruction.program].callee if isinstance(instruction, Run) else "a transfer"
+        return f"{words}, made by {'@' * isinstance(instruction, Run)}{made}{self.note(maker)}"
+
+    def note(self, at: int) -> str:
+        return f" ({self.notes[at]})" if at in self.notes else ""

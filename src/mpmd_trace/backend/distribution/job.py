@@ -1,0 +1,118 @@
+"""The job that this process is part of, if there are several processes."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import socket
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import jax
+from jax.sharding import Mesh
+
+from mpmd_trace.backend.distribution.in_flight import InFlight
+from mpmd_trace.backend.distribution.peers import Peers
+from mpmd_trace.backend.distribution.transport import DevicePut, Pulling, Transport
+from mpmd_trace.diagnostics.messages import MpmdError
+
+__all__ = ["Job", "Transfers", "begin", "current", "end", "job_for", "own_address", "owners"]
+
+#: How arrays go between processes: fetched by those who want them, or with `jax.device_put`.
+Transfers = Literal["pull", "device_put"]
+
+
+class Job:
+    """The processes that run one script together.
+
+    Attributes:
+        peers: the other processes.
+        process: the number of this one.
+        count: how many there are.
+        host: the address of this process for others.
+    """
+
+    def __init__(self, peers: Peers, transfers: Transfers | None, host: str) -> None:
+        self.peers = peers
+        self.process, self.count = peers.process, peers.count
+        self.host = host
+        self._transfers = transfers
+        self._transport: Transport | None = None
+        self._programs = itertools.count(1)
+        self._moves = itertools.count()
+
+    @property
+    def transport(self) -> Transport:
+        """How arrays go between the processes; all of them must ask for it."""
+        if self._transport is None:
+            chosen = self._transfers or ("pull" if jax.local_devices()[0].platform == "cpu" else "device_put")
+            if chosen == "device_put":
+                self._transport = DevicePut(self.peers)
+            else:
+                from mpmd_trace.jax_compat.distributed import Endpoint  # only processes that have peers need it
+
+                self._transport = Pulling(Endpoint(jax.local_devices()[0], self.host), self.peers, self.in_flight)
+        return self._transport
+
+    @functools.cached_property
+    def in_flight(self) -> InFlight:
+        """The programs of this process; known when it knows its devices."""
+        devices = jax.local_devices()
+        return InFlight(len(devices) > 1 and devices[0].platform == "cpu")
+
+    def next_program(self) -> int:
+        """The number of a program: the same in all processes, since they compile theirs in one order."""
+        return next(self._programs)
+
+    def next_move(self) -> int:
+        """The number of an array that is moved outside of a program; likewise."""
+        return next(self._moves)
+
+
+_CURRENT: list[Job] = []
+
+
+def begin(job: Job) -> None:
+    _CURRENT[:] = [job]
+
+
+def end() -> None:
+    _CURRENT.clear()
+
+
+def current() -> Job | None:
+    """The job of this process, if it has joined one."""
+    return _CURRENT[0] if _CURRENT else None
+
+
+def owners(meshes: Iterable[Mesh]) -> frozenset[int]:
+    """The processes that have devices of these meshes."""
+    return frozenset(d.process_index for mesh in meshes for d in mesh.devices.flat)
+
+
+def job_for(meshes: Iterable[Mesh]) -> Job | None:
+    """The job that runs programs on these meshes; None if they are this process's alone.
+
+    Raises:
+        MpmdError: when other processes have devices of them, but `mpmd_trace.initialize` was not called.
+    """
+    if owners(meshes) == {jax.process_index()}:
+        return None
+    found = current()
+    if found is None:
+        raise MpmdError(
+            "the topology has devices of other processes, and this process has not joined them: call "
+            "mpmd_trace.initialize() at the start of the script, in the place of jax.distributed.initialize()"
+        )
+    found.peers.check()
+    return found
+
+
+def own_address(coordinator: str) -> str:
+    """The address of the interface of this host that reaches the coordinator."""
+    host, _, port = coordinator.rpartition(":")
+    host = host.strip("[]")
+    found: Any = socket.getaddrinfo(host, int(port), type=socket.SOCK_DGRAM)[0]
+    with socket.socket(found[0], socket.SOCK_DGRAM) as probe:
+        probe.connect(found[4])  # sends nothing
+        return str(probe.getsockname()[0])

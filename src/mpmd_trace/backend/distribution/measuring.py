@@ -1,0 +1,112 @@
+"""A measured step of several processes: when each instruction ran on each mesh, on the clock of process 0."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from mpmd_trace.backend.distribution.clock import Span, merged, offset_of
+from mpmd_trace.backend.distribution.order import Work
+from mpmd_trace.backend.distribution.runtime import ProcessRuntime
+from mpmd_trace.backend.plan import Free, Plan, Run
+from mpmd_trace.backend.timeline import Measurement, Timeline, TimelineEntry, lane_of
+
+__all__ = ["measure_together"]
+
+
+def measure_together(
+    runtime: ProcessRuntime, plan: Plan, args: Sequence[jax.Array]
+) -> tuple[list[jax.Array], Timeline]:
+    """Run the part of this process, and put together when everything ran in all of them.
+
+    All processes call this for the same step.  A transfer between processes lasts from when both have come to it
+    until it has arrived; what a mesh over several processes runs, from when all have begun.
+
+    Args:
+        runtime: of this process.
+        plan: of all processes.
+        args: what the plan expects.
+    """
+    peers = runtime.job.peers
+    offset = offset_of(peers.clock)
+    found = _Part(runtime, args)
+    with peers.telling(f"in step {runtime.step}, which is measured, of {plan.name}"):
+        peers.agree("start of a measurement", b"")
+        with runtime.job.in_flight.not_counted():
+            results, _ = found.run()
+        peers.wait()
+    runtime.step += 1
+    for array in runtime.donated(args):
+        array.delete()
+    mine = found.spans(offset.seconds)
+    everyone: list[list[Span]] = [json.loads(x) for x in peers.agree("timeline", json.dumps(mine).encode())]
+    spans, seconds = merged(everyone)
+    return runtime.with_all_results(results), Timeline(plan, tuple(_entries(plan, spans)), seconds)
+
+
+def _entries(plan: Plan, spans: Sequence[Span]) -> list[TimelineEntry]:
+    numbers = (at for at, instruction in enumerate(plan.instructions) if not isinstance(instruction, Free))
+    number = {at: n for n, at in enumerate(numbers)}
+    found = []
+    for at, start, end in spans:
+        instruction = plan.instructions[at]
+        assert not isinstance(instruction, Free)
+        program = instruction.program if isinstance(instruction, Run) else None
+        entry = TimelineEntry(number[at], lane_of(instruction), instruction.label, program, start, end)
+        found.append(entry)
+    return found
+
+
+class _Part(Measurement):
+    """The part of one process, with a thread for each lane of it.
+
+    A collective waits until every earlier run of the process is done, and is launched beside whatever comes later: of
+    all that has not happened, the first in the order of the plan can happen then, as in a step that is not measured.
+    """
+
+    def __init__(self, runtime: ProcessRuntime, args: Sequence[jax.Array]) -> None:
+        self.part = runtime
+        super().__init__(runtime, args)
+        made = {slot for instruction in runtime.instructions for slot in instruction.outputs}
+        for slot, future in enumerate(self.values):
+            if slot not in made and not future.done():
+                future.set_result(None)  # it is on meshes of others
+        runs: list[int] = []
+        for at in range(len(runtime.instructions)):
+            if self._is_collective(at):
+                self.before[at] = self.before[at] + runs
+            if isinstance(self._first(at), Work):
+                runs.append(at)
+
+    def _first(self, at: int) -> Any:
+        return self.part.actions[self.part.numbers[at]][0]
+
+    def _is_collective(self, at: int) -> bool:
+        first = self._first(at)
+        return isinstance(first, Work) and len(first.members) > 1
+
+    def shares_devices(self, at: int) -> bool:
+        return not self._is_collective(at) and super().shares_devices(at)
+
+    def finish(self, outputs: Sequence[Any]) -> None:
+        peers = self.part.job.peers
+        pause = 0.0
+        for array in outputs:
+            while array is not None and not array.is_ready():
+                peers.check()
+                time.sleep(pause)
+                pause = min(pause + 1e-5, 2e-4)
+        super().finish([array for array in outputs if array is not None])
+
+    def spans(self, offset: float) -> list[Span]:
+        """The place in the plan of each instruction, and its times by another clock."""
+        begin = self.origin + offset
+        return [
+            (self.part.numbers[at], begin + entry.start, begin + entry.end)
+            for at, entry in enumerate(self.entries)
+            if entry is not None
+        ]

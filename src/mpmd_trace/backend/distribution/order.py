@@ -1,0 +1,276 @@
+"""One order of everything that the processes of a plan do, and each process's part of it.
+
+The order is that of the plan, which is a linearisation of its data flow.  A transfer between processes becomes
+messages: for each value and each pair of processes one, with the parts of the value that go between them.  Their
+tags number them through.  Since each process issues its part in this one order, whatever is first among all that has
+not happened can happen: nothing waits in a circle, even where a message blocks its sender until it is received.
+
+Everything here is data: `runtime.py` carries it out, and a checker can play it through.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from mpmd_trace.backend.distribution.boxes import Box, Piece, boxes, pieces
+from mpmd_trace.backend.plan import Free, Plan, Run, Slot, Transfer
+from mpmd_trace.ir.attributes import MeshAttr, parse_attribute
+
+__all__ = [
+    "Action",
+    "Keep",
+    "Message",
+    "Order",
+    "Receive",
+    "Send",
+    "Work",
+    "describe",
+    "distribute",
+    "processes_of",
+]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Message:
+    """What goes from one process to another for one value of a transfer.
+
+    Attributes:
+        tag: its number in the order of the step.
+        at: the number of the transfer among the plan's instructions.
+        slot: the value that is sent, on the source mesh.
+        value: the value that arrives, on the target mesh.
+        source: the process that sends.
+        destination: the process that receives.
+        pieces: the parts of the value, in the order in which they go.
+    """
+
+    tag: int
+    at: int
+    slot: int
+    value: int
+    source: int
+    destination: int
+    pieces: tuple[Piece, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Work:
+    """Something that needs no other process than those of its mesh: a run, or a transfer among their own devices.
+
+    With several `members` it is collective: each of these processes issues it, and none is done before all have.
+    """
+
+    at: int
+    instruction: Run | Transfer
+    members: tuple[int, ...]
+
+    @property
+    def inputs(self) -> tuple[int, ...]:
+        return self.instruction.inputs
+
+    @property
+    def outputs(self) -> tuple[int, ...]:
+        return self.instruction.outputs
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Send:
+    """The source process of a message sends it, as soon as it has the slot."""
+
+    message: Message
+
+    @property
+    def at(self) -> int:
+        return self.message.at
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Receive:
+    """The destination of a message receives it."""
+
+    message: Message
+
+    @property
+    def at(self) -> int:
+        return self.message.at
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Keep:
+    """A process has its part of the value that arrives with a transfer.
+
+    It is made of the parts that its own devices have (`pieces`) and those of the messages with these `tags`, all of
+    which the process receives before.
+    """
+
+    at: int
+    slot: int
+    value: int
+    process: int
+    pieces: tuple[Piece, ...]
+    tags: tuple[int, ...]
+
+
+Action = Work | Send | Receive | Keep | Free
+
+
+@dataclasses.dataclass(frozen=True)
+class Order:
+    """All that happens in a step.
+
+    Attributes:
+        owners: for each mesh the process of each of its devices.
+        actions: what happens, in an order that all processes follow.
+        messages: by tag.
+        held: for each slot the processes that hold a part of it.
+    """
+
+    owners: Mapping[str, tuple[int, ...]]
+    actions: tuple[Action, ...]
+    messages: tuple[Message, ...]
+    held: tuple[tuple[int, ...], ...]
+
+    def members(self, mesh: str) -> tuple[int, ...]:
+        """The processes that have devices of a mesh."""
+        return tuple(sorted(set(self.owners[mesh])))
+
+    def parts(self) -> dict[int, tuple[Action, ...]]:
+        """What each process issues, in this order.  A `Free` names only what the process holds."""
+        found: dict[int, list[Action]] = {p: [] for p in sorted({p for own in self.owners.values() for p in own})}
+        for action in self.actions:
+            if isinstance(action, Free):
+                mine: dict[int, list[int]] = {}
+                for slot in action.slots:
+                    for process in self.held[slot]:
+                        mine.setdefault(process, []).append(slot)
+                for process, slots in mine.items():
+                    found[process].append(Free(tuple(slots)))
+            else:
+                for process in processes_of(action):
+                    found[process].append(action)
+        return {process: tuple(actions) for process, actions in found.items()}
+
+    def of(self, process: int) -> tuple[Action, ...]:
+        """The part of one process, empty where it holds no mesh."""
+        return self.parts().get(process, ())
+
+    def text(self, plan: Plan, process: int | None = None) -> str:
+        """The order as lines of text; only what one process does when it is given."""
+        actions = self.actions if process is None else self.of(process)
+        return "".join(f"{describe(plan, action)}\n" for action in actions)
+
+
+def processes_of(action: Work | Send | Receive | Keep) -> tuple[int, ...]:
+    """The processes that issue an action."""
+    if isinstance(action, Work):
+        return action.members
+    if isinstance(action, Keep):
+        return (action.process,)
+    return (action.message.source if isinstance(action, Send) else action.message.destination,)
+
+
+def distribute(plan: Plan, owners: Mapping[str, Sequence[int]]) -> Order:
+    """The order in which processes carry out a plan.
+
+    Args:
+        plan: what to do.
+        owners: for each mesh of the plan the process of each of its devices, in the order of the mesh.
+    """
+    return _Distributor(plan, owners).order()
+
+
+class _Distributor:
+    def __init__(self, plan: Plan, owners: Mapping[str, Sequence[int]]) -> None:
+        self.plan = plan
+        self.owners = {name: tuple(owners[name]) for name in plan.meshes}
+        self.members = {name: tuple(sorted(set(found))) for name, found in self.owners.items()}
+        self.meshes = {name: _mesh(body) for name, body in plan.meshes.items()}
+        self.boxes: dict[object, tuple[Box, ...]] = {}
+        #: For two types, what goes from process to process.
+        self.between: dict[object, list[tuple[tuple[int, int], tuple[Piece, ...]]]] = {}
+        self.messages: list[Message] = []
+
+    def order(self) -> Order:
+        actions: list[Action] = []
+        for at, instruction in enumerate(self.plan.instructions):
+            if isinstance(instruction, Free):
+                actions.append(instruction)
+            elif isinstance(instruction, Run):
+                actions.append(Work(at, instruction, self.members[instruction.mesh]))
+            else:
+                actions += self.transfer(at, instruction)
+        held = tuple(self.members[slot.mesh] for slot in self.plan.slots)
+        return Order(self.owners, tuple(actions), tuple(self.messages), held)
+
+    def transfer(self, at: int, transfer: Transfer) -> list[Action]:
+        source, target = self.members[transfer.source], self.members[transfer.target]
+        if transfer.source == transfer.target or (source == target and len(source) == 1):
+            return [Work(at, transfer, source)]
+        found: list[Action] = []
+        for slot, value in zip(transfer.inputs, transfer.outputs, strict=True):
+            found += self.value(at, slot, value)
+        return found
+
+    def value(self, at: int, slot: int, value: int) -> list[Action]:
+        """The messages for one value, in the order of their processes, and then the value itself."""
+        before, after = self.plan.slots[slot], self.plan.slots[value]
+        found: list[Action] = []
+        tags: dict[int, list[int]] = {}
+        own: dict[int, tuple[Piece, ...]] = {}
+        for (source, destination), those in self.exchange(before, after):
+            if source == destination:
+                own[source] = those
+                continue
+            message = Message(len(self.messages), at, slot, value, source, destination, those)
+            self.messages.append(message)
+            tags.setdefault(destination, []).append(message.tag)
+            found += [Send(message), Receive(message)]
+        for process in self.members[after.mesh]:
+            found.append(Keep(at, slot, value, process, own.get(process, ()), tuple(tags.get(process, ()))))
+        return found
+
+    def exchange(self, before: Slot, after: Slot) -> list[tuple[tuple[int, int], tuple[Piece, ...]]]:
+        """What goes from process to process, in the order of their numbers, where a value has these places."""
+        key = before.type, after.type
+        if key not in self.between:
+            owners, wanted = self.owners[before.mesh], self.owners[after.mesh]
+            parts: dict[tuple[int, int], list[Piece]] = {}
+            for piece in pieces(self.of_slot(before), self.of_slot(after), owners, wanted):
+                parts.setdefault((owners[piece.source], wanted[piece.targets[0]]), []).append(piece)
+            self.between[key] = [(pair, tuple(those)) for pair, those in sorted(parts.items())]
+        return self.between[key]
+
+    def of_slot(self, slot: Slot) -> tuple[Box, ...]:
+        key = slot.type
+        if key not in self.boxes:
+            tensor = slot.type.tensor
+            self.boxes[key] = boxes(tensor.shape or (), slot.type.sharding, self.meshes[slot.mesh])
+        return self.boxes[key]
+
+
+def _mesh(body: str) -> MeshAttr:
+    mesh = parse_attribute(f"#sdy.mesh{body}")
+    assert isinstance(mesh, MeshAttr)
+    return mesh
+
+
+def describe(plan: Plan, action: Action) -> str:
+    """An action in words, for people."""
+    if isinstance(action, Free):
+        return "free " + ", ".join(f"%{s}" for s in action.slots)
+    if isinstance(action, Work):
+        where = "" if len(action.members) == 1 else f", with processes {', '.join(map(str, action.members))}"
+        if isinstance(action.instruction, Run):
+            callee = plan.programs[action.instruction.program].callee
+            return f"run @{callee} ({action.instruction.label}) on mesh '{action.instruction.mesh}'{where}"
+        values = ", ".join(f"%{s} {plan.slots[s]}" for s in action.outputs)
+        return f"transfer of {values} from mesh '{action.instruction.source}' to '{action.instruction.target}'{where}"
+    if isinstance(action, Keep):
+        return f"have %{action.value} {plan.slots[action.value]} on mesh '{plan.slots[action.value].mesh}'"
+    message = action.message
+    value = f"%{message.value} {plan.slots[message.value]}"
+    link = f"from mesh '{plan.slots[message.slot].mesh}' to '{plan.slots[message.value].mesh}'"
+    if isinstance(action, Send):
+        return f"send {value} {link}, to process {message.destination}, tag {message.tag}"
+    return f"receive {value} {link}, from process {message.source}, tag {message.tag}"

@@ -1,0 +1,192 @@
+"""What a process does to send its part of an array to other processes, and to put together what arrives.
+
+Arrays go as blocks of one device each, so that meshes of different sizes and shapes are no different from others.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding, SingleDeviceSharding
+
+from mpmd_trace.backend.distribution.boxes import Box, Piece, pieces
+
+__all__ = ["Parcel", "boxes_of", "from_blocks", "owners_of", "parts_of", "sample"]
+
+
+def owners_of(sharding: NamedSharding) -> tuple[int, ...]:
+    """The process of each device of a sharding, in the order of its mesh."""
+    return tuple(d.process_index for d in sharding.mesh.devices.flat)
+
+
+def boxes_of(shape: Sequence[int], sharding: NamedSharding) -> tuple[Box, ...]:
+    """The part of an array that each device holds, in the order of the mesh."""
+    indices = sharding.devices_indices_map(tuple(shape))
+    return tuple(
+        tuple(s.indices(n)[:2] for s, n in zip(indices[d], shape, strict=True)) for d in sharding.mesh.devices.flat
+    )
+
+
+def parts_of(
+    shape: Sequence[int], source: NamedSharding, target: NamedSharding
+) -> dict[tuple[int, int], tuple[Piece, ...]]:
+    """For each pair of processes (sender, receiver) the pieces that go between them; see `boxes.pieces`."""
+    owners, wanted = owners_of(source), owners_of(target)
+    found: dict[tuple[int, int], list[Piece]] = {}
+    for piece in pieces(boxes_of(shape, source), boxes_of(shape, target), owners, wanted):
+        found.setdefault((owners[piece.source], wanted[piece.targets[0]]), []).append(piece)
+    return {pair: tuple(those) for pair, those in sorted(found.items())}
+
+
+@dataclasses.dataclass(frozen=True)
+class Parcel:
+    """One process's part in moving arrays of one type from one sharding to another.
+
+    Attributes:
+        spec: shape, dtype and sharding where it arrives.
+        source: the sharding where it is.
+        sends: for each process that gets something of this one, the pieces.
+        receives: for each process that this one gets something of, the pieces.
+        own: the pieces that stay in this process.
+        arrives: whether this process has a device of the target.
+    """
+
+    spec: jax.ShapeDtypeStruct
+    source: NamedSharding
+    sends: Mapping[int, tuple[Piece, ...]]
+    receives: Mapping[int, tuple[Piece, ...]]
+    own: tuple[Piece, ...]
+    arrives: bool
+
+    @property
+    def target(self) -> NamedSharding:
+        found = self.spec.sharding
+        assert isinstance(found, NamedSharding)
+        return found
+
+    @functools.cached_property
+    def _held(self) -> tuple[Box, ...]:
+        return boxes_of(self.spec.shape, self.source)
+
+    @functools.cached_property
+    def _wanted(self) -> tuple[Box, ...]:
+        return boxes_of(self.spec.shape, self.target)
+
+    def blocks(self, array: jax.Array, which: Sequence[Piece], fresh: bool = False) -> list[jax.Array]:
+        """Pieces of the array, each on the device that holds it; `fresh` ones share no buffer with it."""
+        shards = {s.device: s.data for s in array.addressable_shards}
+        devices = self.source.mesh.devices.flat
+        found = []
+        for piece in which:
+            block, held = shards[devices[piece.source]], self._held[piece.source]
+            if held != piece.box:
+                block = _cut(block, held, piece.box)
+            elif fresh:
+                block = jax.device_put(block, block.sharding, may_alias=False)
+            found.append(block)
+        return found
+
+    def incoming(self, process: int) -> list[jax.ShapeDtypeStruct]:
+        """Shape, dtype and device of the pieces that another process sends."""
+        devices = self.target.mesh.devices.flat
+        with jax.enable_x64(True):
+            return [
+                jax.ShapeDtypeStruct(
+                    tuple(stop - start for start, stop in p.box),
+                    self.spec.dtype,
+                    sharding=SingleDeviceSharding(devices[p.targets[0]]),
+                )
+                for p in self.receives[process]
+            ]
+
+    def assembled(self, array: jax.Array | None, arrived: Mapping[int, Sequence[jax.Array]]) -> jax.Array | None:
+        """The array where it is wanted, of the pieces that are here and those that arrived from each process."""
+        if not self.arrives:
+            return None
+        found: list[tuple[Piece, jax.Array, bool]] = []
+        if self.own:
+            assert array is not None
+            found += [(p, block, True) for p, block in zip(self.own, self.blocks(array, self.own), strict=True)]
+        for process, blocks in arrived.items():
+            found += [(p, block, False) for p, block in zip(self.receives[process], blocks, strict=True)]
+        devices = self.target.mesh.devices.flat
+        me = jax.process_index()
+        made = []
+        for position, device in enumerate(devices):
+            if device.process_index == me:
+                parts = [(p.box, block, own) for p, block, own in found if position in p.targets]
+                made.append(self._block(position, device, parts))
+        return from_blocks(self.spec, made)
+
+    def nothing(self) -> jax.Array:
+        """The array in a process that has none of its devices."""
+        return from_blocks(self.spec, [])
+
+    def _block(self, position: int, device: jax.Device, parts: list[tuple[Box, jax.Array, bool]]) -> jax.Array:
+        box = self._wanted[position]
+        kind = self.target.memory_kind
+        place = SingleDeviceSharding(device, memory_kind=kind)
+        if not parts:  # nothing has no parts
+            shape = tuple(stop - start for start, stop in box)
+            return jax.device_put(np.zeros(shape, self.spec.dtype), place)
+        # The buffer of an array that stays must not be that of the new one.
+        here = [jax.device_put(block, place, may_alias=False if own else None) for _, block, own in parts]
+        if len(parts) == 1:
+            return here[0]
+        return jax.device_put(_joined(tuple(b for b, _, _ in parts), here), place)
+
+
+def from_blocks(spec: jax.ShapeDtypeStruct, blocks: list[jax.Array]) -> jax.Array:
+    """The array of the blocks of this process's devices; without blocks it is elsewhere."""
+    assert spec.sharding is not None
+    return jax.make_array_from_single_device_arrays(spec.shape, spec.sharding, blocks, dtype=spec.dtype)
+
+
+def sample(array: jax.Array) -> jax.Array:
+    """An element of an array, or of its part here: it comes with it, and is still there when the buffer is reused."""
+    block = array.addressable_data(0)
+    if block.ndim == 0:
+        return jax.device_put(block, block.sharding, may_alias=False)
+    with jax.enable_x64(True), jax.disable_jit(False):
+        found: jax.Array = _slice(block, (0,) * block.ndim, (1,) * block.ndim)
+    return found
+
+
+def _cut(block: jax.Array, held: Box, box: Box) -> jax.Array:
+    """The part `box` of a block that is the part `held` of an array."""
+    start = tuple(a - h for (a, _), (h, _) in zip(box, held, strict=True))
+    stop = tuple(b - h for (_, b), (h, _) in zip(box, held, strict=True))
+    with jax.enable_x64(True), jax.disable_jit(False):
+        found: jax.Array = _slice(block, start, stop)
+    return found
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def _slice(block: Any, start: tuple[int, ...], stop: tuple[int, ...]) -> Any:
+    return jax.lax.slice(block, start, stop)
+
+
+def _joined(places: tuple[Box, ...], blocks: Sequence[jax.Array]) -> jax.Array:
+    """The blocks, which lie in a grid, as one."""
+    with jax.enable_x64(True), jax.disable_jit(False):
+        found: jax.Array = _join(places, list(blocks))
+    return found
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _join(places: tuple[Box, ...], blocks: list[Any]) -> Any:
+    def along(dim: int, parts: list[tuple[Box, Any]]) -> Any:
+        if len(parts) == 1:
+            return parts[0][1]
+        rows: dict[tuple[int, int], list[tuple[Box, Any]]] = {}
+        for part in parts:
+            rows.setdefault(part[0][dim], []).append(part)
+        made = [along(dim + 1, rows[row]) for row in sorted(rows)]
+        return made[0] if len(made) == 1 else jax.lax.concatenate(made, dim)
+
+    return along(0, list(zip(places, blocks, strict=True)))

@@ -1,0 +1,494 @@
+"""The processes of a job: signs of life, who has failed, what this process waits for, and agreements.
+
+Process 0 has a connection with each other process.  Over it both sides say every now and then that they are there,
+and a process that fails says so; process 0 tells all others.  No array goes this way.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import json
+import math
+import secrets
+import selectors
+import socket
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol
+
+from mpmd_trace.backend.distribution.waits import Wait, is_broken, is_done, is_pending, is_there, reason
+from mpmd_trace.diagnostics.messages import MpmdError, MpmdWarning
+
+__all__ = ["Fault", "PeerError", "Peers", "Store"]
+
+
+class Store(Protocol):
+    """Names and values that all processes see; see `jax_compat.distributed.Store`."""
+
+    def put(self, name: str, value: bytes) -> None: ...
+    def get(self, name: str, seconds: float) -> bytes | None: ...
+    def drop(self, name: str) -> None: ...
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Fault:
+    """Why the job cannot go on: which process it is, and what about it (`process 2` is put before the text)."""
+
+    process: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"process {self.process} {self.text}"
+
+
+class PeerError(MpmdError):
+    """Another process of the job has died, does not answer, has failed, or does not send what it should.
+
+    This process can go on, but not with programs over several processes.  `process` is the number of the other one.
+    """
+
+    def __init__(self, message: str, process: int) -> None:
+        super().__init__(message)
+        self.process = process
+
+
+#: The place in the order, the process that should send, and what in words.
+_Awaited = tuple[tuple[int, ...], int, str]
+
+
+class Peers:
+    """This process's connection with the others of its job.
+
+    Args:
+        store: what all processes see.
+        process: the number of this process.
+        count: how many there are.
+        host: the address of the interface at which process 0 listens.
+        timeout: seconds without a sign of life, or without the value that is waited for, that make a fault.
+        is_from_elsewhere: whether an error of JAX, in words, came with a value of another process.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        process: int,
+        count: int,
+        host: str,
+        timeout: float,
+        is_from_elsewhere: Callable[[str], bool] = lambda reason: False,
+    ) -> None:
+        self.is_from_elsewhere = is_from_elsewhere
+        self.store = store
+        self.process = process
+        self.count = count
+        self.host = host
+        self.timeout = timeout
+        self.fault: Fault | None = None
+        self._is_ours = False
+        #: Whether the user has got an error for it.
+        self.is_told = False
+        #: Called once when there is a fault: must end whatever waits for other processes.
+        self.on_fault: list[Callable[[], None]] = []
+        self._waits: collections.deque[Wait] = collections.deque()
+        self._inside: Wait | None = None
+        self._pending = 0  # how many of them had not come, and when that changed
+        self._progress = time.monotonic()
+        self._broken = time.monotonic()  # when none of them was an error, for the last time
+        self._answers: dict[int, _Awaited | None] = {}
+        self._asked = 0.0
+        self._agreements: dict[str, int] = {}
+        self._lock = threading.RLock()
+        self._beat = max(0.02, min(1.0, timeout / 10))
+        self._selector = selectors.DefaultSelector()
+        self._links: dict[int, _Link] = {}
+        self._gone: set[int] = set()  # said goodbye
+        self._all_gone = threading.Event()
+        self._answered, self._time = threading.Event(), 0.0
+        self._closed = False
+        self._wake, self._woken = socket.socketpair()
+        self._woken.setblocking(False)
+        self._selector.register(self._woken, selectors.EVENT_READ, None)
+        if count > 1:
+            self._connect()
+            self._thread = threading.Thread(target=self._listen, name="mpmd-peers", daemon=True)
+            self._thread.start()
+
+    # What the others are asked.
+
+    def agree(self, what: str, mine: bytes, *, patient: bool = False) -> list[bytes]:
+        """The bytes that each process gives for `what`, by process.  All processes must call this in one order.
+
+        Args:
+            what: in words.
+            mine: the bytes of this one.
+            patient: whether a process may take any time, as long as it gives signs of life; the others warn.
+
+        Raises:
+            PeerError: when there is a fault, or one of them does not come within the timeout.
+        """
+        number = self._agreements[what] = self._agreements.get(what, -1) + 1
+        name = f"mpmd_trace/{what}/{number}"
+        self.store.put(f"{name}/{self.process}", mine)
+        found = []
+        for process in range(self.count):
+            until = time.monotonic() + self.timeout
+            while True:
+                value = mine if process == self.process else self.store.get(f"{name}/{process}", self._beat)
+                if value is not None:
+                    break
+                self.check()
+                if time.monotonic() > until:
+                    text = f"did not come to the {what} within {self.timeout:g} s"
+                    if not patient:
+                        self.report(Fault(process, text))
+                        continue
+                    warnings.warn(f"process {process} {text}; still waiting", MpmdWarning, stacklevel=2)
+                    until = math.inf
+            found.append(value)
+        if number > 1:  # everybody is beyond the one before the last
+            self.store.drop(f"mpmd_trace/{what}/{number - 2}/{self.process}")
+        return found
+
+    def clock(self) -> float:
+        """What process 0 has for `time.perf_counter()`.
+
+        Raises:
+            PeerError: when there is a fault, or no answer within the timeout.
+        """
+        if self.process == 0:
+            return time.perf_counter()
+        self._answered.clear()
+        self._send(0, {"time?": True})
+        if not self._answered.wait(self.timeout):
+            self.report(Fault(0, f"does not say what time it is within {self.timeout:g} s"))
+        self.check()
+        return self._time
+
+    # Faults.
+
+    def check(self) -> None:
+        """Raise the `PeerError` if there is a fault."""
+        if self.fault is not None:
+            raise self.error()
+
+    def report(self, fault: Fault, *, ours: bool = False) -> None:
+        """Tell all processes that the job cannot go on; the first fault counts.
+
+        `ours`: this process has an error of its own, which it raises.
+        """
+        if self._set(fault):
+            self._is_ours = ours
+            self._send_all({"fault": [fault.process, fault.text]})
+
+    def error(self, waits: Iterable[Wait] = ()) -> PeerError:
+        """The error for the fault there is, with what this process waits for."""
+        fault = self.fault
+        assert fault is not None
+        self.is_told = True
+        text = f"process {self.process} cannot go on: {fault}"
+        pending = [w for w in (*waits, *self._all_waits()) if is_pending(w.array)]
+        pending = [w for w in pending if set(w.processes) != {self.process}] or pending
+        first = next((w for w in pending if fault.process in w.processes), pending[0] if pending else None)
+        if first is not None and first.what() not in fault.text:
+            text += f"\nit waits to {first.what()}"
+        return PeerError(text, fault.process)
+
+    def _set(self, fault: Fault) -> bool:
+        with self._lock:
+            if self.fault is not None:
+                return False
+            self.fault = fault
+        self._answered.set()
+        for call in self.on_fault:
+            call()
+        return True
+
+    # What is waited for.
+
+    def watch(self, wait: Wait) -> None:
+        """Count this among what must come within the timeout."""
+        with self._lock:
+            while self._waits and is_done(self._waits[0].array):
+                self._waits.popleft()  # and the memory with it
+            self._waits.append(wait)
+
+    @contextlib.contextmanager
+    def inside(self, wait: Wait) -> Iterator[None]:
+        """Count something that may not return before others have come, and whose array is not there until then."""
+        self._inside = wait
+        try:
+            yield
+        finally:
+            self._inside = None
+
+    def _all_waits(self) -> list[Wait]:
+        inside = self._inside
+        return [*self._waits, *([inside] if inside is not None else [])]
+
+    def wait(self) -> None:
+        """Return when everything that was watched is there.
+
+        Raises:
+            PeerError: when there is a fault before.
+            Exception: of JAX, when something cannot be computed, or its source is gone.  See `failed`.
+        """
+        pause = 0.0
+        while self._waits:
+            array = self._waits[0].array
+            while not is_there(array):
+                self.check()
+                time.sleep(pause)
+                pause = min(pause + 2e-5, 1e-3)
+            if not array.is_deleted():
+                array.block_until_ready()  # raises what it is instead of a value
+            self._waits.popleft()
+        self.check()
+
+    @contextlib.contextmanager
+    def telling(self, where: str) -> Iterator[None]:
+        """While this process works on a step; what fails there is raised as `failed` has it."""
+        try:
+            yield
+        except BaseException as error:
+            own = self.failed(error, where)
+            if own is error:
+                raise
+            raise own from error
+
+    def failed(self, error: BaseException, where: str) -> BaseException:
+        """What to raise for an error in a step: the fault of a peer, or the error itself, which the others then know.
+
+        Args:
+            error: what was raised.
+            where: in words.
+        """
+        until = time.monotonic() + 1.0 + 3 * self._beat
+        if not isinstance(error, PeerError) and any(is_broken(w.array) for w in self._waits):
+            while self.fault is None and time.monotonic() < until:  # `_look` will find out whose fault it is
+                time.sleep(0.01)
+        waits, self._waits = self._waits, collections.deque()
+        if isinstance(error, PeerError):
+            return error
+        text = str(error).strip().splitlines() or [""]
+        self.report(Fault(self.process, f"failed {where}: {type(error).__name__}: {text[0]}"), ours=True)
+        self.is_told = True
+        return error if self._is_ours else self.error(waits)
+
+    def _look(self) -> None:
+        """Make it a fault if nothing has come for too long, or something of this process has failed."""
+        waits = self._all_waits()
+        pending = [w for w in waits if not is_there(w.array)]
+        now = time.monotonic()
+        if not pending or len(pending) != self._pending:
+            self._pending, self._progress = len(pending), now
+        elif now - self._progress > self.timeout:
+            self._progress = now
+            if self.process == 0:
+                self._ask_all()
+            else:
+                self._send(0, {"late": True})
+        broken = {w: why for w in waits if (why := reason(w.array)) is not None}
+        if not broken:
+            self._broken = now
+        for wait, why in broken.items():
+            if not self.is_from_elsewhere(why):  # the others need not wait for what would be computed of it
+                self.report(Fault(self.process, f"failed to {wait.what()}: {why}"), ours=True)
+            elif now - self._broken > max(0.5, 2 * self._beat):  # nobody has said whose fault it is
+                others = [p for w in broken for p in w.processes if p != self.process]
+                text = f"does not send what process {self.process} waits for: {why}"
+                self.report(Fault(others[0] if others else self.process, text))
+
+    # When something does not come, everybody says what it waits for: the first of that, in the order of all, is why.
+
+    def _ask_all(self) -> None:
+        if self.fault is None and not self._answers:
+            self._answers[0] = self._awaited()
+            self._asked = time.monotonic()
+            self._send_all({"ask": True})
+
+    def _awaited(self) -> _Awaited | None:
+        for wait in sorted(self._all_waits(), key=lambda w: w.place):
+            others = [p for p in wait.processes if p != self.process]
+            if others and is_pending(wait.array):
+                return wait.place, others[0], wait.what()
+        return None
+
+    def _judge(self) -> None:
+        """Find the process that keeps the others waiting, when all have answered or had time to."""
+        if not self._answers or self.fault is not None:
+            return
+        missing = [p for p in self._links if p not in self._answers and p not in self._gone]
+        if missing and time.monotonic() - self._asked < max(1.0, 3 * self._beat):
+            return
+        waiting = sorted((found, p) for p, found in self._answers.items() if found is not None)
+        self._answers = {}
+        if missing:
+            self.report(Fault(missing[0], f"has not answered for {self.timeout:g} s"))
+        elif waiting:
+            (_, culprit, what), process = waiting[0]
+            text = "has ended, and" if culprit in self._gone else f"keeps others waiting: for {self.timeout:g} s"
+            self.report(Fault(culprit, f"{text} process {process} has waited to {what}"))
+
+    # The connections.
+
+    def _connect(self) -> None:
+        """Process 0 listens, the others connect; who is who is known before anything else happens."""
+        if self.process == 0:
+            family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
+            with socket.create_server((self.host, 0), family=family) as server:
+                token = secrets.token_hex(16)
+                place = {"host": self.host, "port": server.getsockname()[1], "token": token}
+                self.store.put("mpmd_trace/peers", json.dumps(place).encode())
+                until = time.monotonic() + self.timeout
+                while len(self._links) < self.count - 1:
+                    server.settimeout(max(0.01, until - time.monotonic()))
+                    try:
+                        found, _ = server.accept()
+                        found.settimeout(5.0)
+                        hello = json.loads(found.makefile("rb").readline(1000))
+                        known = secrets.compare_digest(str(hello["token"]), token)
+                    except TimeoutError:
+                        if time.monotonic() < until:
+                            continue
+                        missing = [p for p in range(1, self.count) if p not in self._links]
+                        text = f"did not connect to process 0 within {self.timeout:g} s"
+                        raise PeerError(f"process {missing[0]} {text}", missing[0]) from None
+                    except (OSError, ValueError, KeyError, TypeError):
+                        continue  # a stranger
+                    if known:
+                        self._links[int(hello["process"])] = _Link(found)
+                    else:
+                        found.close()
+        else:
+            value = self.store.get("mpmd_trace/peers", self.timeout)
+            if value is None:
+                raise PeerError(f"process 0 did not come up within {self.timeout:g} s", 0)
+            place = json.loads(value)
+            found = socket.create_connection((place["host"], place["port"]), timeout=self.timeout)
+            found.sendall(json.dumps({"process": self.process, "token": place["token"]}).encode() + b"\n")
+            self._links[0] = _Link(found)
+        for process, link in self._links.items():
+            link.socket.setblocking(False)
+            link.heard = time.monotonic()
+            self._selector.register(link.socket, selectors.EVENT_READ, process)
+
+    def _listen(self) -> None:
+        while not self._closed:
+            for key, _ in self._selector.select(self._beat):
+                if key.data is None:
+                    with contextlib.suppress(BlockingIOError):
+                        key.fileobj.recv(100)  # type: ignore[union-attr]
+                elif key.data in self._links:
+                    self._read(key.data, self._links[key.data])
+            now = time.monotonic()
+            for process, link in list(self._links.items()):
+                if now - link.said > self._beat:
+                    self._send(process, {})
+                if now - link.heard > self.timeout and process not in self._gone:
+                    self.report(Fault(process, f"has given no sign of life for {self.timeout:g} s"))
+            self._look()
+            self._judge()
+
+    def _read(self, process: int, link: _Link) -> None:
+        try:
+            received = link.socket.recv(1 << 16)
+        except BlockingIOError:
+            return
+        except OSError:
+            received = b""
+        if not received:
+            self._drop(process)
+            return
+        link.heard = time.monotonic()
+        *lines, link.rest = (link.rest + received).split(b"\n")
+        for line in lines:
+            try:
+                message = json.loads(line)
+            except ValueError:
+                continue
+            if "fault" in message:
+                number, text = message["fault"]
+                fault = Fault(int(number), str(text))
+                if self._set(fault) and self.process == 0:
+                    self._send_all({"fault": [fault.process, fault.text]})
+            if "time?" in message:
+                self._send(process, {"time": time.perf_counter()})
+            if "time" in message:
+                self._time = float(message["time"])
+                self._answered.set()
+            if "late" in message:
+                self._ask_all()
+            if "ask" in message:
+                self._send(process, {"awaits": self._awaited()})
+            if "awaits" in message and self._answers:
+                found = message["awaits"]
+                self._answers[process] = None if found is None else (tuple(found[0]), int(found[1]), str(found[2]))
+            if "bye" in message:
+                self._gone.add(process)
+                self._see_whether_all_are_gone()
+            if "end" in message:
+                self._gone.add(process)
+                self._all_gone.set()
+
+    def _drop(self, process: int) -> None:
+        link = self._links.pop(process)
+        self._selector.unregister(link.socket)
+        link.socket.close()
+        if process not in self._gone:
+            self.report(Fault(process, "has ended without a word (it crashed, or was killed)"))
+        self._gone.add(process)
+        self._see_whether_all_are_gone()
+
+    def _see_whether_all_are_gone(self) -> None:
+        if self.process == 0 and len(self._gone) == self.count:
+            self._send_all({"end": True})
+            self._all_gone.set()
+        elif not self._links:
+            self._all_gone.set()
+
+    def _send_all(self, message: dict[str, Any]) -> None:
+        for process in list(self._links):
+            self._send(process, message)
+
+    def _send(self, process: int, message: dict[str, Any]) -> None:
+        link = self._links.get(process)
+        if link is None:
+            return
+        link.said = time.monotonic()
+        # A peer that does not read has stopped, which its silence tells.
+        with self._lock, contextlib.suppress(OSError):
+            link.socket.send(json.dumps(message).encode() + b"\n")
+
+    def close(self) -> None:
+        """Stay until every process has come to its end, for they may still fetch what this one offers."""
+        if self.count == 1 or self._closed:
+            return
+        self._gone.add(self.process)
+        self._send_all({"bye": True})
+        self._see_whether_all_are_gone()
+        while self.fault is None and not self._all_gone.wait(self._beat):
+            pass
+        self._closed = True
+        with contextlib.suppress(OSError):
+            self._wake.send(b"x")
+        self._thread.join(1.0)
+        for link in self._links.values():
+            link.socket.close()
+        if not self._thread.is_alive():
+            self._selector.close()
+            self._wake.close()
+            self._woken.close()
+
+
+@dataclasses.dataclass(eq=False)
+class _Link:
+    """A connection with a process, and when it was last used."""
+
+    socket: socket.socket
+    rest: bytes = b""
+    heard: float = 0.0
+    said: float = 0.0

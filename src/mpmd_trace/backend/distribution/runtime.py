@@ -1,0 +1,267 @@
+"""Executes one process's part of a plan."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import jax
+from jax.sharding import Mesh, NamedSharding
+
+from mpmd_trace.backend.distribution.deadlock import check_order
+from mpmd_trace.backend.distribution.job import Job
+from mpmd_trace.backend.distribution.order import (
+    Action,
+    Keep,
+    Message,
+    Order,
+    Receive,
+    Send,
+    Work,
+    describe,
+    distribute,
+)
+from mpmd_trace.backend.distribution.parcels import Parcel, from_blocks, sample
+from mpmd_trace.backend.distribution.transport import MESSAGES, DevicePut, Log, tag_of
+from mpmd_trace.backend.distribution.waits import Wait
+from mpmd_trace.backend.executables import Executable
+from mpmd_trace.backend.placement import Placement
+from mpmd_trace.backend.plan import Free, Instruction, Plan, Run, Slot, Transfer
+from mpmd_trace.backend.runtime import Call, Copy, Runtime
+from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace.jax_compat.layouts import put
+
+__all__ = ["ProcessRuntime", "process_runtime"]
+
+
+#: What a process does for a value that goes between processes.
+Exchanged = Send | Receive | Keep
+
+
+class ProcessRuntime(Runtime):
+    """The part of a plan that this process carries out.
+
+    Values on meshes of other processes alone are None here, and arrays without blocks among the results.
+
+    Args:
+        plan: of all processes.
+        order: what happens in which order.
+        executables: one for each program on a mesh of this process, None for others.
+        placement: the meshes.
+        job: the processes.
+        program: the number of the program in the job.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        order: Order,
+        executables: Sequence[Executable | None],
+        placement: Placement,
+        job: Job,
+        program: int,
+    ) -> None:
+        self.order, self.job, self.program, self.step = order, job, program, 0
+        #: What this process does for each instruction of the plan, by its number there.
+        self.actions: dict[int, list[Action]] = {}
+        part: list[Instruction] = []
+        for action in order.of(job.process):
+            if isinstance(action, Free):
+                part.append(action)
+                continue
+            if action.at not in self.actions:
+                part.append(plan.instructions[action.at])
+            self.actions.setdefault(action.at, []).append(action)
+        self.numbers = list(self.actions)
+        #: The values whose buffers programs reuse, and those whose buffers may be reused while they are sent.
+        self._given = frozenset(run.inputs[position] for run in plan.runs for position in run.donated)
+        self._lent = self._given.union(plan.arguments, plan.results)
+        super().__init__(dataclasses.replace(plan, instructions=tuple(part)), executables, placement)
+
+    def run(self, args: list[jax.Array]) -> list[jax.Array]:
+        """As `Runtime.run`; returns when what comes from other processes has come.
+
+        Raises:
+            PeerError: when another process is at fault.
+        """
+        peers = self.job.peers
+        peers.check()
+        with peers.telling(f"in step {self.step} of {self.plan.name}"):
+            found = super().run(args)
+            peers.wait()
+        self.step += 1
+        return self.with_all_results(found)
+
+    def with_all_results(self, found: Sequence[Any]) -> list[jax.Array]:
+        """The results, where those of other processes are arrays without blocks."""
+        slots = (self.plan.slots[s] for s in self.plan.results)
+        return [
+            from_blocks(self.placement.spec(*slot.place), []) if x is None else x
+            for x, slot in zip(found, slots, strict=True)
+        ]
+
+    def _call(self, instruction: Run | Transfer) -> Call:
+        actions = self.actions[self.numbers[len(self.instructions) - 1]]
+        first = actions[0]
+        if not isinstance(first, Work):
+            assert isinstance(instruction, Transfer)
+            return self._exchange(instruction, actions)
+        call = super()._call(instruction)
+        if not isinstance(instruction, Run) or not instruction.outputs:
+            return call
+        lasting = next((i for i, s in enumerate(instruction.outputs) if s not in self._given), None)
+        peers, in_flight = self.job.peers, self.job.in_flight
+
+        def last(found: Sequence[Any]) -> Any:
+            """Something that is there when the program has run, and that nothing takes the buffer of."""
+            return sample(found[0]) if lasting is None else found[lasting]
+
+        if len(first.members) == 1:
+            if len(self.placement.meshes[instruction.mesh].local_devices) == 1:
+                return call
+
+            def counted(arrays: Sequence[Any]) -> Sequence[Any]:
+                found = call(arrays)
+                in_flight.launched(last(found))
+                return found
+
+            return counted
+
+        def collective(arrays: Sequence[Any]) -> Sequence[Any]:
+            step, place = self.step, (self.program, self.step, first.at)
+            wait = Wait(None, first.members, lambda: self._what(first, step), place)
+            with peers.inside(wait):
+                found = call(arrays)
+            array = last(found)
+            in_flight.launched(array)
+            peers.watch(dataclasses.replace(wait, array=array))
+            return found
+
+        return collective
+
+    def _copies(self, transfer: Transfer) -> tuple[Copy, ...]:
+        source, target = (self.order.members(mesh) for mesh in (transfer.source, transfer.target))
+        if transfer.source != transfer.target and (source != target or len(source) > 1):
+            return ()
+        return super()._copies(transfer)
+
+    def _what(self, action: Action, step: int) -> str:
+        """An action in words, with its place in the step."""
+        assert not isinstance(action, Free)
+        number = ""
+        if isinstance(action, Send | Receive):
+            number = f" ({tag_of(self.program, step, action.message.tag):#x})"
+        return f"{describe(self.plan, action)}{number}, instruction {action.at} of step {step} of {self.plan.name}"
+
+    # Values that go between processes.
+
+    def _exchange(self, transfer: Transfer, actions: Sequence[Action]) -> Call:
+        """The calls for the values of a transfer one after the other, each with its part of the actions."""
+        calls = []
+        parts = [a for a in actions if isinstance(a, Send | Receive | Keep)]
+        for slot, value in zip(transfer.inputs, transfer.outputs, strict=True):
+            mine = [a for a in parts if _value(a) == value]
+            calls.append(self._value_call(self.plan.slots[slot], self.plan.slots[value], mine) if mine else _nothing)
+        return lambda arrays: [call(array) for call, array in zip(calls, arrays, strict=True)]
+
+    def _value_call(self, before: Slot, after: Slot, actions: Sequence[Exchanged]) -> Callable[[Any], Any]:
+        messages: dict[tuple[str, int], Message] = {}
+        said: dict[tuple[str, int], Exchanged] = {}
+        own: Keep | None = None
+        for action in actions:
+            if isinstance(action, Send):
+                key = "to", action.message.destination
+            elif isinstance(action, Receive):
+                key = "from", action.message.source
+            else:
+                own = action
+                continue
+            messages[key], said[key] = action.message, action
+        unusual = before.layout is not None or after.layout is not None
+        usual = self.placement.spec(before.type, before.memory_kind)
+        wanted = self.placement.spec(after.type, after.memory_kind)
+        source = self.sharding(before.number)
+        if before.type.sharding is not None and before.type.sharding.unreduced:
+            raise MpmdError(f"a value that is not reduced ({before}) cannot go to another process; reduce it first")
+        prepare: Callable[[Any], Any] | None = None
+        transport = self.job.transport
+        if isinstance(transport, DevicePut):
+            source, prepare = self._one_to_one(before, after)
+        parcel = Parcel(
+            wanted,
+            source,
+            sends={p: m.pieces for (way, p), m in messages.items() if way == "to"},
+            receives={p: m.pieces for (way, p), m in messages.items() if way == "from"},
+            own=own.pieces if own is not None else (),
+            arrives=own is not None,
+        )
+        lent, given = before.number in self._lent, after.number in self._given
+        here = self.job.process in self.order.held[before.number]
+
+        def call(array: Any) -> Any:
+            step = self.step
+            tags = {key: tag_of(self.program, step, m.tag) for key, m in messages.items()}
+            if here and unusual:
+                array = put(array, usual)
+            if prepare is not None:
+                array = prepare(array)
+            log = Log(lambda way, p: self._what(said[way, p], step), (self.program, step, actions[0].at))
+            found = transport.transfer(tags, array, parcel, log, lent=lent, given=given)
+            if unusual and found is not None:
+                found = put(found, self.placement.spec(*after.place))
+            return found
+
+        return call
+
+    def _one_to_one(self, before: Slot, after: Slot) -> tuple[NamedSharding, Callable[[Any], Any]]:
+        """The sharding on the source mesh whose blocks are those of the target, and a function that makes it."""
+        source, target = self.sharding(before.number), self.sharding(after.number)
+        here = self.job.process in self.order.held[before.number]
+        if source.num_devices != target.num_devices:
+            raise MpmdError(
+                f"jax.device_put between processes needs meshes of the same size, and {before} goes from "
+                f"{source.num_devices} to {target.num_devices} devices; use mpmd_trace.initialize(transfers='pull')"
+            )
+        between, prepare = source, cast(Callable[[Any], Any], _as_it_is)
+        if self._find_copy(before, after) is None:
+            between, program = self.to_tiles(before, after)
+            prepare = _first(program)
+        if here:
+            return between, prepare
+        spec = self.placement.spec(*before.place).update(sharding=between)
+        return between, lambda _: from_blocks(spec, [])
+
+
+def process_runtime(
+    plan: Plan, executables: Sequence[Executable], placement: Placement, job: Job, program: int
+) -> ProcessRuntime:
+    """The runtime of this process; `executables` are those of its own programs, `program` its number in the job."""
+    order = distribute(plan, {name: _processes(mesh) for name, mesh in placement.meshes.items()})
+    check_order(plan, order)
+    if len(order.messages) > MESSAGES:
+        raise MpmdError(f"a step with {len(order.messages)} messages between processes; there may be {MESSAGES}")
+    if program:
+        _ = job.transport  # all processes set it up together, also those that send nothing
+    made = {e.spec.number: e for e in executables}
+    return ProcessRuntime(plan, order, [made.get(p.number) for p in plan.programs], placement, job, program)
+
+
+def _processes(mesh: Mesh) -> tuple[int, ...]:
+    return tuple(d.process_index for d in mesh.devices.flat)
+
+
+def _as_it_is(array: Any) -> Any:
+    return array
+
+
+def _first(program: Call) -> Callable[[Any], Any]:
+    return lambda array: program([array])[0]
+
+
+def _value(action: Exchanged) -> int:
+    return action.value if isinstance(action, Keep) else action.message.value
+
+
+def _nothing(array: Any) -> None:
+    return None

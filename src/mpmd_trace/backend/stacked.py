@@ -1,0 +1,241 @@
+"""Stacked layers as the user has them: one array over the meshes of its pieces, or `Pieces` where that cannot be."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace.jax_compat.layouts import put
+from mpmd_trace.jax_compat.runtime import assembled, shards_of
+
+__all__ = ["Pieces", "StackedArrays", "union"]
+
+Rows = tuple[int, ...] | None
+
+
+class Pieces:
+    """An array of stacked layers whose pieces are on several meshes, where it cannot be one `jax.Array`.
+
+    That is so where the pieces have different numbers of layers, or one mesh has several of them.  It is a leaf of
+    pytrees, is passed back to the next step as it is, and NumPy, `jax.device_get` and `jax.numpy` see the whole array
+    (they gather it).
+
+    Args:
+        bounds: where it is cut along its first axis, such as `(0, 3, 8)`.
+        parts: the pieces.
+    """
+
+    def __init__(self, bounds: Sequence[int], parts: Sequence[jax.Array]) -> None:
+        self.bounds = tuple(bounds)
+        self.parts = tuple(parts)
+        first = self.parts[0]
+        #: The type of the whole array.
+        self.aval = jax.typeof(first).update(shape=(self.bounds[-1], *first.shape[1:]))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.aval.shape)
+
+    @property
+    def dtype(self) -> Any:
+        return self.aval.dtype
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        return int(np.prod(self.shape))
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * int(self.dtype.itemsize)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, index: Any) -> Any:
+        return np.asarray(self)[index]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        if copy is False:
+            raise ValueError("the pieces are in several places, so an array of them is a copy")
+        whole = np.concatenate([np.asarray(part) for part in self.parts])
+        return whole if dtype is None else whole.astype(dtype)
+
+    def __jax_array__(self) -> jax.Array:
+        return jax.numpy.asarray(np.asarray(self))
+
+    def is_deleted(self) -> bool:
+        """Whether a piece was donated or deleted."""
+        return any(part.is_deleted() for part in self.parts)
+
+    def delete(self) -> None:
+        """Free the memory of all pieces."""
+        for part in self.parts:
+            part.delete()
+
+    def block_until_ready(self) -> Pieces:
+        """Wait for all pieces."""
+        jax.block_until_ready(self.parts)
+        return self
+
+    def __repr__(self) -> str:
+        cuts = ", ".join(f"{a}:{b}" for a, b in itertools.pairwise(self.bounds))
+        return f"Pieces({self.dtype}{list(self.shape)}, layers {cuts})"
+
+
+def union(shardings: Sequence[Any], bounds: Sequence[int]) -> NamedSharding | None:
+    """The sharding of an array whose pieces have these; None where no sharding says so.
+
+    Its mesh is made of those of the pieces along a new axis, `stage`, over which the layers are sharded first.
+    """
+    sizes = {b - a for a, b in itertools.pairwise(bounds)}
+    if len(sizes) != 1 or not all(isinstance(s, NamedSharding) and isinstance(s.mesh, Mesh) for s in shardings):
+        return None
+    first = shardings[0]
+    kinds = {(s.mesh.axis_names, s.mesh.devices.shape, s.mesh.axis_types, _spec(s), s.memory_kind) for s in shardings}
+    devices = [d for s in shardings for d in s.mesh.devices.flat]
+    if len(kinds) != 1 or len(set(devices)) != len(devices):
+        return None
+    axis = "stage"
+    while axis in first.mesh.axis_names:
+        axis += "s"
+    types = (jax.sharding.AxisType.Auto, *first.mesh.axis_types)
+    mesh = Mesh(np.stack([s.mesh.devices for s in shardings]), (axis, *first.mesh.axis_names), axis_types=types)
+    spec = _spec(first)
+    own = spec[:1]
+    layers = (axis,) if not own or own[0] is None else (axis, *((own[0],) if isinstance(own[0], str) else own[0]))
+    return NamedSharding(mesh, PartitionSpec(layers, *spec[1:]), memory_kind=first.memory_kind)
+
+
+def _spec(sharding: NamedSharding) -> tuple[Any, ...]:
+    """The spec without what says nothing at its end."""
+    found = list(sharding.spec)
+    while found and found[-1] is None:
+        found.pop()
+    return tuple(found)
+
+
+class StackedArrays:
+    """Takes the arrays of the user apart into those of a program, and puts results together.
+
+    Args:
+        forms: one per array of the user: where it is cut, None for one that is whole.
+        specs: the types of the arrays of the program, with shardings.
+        names: the names of the arrays of the program.
+    """
+
+    def __init__(self, forms: Sequence[Rows], specs: Sequence[jax.ShapeDtypeStruct], names: Sequence[str]) -> None:
+        self.forms = tuple(forms)
+        self._specs = list(specs)
+        self._names = list(names)
+        ends = itertools.accumulate(1 if form is None else len(form) - 1 for form in self.forms)
+        stops = list(ends)
+        self.places = [slice(a, b) for a, b in zip([0, *stops], stops, strict=False)]
+        #: For each array of the user the sharding over all meshes of its pieces, if there is one.
+        self.shardings: list[NamedSharding | None] = [
+            None if form is None else union([spec.sharding for spec in self._specs[at]], form)
+            for form, at in zip(self.forms, self.places, strict=True)
+        ]
+        #: For each the type of each piece, and its number of shards in this process.
+        self._pieces = [
+            [(_aval(spec), len(spec.sharding.addressable_devices)) for spec in self._specs[at]] for at in self.places
+        ]
+        #: For each the sharding object of the last array that was taken apart without copying.
+        self._known: list[Any] = list(self.shardings)
+
+    def apart(self, arrays: Sequence[Any]) -> list[Any]:
+        """The arrays of the program.  Raises `MpmdError` for those that are gone."""
+        found: list[Any] = []
+        for i, (x, form) in enumerate(zip(arrays, self.forms, strict=True)):
+            if form is None:
+                found.append(x)
+            elif _is_key(x):
+                impl = jax.random.key_impl(x)
+                data = self._apart(i, jax.random.key_data(x), form)
+                found += [jax.random.wrap_key_data(part, impl=impl) for part in data]
+            else:
+                found += self._apart(i, x, form)
+        return found
+
+    def _apart(self, i: int, x: Any, form: tuple[int, ...]) -> list[Any]:
+        specs = self._specs[self.places[i]]
+        if isinstance(x, jax.core.Tracer) or np.shape(x)[:1] != (form[-1],):
+            return [x] * len(specs)  # the program says what is wrong with it
+        if isinstance(x, jax.Array | Pieces) and x.is_deleted():
+            raise MpmdError(
+                f"{self._names[self.places[i].start]} was donated to an earlier call, or deleted, and its buffers are "
+                "gone; use what that call returned instead, or do not donate it"
+            )
+        if isinstance(x, Pieces) and x.bounds == form:
+            return list(x.parts)
+        if isinstance(x, jax.Array) and self._is_ours(i, x):
+            shards = iter(shards_of(x))
+            return [
+                assembled(aval, spec.sharding, list(itertools.islice(shards, count)))
+                for spec, (aval, count) in zip(specs, self._pieces[i], strict=True)
+            ]
+        if not isinstance(x, jax.Array):
+            x = np.asarray(x)
+            return [x[a:b] for a, b in itertools.pairwise(form)]
+        return [put(x[a:b], spec) for (a, b), spec in zip(itertools.pairwise(form), specs, strict=True)]
+
+    def _is_ours(self, i: int, x: jax.Array) -> bool:
+        """Whether the shards of `x` are those of the pieces."""
+        wanted = self.shardings[i]
+        if wanted is None or x.sharding is self._known[i]:
+            return wanted is not None
+        if not x.sharding.is_equivalent_to(wanted, x.ndim) or x.sharding.memory_kind != wanted.memory_kind:
+            return False
+        self._known[i] = x.sharding
+        return True
+
+    def together(self, arrays: Sequence[Any]) -> list[Any]:
+        """The arrays of the user: one over all meshes of its pieces, which shares their buffers, or `Pieces`."""
+        return [
+            arrays[at.start] if form is None else _together(form, arrays[at], sharding)
+            for form, at, sharding in zip(self.forms, self.places, self.shardings, strict=True)
+        ]
+
+    def of_arrays(self, facts: Sequence[Any]) -> list[Any]:
+        """Facts about the arrays of the program, for those of the user.
+
+        Types and shardings are those of the whole array, if there are such; else a tuple of what its pieces have.
+        """
+        found: list[Any] = []
+        for form, at, sharding in zip(self.forms, self.places, self.shardings, strict=True):
+            one = facts[at.start]
+            if form is not None and isinstance(one, jax.ShapeDtypeStruct):
+                one = jax.ShapeDtypeStruct((form[-1], *one.shape[1:]), one.dtype, sharding=sharding)
+            elif form is not None:
+                one = sharding if isinstance(one, jax.sharding.Sharding) and sharding else tuple(facts[at])
+            found.append(one)
+        return found
+
+
+def _together(form: tuple[int, ...], parts: Sequence[Any], sharding: NamedSharding | None) -> Any:
+    if sharding is None:
+        return Pieces(form, parts)
+    if _is_key(parts[0]):
+        data = _together(form, [jax.random.key_data(part) for part in parts], sharding)
+        return jax.random.wrap_key_data(data, impl=jax.random.key_impl(parts[0]))
+    first = parts[0].aval
+    aval = first.update(shape=(form[-1], *first.shape[1:]))
+    return assembled(aval, sharding, [shard for part in parts for shard in shards_of(part)])
+
+
+def _aval(spec: jax.ShapeDtypeStruct) -> Any:
+    return jax.core.ShapedArray(spec.shape, spec.dtype)
+
+
+def _is_key(x: Any) -> bool:
+    dtype = getattr(x, "dtype", None)
+    return dtype is not None and bool(jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key))

@@ -1,0 +1,149 @@
+"""Compiled programs as bytes: the exported module and XLA's executables, ready without tracing and compiling.
+
+They are a zip: `header.json` (what it was made with and for), `module.mlir`, `executables/N`, and what Python needs to
+call the program, pickled.  Executables and pickles are code: they are to be trusted, or not to be loaded.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib.metadata
+import io
+import json
+import platform
+import zipfile
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+import mpmd_trace
+from mpmd_trace.backend.load import LoadedProgram
+from mpmd_trace.diagnostics.messages import MpmdError
+
+__all__ = ["Stored", "read", "stored_form", "versions", "written"]
+
+_FORMAT = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Stored:
+    """A compiled program as it is stored."""
+
+    #: The exported module, in generic form.
+    module: str
+    #: The distinct serialised executables.
+    executables: tuple[bytes, ...]
+    #: For each program of the plan its executable; None: it is to be compiled, for the platform cannot serialise it.
+    numbers: tuple[int | None, ...]
+    #: What it was made with and for.
+    header: Mapping[str, Any]
+    #: What was warned of when it was made, each with a place (`file:line`) or None.
+    warnings: tuple[tuple[str, str | None], ...] = ()
+
+    @property
+    def ready(self) -> dict[int, bytes]:
+        """The executable of each program, by the number of the program."""
+        return {i: self.executables[n] for i, n in enumerate(self.numbers) if n is not None}
+
+
+def stored_form(
+    program: LoadedProgram,
+    module: str,
+    name: str,
+    schedule: str,
+    warnings: tuple[tuple[str, str | None], ...] = (),
+) -> Stored:
+    """A compiled program as it is stored.
+
+    Args:
+        program: what was compiled of the module.
+        module: the exported module, in generic form.
+        name: the name of the user's function.
+        schedule: the name of the schedule.
+        warnings: what to warn of when it is loaded.
+    """
+    found = [e.compiled.serialized for e in program.runtime.executables if e is not None]
+    distinct = tuple(dict.fromkeys(e for e in found if e is not None))
+    place = {executable: i for i, executable in enumerate(distinct)}
+    numbers = tuple(None if e is None else place[e] for e in found)
+    return Stored(module, distinct, numbers, _header(name, program.topology, schedule, program.keeps_unused), warnings)
+
+
+def _header(name: str, topology: Mapping[str, Mesh], schedule: str, keep_unused: bool) -> dict[str, Any]:
+    first = next(iter(topology.values())).devices.flat[0]
+    return {
+        "format": _FORMAT,
+        "name": name,
+        "made with": versions(first),
+        "topology": {
+            mesh: {"axes": dict(m.shape), "devices": [d.id for d in m.devices.flat], "kind": first.device_kind}
+            for mesh, m in topology.items()
+        },
+        "schedule": schedule,
+        "keep_unused": keep_unused,
+    }
+
+
+def versions(device: jax.Device) -> dict[str, str]:
+    """What executables depend on."""
+    found = {"mpmd_trace": mpmd_trace.__version__, "jax": jax.__version__}
+    found["jaxlib"] = importlib.metadata.version("jaxlib")
+    found["platform"] = f"{device.platform}, {device.client.platform_version}"
+    if device.platform == "cpu":
+        found["CPU"] = f"{platform.machine()}, {_features()}"
+    return found
+
+
+def _features() -> str:
+    """A key of the instructions that the CPU has."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            flags = next((line for line in file if line.startswith(("flags", "Features"))), "")
+    except OSError:
+        flags = platform.processor()
+    return hashlib.sha256(" ".join(sorted(flags.split())).encode()).hexdigest()[:12]
+
+
+def written(stored: Stored, signature: bytes = b"") -> bytes:
+    """The bytes of a file."""
+    parts = {"module.mlir": stored.module.encode(), "signature.pickle": signature}
+    parts.update({f"executables/{i}": executable for i, executable in enumerate(stored.executables)})
+    header = {
+        **stored.header,
+        "numbers": stored.numbers,
+        "warnings": stored.warnings,
+        "sha256": {name: hashlib.sha256(part).hexdigest() for name, part in parts.items()},
+    }
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        for name, part in {"header.json": json.dumps(header, indent=1).encode(), **parts}.items():
+            archive.writestr(zipfile.ZipInfo(name), part, zipfile.ZIP_DEFLATED)
+    return file.getvalue()
+
+
+def read(data: bytes, what: str) -> tuple[Stored, bytes]:
+    """What `written` was given.  Raises `MpmdError` for anything else, before anything of it is run."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            header = json.loads(archive.read("header.json"))
+            sums = header.pop("sha256")
+            parts = {name: archive.read(name) for name in sums}
+        broken = [name for name, part in parts.items() if hashlib.sha256(part).hexdigest() != sums[name]]
+        if broken or header["format"] != _FORMAT:
+            why = f"{broken[0]} is damaged" if broken else f"it has format {header['format']}, this is {_FORMAT}"
+            raise MpmdError(f"{what} cannot be loaded: {why}")
+        numbers = tuple(header.pop("numbers"))
+        count = sum(name.startswith("executables/") for name in parts)
+        stored = Stored(
+            parts["module.mlir"].decode(),
+            tuple(parts[f"executables/{i}"] for i in range(count)),
+            numbers,
+            header,
+            tuple((text, place) for text, place in header.pop("warnings")),
+        )
+        return stored, parts["signature.pickle"]
+    except (zipfile.BadZipFile, KeyError, ValueError, TypeError, AttributeError, EOFError, OSError) as error:
+        raise MpmdError(f"{what} is no program that mpmd_trace has saved, or is damaged: {error}") from None

@@ -1,0 +1,286 @@
+"""`value_and_grad` of a loss over microbatches: the batch is cut, values and gradients are summed.
+
+A loop over microbatches is where most training steps that are to be pipelined differ from those that are not.  It is
+also where they go wrong: a mean of means is not the mean when microbatches weigh differently, and a key or a running
+average has to go through all of them.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple, get_args
+
+import jax
+import jax.numpy as jnp
+
+from mpmd_trace.frontend import in_place
+from mpmd_trace.frontend.errors import mistake
+from mpmd_trace.frontend.loops import enumerated_for
+from mpmd_trace.frontend.tags import is_array
+
+__all__ = ["AUX", "REDUCE", "Aux", "Reduce", "value_and_grad"]
+
+#: How microbatches become one: the mean of them, their sum, or the sum of totals over the sum of weights.
+Reduce = Literal["mean", "sum", "weighted"]
+#: How auxiliary results do; "stack" and "concatenate" keep them all, "last" keeps one.
+Aux = Literal["mean", "sum", "weighted", "stack", "concatenate", "last"]
+REDUCE, AUX = get_args(Reduce), get_args(Aux)
+
+
+class _Parts(NamedTuple):
+    """What the loss gives for one microbatch."""
+
+    total: Any
+    weight: Any
+    state: Any
+    aux: Any
+
+
+def value_and_grad(
+    fn: Callable[..., Any],
+    argnums: int | Sequence[int] = 0,
+    *,
+    microbatches: int,
+    batch_argnums: int | Sequence[int] | None = None,
+    has_aux: bool = False,
+    reduce: Reduce = "mean",
+    aux: Any = None,
+    state_argnum: int | None = None,
+    key_argnum: int | None = None,
+    sum_dtype: Any = None,
+) -> Callable[..., Any]:
+    """`jax.value_and_grad(fn, argnums)`, computed in `microbatches` parts of the batch, one after the other.
+
+    Inside of `mpmd_trace.jit` each part is a microbatch of the pipeline; elsewhere they are the steps of a
+    `jax.lax.scan`.  Microbatch i has the rows `i * n` to `(i + 1) * n - 1` of every array of the batch.
+
+    Args:
+        fn: a function of positional and keyword arguments that returns a scalar: the loss of the rows that it gets.
+            With `reduce="weighted"` it returns `(total, weight)` in its place: the sum over its rows, and by what
+            the sum over all rows is divided (the number of tokens that count, for example; never differentiated).
+            With a state it returns `(loss, state)`, with `has_aux` `(loss, aux)`, with both `(loss, (state, aux))`.
+        argnums: what to differentiate by, as in `jax.value_and_grad`.
+        microbatches: how many parts; it divides the length of the first axes of the batch.
+        batch_argnums: the arguments that are cut along the first axes of their arrays; the default is all positional
+            ones that are not named by `argnums`, `state_argnum` or `key_argnum`.  Other arguments, and those given by
+            keyword, are the same for all microbatches.
+        has_aux: whether `fn` returns something besides the loss.
+        reduce: "mean" when its loss is a mean over equally many rows, "sum" when it is a sum, or "weighted".
+        aux: what becomes of the auxiliary results: a pytree prefix of them of "mean", "sum", "weighted", "stack" (along
+            a new first axis), "concatenate" (results per row) or "last".  The default is `reduce`.  All of them are
+            kept until the last microbatch is done, so they should be small.
+        state_argnum: an argument that each microbatch gets from the one before, such as the running averages of
+            batch normalisation.
+        key_argnum: a PRNG key; microbatch i gets `jax.random.fold_in(key, i)`.
+        sum_dtype: the dtype in which gradients are summed; the default is that of what is differentiated by.
+
+    Returns:
+        A function of the arguments of `fn` that returns what `jax.value_and_grad` returns: `(value, gradients)`, or
+        `((value, state), gradients)`, `((value, aux), gradients)`, `((value, (state, aux)), gradients)`.
+
+    Raises:
+        FrontendError: for options that do not fit; when called, for a batch that cannot be cut into this many equal
+            parts, or results of `fn` of another form.
+    """
+    count = _count(microbatches)
+    if not callable(fn):
+        raise mistake(f"value_and_grad takes a function, not {fn!r} of type {type(fn).__name__}.")
+    if reduce not in REDUCE:
+        raise mistake(f"reduce is one of {', '.join(map(repr, REDUCE))}, not {reduce!r}.")
+    reductions = reduce if aux is None else aux
+    for one in jax.tree.leaves(reductions):
+        if one not in AUX or (one == "weighted" and reduce != "weighted"):
+            known = [name for name in AUX if name != "weighted" or reduce == "weighted"]
+            raise mistake(f"aux is made of {', '.join(map(repr, known))}; got {one!r}.")
+    if aux is not None and not has_aux:
+        raise mistake("aux says what becomes of auxiliary results; without has_aux=True there are none.")
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        at = _Positions.of(args, argnums, batch_argnums, state_argnum, key_argnum)
+        slices = _cut(args, at.batch, count, fn)
+
+        def loss(*wrt: Any, i: Any, state: Any, rows: Any) -> tuple[Any, _Parts]:
+            own = list(args)
+            for position, value in (*zip(at.wrt, wrt, strict=True), *zip(at.batch, rows, strict=True)):
+                own[position] = value
+            if at.state is not None:
+                own[at.state] = state
+            if at.key is not None:
+                own[at.key] = jax.random.fold_in(args[at.key], i)
+            found = in_place.kept(fn, tuple(own), kwargs, "value_and_grad", "mpmd_trace.nnx.value_and_grad")
+            parts = _parts(found, fn, reduce, state_argnum is not None, has_aux)
+            return parts.total, parts
+
+        wrt = tuple(args[i] for i in at.wrt)
+        gradient = jax.value_and_grad(loss, tuple(range(len(wrt))), has_aux=True)
+
+        def microbatch(i: Any, carry: Any, rows: Any) -> Any:
+            sums, state = carry
+            (_, parts), gradients = gradient(*wrt, i=i, state=state, rows=rows)
+            sums = jax.tree.map(lambda s, g: s + g.astype(s.dtype), sums, gradients)
+            return (sums, _like(state, parts.state, fn)), parts._replace(state=None)
+
+        zeros = jax.tree.map(lambda x: jnp.zeros(jnp.shape(x), sum_dtype or jnp.result_type(x)), wrt)
+        start = None if at.state is None else args[at.state]
+        (sums, state), all_parts = enumerated_for(microbatch, (zeros, start), slices)
+        weight = jnp.sum(all_parts.weight) if reduce == "weighted" else count if reduce == "mean" else None
+        value = _reduced(all_parts.total, reduce, weight)
+        gradients = sums if weight is None else jax.tree.map(lambda s: s / jnp.asarray(weight, s.dtype), sums)
+        result = gradients if isinstance(argnums, Sequence) else gradients[0]
+        besides = []
+        if at.state is not None:
+            besides.append(state)
+        if has_aux:
+            besides.append(_reduced_aux(all_parts.aux, reductions, weight))
+        if not besides:
+            return value, result
+        return (value, besides[0] if len(besides) == 1 else tuple(besides)), result
+
+    return called
+
+
+class _Positions(NamedTuple):
+    """Which argument is what."""
+
+    wrt: tuple[int, ...]
+    batch: tuple[int, ...]
+    state: int | None
+    key: int | None
+
+    @staticmethod
+    def of(args: Sequence[Any], wrt: Any, batch: Any, state: int | None, key: int | None) -> _Positions:
+        def positions(given: Any, what: str) -> tuple[int, ...]:
+            listed = tuple(given) if isinstance(given, Sequence) else (given,)
+            for n in listed:
+                if isinstance(n, bool) or not isinstance(n, int) or not -len(args) <= n < len(args):
+                    raise mistake(f"{what} names argument {n!r}; there are {len(args)} positional arguments.")
+            return tuple(n % len(args) for n in listed)
+
+        wrt = positions(wrt, "argnums")
+        states = () if state is None else positions(state, "state_argnum")
+        keys = () if key is None else positions(key, "key_argnum")
+        others = {*wrt, *states, *keys}
+        rows = (
+            tuple(i for i in range(len(args)) if i not in others)
+            if batch is None
+            else positions(batch, "batch_argnums")
+        )
+        named = [*wrt, *rows, *states, *keys]
+        twice = sorted({n for n in named if named.count(n) > 1})
+        if twice:
+            raise mistake(
+                f"argument {twice[0]} is named twice by argnums, batch_argnums, state_argnum and key_argnum; each says "
+                "another thing of an argument."
+            )
+        return _Positions(wrt, rows, next(iter(states), None), next(iter(keys), None))
+
+
+def _count(microbatches: object) -> int:
+    if isinstance(microbatches, bool) or not isinstance(microbatches, int) or microbatches < 1:
+        raise mistake(f"microbatches is a Python int from 1 on, not {microbatches!r}; it is part of the program.")
+    return microbatches
+
+
+def _cut(args: Sequence[Any], positions: Sequence[int], count: int, fn: Callable[..., Any]) -> tuple[Any, ...]:
+    """The arguments at `positions` with their first axes in `count` parts, along a new first axis."""
+    wrong = []
+    for position in positions:
+        name = _argument_name(fn, position)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(args[position]):
+            shape = jnp.shape(leaf) if is_array(leaf) else ()
+            if not shape or shape[0] % count:
+                found = f"{list(shape)}" if shape else "a scalar" if is_array(leaf) else f"{leaf!r}, which is no array"
+                wrong.append(f"{name}{jax.tree_util.keystr(path)} is {found}")
+    if not jax.tree.leaves([args[i] for i in positions]):
+        wrong.append("there is no array in it")
+    if wrong:
+        raise mistake(
+            f"the batch cannot be cut into {count} microbatches of equally many rows: {'; '.join(wrong)}. Choose a "
+            "number of microbatches that divides the first axes, or fill up the batch with rows of weight 0 "
+            '(mpmd_trace.pad_rows, reduce="weighted"); what is no batch is left out of batch_argnums, or given by '
+            "keyword."
+        )
+    return tuple(
+        jax.tree.map(lambda x: jnp.reshape(x, (count, x.shape[0] // count, *x.shape[1:])), args[i]) for i in positions
+    )
+
+
+def _name(fn: Callable[..., Any]) -> str:
+    fn = getattr(fn, "__wrapped__", fn)
+    return str(getattr(fn, "__name__", type(fn).__name__))
+
+
+def _argument_name(fn: Callable[..., Any], position: int) -> str:
+    try:
+        names = [p.name for p in inspect.signature(fn).parameters.values() if p.kind != p.VAR_POSITIONAL]
+    except (TypeError, ValueError):
+        names = []
+    return names[position] if position < len(names) else f"argument {position}"
+
+
+def _parts(result: Any, fn: Callable[..., Any], reduce: Reduce, has_state: bool, has_aux: bool) -> _Parts:
+    loss = "(total, weight)" if reduce == "weighted" else "loss"
+    besides = [name for name, is_there in (("state", has_state), ("aux", has_aux)) if is_there]
+    form = f"({loss}, {besides[0] if len(besides) == 1 else '(state, aux)'})" if besides else loss
+    name = _name(fn)
+
+    def pair(value: Any, what: str) -> Any:
+        if not isinstance(value, tuple) or len(value) != 2:
+            raise mistake(f"{name} returns {what} for these options of value_and_grad, as {form}; got {_shown(value)}.")
+        return value
+
+    value, more = pair(result, "a pair") if besides else (result, None)
+    total, weight = pair(value, "a total and a weight") if reduce == "weighted" else (value, None)
+    state, aux = (
+        pair(more, "a state and an auxiliary result")
+        if len(besides) == 2
+        else ((more, None) if has_state else (None, more))
+    )
+    return _Parts(total, jax.lax.stop_gradient(weight), state, aux)
+
+
+def _shown(value: Any) -> str:
+    return f"a {type(value).__name__}" + (f" of {len(value)}" if isinstance(value, tuple | list) else "")
+
+
+def _like(before: Any, after: Any, fn: Callable[..., Any]) -> Any:
+    """`after`, if it can be the state of the next microbatch."""
+    kinds = [[(jnp.shape(x), jnp.result_type(x)) for x in jax.tree.leaves(state)] for state in (before, after)]
+    if jax.tree.structure(before) != jax.tree.structure(after) or kinds[0] != kinds[1]:
+        name = _name(fn)
+        raise mistake(
+            f"the state that {name} returns is not like the one it gets, so the next microbatch cannot have it: "
+            f"{jax.tree.structure(after)} for {jax.tree.structure(before)}, or arrays of other shapes or dtypes."
+        )
+    return after
+
+
+def _reduced(parts: Any, how: str, weight: Any) -> Any:
+    match how:
+        case "mean":
+            return jnp.mean(parts, axis=0)
+        case "sum":
+            return jnp.sum(parts, axis=0)
+        case "weighted":
+            return jnp.sum(parts, axis=0) / weight
+        case "last":
+            return parts[-1]
+        case "concatenate":
+            if parts.ndim < 2:
+                raise mistake(
+                    'an auxiliary result is a scalar, which aux="concatenate" cannot join along its first axis; '
+                    '"stack" can.'
+                )
+            return jnp.reshape(parts, (-1, *parts.shape[2:]))
+    return parts
+
+
+def _reduced_aux(parts: Any, reductions: Any, weight: Any) -> Any:
+    def below(how: str, tree: Any) -> Any:
+        return jax.tree.map(lambda x: _reduced(x, how, weight), tree)
+
+    try:
+        return jax.tree.map(below, reductions, parts)
+    except ValueError as error:
+        raise mistake(f"aux is not a pytree prefix of the auxiliary result: {error}") from None

@@ -1,0 +1,90 @@
+"""Objects that are changed in place: what is lost when a function of JAX changes them.
+
+JAX gives a traced function copies of the objects in its arguments, and takes back arrays alone.  Flax's NNX has
+transformations of its own that carry changes over; here, a change that nothing carries over is an error.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import jax
+
+from mpmd_trace.frontend.errors import FrontendError, mistake, place_of, problem
+
+__all__ = ["explained", "kept"]
+
+T = TypeVar("T")
+
+
+def kept(
+    fn: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any], what: str, instead: str, owner: Any = None
+) -> T:
+    """`fn(*args, **kwargs)`, with arrays that a trace has made.
+
+    Args:
+        fn: a function of the user.
+        args: its arguments.
+        kwargs: likewise.
+        what: what runs it, in the error.
+        instead: what to use in the place of that.
+        owner: an object that `fn` belongs to and that is not among the arguments.
+
+    Raises:
+        FrontendError: when it changes variables of NNX objects in them, and does not return what they are now.
+    """
+    if "flax.nnx" not in sys.modules:
+        return fn(*args, **kwargs)
+    objects = {**dict(zip(_names(fn, len(args)), args, strict=True)), **kwargs, "self": owner}
+    before = {id(variable): value for _, variable, value in _variables(objects)}
+    result = fn(*args, **kwargs)
+    if not before:
+        return result
+    returned = {id(leaf) for leaf in jax.tree.leaves(result)}
+    lost = [
+        path
+        for path, variable, value in _variables(objects)
+        if before.get(id(variable), before) is not value and id(value) not in returned
+    ]
+    if lost:
+        name = getattr(fn, "__name__", type(fn).__name__)
+        more = f" and {len(lost) - 4} more" if len(lost) > 4 else ""
+        raise mistake(
+            f"{name} changes variables of objects in its arguments, which {what} would lose, as jax.jit does: "
+            f"{', '.join(lost[:4])}{more}. Use {instead}, which keeps such changes, or return what they become."
+        )
+    return result
+
+
+def _names(fn: Callable[..., Any], count: int) -> list[str]:
+    try:
+        names = list(inspect.signature(fn).parameters)[:count]
+    except (TypeError, ValueError):
+        names = []
+    return names + [f"argument {i}" for i in range(len(names), count)]
+
+
+def _variables(objects: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """Each variable of NNX in named arguments: where it is, the variable, and its value."""
+    variable: Any = sys.modules["flax.nnx"].Variable
+    for name, tree in objects.items():
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree, is_leaf=lambda x: isinstance(x, variable)):
+            if isinstance(leaf, variable):
+                yield name + jax.tree_util.keystr(path), leaf, leaf.get_raw_value()
+
+
+def explained(error: Exception, fn: Callable[..., Any]) -> FrontendError | None:
+    """What to do about an error of NNX that says that `fn` changes an object which it closes over, if it is one."""
+    if "flax.nnx" not in sys.modules or "different trace level" not in str(error):
+        return None
+    name = getattr(fn, "__name__", type(fn).__name__)
+    text = str(error).partition("\n")[0].partition("(")[0].strip()
+    message = (
+        f"{name} changes an object that is not among the arguments of the function that changes it: {text}. Pass "
+        "modules, optimisers and random streams as arguments, and use mpmd_trace.nnx: its jit, name_layers, "
+        "named_computation and value_and_grad keep such changes."
+    )
+    return FrontendError([problem(message, place_of(fn))])

@@ -1,0 +1,54 @@
+"""Constants that are too large to be written into a program: they become inputs of it, and of each body with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from mpmd_trace.jax_compat import tracing
+from mpmd_trace.jax_compat.tracing import Closed, opened
+
+__all__ = ["LargeConstants", "is_large"]
+
+#: Constants of more bytes become inputs of the program; smaller ones are written into it.
+LARGE_CONSTANT_BYTES = 16 * 1024
+
+
+class LargeConstants:
+    """The large constants of jaxprs, and what stands for them in the traces that are being made."""
+
+    def __init__(self) -> None:
+        self._memo: dict[int, tuple[Closed, dict[int, Any]]] = {}
+        self._given: list[dict[int, Any]] = []
+
+    def of(self, closed: Closed) -> dict[int, Any]:
+        """The large constants anywhere in `closed`, by identity."""
+        if id(closed) in self._memo:
+            return self._memo[id(closed)][1]
+        parts = opened(closed)
+        found = {id(c): c for c in parts.consts if is_large(c)}
+        for eqn in parts.eqns:
+            found.update({id(v.val): v.val for v in eqn.invars if tracing.is_literal(v) and is_large(v.val)})
+            for inner in tracing.subjaxprs(eqn):
+                found.update(self.of(inner))
+        self._memo[id(closed)] = (closed, found)
+        return found
+
+    @contextmanager
+    def given(self, values: dict[int, Any]) -> Iterator[None]:
+        """Inside, these values of the trace stand for the constants."""
+        self._given.append(values)
+        try:
+            yield
+        finally:
+            self._given.pop()
+
+    def read(self, value: Any) -> Any:
+        """What stands for a constant."""
+        return self._given[-1].get(id(value), value)
+
+
+def is_large(value: Any) -> bool:
+    """Whether a constant becomes an input."""
+    return getattr(value, "nbytes", 0) > LARGE_CONSTANT_BYTES

@@ -1,0 +1,41 @@
+"""`pad_rows`: a batch whose rows do not divide into microbatches, filled up with rows of weight 0."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from mpmd_trace.frontend.errors import mistake
+
+__all__ = ["pad_rows"]
+
+
+def pad_rows(batch: Any, multiple: int) -> tuple[Any, jax.Array]:
+    """`batch` with its first axes filled up to a multiple of `multiple`, and the weight of each row: 1, or 0 if added.
+
+        batch, weights = mpmd_trace.pad_rows(batch, 8)
+        gradient = mpmd_trace.value_and_grad(loss, microbatches=8, reduce="weighted")
+        value, grads = gradient(params, batch, weights)
+
+    where the loss gives `jnp.sum(weights * losses), jnp.sum(weights)`.  The last row is repeated, so that no row is of
+    numbers that the model never sees.
+
+    Args:
+        batch: a pytree of arrays whose first axes have the same length, at least 1.
+        multiple: the number of microbatches; or more, to have one program for batches of several lengths.
+
+    Raises:
+        FrontendError: when the first axes differ, or there are no rows.
+    """
+    if isinstance(multiple, bool) or not isinstance(multiple, int) or multiple < 1:
+        raise mistake(f"pad_rows fills up to a multiple of a Python int from 1 on, not of {multiple!r}.")
+    lengths = {jnp.shape(x)[:1] for x in jax.tree.leaves(batch)}
+    if len(lengths) != 1 or lengths <= {(), (0,)}:
+        shapes = ", ".join(str(list(jnp.shape(x))) for x in jax.tree.leaves(batch))
+        raise mistake(f"pad_rows takes arrays with the same number of rows, at least one; got {shapes or 'none'}.")
+    (count,) = lengths.pop()
+    more = -count % multiple
+    padded = jax.tree.map(lambda x: jnp.concatenate([jnp.asarray(x), jnp.repeat(x[-1:], more, axis=0)]), batch)
+    return padded, (jnp.arange(count + more) < count).astype(jnp.float32)

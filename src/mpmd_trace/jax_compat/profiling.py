@@ -1,0 +1,27 @@
+"""What shows in a profile of `jax.profiler`."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+
+import jax
+from jax._src.lib import _profiler
+
+__all__ = ["annotation", "is_profiling", "step_annotation"]
+
+
+def is_profiling() -> bool:
+    """Whether a profile is being taken, by whomever."""
+    return bool(_profiler.TraceMe.is_enabled())
+
+
+def annotation(name: str, **details: object) -> AbstractContextManager[object]:
+    """Shows what is done inside of it by this thread, when a profile is taken."""
+    found: AbstractContextManager[object] = jax.profiler.TraceAnnotation(name, **details)
+    return found
+
+
+def step_annotation(name: str, number: int) -> AbstractContextManager[object]:
+    """Shows a step, when a profile is taken."""
+    found: AbstractContextManager[object] = jax.profiler.StepTraceAnnotation(name, step_num=number)
+    return found

@@ -1,0 +1,104 @@
+"""`jit` for functions of modules and optimisers that change them in place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Unpack, overload
+
+from mpmd_trace.api.jit import Jitted, applied
+from mpmd_trace.api.options import Donation, JitOptions, statics
+from mpmd_trace.frontend.config import Config
+from mpmd_trace.nnx import _objects
+
+__all__ = ["Objects", "jit"]
+
+
+class Objects:
+    """Objects of NNX as arguments and results of a program."""
+
+    def wrap(self, tree: Any) -> Any:
+        """Arguments `(args, kwargs)`."""
+        return _objects.split(tree, self)
+
+    def unwrap(self, tree: Any) -> Any:
+        """Facts about arrays, an `nnx.State` for each object."""
+        return _objects.states(tree)
+
+    def unwrap_result(self, tree: Any) -> Any:
+        """What the function returned, when what it changed is in the objects that were given."""
+        return _objects.merged(tree, self, inner=False)[1]
+
+    def calling(self) -> AbstractContextManager[Any]:
+        """The time of a call, in which it is known which objects were given."""
+        return _objects.given(self)
+
+
+@overload
+def jit(fn: Callable[..., Any], config: Config, **options: Unpack[JitOptions]) -> Jitted: ...
+
+
+@overload
+def jit(
+    fn: Config | None = None, config: Config | None = None, **options: Unpack[JitOptions]
+) -> Callable[[Callable[..., Any]], Jitted]: ...
+
+
+def jit(
+    fn: Callable[..., Any] | Config | None = None,
+    config: Config | None = None,
+    *,
+    in_shardings: Any = None,
+    out_shardings: Any = None,
+    donate_argnums: int | Sequence[int] = (),
+    donate_argnames: str | Sequence[str] = (),
+    static_argnums: int | Sequence[int] = (),
+    static_argnames: str | Sequence[str] = (),
+    keep_unused: bool = False,
+    compiler_options: Mapping[str, Any] | None = None,
+    engine: str = "python",
+) -> Jitted | Callable[[Callable[..., Any]], Jitted]:
+    """`mpmd_trace.jit` for functions of NNX objects, as `nnx.jit` is `jax.jit`.
+
+    What `fn` changes in its arguments (parameters, optimiser states, running averages, random streams, attributes) is
+    changed in the objects that the caller gave, which stay the same objects: where two arguments share a variable, they
+    share it afterwards.  Each array stays on the mesh where its layer is.  Without `fn`, a decorator.
+
+    Facts about the compiled program (`compiled.input_shardings`, `function_mesh_assignment`, `mpmd_trace.abstract`)
+    have an `nnx.State` in the place of each object.
+
+    Args:
+        fn: a function of modules, optimisers, arrays and pytrees of those.
+        config: which name lives on which mesh; see `make_config`.
+        in_shardings: a pytree prefix of the arguments, of `NamedSharding` or None; one for all arrays of an object.
+        out_shardings: likewise for the result.
+        donate_argnums: positions of arguments whose buffers may be reused.  The objects get new arrays.
+        donate_argnames: names of such arguments.
+        static_argnums: positions of arguments that are part of the program; they must be hashable.
+        static_argnames: names of such arguments, likewise.
+        keep_unused: see `mpmd_trace.jit`.
+        compiler_options: see `mpmd_trace.jit`.
+        engine: see `mpmd_trace.jit`.
+
+    Raises:
+        MpmdError: as `mpmd_trace.jit`.
+    """
+
+    def decorated(fn: Callable[..., Any], config: Any) -> Jitted:
+        numbers, names = statics(fn, static_argnums, static_argnames)
+        objects = Objects()
+        return Jitted(
+            _objects.pure_function(fn, objects) if callable(fn) else fn,
+            config,
+            in_shardings=in_shardings,
+            out_shardings=None if out_shardings is None else (None, out_shardings),
+            donation=Donation.of(donate_argnums, donate_argnames),
+            static_argnums=numbers,
+            static_argnames=names,
+            keep_unused=keep_unused,
+            compiler_options=compiler_options,
+            engine=engine,
+            adapter=objects,
+        )
+
+    return applied(decorated, fn, config, "jit")

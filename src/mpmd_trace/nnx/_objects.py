@@ -1,0 +1,173 @@
+"""Modules, optimisers and random streams as pytrees of arrays, and the way back into the objects.
+
+Objects of NNX are changed in place, and functions of JAX are not: arrays go in, arrays come out.  So a function of
+objects is run in four steps, for which `flax.nnx.update_context` keeps the accounts: the objects are split (1), made
+again inside of the function (2), split again when it has changed them (3), and what came out goes into those that were
+given (4).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Hashable, Iterable
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
+
+import jax
+from flax import nnx
+
+__all__ = ["Parts", "changing", "given", "is_object", "lifted", "merged", "pure_function", "split", "states"]
+
+
+@jax.tree_util.register_pytree_with_keys_class
+class Parts:
+    """What an object of NNX is made of: arrays, and a graph that says how they hang together."""
+
+    __slots__ = ("graph", "state")
+
+    def __init__(self, graph: Any, state: Any) -> None:
+        self.graph = graph
+        self.state = state
+
+    def tree_flatten(self) -> tuple[list[Any], _Form]:
+        leaves, structure = jax.tree.flatten(self.state)
+        return leaves, _Form(self.graph, structure)
+
+    def tree_flatten_with_keys(self) -> tuple[list[tuple[Any, Any]], _Form]:
+        paths, structure = jax.tree_util.tree_flatten_with_path(self.state)
+        return [(_Path(path), leaf) for path, leaf in paths], _Form(self.graph, structure)
+
+    @classmethod
+    def tree_unflatten(cls, form: _Form, leaves: Iterable[Any]) -> Parts:
+        return cls(form.graph, jax.tree.unflatten(form.structure, leaves))
+
+
+class _Form(NamedTuple):
+    """What of an object is no array: equal for objects that one program serves."""
+
+    graph: Any
+    structure: Any
+
+    def __repr__(self) -> str:
+        nodes = getattr(self.graph, "nodes", ())
+        kinds = [getattr(getattr(node, "type", None), "__name__", "") for node in nodes]
+        return f"{kinds[0] if kinds else 'object'} of {len(nodes)} parts"
+
+
+class _Path:
+    """Where an array is in an object, as one would write it: `.blocks[0].linear.kernel`."""
+
+    def __init__(self, path: tuple[Any, ...]) -> None:
+        self.path = path
+
+    def __str__(self) -> str:
+        keys = [getattr(key, "key", None) for key in self.path]
+        return "".join(f".{key}" if isinstance(key, str) else f"[{key}]" for key in keys if key is not None)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Path) and other.path == self.path
+
+    def __hash__(self) -> int:
+        return hash(self.path)
+
+
+def is_object(value: Any) -> bool:
+    """Whether `value` is a module, optimiser, stream or variable."""
+    return bool(nnx.graph.is_graph_node(value))
+
+
+def _is_parts(value: Any) -> bool:
+    return isinstance(value, Parts)
+
+
+def split(tree: Any, tag: Hashable) -> Any:
+    """`tree` with `Parts` in the place of objects: steps 1 and 3."""
+    with nnx.split_context(tag) as context:
+        return jax.tree.map(
+            lambda x: Parts(*context.split(x)) if is_object(x) else x, tree, is_leaf=is_object
+        )
+
+
+def merged(tree: Any, tag: Hashable, *, inner: bool) -> Any:
+    """`tree` with objects in the place of `Parts`: steps 2 (inner) and 4, where they are those that were given."""
+    with nnx.merge_context(tag, inner) as context:
+        return jax.tree.map(
+            lambda x: context.merge(x.graph, x.state) if _is_parts(x) else x, tree, is_leaf=_is_parts
+        )
+
+
+def given(tag: Hashable) -> AbstractContextManager[Any]:
+    """The time from step 1 to step 4."""
+    found: AbstractContextManager[Any] = nnx.update_context(tag)
+    return found
+
+
+def states(tree: Any) -> Any:
+    """`tree` with an `nnx.State` in the place of `Parts`."""
+    return jax.tree.map(lambda x: x.state if _is_parts(x) else x, tree, is_leaf=_is_parts)
+
+
+def pure_function(fn: Callable[..., Any], tag: Hashable) -> Callable[..., Any]:
+    """`fn` on parts of objects: what becomes of the objects in its arguments, and its result."""
+
+    @functools.wraps(fn, updated=())
+    def pure(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = merged((args, kwargs), tag, inner=True)
+        result = fn(*args, **kwargs)
+        changed = jax.tree.map(lambda x: x if is_object(x) else None, (args, kwargs), is_leaf=is_object)
+        return split((changed, result), tag)
+
+    return pure
+
+
+@jax.tree_util.register_pytree_node_class
+class _Changes:
+    """A result without the arrays that are operands as they came."""
+
+    def __init__(self, arrays: list[Any], structure: Any, operands: tuple[int | None, ...]) -> None:
+        self.arrays = arrays
+        self.structure = structure
+        #: For each leaf the operand that it is, or None.
+        self.operands = operands
+
+    @classmethod
+    def of(cls, result: Any, operands: Iterable[Any]) -> _Changes:
+        leaves, structure = jax.tree.flatten(result)
+        positions = {id(x): i for i, x in enumerate(operands)}
+        found = tuple(positions.get(id(leaf)) for leaf in leaves)
+        return cls([leaf for leaf, i in zip(leaves, found, strict=True) if i is None], structure, found)
+
+    def result(self, operands: list[Any]) -> Any:
+        arrays = iter(self.arrays)
+        leaves = [next(arrays) if i is None else operands[i] for i in self.operands]
+        return jax.tree.unflatten(self.structure, leaves)
+
+    def tree_flatten(self) -> tuple[list[Any], tuple[Any, ...]]:
+        return self.arrays, (self.structure, self.operands)
+
+    @classmethod
+    def tree_unflatten(cls, rest: tuple[Any, ...], arrays: Iterable[Any]) -> _Changes:
+        return cls(list(arrays), *rest)
+
+
+def changing(fn: Callable[..., Any], tag: Hashable) -> Callable[..., Any]:
+    """A `pure_function` of `fn` for `lifted`: what `fn` only reads is no result of it."""
+    pure = pure_function(fn, tag)
+
+    @functools.wraps(fn, updated=())
+    def changes(*args: Any, **kwargs: Any) -> _Changes:
+        return _Changes.of(pure(*args, **kwargs), jax.tree.leaves((args, kwargs)))
+
+    return changes
+
+
+def lifted(changes: Callable[..., Any], tag: Hashable) -> Callable[..., Any]:
+    """A function of objects that runs `changes`, which some transformation made of `changing(...)`."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with given(tag):
+            args, kwargs = split((args, kwargs), tag)
+            result = changes(*args, **kwargs).result(jax.tree.leaves((args, kwargs)))
+            return merged(result, tag, inner=False)[1]
+
+    return call

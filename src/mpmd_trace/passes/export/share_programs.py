@@ -1,0 +1,219 @@
+"""`mpmd-share-programs` (ours): microbatches that differ in repeated operands alone run the same program."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Hashable, Iterator, Sequence
+from typing import ClassVar
+
+from mpmd_trace.ir.bodies import BodyBuilder, remembered
+from mpmd_trace.ir.core import Op, Region, Use, Value
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, make_fragment
+from mpmd_trace.ir.semantics import is_negligible
+from mpmd_trace.passes.base import FunctionPass
+from mpmd_trace.passes.equal_bodies import first_equal
+from mpmd_trace.passes.fragment_info import is_of_microbatch
+
+__all__ = ["SharePrograms"]
+
+
+@dataclasses.dataclass(frozen=True)
+class SharePrograms(FunctionPass):
+    """No fragment has the body of another one of its stage, but for operands that are the same value.
+
+    The sums of a step start from zeros, and those of one type are one value, which the first microbatch gets once.  It
+    takes the body of the others, and the value several times.  Then each fragment of a microbatch that could have its
+    result where such a value is gets a constant of its own, which it may overwrite as the others do their sums.
+
+    Before:
+
+        %0 = mpmd.fragment<mesh="a", origin=[]> () () {
+          %c = stablehlo.constant dense<0.0> : !t
+          mpmd.return %c : !t
+        } : () -> !a
+        %1:2 = mpmd.fragment<mesh="a", origin=["f"]> (%0) {call_counter = 0 : ui32} (%u: !t) {
+          %v = stablehlo.sine %u : !t
+          %w = stablehlo.negate %u : !t
+          mpmd.return %v, %w : !t, !t
+        } : (!a) -> (!a, !a)
+        %2:2 = mpmd.fragment<mesh="a", origin=["f"]> (%1#0, %1#1) {call_counter = 1 : ui32} (%u: !t, %s: !t) {
+          %v = stablehlo.sine %u : !t
+          %w = stablehlo.negate %s : !t
+          mpmd.return %v, %w : !t, !t
+        } : (!a, !a) -> (!a, !a)
+        return %2#0, %2#1 : !a, !a
+
+    After:
+
+        %0:2 = mpmd.fragment<mesh="a", origin=[]> () () {
+          %cst = stablehlo.constant dense<0.000000e+00> : !t
+          %cst_0 = stablehlo.constant dense<0.000000e+00> : !t
+          mpmd.return %cst, %cst_0 : !t, !t
+        } : () -> (!a, !a)
+        %1:2 = mpmd.fragment<mesh="a", origin=["f"]> (%0#0, %0#1) {call_counter = 0 : ui32} (%arg1: !t, %arg2: !t) {
+          %3 = stablehlo.sine %arg1 : !t
+          %4 = stablehlo.negate %arg2 : !t
+          mpmd.return %3, %4 : !t, !t
+        } : (!a, !a) -> (!a, !a)
+        %2:2 = mpmd.fragment<mesh="a", origin=["f"]> (%1#0, %1#1) {call_counter = 1 : ui32} (%arg1: !t, %arg2: !t) {
+          %3 = stablehlo.sine %arg1 : !t
+          %4 = stablehlo.negate %arg2 : !t
+          mpmd.return %3, %4 : !t, !t
+        } : (!a, !a) -> (!a, !a)
+        return %2#0, %2#1 : !a, !a
+    """
+
+    name: ClassVar[str] = "mpmd-share-programs"
+    summary: ClassVar[str] = "let microbatches share a program where only repeated operands keep them apart"
+    mpmd_only: ClassVar[bool] = True
+    entry_only: ClassVar[bool] = True
+
+    def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
+        fragments = [op for op in function.body if isinstance(op, FragmentOp)]
+        changed = _share_bodies([op for op in fragments if op.is_user])
+        for op in fragments:
+            if not op.is_user:
+                changed = _give_each_its_own(op) or changed
+        return changed
+
+
+def _share_bodies(fragments: Sequence[FragmentOp]) -> bool:
+    representative = first_equal(op.body for op in fragments)
+    for op in fragments:
+        op.body = representative[op.body]
+    alike: dict[Hashable, dict[Region, list[FragmentOp]]] = {}
+    for op in fragments:
+        if "arg_attrs" not in op.attrs and op.num_operands == len(op.body.block.args):
+            key = op.mesh, op.stage, op.props.get("origin"), tuple([result.type for result in op.results])
+            alike.setdefault(key, {}).setdefault(op.body, []).append(op)
+    changed = False
+    for by_body in alike.values():
+        for body, members in by_body.items():
+            for other, others in by_body.items():
+                places = _places(other, body)
+                if places is None:
+                    continue
+                types = [value.type for value in others[0].operands]
+                for op in members:
+                    operands = [op.operand(place) for place in places]
+                    if [value.type for value in operands] == types:
+                        _replace(op, operands, list(op.results), other)
+                        changed = True
+                break
+    return changed
+
+
+def _places(large: Region, small: Region) -> list[int] | None:
+    """For each argument of the larger body the one of the smaller body in its place, where they are equal then."""
+    if len(large.block.args) <= len(small.block.args):
+        return None
+    return remembered(large, ("places", small), lambda: _find_places(large, small))
+
+
+def _find_places(large: Region, small: Region) -> list[int] | None:
+    images: dict[Value, Value] = {}
+    if not _equal(large, small, images):
+        return None
+    args: dict[Value, int] = {arg: i for i, arg in enumerate(small.block.args)}
+    found = [args.get(images[arg]) if arg in images else None for arg in large.block.args]
+    places = [place for place in found if place is not None]
+    return places if len(places) == len(found) else None
+
+
+def _equal(a: Region, b: Region, images: dict[Value, Value]) -> bool:
+    """Whether the regions are equal for `images` of the values of `a`; those of arguments are found here."""
+    if len(a.blocks) != len(b.blocks):
+        return False
+    for one, other in zip(a.blocks, b.blocks, strict=True):
+        pairs = itertools.zip_longest(one, other)
+        if not all(x is not None and y is not None and _equal_ops(x, y, images) for x, y in pairs):
+            return False
+    return True
+
+
+def _equal_ops(a: Op, b: Op, images: dict[Value, Value]) -> bool:
+    if a.name != b.name or a.props != b.props or a.attrs != b.attrs or a.num_operands != b.num_operands:
+        return False
+    if len(a.regions) != len(b.regions) or [r.type for r in a.results] != [r.type for r in b.results]:
+        return False
+    for mine, other in zip(a.operands, b.operands, strict=True):
+        if images.setdefault(mine, other) is not other or mine.type is not other.type:
+            return False
+    for one, two in zip(a.regions, b.regions, strict=True):
+        for x, y in zip(one.blocks, two.blocks, strict=False):
+            if [arg.type for arg in x.args] != [arg.type for arg in y.args]:
+                return False
+            images.update(zip(x.args, y.args, strict=True))
+        if not _equal(one, two, images):
+            return False
+    images.update(zip(a.results, b.results, strict=True))
+    return True
+
+
+def _give_each_its_own(op: FragmentOp) -> bool:
+    """Make a constant for each fragment of a microbatch that could have its result in the place of it."""
+    copied: list[int] = []
+    uses: list[Use] = []
+    for i, (value, result) in enumerate(zip(op.body.returned, op.results, strict=True)):
+        if value.defining_op is None or not is_negligible(value.defining_op):
+            continue
+        wanted = [use for use in reversed(list(result.uses)) if _may_overwrite(use)]
+        if len(wanted) == sum(1 for _ in result.uses):
+            wanted = wanted[1:]  # the first has what is there
+        uses += wanted
+        copied += [i] * len(wanted)
+    if uses:
+        body = _with_copies(op.body, tuple(copied))
+        found = _replace(op, op.operands, [op.results[i] for i in (*range(len(op.results)), *copied)], body)
+        for use, result in zip(uses, found.results[-len(uses) :], strict=True):
+            use.set(result)
+    return bool(uses)
+
+
+def _may_overwrite(use: Use) -> bool:
+    op = use.owner
+    return (
+        isinstance(op, FragmentOp)
+        and is_of_microbatch(op)
+        and any(result.type is use.value.type for result in op.results)
+    )
+
+
+def _with_copies(body: Region, copied: tuple[int, ...]) -> Region:
+    """The body that also returns copies of the constants among its results, which are results of their own."""
+
+    def make() -> Region:
+        builder = BodyBuilder()
+        args = [builder.arg(arg.type, arg.loc) for arg in body.block.args]
+        returned = builder.inline(body, args)
+        return builder.finish([*returned, *_copies(builder, returned, copied)])
+
+    return remembered(body, ("with copies", copied), make)
+
+
+def _copies(builder: BodyBuilder, returned: Sequence[Value], copied: Sequence[int]) -> Iterator[Value]:
+    for i in copied:
+        op = returned[i].defining_op
+        assert op is not None
+        yield builder.add(op, {}).result
+
+
+def _replace(op: FragmentOp, operands: Sequence[Value], results: Sequence[Value], body: Region) -> FragmentOp:
+    """The fragment with other operands and body; results of the types of these, of which the first take its place."""
+    found = make_fragment(
+        op.mesh,
+        operands,
+        [result.type for result in results],
+        body,
+        origin=op.origin,
+        stage=op.stage,
+        attrs=op.attrs,
+        loc=op.loc,
+    )
+    assert op.block is not None
+    op.block.insert_before(op, found)
+    op.replace_all_uses_with(found.results[: len(op.results)])
+    op.erase()
+    return found

@@ -1,0 +1,1 @@
+"""Once per step instead of once per microbatch.  See `docs/hoisting.md`."""

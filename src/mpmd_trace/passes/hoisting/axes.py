@@ -1,0 +1,210 @@
+"""How an op wants its operands to be sharded, given how its result is.
+
+XLA computes a product with a weight that is sharded over an axis over which the result is sharded otherwise by
+gathering the weight: the activations have the axis.  (The method of FSDP: Zhao et al., arXiv:2304.11277.)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from mpmd_trace.ir.attributes import DenseArrayAttr, TensorShardingAttr
+from mpmd_trace.ir.core import Op, Value
+from mpmd_trace.ir.shardings import sharding_like
+from mpmd_trace.ir.types import TensorType
+from mpmd_trace.passes.sharding.constants_apart import EXPRESSIONS
+
+__all__ = [
+    "Axes",
+    "Dot",
+    "Scatter",
+    "ShardingOf",
+    "axes_of",
+    "dot_dimensions",
+    "same_axes",
+    "scatter_dimensions",
+    "wanted_sharding",
+    "with_axes",
+]
+
+#: The sharding of a value in a body.
+ShardingOf = Callable[[Value], TensorShardingAttr | None]
+#: The names of the axes that shard each dimension.
+Axes = tuple[tuple[str, ...], ...]
+
+
+def axes_of(sharding: TensorShardingAttr | None, rank: int) -> Axes | None:
+    """The axes of each dimension; None where a part of an axis is among them, or something is unreduced."""
+    if sharding is None:
+        return ((),) * rank
+    found = [sharding.dim_axes(i) for i in range(len(sharding.dims))]
+    if sharding.unreduced or any(axis.size is not None for axes in found for axis in axes):
+        return None
+    return tuple(tuple(axis.name for axis in axes) for axes in found)
+
+
+def same_axes(a: TensorShardingAttr | None, b: TensorShardingAttr | None, rank: int) -> bool:
+    """Whether the two mean the same for a value of that rank."""
+    return a is b or (axes_of(a, rank) is not None and axes_of(a, rank) == axes_of(b, rank))
+
+
+def with_axes(sharding: TensorShardingAttr, axes: Axes) -> TensorShardingAttr:
+    """A closed sharding over the mesh of `sharding`."""
+    dims = ["{" + ", ".join(f'"{name}"' for name in names) + "}" for names in axes]
+    return sharding_like(sharding, dims=dims)
+
+
+class Dot(NamedTuple):
+    """The dimensions of a `stablehlo.dot_general`."""
+
+    left_batch: tuple[int, ...]
+    right_batch: tuple[int, ...]
+    left_contracting: tuple[int, ...]
+    right_contracting: tuple[int, ...]
+
+    def free(self, which: int, rank: int) -> list[int]:
+        """The dimensions of operand 0 or 1 that neither batch nor contract."""
+        taken = (*self[which], *self[2 + which])
+        return [i for i in range(rank) if i not in taken]
+
+
+_NUMBERS = "lhs_batching", "rhs_batching", "lhs_contracting", "rhs_contracting"
+
+
+def dot_dimensions(op: Op) -> Dot:
+    """The dimensions of a `stablehlo.dot_general`."""
+    attribute = op.props.get("dot_dimension_numbers")
+    text = "" if attribute is None else attribute.text
+
+    return Dot(*(_listed(text, f"{name}_dimensions") for name in _NUMBERS))
+
+
+def _listed(text: str, name: str) -> tuple[int, ...]:
+    found = re.search(name + r" = \[([\d, ]*)\]", text)
+    return tuple(int(n) for n in found[1].split(",") if n.strip()) if found else ()
+
+
+class Scatter(NamedTuple):
+    """The dimensions of a `stablehlo.scatter`, as its attribute names them."""
+
+    update_window: tuple[int, ...]
+    inserted_window: tuple[int, ...]
+    input_batching: tuple[int, ...]
+    indices_batching: tuple[int, ...]
+    to_operand: tuple[int, ...]
+    index_vector: int
+
+
+def scatter_dimensions(op: Op) -> Scatter:
+    """The dimensions of a `stablehlo.scatter`."""
+    attribute = op.props.get("scatter_dimension_numbers")
+    text = "" if attribute is None else attribute.text
+    vector = re.search(r"index_vector_dim = (\d+)", text)
+    return Scatter(
+        _listed(text, "update_window_dims"),
+        _listed(text, "inserted_window_dims"),
+        _listed(text, "input_batching_dims"),
+        _listed(text, "scatter_indices_batching_dims"),
+        _listed(text, "scatter_dims_to_operand_dims"),
+        int(vector[1]) if vector else 0,
+    )
+
+
+class _Link(NamedTuple):
+    """What a dimension of an operand goes with: one of the result, one of another operand, or none (`looked_up`)."""
+
+    in_result: int | None = None
+    other: tuple[int, int] | None = None
+    looked_up: bool = False
+
+
+def wanted_sharding(op: Op, index: int, own: TensorShardingAttr | None, of: ShardingOf) -> TensorShardingAttr | None:
+    """How operand `index`, which has the sharding `own`, is sharded where the op computes; None if it can stay.
+
+    Only axes go, never come: those over which the result, or what the operand is multiplied with, is sharded in
+    another way.
+    """
+    if own is None or len(op.results) != 1:
+        return None
+    links = list(_links(op, index))
+    axes, result = axes_of(own, len(links)), _axes_of_value(op.results[0], of)
+    if not links or axes is None or result is None or not any(axes):
+        return None
+    used = {name for names in result for name in names}
+    kept: list[tuple[str, ...]] = []
+    for names, link in zip(axes, links, strict=True):
+        if link.in_result is not None:
+            there = result[link.in_result]
+            kept.append(tuple(name for name in names if name in there))
+            continue
+        if link.looked_up:
+            kept.append(tuple(name for name in names if name not in used))
+            continue
+        if link.other is None:
+            return None
+        other = _axes_of_value(op.operand(link.other[0]), of)
+        if other is None:
+            return None
+        there = other[link.other[1]]
+        busy = used.union(*other).difference(there)
+        kept.append(tuple(name for name in names if name not in busy))
+    return None if tuple(kept) == axes else with_axes(own, tuple(kept))
+
+
+def _axes_of_value(value: Value, of: ShardingOf) -> Axes | None:
+    type = value.type
+    return axes_of(of(value), type.rank) if isinstance(type, TensorType) and type.is_ranked else None
+
+
+def _links(op: Op, index: int) -> Iterator[_Link]:
+    """Where each dimension of an operand goes; nothing for ops that are not known."""
+    operand, result = op.operand(index).type, op.results[0].type
+    if not isinstance(operand, TensorType) or not isinstance(result, TensorType) or not operand.is_ranked:
+        return
+    if op.name == "stablehlo.dot_general":
+        yield from _links_of_dot(op, index, operand.rank)
+    elif op.name == "stablehlo.gather" and index == 0:
+        yield from _links_of_table(op, operand)
+    elif op.name == "stablehlo.broadcast_in_dim":
+        dims = op.props.get("broadcast_dimensions")
+        if isinstance(dims, DenseArrayAttr):
+            yield from (_Link(d) for d in dims.values)
+    elif op.name == "stablehlo.transpose":
+        order = op.props.get("permutation")
+        if isinstance(order, DenseArrayAttr):
+            yield from (_Link(order.values.index(d)) for d in range(operand.rank))
+    elif op.name in EXPRESSIONS and operand.shape == result.shape:
+        yield from (_Link(d) for d in range(operand.rank))
+
+
+def _links_of_table(op: Op, table: TensorType) -> Iterator[_Link]:
+    """Of a table from which a `stablehlo.gather` takes rows, as an embedding does."""
+    attribute, sizes = op.props.get("dimension_numbers"), op.props.get("slice_sizes")
+    text = "" if attribute is None else attribute.text
+    if not isinstance(sizes, DenseArrayAttr) or _listed(text, "operand_batching_dims"):
+        return
+    collapsed, whole = _listed(text, "collapsed_slice_dims"), iter(_listed(text, "offset_dims"))
+    for d, (size, all_of_it) in enumerate(zip(sizes.values, table.shape or (), strict=True)):
+        if d in collapsed:
+            yield _Link(looked_up=True)
+        else:
+            in_result = next(whole)
+            yield _Link(in_result) if size == all_of_it else _Link()
+
+
+def _links_of_dot(op: Op, index: int, rank: int) -> Iterator[_Link]:
+    dims = dot_dimensions(op)
+    other = op.operand(1 - index).type
+    assert isinstance(other, TensorType)
+    batch, contracting = dims[index], dims[2 + index]
+    free = dims.free(index, rank)
+    before = len(batch) + (len(dims.free(0, other.rank)) if index else 0)
+    for d in range(rank):
+        if d in batch:
+            yield _Link(batch.index(d))
+        elif d in contracting:
+            yield _Link(other=(1 - index, dims[3 - index][contracting.index(d)]))
+        else:
+            yield _Link(before + free.index(d))

@@ -1,0 +1,246 @@
+"""What the microbatches of a program compute in the same way, as expressions that are equal when they are one object.
+
+An expression is made of values that fragments of several microbatches read, by ops without effects.  What a body
+computes of its arguments is looked up once for all fragments that have the body and read the same values.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Hashable, Sequence
+from typing import cast
+
+from mpmd_trace.ir.attributes import TensorShardingAttr
+from mpmd_trace.ir.bodies import free_values, remembered
+from mpmd_trace.ir.core import Block, Op, OpResult, Region, Value
+from mpmd_trace.ir.ops import FragmentOp, FuncOp, local_type
+from mpmd_trace.ir.printer import print_region
+from mpmd_trace.ir.semantics import is_pure
+from mpmd_trace.ir.types import TensorType
+from mpmd_trace.passes.fragment_info import merged_call_counters
+from mpmd_trace.passes.hoisting.axes import ShardingOf, same_axes, wanted_sharding
+from mpmd_trace.passes.sharding.edges import SHARDING, ValueShardings, in_sharding, per_value
+
+__all__ = ["CONSTRAINT", "Expression", "Known", "Numbering", "body_sharding", "counters"]
+
+CONSTRAINT = "sdy.sharding_constraint"
+#: Descriptions of so many characters and more are cut.
+_LONGEST = 120
+_SLICES = ("stablehlo.slice", "stablehlo.dynamic_slice")
+
+
+@dataclasses.dataclass(frozen=True, eq=False, slots=True)
+class Expression:
+    """A value of the program (`value`), a result of an op, or (without either) its operand in another sharding."""
+
+    number: int
+    type: TensorType
+    sharding: TensorShardingAttr | None
+    operands: tuple[Expression, ...] = ()
+    value: Value | None = None
+    op: Op | None = None
+    index: int = 0
+
+    @property
+    def is_reshard(self) -> bool:
+        return self.op is None and self.value is None
+
+    def described(self) -> str:
+        """What it is, for people: `reshard(convert(weights[0]))`."""
+        if self.value is not None:
+            return self.value.location.name or str(self.type)
+        name = "reshard" if self.op is None else self.op.name.partition(".")[2]
+        text = f"{name}({', '.join(one.described() for one in self.operands[:3])})"
+        return text if len(text) < _LONGEST else f"{name}(...) : {self.type}"
+
+    def parts(self) -> dict[Expression, None]:
+        """The expression and all that it is made of, operands first."""
+        found: dict[Expression, None] = {}
+        pending = [(self, False)]
+        while pending:
+            one, is_done = pending.pop()
+            if is_done:
+                found[one] = None
+            elif one not in found:
+                pending.append((one, True))
+                pending += [(operand, False) for operand in reversed(one.operands)]
+        return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Known:
+    """The expressions of a fragment: of values in its body, and of operands that an op wants in another sharding."""
+
+    values: dict[Value, Expression]
+    uses: dict[tuple[Op, int], Expression]
+    #: What the body returns; None where it is no expression.
+    returned: tuple[Expression | None, ...]
+    #: Slices, of which `values` has those that several microbatches read.
+    slices: tuple[Expression, ...]
+
+
+def counters(fragment: FragmentOp) -> tuple[int, ...]:
+    """The microbatches that the fragment works on."""
+    merged = merged_call_counters(fragment)
+    own = fragment.call_counter
+    return merged if merged is not None else () if own is None else (own,)
+
+
+def body_sharding(value: Value) -> TensorShardingAttr | None:
+    """The sharding of a value that an op in a body computes."""
+    op = cast(OpResult, value).op
+    if op.name == CONSTRAINT:
+        found = op.attr("sharding")
+        return found if isinstance(found, TensorShardingAttr) else None
+    return per_value(op.attrs.get(SHARDING), value.index)
+
+
+class Numbering:
+    """The expressions of all fragments of microbatches at the top of a function, in its order."""
+
+    def __init__(self, function: FuncOp) -> None:
+        self._table: dict[Hashable, Expression] = {}
+        self._shardings = ValueShardings(function)
+        self.fragments = [op for op in function.body if isinstance(op, FragmentOp) and counters(op)]
+        self._shared = self._read_by_several()
+        self._of_value: dict[Value, Expression] = {}
+        self._memo: dict[Hashable, Known] = {}
+        self._open: frozenset[Expression] = frozenset()
+        self.known = {fragment: self._learn(fragment) for fragment in self.fragments}
+        self._open = self._shared_slices()
+        if self._open:  # more is known than was thought
+            self._of_value.clear()
+            self._memo.clear()
+            self.known = {fragment: self._learn(fragment) for fragment in self.fragments}
+
+    def _read_by_several(self) -> set[Value]:
+        """The values that fragments of several microbatches read."""
+        readers: dict[Value, set[int]] = {}
+        for fragment in self.fragments:
+            for value in fragment.operands:
+                readers.setdefault(value, set()).update(counters(fragment))
+        return {value for value, found in readers.items() if len(found) > 1}
+
+    def _shared_slices(self) -> frozenset[Expression]:
+        """The slices that several microbatches read; of others, such as those of the batch, everything differs."""
+        readers: dict[Expression, set[int]] = {}
+        for fragment in self.fragments:
+            for found in self.known[fragment].slices:
+                readers.setdefault(found, set()).update(counters(fragment))
+        return frozenset(one for one, found in readers.items() if len(found) > 1)
+
+    # Expressions of a fragment.
+
+    def _learn(self, fragment: FragmentOp) -> Known:
+        given = tuple(self._operand(fragment, i) for i in range(len(fragment.body.block.args)))
+        key = (fragment.body, given, fragment.in_shardings)
+        if key not in self._memo:
+            self._memo[key] = self._in_body(fragment, given)
+        known = self._memo[key]
+        for result, found in zip(fragment.results, known.returned, strict=True):
+            if found is None:
+                continue
+            outside = per_value(fragment.out_shardings, result.index)
+            if same_axes(outside, found.sharding, found.type.rank):
+                self._of_value[result] = found
+        return known
+
+    def _operand(self, fragment: FragmentOp, index: int) -> Expression | None:
+        value = fragment.operand(index)
+        found = self._of_value.get(value)
+        type = local_type(value.type)
+        if not isinstance(type, TensorType) or not type.is_ranked:
+            return None
+        inside = in_sharding(fragment, index)
+        if found is not None:
+            return found if inside is None or same_axes(inside, found.sharding, type.rank) else None
+        if value not in self._shared:
+            return None
+        sharding = inside or self._shardings.of(value)
+        key = (value, sharding)
+        if key not in self._table:
+            self._table[key] = Expression(len(self._table), type, sharding, value=value)
+        return self._table[key]
+
+    def _in_body(self, fragment: FragmentOp, given: Sequence[Expression | None]) -> Known:
+        block = fragment.body.block
+        values: dict[Value, Expression] = {
+            arg: one for arg, one in zip(block.args, given, strict=True) if one is not None
+        }
+        uses: dict[tuple[Op, int], Expression] = {}
+        slices: list[Expression] = []
+
+        def of(value: Value) -> TensorShardingAttr | None:
+            if value in values:
+                return values[value].sharding
+            if value.defining_op is None:
+                return in_sharding(fragment, value.index)
+            return body_sharding(value)
+
+        for op in block:
+            if op.is_terminator:
+                continue
+            operands = [self._use(op, i, values, uses, of) for i in range(op.num_operands)]
+            if None not in operands and _may_move(op, block):
+                found = self._results(op, cast("list[Expression]", operands))
+                if op.name in _SLICES:
+                    slices += found.values()
+                values.update({v: one for v, one in found.items() if op.name not in _SLICES or one in self._open})
+        returned = tuple(values.get(value) for value in fragment.body.returned)
+        return Known(values, uses, returned, tuple(slices))
+
+    def _use(
+        self,
+        op: Op,
+        index: int,
+        values: dict[Value, Expression],
+        uses: dict[tuple[Op, int], Expression],
+        of: ShardingOf,
+    ) -> Expression | None:
+        """The expression of an operand, in the sharding that the op wants."""
+        found = values.get(op.operand(index))
+        if found is None or found.sharding is None:
+            return found
+        wanted = wanted_sharding(op, index, found.sharding, of)
+        if wanted is None:
+            return found
+        uses[op, index] = self._resharded(found, wanted)
+        return uses[op, index]
+
+    def _resharded(self, one: Expression, sharding: TensorShardingAttr) -> Expression:
+        key = ("reshard", one, sharding)
+        if key not in self._table:
+            self._table[key] = Expression(len(self._table), one.type, sharding, (one,))
+        return self._table[key]
+
+    def _results(self, op: Op, operands: list[Expression]) -> dict[Value, Expression]:
+        key = (_op_key(op), tuple(operands))
+        values: dict[Value, Expression] = {}
+        for result in op.results:
+            type = result.type
+            if not isinstance(type, TensorType) or not type.is_ranked:
+                continue
+            own = (key, result.index)
+            if own not in self._table:
+                number, sharding = len(self._table), body_sharding(result)
+                self._table[own] = Expression(number, type, sharding, tuple(operands), None, op, result.index)
+            values[result] = self._table[own]
+        return values
+
+
+def _op_key(op: Op) -> Hashable:
+    """What two ops have in common that compute the same of the same operands."""
+    attributes = tuple(sorted((k, v.text) for k, v in (*op.props.items(), *op.attrs.items())))
+    return op.name, attributes, tuple(r.type for r in op.results), tuple(map(_region_text, op.regions))
+
+
+def _region_text(region: Region) -> str:
+    return remembered(region, "fingerprint", lambda: print_region(region)) if region.frozen else print_region(region)
+
+
+def _may_move(op: Op, block: Block) -> bool:
+    """Whether the op computes the same wherever it is."""
+    if op.name == CONSTRAINT:
+        return True
+    return is_pure(op) and bool(op.results) and not free_values(op)
+

@@ -1,0 +1,338 @@
+"""`mpmd-hoist-invariants` (ours): what is the same for all microbatches is computed once.  See `docs/hoisting.md`."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+from mpmd_trace.ir.attributes import DenseArrayAttr, TensorShardingAttr, UserOriginAttr
+from mpmd_trace.ir.bodies import BodyBuilder, remembered, restrict, without_dead_ops
+from mpmd_trace.ir.core import Region, Value
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.freezing import freeze
+from mpmd_trace.ir.ops import HOISTED, FragmentOp, FuncOp, Module, make_fragment
+from mpmd_trace.ir.shardings import fully_closed, mesh_symbols
+from mpmd_trace.ir.types import mesh_tensor
+from mpmd_trace.passes.base import FunctionPass, option
+from mpmd_trace.passes.hoisting.choice import Choice, Limits, choose
+from mpmd_trace.passes.hoisting.expressions import CONSTRAINT, Expression, Known, Numbering
+from mpmd_trace.passes.hoisting.memory import held_bytes
+from mpmd_trace.passes.sharding.edges import UNSET, set_fragment_sharding, sharding_list
+from mpmd_trace.passes.sharding.reduction import HIDDEN_ATTRIBUTES, reducible
+
+__all__ = ["HoistInvariants"]
+
+
+
+@dataclasses.dataclass(frozen=True)
+class HoistInvariants(FunctionPass):
+    """What fragments of several microbatches compute of the same values is computed once, by one fragment per mesh.
+
+    That are casts of parameters, tables and masks made of constants, and parameters in another sharding: an operand of
+    a product that is sharded over an axis over which the result is sharded otherwise is gathered once.  Equal
+    expressions are one, of forward and backward fragments, too; what fragments handed on of them goes.
+
+    Kept is the outermost expression that is worth its memory: two microbatches or more compute it, and computing it
+    once takes at least as much work as its value has bytes (`worth.py` says what is work), or it was handed on by each
+    microbatch anyway.  Otherwise its operands are looked at.  What only changes the layout of a value (broadcast,
+    transpose, reshape, slice, iota) stays, for XLA makes it a part of what reads it.  With `limit` the bytes that a
+    device of the mesh holds at its peak stay below it: what saves least for its bytes stays where it was.
+
+    Before, with {launch=0}:
+
+        func.func public @main(%w: !mpmd.mesh_tensor<"a", tensor<64x4xf32>>, %x: !a, %y: !a) -> (!a, !a) attributes
+            {topology = #meshes} {
+          %0 = mpmd.fragment<mesh="a", origin=["f"]> (%w, %x) {call_counter = 0 : ui32}
+              (%u: tensor<64x4xf32>, %v: !t) {
+            %1 = stablehlo.convert %u : (tensor<64x4xf32>) -> tensor<64x4xbf16>
+            %2 = stablehlo.convert %v : (!t) -> tensor<4xbf16>
+            %3 = stablehlo.dot_general %2, %1, contracting_dims = [0] x [1] : (tensor<4xbf16>, tensor<64x4xbf16>)
+                -> tensor<64xf32>
+            %4 = stablehlo.slice %3 [0:4] : (tensor<64xf32>) -> !t
+            mpmd.return %4 : !t
+          } : (!mpmd.mesh_tensor<"a", tensor<64x4xf32>>, !a) -> !a
+          %5 = mpmd.fragment<mesh="a", origin=["f"]> (%w, %y) {call_counter = 1 : ui32}
+              (%u: tensor<64x4xf32>, %v: !t) {
+            %1 = stablehlo.convert %u : (tensor<64x4xf32>) -> tensor<64x4xbf16>
+            %2 = stablehlo.convert %v : (!t) -> tensor<4xbf16>
+            %3 = stablehlo.dot_general %2, %1, contracting_dims = [0] x [1] : (tensor<4xbf16>, tensor<64x4xbf16>)
+                -> tensor<64xf32>
+            %4 = stablehlo.slice %3 [0:4] : (tensor<64xf32>) -> !t
+            mpmd.return %4 : !t
+          } : (!mpmd.mesh_tensor<"a", tensor<64x4xf32>>, !a) -> !a
+          return %0, %5 : !a, !a
+        }
+
+    After:
+
+        func.func public @main(%w: !mpmd.mesh_tensor<"a", tensor<64x4xf32>>, %x: !a, %y: !a) -> (!a, !a) attributes
+            {topology = #meshes} {
+          %0 = mpmd.fragment<mesh="a", origin=["hoisted"]> (%w) (%u: tensor<64x4xf32>) {
+            %1 = stablehlo.convert %u : (tensor<64x4xf32>) -> tensor<64x4xbf16>
+            mpmd.return %1 : tensor<64x4xbf16>
+          } : (!mpmd.mesh_tensor<"a", tensor<64x4xf32>>) -> !mpmd.mesh_tensor<"a", tensor<64x4xbf16>>
+          %2 = mpmd.fragment<mesh="a", origin=["f"]> (%x, %0) {call_counter = 0 : ui32}
+              (%v: !t, %u: tensor<64x4xbf16>) {
+            %3 = stablehlo.convert %v : (!t) -> tensor<4xbf16>
+            %4 = stablehlo.dot_general %3, %u, contracting_dims = [0] x [1] : (tensor<4xbf16>, tensor<64x4xbf16>)
+                -> tensor<64xf32>
+            %5 = stablehlo.slice %4 [0:4] : (tensor<64xf32>) -> !t
+            mpmd.return %5 : !t
+          } : (!a, !mpmd.mesh_tensor<"a", tensor<64x4xbf16>>) -> !a
+          %6 = mpmd.fragment<mesh="a", origin=["f"]> (%y, %0) {call_counter = 1 : ui32}
+              (%v: !t, %u: tensor<64x4xbf16>) {
+            %3 = stablehlo.convert %v : (!t) -> tensor<4xbf16>
+            %4 = stablehlo.dot_general %3, %u, contracting_dims = [0] x [1] : (tensor<4xbf16>, tensor<64x4xbf16>)
+                -> tensor<64xf32>
+            %5 = stablehlo.slice %4 [0:4] : (tensor<64xf32>) -> !t
+            mpmd.return %5 : !t
+          } : (!a, !mpmd.mesh_tensor<"a", tensor<64x4xbf16>>) -> !a
+          return %2, %6 : !a, !a
+        }
+    """
+
+    name: ClassVar[str] = "mpmd-hoist-invariants"
+    summary: ClassVar[str] = "compute once what is the same for all microbatches"
+    mpmd_only: ClassVar[bool] = True
+    entry_only: ClassVar[bool] = True
+
+    launch: int = option(1 << 20, "the least work to be saved where no collective is, in bytes of memory traffic")
+    least: int = option(256, "the least work, likewise, of an expression that is kept")
+    limit: int = option(0, "the bytes of memory of a device; 0: as many as are needed")
+
+    def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
+        if not reducible(function):
+            return False
+        meshes = mesh_symbols(module)
+        numbering = Numbering(function)
+        changed = False
+        on_mesh: dict[str, list[FragmentOp]] = {}
+        for fragment in numbering.fragments:
+            if not any(name in fragment.attrs for name in HIDDEN_ATTRIBUTES):
+                on_mesh.setdefault(fragment.mesh, []).append(fragment)
+        for mesh, fragments in on_mesh.items():
+            room = self.limit - held_bytes(function, mesh, meshes) if self.limit else math.inf
+            found = choose(fragments, numbering, meshes, Limits(room, self.launch, self.least))
+            _tell(found, mesh, room, function, diagnostics)
+            if found.kept:
+                _Mesh(function, mesh, fragments, numbering, [one.expression for one in found.kept]).run()
+                changed = True
+        return changed
+
+
+def _tell(found: Choice, mesh: str, room: float, function: FuncOp, diagnostics: Diagnostics) -> None:
+    """Remark what is computed once on a mesh, and what is not and why."""
+    for listed, verdict in (
+        (found.kept, "is computed once per step"),
+        (found.too_large, f"stays with the microbatches: of the limit {max(room, 0):,.0f} bytes are left"),
+        (found.too_little, "stays with the microbatches: it saves less than launching a program costs"),
+    ):
+        for one in listed:
+            size = f"{one.bytes:,.0f} bytes, saving {one.saved:,.0f} of memory traffic"
+            gather = ", with a gather" if one.gathers else ""
+            text = f"on mesh '{mesh}' {one.expression.described()} ({size}{gather}) {verdict}"
+            diagnostics.remark(function.loc, text)
+
+
+class _Mesh:
+    """Rewrites the fragments of a mesh to read what is kept."""
+
+    def __init__(
+        self,
+        function: FuncOp,
+        mesh: str,
+        fragments: Sequence[FragmentOp],
+        numbering: Numbering,
+        kept: Sequence[Expression],
+    ) -> None:
+        self.block = function.body
+        self.mesh = mesh
+        self.fragments = fragments
+        self.known = numbering.known
+        self.kept = kept
+        self.value: dict[Expression, Value] = {}
+
+    def run(self) -> None:
+        """Make the fragments that compute once, then those that read their results."""
+        wanted = set(self.kept)
+        readers = {f: list(_read(self.known[f], wanted)) for f in self.fragments}
+        for fragment, read in readers.items():
+            missing = [one for one in read if one not in self.value]
+            if missing:
+                self._compute(self._ready(fragment, missing), fragment)
+        for fragment, read in readers.items():
+            returned = [one in self.value for one in self.known[fragment].returned]
+            if read or any(returned):
+                self._rewrite(fragment, read)
+
+    def _ready(self, before: FragmentOp, missing: Sequence[Expression]) -> list[Expression]:
+        """What can be computed in front of a fragment: what it misses, and all else that is made of values there."""
+
+        def is_there(value: Value) -> bool:
+            op = value.defining_op
+            return op is None or op.is_before(before)
+
+        others = [one for one in self.kept if one not in self.value and one not in missing]
+        ready = [one for one in others if all(p.value is None or is_there(p.value) for p in one.parts())]
+        return sorted([*missing, *ready], key=lambda one: one.number)
+
+    def _compute(self, expressions: Sequence[Expression], before: FragmentOp) -> None:
+        """Insert the fragment that computes the expressions."""
+        builder = BodyBuilder()
+        made: dict[Expression, Value] = {}
+        roots: list[Expression] = []
+        for one in expressions:
+            for part in one.parts():
+                if part.value is not None and part not in made:
+                    made[part] = builder.arg(part.type, part.value.location)
+                    roots.append(part)
+        for one in expressions:
+            for part in one.parts():
+                if part not in made:
+                    made[part] = _emit(builder, part, made)
+        body = builder.finish([made[one] for one in expressions])
+        fragment = make_fragment(
+            self.mesh,
+            [root.value for root in roots if root.value is not None],
+            [mesh_tensor(self.mesh, one.type) for one in expressions],
+            body,
+            origin=[UserOriginAttr.get(HOISTED)],
+            loc=before.loc,
+        )
+        self.block.insert_before(before, fragment)
+        for which, shown in (("in_shardings", roots), ("out_shardings", expressions)):
+            _set_shardings(fragment, which, shown)
+        self.value.update(zip(expressions, fragment.results, strict=True))
+
+    def _rewrite(self, fragment: FragmentOp, read: Sequence[Expression]) -> None:
+        """Replace a fragment by one that reads the values of `read`, and does not return what is kept."""
+        known = self.known[fragment]
+        keep_results = tuple(
+            one not in self.value or not result.has_uses
+            for one, result in zip(known.returned, fragment.results, strict=True)
+        )
+        for result, one in zip(fragment.results, known.returned, strict=True):
+            if one is not None and one in self.value:
+                result.replace_all_uses_with(self.value[one])
+        body, flags = _reading(fragment.body, known, tuple(read), keep_results)
+        count = len(flags) - len(read)
+        used, read = flags[:count], [one for one, flag in zip(read, flags[count:], strict=True) if flag]
+        operands = [value for value, flag in zip(fragment.operands, used, strict=False) if flag]
+        new = make_fragment(
+            fragment.mesh,
+            [*operands, *(self.value[one] for one in read)],
+            [r.type for r, keep in zip(fragment.results, keep_results, strict=True) if keep],
+            body,
+            loc=fragment.loc,
+        )
+        new.props.update({k: v for k, v in fragment.props.items() if not k.endswith("_shardings")})
+        new.attrs.update(fragment.attrs)
+        _take_over_shardings(fragment, new, used, keep_results)
+        _set_shardings(new, "in_shardings", read, start=sum(used))
+        self.block.insert_before(fragment, new)
+        left = [r for r, keep in zip(fragment.results, keep_results, strict=True) if keep]
+        for old, result in zip(left, new.results, strict=True):
+            old.replace_all_uses_with(result)
+        fragment.erase()
+
+
+def _read(known: Known, wanted: set[Expression]) -> dict[Expression, None]:
+    """The kept expressions that a body reads, in order."""
+    found: dict[Expression, None] = {}
+    for one in (*known.values.values(), *known.uses.values()):
+        if one in wanted:
+            found[one] = None
+    return found
+
+
+def _emit(builder: BodyBuilder, part: Expression, made: Mapping[Expression, Value]) -> Value:
+    """Append the op that computes a part; in the sharding that it had where it was."""
+    operands = [made[operand] for operand in part.operands]
+    if part.op is None:
+        return _constrained(builder, operands[0], part.sharding)
+    if part.op.name == CONSTRAINT:
+        return _constrained(builder, operands[0], part.sharding)
+    copy = builder.block.append(part.op.clone(operands=operands))
+    value = copy.results[part.index]
+    return value if part.sharding is None else _constrained(builder, value, part.sharding)
+
+
+def _constrained(builder: BodyBuilder, value: Value, sharding: TensorShardingAttr | None) -> Value:
+    assert sharding is not None
+    return builder.op(CONSTRAINT, [value], [value.type], props={"sharding": sharding}).results[0]
+
+
+def _reading(
+    body: Region, known: Known, read: tuple[Expression, ...], keep_results: tuple[bool, ...]
+) -> tuple[Region, tuple[bool, ...]]:
+    """The body with arguments for `read` behind its own, and which of all these it uses; the others are gone."""
+    replaced = tuple((v, one) for v, one in known.values.items() if one in read)
+    uses = tuple((key, one) for key, one in known.uses.items() if one in read)
+
+    def make() -> tuple[Region, tuple[bool, ...]]:
+        builder = BodyBuilder()
+        mapping: dict[Value, Value] = {a: builder.arg(a.type, a.loc) for a in body.block.args}
+        new = {one: builder.arg(one.type) for one in read}
+        terminator = body.block.terminator
+        at_values, at_uses = dict(replaced), dict(uses)
+        for value, one in replaced:
+            if value.defining_op is None:
+                mapping[value] = new[one]
+        for op in body.block:
+            if op is terminator:
+                continue
+            copy = builder.add(op, mapping)
+            for i in range(op.num_operands):
+                if (op, i) in at_uses:
+                    copy.set_operand(i, new[at_uses[op, i]])
+            for result in op.results:
+                if result in at_values:
+                    mapping[result] = new[at_values[result]]
+        returned = [v for v, keep in zip(terminator.operands, keep_results, strict=True) if keep]
+        found = _clean(builder.finish([mapping[v] for v in returned]))
+        used = tuple(arg.has_uses for arg in found.block.args)
+        return restrict(found, used, None), used
+
+    return remembered(body, ("reading", replaced, uses, read, keep_results), make)
+
+
+def _clean(body: Region) -> Region:
+    """The body without dead ops; sharding constraints of what is not used any more go, too."""
+    copy = body.clone()
+    for op in reversed(copy.block):
+        if op.name == CONSTRAINT and not op.has_uses:
+            op.erase()
+    return without_dead_ops(freeze(copy))
+
+
+def _set_shardings(fragment: FragmentOp, which: str, shown: Sequence[Expression], start: int = 0) -> None:
+    """Say how operands or results are sharded that are expressions, from number `start` on."""
+    for i, one in enumerate(shown, start):
+        if one.sharding is not None:
+            set_fragment_sharding(fragment, which, i, one.sharding, others_open=False)
+
+
+def _take_over_shardings(
+    old: FragmentOp, new: FragmentOp, used: Sequence[bool], keep_results: Sequence[bool]
+) -> None:
+    """The shardings of the operands and results that are left; what is new is replicated."""
+    if old.out_shardings is not None and new.results:
+        given = zip(old.out_shardings.shardings, keep_results, strict=True)
+        new.props["out_shardings"] = sharding_list(tuple(s for s, keep in given if keep))
+    if old.in_shardings is None or not new.num_operands:
+        new.attrs.pop(UNSET, None)
+        return
+    mesh = old.in_shardings.shardings[0].mesh
+    found = [s for s, flag in zip(old.in_shardings.shardings, used, strict=True) if flag]
+    for value in new.operands[len(found) :]:
+        found.append(fully_closed(mesh, getattr(getattr(value.type, "tensor", None), "rank", 0)))
+    new.props["in_shardings"] = sharding_list(tuple(found))
+    unset = old.attrs.get(UNSET)
+    if isinstance(unset, DenseArrayAttr):
+        at = [i for i, flag in enumerate(used) if flag]
+        left = [at.index(i) for i in unset.values if i in at]
+        new.attrs.pop(UNSET)
+        if left:
+            new.attrs[UNSET] = DenseArrayAttr.get(left)

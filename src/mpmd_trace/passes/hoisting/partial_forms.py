@@ -1,0 +1,174 @@
+"""Which values of a body are sums over devices that nobody needs to finish yet.
+
+A product over rows that are sharded over an axis is a sum of one part for each device of the axis.  The *partial form*
+of such a value has a new first dimension, sharded over the axes, with one part for each device; what is linear may be
+applied to the parts.
+
+    %g = dot_general %x, %dy, contracting [0] x [0]      %x, %dy sharded <[{"data"}, {}]>
+    partial form of %g:  the products of the rows of each device, sharded <[{"data"}, {}, {}]>
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Mapping, Sequence
+
+from mpmd_trace.ir.core import Op, Value
+from mpmd_trace.ir.semantics import region_reduction_kind
+from mpmd_trace.ir.types import TensorType
+from mpmd_trace.passes.hoisting.axes import Axes, ShardingOf, axes_of, dot_dimensions, scatter_dimensions
+from mpmd_trace.passes.hoisting.expressions import CONSTRAINT
+
+__all__ = ["CONSTANTS", "ZERO", "Base", "Form", "Forms", "base_of", "is_zero"]
+
+#: The axes over which a value is a sum; none for zero, which is a sum over any.
+Form = tuple[str, ...]
+ZERO: Form = ()
+CONSTANTS = ("stablehlo.constant", "sdy.constant")
+_ZEROS = re.compile(r"dense<\(?-?0(\.0+e\+00)?\)?> : ")
+#: Floating-point types that hold every value of another one.
+_WIDER = {"f16": ("f16", "f32", "f64"), "bf16": ("bf16", "f32", "f64"), "f32": ("f32", "f64"), "f64": ("f64",)}
+_LAYOUT = ("stablehlo.reshape", "stablehlo.transpose", "stablehlo.broadcast_in_dim", "stablehlo.negate", CONSTRAINT)
+
+
+@dataclasses.dataclass(frozen=True)
+class Base:
+    """An op that sums over a dimension that is sharded: of its operands, which are split there."""
+
+    axes: Form
+    dims: tuple[int, ...]
+
+
+def _axes(value: Value, of: ShardingOf) -> Axes | None:
+    type = value.type
+    return axes_of(of(value), type.rank) if isinstance(type, TensorType) and type.is_ranked else None
+
+
+def is_zero(op: Op | None) -> bool:
+    """Whether the op is a constant of zeros."""
+    value = op.props.get("value") if op is not None and op.name in CONSTANTS else None
+    return value is not None and _ZEROS.match(value.text) is not None
+
+
+def _is_sum(op: Op) -> bool:
+    """Whether the op sums over dimensions, beginning with zero."""
+    return (
+        op.name == "stablehlo.reduce"
+        and op.num_operands == 2
+        and is_zero(op.operand(1).defining_op)
+        and region_reduction_kind(op.regions[0]) == "add"
+    )
+
+
+def base_of(op: Op, of: ShardingOf, sizes: Mapping[str, int]) -> Base | None:
+    """The dimension over which the op sums that is sharded over most devices."""
+    pairs: list[tuple[int, ...]] = []
+    if op.name == "stablehlo.dot_general":
+        dims = dot_dimensions(op)
+        pairs = list(zip(dims.left_contracting, dims.right_contracting, strict=True))
+    elif op.name == "stablehlo.scatter":
+        return _scattered(op, of, sizes)
+    elif _is_sum(op):
+        pairs = [(d,) for d in getattr(op.props.get("dimensions"), "values", ())]
+    found: list[tuple[int, Base]] = []
+    for pair in pairs:
+        shardings = [_axes(op.operand(i), of) for i in range(len(pair))]
+        names = {None if axes is None else axes[d] for axes, d in zip(shardings, pair, strict=True)}
+        only = names.pop()
+        shape = getattr(op.operand(0).type, "shape", ())
+        if names or not only or any(name not in sizes for name in only):
+            continue
+        count = math.prod(sizes[name] for name in only)
+        if count > 1 and shape[pair[0]] % count == 0:
+            found.append((count, Base(only, pair)))
+    return max(found, key=lambda one: one[0])[1] if found else None
+
+
+def _scattered(op: Op, of: ShardingOf, sizes: Mapping[str, int]) -> Base | None:
+    """The dimensions of indices and updates that are sharded alike, where rows are added to zeros.
+
+    That is the gradient of an embedding: a sum over tokens.
+    """
+    dims = scatter_dimensions(op)
+    if op.num_operands != 3 or dims.input_batching or not is_zero(op.operand(0).defining_op):
+        return None
+    if region_reduction_kind(op.regions[0]) != "add":
+        return None
+    shapes = [getattr(op.operand(i).type, "shape", None) or () for i in (1, 2)]
+    axes = [_axes(op.operand(i), of) for i in (1, 2)]
+    if axes[0] is None or axes[1] is None:
+        return None
+    rows = [d for d in range(len(shapes[0])) if d != dims.index_vector]
+    updates = [d for d in range(len(shapes[1])) if d not in dims.update_window]
+    for row, update in zip(rows, updates, strict=False):
+        only = axes[1][update]
+        count = math.prod(sizes.get(name, 0) for name in only)
+        if only and axes[0][row] == only and count > 1 and shapes[1][update] % count == 0:
+            return Base(only, (row, update))
+    return None
+
+
+class Forms:
+    """The partial forms of the values of a body.
+
+    `given`: the axes of arguments that come in partial form.
+    """
+
+    def __init__(self, block_ops: Sequence[Op], given: Mapping[Value, Form], of: ShardingOf, sizes: Mapping[str, int]):
+        self.of = of
+        self.sizes = sizes
+        self.form: dict[Value, Form] = dict(given)
+        self.base: dict[Op, Base] = {}
+        for op in block_ops:
+            if len(op.results) == 1 and not op.is_terminator:
+                found = self._of_op(op)
+                if found is not None:
+                    self.form[op.results[0]] = found
+
+    def _of_op(self, op: Op) -> Form | None:
+        result = op.results[0].type
+        if not isinstance(result, TensorType) or "f" not in result.element or "complex" in result.element:
+            return None  # sums of integers are not worth it, and nobody shards them
+        if is_zero(op):
+            return ZERO
+        operands = [self.form.get(value) for value in op.operands]
+        linear = self._linear(op, operands)
+        if linear is not None:
+            return linear
+        base = base_of(op, self.of, self.sizes)
+        if base is None:
+            return None
+        self.base[op] = base
+        return base.axes
+
+    def _linear(self, op: Op, forms: list[Form | None]) -> Form | None:
+        """The form of what the op makes of parts, if it may be applied to each of them."""
+        if not forms or forms[0] is None:
+            return None
+        if op.name in _LAYOUT:
+            return forms[0]
+        if op.name == "stablehlo.convert":
+            source, target = op.operand(0).type, op.results[0].type
+            assert isinstance(source, TensorType) and isinstance(target, TensorType)
+            return forms[0] if target.element in _WIDER.get(source.element, ()) else None
+        if op.name == "stablehlo.reduce":
+            return forms[0] if _is_sum(op) and forms[0] != ZERO else None
+        if op.name in ("stablehlo.add", "stablehlo.subtract"):
+            left, right = forms
+            if right is None:
+                return None
+            return left if left == right or right == ZERO else right if left == ZERO else None
+        if op.name in ("stablehlo.multiply", "stablehlo.divide") and forms[0] != ZERO:
+            return forms[0] if self._scales(op.operand(1), forms[0]) else None
+        return None
+
+    def _scales(self, value: Value, axes: Form) -> bool:
+        """Whether every device of the axes has the value, so that it may multiply its part."""
+        if value in self.form:
+            return is_zero(value.defining_op)
+        if value.defining_op is not None and value.defining_op.name in CONSTANTS:
+            return True
+        found = _axes(value, self.of)
+        return found is not None and not any(name in axes for names in found for name in names)

@@ -1,0 +1,1 @@
+"""Passes that make a step need less memory.  See `docs/memory.md`."""

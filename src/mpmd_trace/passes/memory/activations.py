@@ -1,0 +1,197 @@
+"""What the forwards of a stage leave for their backwards, and what can be done about it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping
+from typing import Literal
+
+from mpmd_trace.ir.attributes import MeshAttr
+from mpmd_trace.ir.core import Op, Value
+from mpmd_trace.ir.ops import FragmentOp, FuncOp
+from mpmd_trace.passes.fragment_info import call_counter, is_backward, is_executed_immediately_after, is_forward
+from mpmd_trace.passes.memory.liveness import Change, Liveness
+from mpmd_trace.passes.memory.recompute import Recomputed, cheap_results, has_checkpoint, recomputed
+from mpmd_trace.passes.sharding.reduction import HIDDEN_ATTRIBUTES
+
+__all__ = ["HOW", "Forward", "How", "Option", "Stage", "stages_of"]
+
+How = Literal["keep", "recompute cheap", "recompute", "offload", "recompute cheap, offload"]
+HOW: dict[How, str] = {
+    "keep": "is kept",
+    "recompute cheap": "is recomputed where that takes no product",
+    "recompute": "is recomputed",
+    "offload": "is in host memory in between",
+    "recompute cheap, offload": "is recomputed where that takes no product, and else in host memory in between",
+}
+#: A byte that goes to the host or comes back costs as much as so many of memory traffic: what PCIe 5 is to HBM3.
+PER_HOST_BYTE = 50.0
+#: Values of at most so many bytes are not worth a transfer.
+_SMALL = 64
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Forward:
+    """A forward fragment, and the backward fragments of its microbatch that read what it leaves."""
+
+    fragment: FragmentOp
+    backwards: tuple[FragmentOp, ...]
+
+    @property
+    def left(self) -> frozenset[int]:
+        """The results that backwards read."""
+        readers = set(self.backwards)
+        return frozenset(r.index for r in self.fragment.results if any(u in readers for u in r.users))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Option:
+    """What may be done with what the forwards of a stage leave.
+
+    dropped: for each forward the results that are made again, with the body that does it; offloaded: those that go to
+    the host.
+    """
+
+    how: How
+    cost: float
+    change: Change
+    dropped: Mapping[Forward, tuple[tuple[int, ...], Recomputed]] = dataclasses.field(default_factory=dict)
+    offloaded: Mapping[Forward, tuple[int, ...]] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Stage:
+    """The forwards of a stage on a mesh; the first of its options changes nothing.
+
+    has_checkpoint: whether the program says itself what is recomputed.
+    """
+
+    names: tuple[str, ...]
+    forwards: tuple[Forward, ...]
+    has_checkpoint: bool
+    options: tuple[Option, ...]
+    #: The bytes that a forward leaves on a device.
+    bytes: float
+
+
+def stages_of(
+    function: FuncOp, shape: MeshAttr, held: Liveness, *, remat: bool, offload: bool
+) -> list[Stage]:
+    """The stages of a mesh, whose devices are laid out as `shape`, whose forwards leave something, with options."""
+    groups: dict[object, list[Forward]] = {}
+    for fragment in function.body:
+        if not isinstance(fragment, FragmentOp) or fragment.mesh != held.mesh or not _is_plain(fragment):
+            continue
+        if is_forward(fragment) and call_counter(fragment) is not None:
+            backwards = tuple(_backwards(fragment))
+            # What is read directly afterwards is gone before anything else is made.
+            if backwards and not is_executed_immediately_after(fragment, backwards[0]):
+                key = fragment.stage if fragment.stage is not None else fragment.origin
+                groups.setdefault(key, []).append(Forward(fragment, backwards))
+    devices = math.prod(size for _, size in shape.axes)
+    found = []
+    for forwards in groups.values():
+        checkpointed = any(has_checkpoint(b.body) for one in forwards for b in one.backwards)
+        options = [Option("keep", 0.0, Change())]
+        if remat and not checkpointed:
+            options += _recomputing(forwards, held, devices)
+        if offload:
+            options += [_offloading(option, forwards, held) for option in list(options) if option.how != "recompute"]
+        first = forwards[0]
+        size = max(sum(held.size(f.fragment.results[i]) for i in f.left) for f in forwards)
+        names = tuple(dict.fromkeys(origin.name for origin in first.fragment.origin))
+        found.append(Stage(names, tuple(forwards), checkpointed, tuple(options), size))
+    return found
+
+
+def _is_plain(fragment: FragmentOp) -> bool:
+    return not any(name in fragment.attrs for name in HIDDEN_ATTRIBUTES)
+
+
+def _backwards(forward: FragmentOp) -> Iterator[FragmentOp]:
+    """In the order of the program."""
+    users = [
+        user
+        for user in forward.distinct_users
+        if isinstance(user, FragmentOp)
+        and user.mesh == forward.mesh
+        and is_backward(user)
+        and call_counter(user) == call_counter(forward)
+        and user.stage == forward.stage
+        and _is_plain(user)
+    ]
+    op: Op | None = forward.next_op
+    while op is not None and users:
+        if op in users:
+            yield op
+            users.remove(op)
+        op = op.next_op
+
+
+def _recomputing(forwards: list[Forward], held: Liveness, devices: int) -> Iterator[Option]:
+    """All that is left is made again; or what takes no product."""
+    hows: tuple[How, ...] = ("recompute cheap", "recompute")
+    seen: set[tuple[frozenset[int], ...]] = {(frozenset(),) * len(forwards)}
+    for how in hows:
+        wanted = tuple(
+            one.left if how == "recompute" else cheap_results(one.fragment.body, one.left) for one in forwards
+        )
+        if wanted in seen:
+            continue
+        seen.add(wanted)
+        change, cost = Change(), 0.0
+        dropped: dict[Forward, tuple[tuple[int, ...], Recomputed]] = {}
+        for one, results in zip(forwards, wanted, strict=True):
+            listed = tuple(sorted(results))
+            made = recomputed(one.fragment.body, listed, one.left - results) if listed else None
+            if made is None:
+                continue
+            dropped[one] = listed, made
+            cost += made.work / devices
+            change += _change_of_recomputing(one, listed, made, held)
+        if dropped:
+            yield Option(how, cost, change, dropped)
+
+
+def _change_of_recomputing(one: Forward, results: tuple[int, ...], made: Recomputed, held: Liveness) -> Change:
+    fragment, before = one.fragment, held.time[one.backwards[0]] - 1
+    read = [fragment.operand(i) for i in made.arguments] + [fragment.results[i] for i in made.results]
+    unread: list[tuple[Value, int]] = []
+    held_again: list[tuple[float, int, int]] = []
+    for i in results:
+        times = [held.time[b] for b in one.backwards if any(u is b for u in fragment.results[i].users)]
+        unread += [(fragment.results[i], at) for at in times]
+        held_again.append((held.size(fragment.results[i]), before, max(times)))
+    return Change(tuple(unread), tuple((value, before) for value in read), tuple(held_again))
+
+
+def _offloading(option: Option, forwards: list[Forward], held: Liveness) -> Option:
+    """The option with everything that it keeps in host memory."""
+    offloaded: dict[Forward, tuple[int, ...]] = {}
+    cost, change = option.cost, option.change
+    for one in forwards:
+        gone, made = option.dropped.get(one, ((), None))
+        sizes = {i: held.size(one.fragment.results[i]) for i in sorted(one.left) if i not in gone}
+        moved = tuple(i for i, size in sizes.items() if size > _SMALL)
+        if not moved:
+            continue
+        offloaded[one] = moved
+        cost += 2 * PER_HOST_BYTE * sum(sizes[i] for i in moved)
+        start = held.time[one.fragment]
+        again = held.time[one.backwards[0]] - 1
+        unread: list[tuple[Value, int]] = []
+        held_again: list[tuple[float, int, int]] = []
+        for i in moved:
+            value = one.fragment.results[i]
+            times = [held.time[b] for b in one.backwards if any(u is b for u in value.users)]
+            if made is not None and i in made.results:
+                times.append(again)
+            unread += [(value, at) for at in times]
+            held_again.append((sizes[i], min(times), max(times)))
+        change += Change(tuple(unread), tuple((one.fragment.results[i], start + 1) for i in moved), tuple(held_again))
+        if made is not None:  # what was read where it is made again is read from the host now
+            back = {(one.fragment.results[i], again) for i in moved}
+            change = Change(change.unread, tuple(pair for pair in change.read if pair not in back), change.made)
+    how: How = "offload" if option.how == "keep" else "recompute cheap, offload"
+    return Option(how, cost, change, option.dropped, offloaded)

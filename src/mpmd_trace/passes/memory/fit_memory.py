@@ -1,0 +1,234 @@
+"""`mpmd-fit-memory` (ours): what forwards leave for their backwards fits into memory.  See `docs/memory.md`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import ClassVar
+
+from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace.ir.attributes import UNIT, MeshAttr, TensorShardingAttr
+from mpmd_trace.ir.core import Value
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import OFFLOADED, FragmentOp, FuncOp, Module, make_fragment, make_transfer
+from mpmd_trace.ir.shardings import mesh_symbols
+from mpmd_trace.ir.types import MeshTensorType, mesh_tensor
+from mpmd_trace.passes.base import FunctionPass, option
+from mpmd_trace.passes.fragment_info import call_counter, set_call_counter
+from mpmd_trace.passes.memory.activations import HOW, Forward, Option, Stage, stages_of
+from mpmd_trace.passes.memory.choice import choose
+from mpmd_trace.passes.memory.liveness import Liveness
+from mpmd_trace.passes.memory.recompute import Recomputed
+from mpmd_trace.passes.memory.remarks import MEMORY
+from mpmd_trace.passes.sharding.edges import SHARDING, in_sharding, per_value, set_fragment_sharding, sharding_list
+from mpmd_trace.passes.sharding.reduction import reducible
+
+__all__ = ["FitMemory", "Reserved"]
+
+_HOST = "pinned_host"
+
+
+@dataclasses.dataclass(frozen=True)
+class Reserved:
+    """Bytes of a device of a mesh that are not for values: `mesh=bytes`."""
+
+    mesh: str
+    bytes: int
+
+    @classmethod
+    def parse(cls, text: str) -> Reserved:
+        """Raises `MpmdError` for text that is not of this form."""
+        mesh, _, count = text.strip().rpartition("=")
+        if not mesh or not count.isdigit():
+            raise MpmdError(f"'{text}' reserves nothing: write MESH=BYTES, e.g. m0=1048576")
+        return cls(mesh, int(count))
+
+    def __str__(self) -> str:
+        return f"{self.mesh}={self.bytes}"
+
+
+@dataclasses.dataclass(frozen=True)
+class FitMemory(FunctionPass):
+    """The forwards of some stages leave less for their backwards, so that a step fits into `limit` at the least cost.
+
+    For each stage of a mesh: what its forwards leave is kept; or made again, from what they read, by a fragment in
+    front of the backward, marked `remat`; or that is done with what takes no product; or what is kept is in host memory
+    in between.  Which, is chosen for all stages of a mesh together from the bytes that are held at each op, in the
+    order of the schedule: the cheapest choice that fits.  Where a backward follows directly on its forward nothing
+    changes, nor is anything recomputed in stages in which `jax.checkpoint` says what is.
+
+    Before, with {limit=240 remat=true}:
+
+        func.func public @main(%p: !a, %q: !a) -> (!a, !a) attributes {topology = #meshes} {
+          %0 = mpmd.fragment<mesh="a", origin=["f"]> (%p) {call_counter = 0 : ui32} (%u: !t) {
+            %v = stablehlo.broadcast_in_dim %u, dims = [1] : (!t) -> tensor<8x4xf32>
+            mpmd.return %v : tensor<8x4xf32>
+          } : (!a) -> !mpmd.mesh_tensor<"a", tensor<8x4xf32>>
+          %1 = mpmd.fragment<mesh="a", origin=["f"]> (%q) {call_counter = 1 : ui32} (%u: !t) {
+            %v = stablehlo.broadcast_in_dim %u, dims = [1] : (!t) -> tensor<8x4xf32>
+            mpmd.return %v : tensor<8x4xf32>
+          } : (!a) -> !mpmd.mesh_tensor<"a", tensor<8x4xf32>>
+          %2 = mpmd.fragment<mesh="a", origin=["f"(1)]> (%0) {call_counter = 0 : ui32} (%v: tensor<8x4xf32>) {
+            %w = stablehlo.slice %v [0:1, 0:4] : (tensor<8x4xf32>) -> tensor<1x4xf32>
+            %u = stablehlo.reshape %w : (tensor<1x4xf32>) -> !t
+            mpmd.return %u : !t
+          } : (!mpmd.mesh_tensor<"a", tensor<8x4xf32>>) -> !a
+          %3 = mpmd.fragment<mesh="a", origin=["f"(1)]> (%1) {call_counter = 1 : ui32} (%v: tensor<8x4xf32>) {
+            %w = stablehlo.slice %v [0:1, 0:4] : (tensor<8x4xf32>) -> tensor<1x4xf32>
+            %u = stablehlo.reshape %w : (tensor<1x4xf32>) -> !t
+            mpmd.return %u : !t
+          } : (!mpmd.mesh_tensor<"a", tensor<8x4xf32>>) -> !a
+          return %2, %3 : !a, !a
+        }
+
+    After:
+
+        func.func public @main(%p: !a, %q: !a) -> (!a, !a) attributes {topology = #meshes} {
+          %0 = mpmd.fragment<mesh="a", origin=["f"]> (%p) {call_counter = 0 : ui32} (%u: !t) {
+            %v = stablehlo.broadcast_in_dim %u, dims = [1] : (!t) -> tensor<8x4xf32>
+            mpmd.return %v : tensor<8x4xf32>
+          } : (!a) -> !mpmd.mesh_tensor<"a", tensor<8x4xf32>>
+          %1 = mpmd.fragment<mesh="a", origin=["f"]> (%q) {call_counter = 1 : ui32} (%u: !t) {
+            %v = stablehlo.broadcast_in_dim %u, dims = [1] : (!t) -> tensor<8x4xf32>
+            mpmd.return %v : tensor<8x4xf32>
+          } : (!a) -> !mpmd.mesh_tensor<"a", tensor<8x4xf32>>
+          %4 = mpmd.fragment<mesh="a", origin=["f"]> (%p) {call_counter = 0 : ui32, remat} (%u: !t) {
+            %v = stablehlo.broadcast_in_dim %u, dims = [1] : (!t) -> tensor<8x4xf32>
+            mpmd.return %v : tensor<8x4xf32>
+          } : (!a) -> !mpmd.mesh_tensor<"a", tensor<8x4xf32>>
+          %2 = mpmd.fragment<mesh="a", origin=["f"(1)]> (%4) {call_counter = 0 : ui32} (%v: tensor<8x4xf32>) {
+            %w = stablehlo.slice %v [0:1, 0:4] : (tensor<8x4xf32>) -> tensor<1x4xf32>
+            %u = stablehlo.reshape %w : (tensor<1x4xf32>) -> !t
+            mpmd.return %u : !t
+          } : (!mpmd.mesh_tensor<"a", tensor<8x4xf32>>) -> !a
+          %5 = mpmd.fragment<mesh="a", origin=["f"]> (%q) {call_counter = 1 : ui32, remat} (%u: !t) {
+            %v = stablehlo.broadcast_in_dim %u, dims = [1] : (!t) -> tensor<8x4xf32>
+            mpmd.return %v : tensor<8x4xf32>
+          } : (!a) -> !mpmd.mesh_tensor<"a", tensor<8x4xf32>>
+          %3 = mpmd.fragment<mesh="a", origin=["f"(1)]> (%5) {call_counter = 1 : ui32} (%v: tensor<8x4xf32>) {
+            %w = stablehlo.slice %v [0:1, 0:4] : (tensor<8x4xf32>) -> tensor<1x4xf32>
+            %u = stablehlo.reshape %w : (tensor<1x4xf32>) -> !t
+            mpmd.return %u : !t
+          } : (!mpmd.mesh_tensor<"a", tensor<8x4xf32>>) -> !a
+          return %2, %3 : !a, !a
+        }
+    """
+
+    name: ClassVar[str] = "mpmd-fit-memory"
+    summary: ClassVar[str] = "recompute activations, or keep them in host memory, so that a step fits"
+    mpmd_only: ClassVar[bool] = True
+    entry_only: ClassVar[bool] = True
+
+    limit: int = option(0, "the bytes of memory of a device; 0: as many as are needed")
+    remat: bool = option(False, "whether activations may be recomputed")
+    offload: bool = option(False, "whether activations may be kept in host memory")
+    reserved: tuple[Reserved, ...] = option((), "bytes that are needed besides, as MESH=BYTES")
+
+    def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
+        if not self.limit or not reducible(function):
+            return False
+        assert function.topology is not None
+        reserved = {one.mesh: one.bytes for one in self.reserved}
+        meshes = function.topology.meshes
+        chosen: list[Option] = []
+        for mesh in meshes:
+            room = self.limit - reserved.get(mesh, 0)
+            held = Liveness(function, mesh, mesh_symbols(module))
+            chosen += self._of_mesh(function, meshes[mesh], held, room, diagnostics)
+        for one in chosen:
+            for forward, (results, made) in one.dropped.items():
+                _recompute(forward, results, made, one.offloaded.get(forward, ()))
+            for forward, moved in one.offloaded.items():
+                if forward not in one.dropped:
+                    _offload(forward, moved, list(forward.backwards))
+        return bool(chosen)
+
+    def _of_mesh(
+        self, function: FuncOp, shape: MeshAttr, held: Liveness, room: int, diagnostics: Diagnostics
+    ) -> list[Option]:
+        """The options that change something on a mesh."""
+        mesh = held.mesh
+        stages = stages_of(function, shape, held, remat=self.remat, offload=self.offload)
+
+        def profile(choice: Sequence[int]) -> list[float]:
+            return held.profile([stage.options[i].change for stage, i in zip(stages, choice, strict=True)])
+
+        def excess(choice: Sequence[int]) -> float:
+            return sum(max(size - room, 0.0) for size in profile(choice))
+
+        choice = choose([[one.cost for one in stage.options] for stage in stages], excess)
+        before, after = (max(profile(c)) for c in ((0,) * len(stages), choice))
+        options = [stage.options[i] for stage, i in zip(stages, choice, strict=True)]
+        for stage, one in zip(stages, options, strict=True):
+            diagnostics.remark(function.loc, _described(mesh, stage, one))
+        if stages:
+            text = f"{MEMORY}on mesh '{mesh}' values take {after:,.0f} bytes at the peak"
+            diagnostics.remark(function.loc, text + (f", without that {before:,.0f}" if before != after else ""))
+        return [one for one in options if one.how != "keep"]
+
+
+def _described(mesh: str, stage: Stage, one: Option) -> str:
+    names = ", ".join(stage.names)
+    text = f"{MEMORY}on mesh '{mesh}' what a forward of {names} leaves ({stage.bytes:,.0f} bytes) {HOW[one.how]}"
+    if one.cost:
+        text += f", at the cost of {one.cost:,.0f} bytes of memory traffic in a step"
+    return text + ("; jax.checkpoint says what is recomputed" if stage.has_checkpoint else "")
+
+
+def _recompute(forward: Forward, results: tuple[int, ...], made: Recomputed, offloaded: tuple[int, ...]) -> None:
+    """Insert the fragment that makes results of a forward again, and let the backwards read its results."""
+    fragment, first = forward.fragment, forward.backwards[0]
+    read = [fragment.operand(i) for i in made.arguments] + [fragment.results[i] for i in made.results]
+    copy = make_fragment(
+        fragment.mesh,
+        read,
+        [fragment.results[i].type for i in results],
+        made.body,
+        origin=fragment.origin,
+        stage=fragment.stage,
+        attrs={"remat": UNIT},
+        loc=fragment.loc,
+    )
+    set_call_counter(copy, call_counter(fragment))
+    given = [in_sharding(fragment, i) for i in made.arguments]
+    given += [per_value(fragment.out_shardings, i) for i in made.results]
+    for i, sharding in enumerate(given):
+        if sharding is not None:
+            set_fragment_sharding(copy, "in_shardings", i, sharding, others_open=False)
+    if fragment.out_shardings is not None:
+        copy.props["out_shardings"] = sharding_list(tuple(fragment.out_shardings.shardings[i] for i in results))
+    assert first.block is not None
+    first.block.insert_before(first, copy)
+    readers = set(forward.backwards)
+    for i, new in zip(results, copy.results, strict=True):
+        fragment.results[i].replace_uses_if(new, lambda use: use.owner in readers)
+    _offload(forward, offloaded, [copy, *forward.backwards])
+
+
+def _offload(forward: Forward, results: tuple[int, ...], readers: list[FragmentOp]) -> None:
+    """Send results of a forward to the host, and back for those that read them."""
+    fragment = forward.fragment
+    block = fragment.block
+    assert block is not None
+    at = fragment
+    for i in results:
+        value = fragment.results[i]
+        sharding = per_value(fragment.out_shardings, i)
+        first = next(op for op in readers if any(user is op for user in value.users))
+        assert isinstance(value.type, MeshTensorType)
+        host = mesh_tensor(value.type.mesh, value.type.tensor, None, _HOST)
+        there = make_transfer(value, host, loc=fragment.loc)
+        there.attrs[OFFLOADED] = UNIT
+        block.insert_after(at, there)
+        back = make_transfer(there.results[0], value.type, loc=first.loc)
+        block.insert_before(first, back)
+        _set_sharding(there, sharding)
+        _set_sharding(back, sharding)
+        mine = set(readers)
+        new: Value = back.results[0]
+        value.replace_uses_if(new, lambda use, mine=mine: use.owner in mine)  # type: ignore[misc]
+
+
+def _set_sharding(transfer: object, sharding: TensorShardingAttr | None) -> None:
+    if sharding is not None:
+        transfer.attrs[SHARDING] = sharding_list((sharding,))  # type: ignore[attr-defined]

@@ -1,0 +1,206 @@
+"""What a pass did to a program, in things: fragments merged, split, moved, new and gone, transfers, attributes, bodies.
+
+A text diff of a pure reordering has thousands of lines; this has one.  Fragments are followed by the named
+computations in them and the number of their call.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from mpmd_trace.ir.attributes import Attribute, IntegerAttr
+from mpmd_trace.ir.bodies import equivalent
+from mpmd_trace.ir.core import Region
+from mpmd_trace.ir.ops import CallOp, FragmentCallOp, FragmentOp, Module, NamedComputationOp, TransferOp
+from mpmd_trace.ir.types import MeshTensorType
+
+__all__ = ["Changes", "Outline", "Thing", "changes", "outline"]
+
+#: What says which fragment it is, and not how it is.
+_IDENTITY = frozenset({"call_counter", "callee", "mesh_name", "name", "origin"})
+
+
+class Thing(NamedTuple):
+    """A fragment or named computation: its place in the main function, None inside of a function that this calls.
+
+    `names` are the named computations in it, `call` the number of its call where it has one.
+    """
+
+    place: int | None
+    mesh: str
+    names: tuple[str, ...]
+    call: int | None
+    attributes: dict[str, Attribute]
+    types: tuple[Any, ...]
+    body: Region | None
+
+    @property
+    def label(self) -> str:
+        return (", ".join(self.names) or "inferred") + ("" if self.call is None else f" ({self.call})")
+
+    def __str__(self) -> str:
+        return f"{self.label} on {self.mesh}" if self.mesh else self.label
+
+
+class Outline(NamedTuple):
+    """The main function of a module and those that it calls, as far as changes are told of."""
+
+    things: tuple[Thing, ...]
+    transfers: collections.Counter[tuple[str, str]]
+    arguments: tuple[Any, ...]
+
+
+def outline(module: Module) -> Outline:
+    """The outline of a module, which may change afterwards."""
+    main = module.lookup("main")
+    things: list[Thing] = []
+    transfers: collections.Counter[tuple[str, str]] = collections.Counter()
+    if main is None:
+        return Outline((), transfers, ())
+    called = dict.fromkeys(op.callee for op in main.body if isinstance(op, CallOp))
+    functions = [main, *(f for f in map(module.lookup, called) if f is not None and not f.is_declaration)]
+    for function in functions:
+        for place, op in enumerate(function.body):
+            if isinstance(op, TransferOp):
+                transfers[_mesh(op.operand(0).type), _mesh(op.results[0].type)] += 1
+            if not isinstance(op, FragmentOp | FragmentCallOp | NamedComputationOp):
+                continue
+            origins = [op.origin] if isinstance(op, NamedComputationOp) else op.origin
+            counter = op.attrs.get("call_counter")
+            things.append(
+                Thing(
+                    place if function is main else None,
+                    "" if isinstance(op, NamedComputationOp) else op.mesh,
+                    tuple(o.name + "'" * o.transpose_count for o in origins),
+                    counter.value if isinstance(counter, IntegerAttr) else None,
+                    {k: v for k, v in {**op.props, **op.attrs}.items() if k not in _IDENTITY},
+                    tuple(r.type for r in op.results),
+                    op.regions[0] if op.regions else None,
+                )
+            )
+    return Outline(tuple(things), transfers, tuple(main.arg_attrs))
+
+
+def _mesh(type: Any) -> str:
+    return type.mesh if isinstance(type, MeshTensorType) else ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Changes:
+    """What became of the things of a module; `gone` are those of the module before."""
+
+    merged: Sequence[Thing]
+    split: Sequence[Thing]
+    moved: Sequence[Thing]
+    new: Sequence[Thing]
+    gone: Sequence[Thing]
+    #: Things that are as they were, but in another order.
+    reordered: bool
+    #: How many transfers more, by source and target.
+    transfers: dict[tuple[str, str], int]
+    #: What else changed, and on how many things.
+    notes: Sequence[str]
+
+    def lists(self) -> Iterator[tuple[str, Sequence[Thing]]]:
+        """The lists that are not empty, with their names."""
+        for name in ("merged", "split", "moved", "new", "gone"):
+            found: Sequence[Thing] = getattr(self, name)
+            if found:
+                yield name, found
+
+    def head(self) -> list[str]:
+        """What is told in a line each, without lists."""
+        lines = [f"{more:+} transfers {source} -> {target}" for (source, target), more in self.transfers.items()]
+        return [*lines, *(["the same fragments in another order"] if self.reordered else []), *self.notes]
+
+    def text(self, most: int = 12) -> str:
+        """The changes for people; at most so many things of each kind."""
+        lines = self.head()
+        for name, things in self.lists():
+            lines.append(f"{name}: {len(things)}")
+            lines += [f"  {thing}" for thing in things[:most]]
+            lines += [f"  ... and {len(things) - most} more"] if len(things) > most else []
+        return "\n".join(lines or ["nothing that is told here: see the text"]) + "\n"
+
+
+def changes(before: Outline, after: Outline) -> Changes:
+    """What became of the things of the module before."""
+    old, new = _by_name(before), _by_name(after)
+    merged, split, moved, fresh = [], [], [], []
+    for thing in after.things:
+        if not thing.names:
+            continue
+        sources = [source for name in thing.names for source in old.get(name, ()) if _same_call(source, thing)]
+        if not sources:
+            fresh.append(thing)
+        elif len({(source.names, source.call) for source in sources}) > 1 and thing.names != sources[0].names:
+            merged.append(thing)
+        elif all(source.mesh and source.mesh != thing.mesh for source in sources):
+            moved.append(thing)
+        if any(len(new[name]) > len(old[name]) for name in thing.names if name in old):
+            split.append(thing)
+    gone = {
+        id(thing): thing
+        for name, things in old.items()
+        for thing in things
+        if not any(_same_call(thing, one) for one in new.get(name, ()))
+    }
+    names = [[f"{thing.mesh} {thing.label}" for thing in one.things] for one in (before, after)]
+    transfers = {
+        pair: after.transfers[pair] - before.transfers[pair]
+        for pair in sorted({*before.transfers, *after.transfers})
+        if after.transfers[pair] != before.transfers[pair]
+    }
+    reordered = names[0] != names[1] and sorted(names[0]) == sorted(names[1])
+    return Changes(
+        merged, split, moved, fresh, list(gone.values()), reordered, transfers, list(_notes(before, after))
+    )
+
+
+def _by_name(one: Outline) -> dict[str, list[Thing]]:
+    found: dict[str, list[Thing]] = {}
+    for thing in one.things:
+        for name in dict.fromkeys(thing.names):
+            found.setdefault(name, []).append(thing)
+    return found
+
+
+def _same_call(a: Thing, b: Thing) -> bool:
+    """Whether both may be of the same call; inside of called functions, and when it is exported, a thing has none."""
+    return a.call is None or b.call is None or a.call == b.call
+
+
+def _notes(before: Outline, after: Outline) -> Iterator[str]:
+    """What is different on things that are there before and after, and on arguments."""
+    counts = [sum(not thing.names for thing in one.things) for one in (before, after)]
+    if counts[0] != counts[1]:
+        yield f"{counts[1] - counts[0]:+} inferred fragments"
+    left: dict[tuple[str, tuple[str, ...]], list[Thing]] = {}
+    for thing in before.things:
+        left.setdefault((thing.mesh, thing.names), []).append(thing)
+    told: collections.Counter[str] = collections.Counter()
+    for thing in after.things:
+        twins = left.get((thing.mesh, thing.names))
+        if not twins:
+            continue
+        twin = twins.pop(0)
+        for name in sorted({*twin.attributes, *thing.attributes}):
+            was, now = twin.attributes.get(name), thing.attributes.get(name)
+            if was != now:
+                told[f"{name} {'set' if was is None else 'removed' if now is None else 'changed'}"] += 1
+        told["types changed"] += twin.types != thing.types
+        told["bodies changed"] += not _same(twin.body, thing.body)
+    for text, count in told.items():
+        if count:
+            yield f"{text} on {count} fragments"
+    if len(before.arguments) == len(after.arguments):
+        changed = sum(a != b for a, b in zip(before.arguments, after.arguments, strict=True))
+        if changed:
+            yield f"attributes of {changed} arguments changed"
+
+
+def _same(a: Region | None, b: Region | None) -> bool:
+    return a is b or (a is not None and b is not None and equivalent(a, b))

@@ -1,0 +1,92 @@
+"""Why is this value on that mesh, where unnamed code goes to where the fewest bytes move?  See `docs/placement.md`.
+
+The module is one whose named computations have become fragments and assigns (after `mpmd-regroup-sums`, before
+`mpmd-place`).  What is fixed is told by the chains of uses from and to named code; what is free by how many more bytes
+a step would move with it on another mesh: a second cut, with the value fixed there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mpmd_trace.diagnostics.spelling import quote
+from mpmd_trace.ir.core import BlockArg, Op, Value
+from mpmd_trace.ir.ops import CallOp, Module
+from mpmd_trace.passes.import_.assignments import SameMesh
+from mpmd_trace.passes.import_.mesh_flow import mesh_list
+from mpmd_trace.passes.placement.cut import cost, cut
+from mpmd_trace.passes.placement.flow import TRANSFER_BYTES, Flow
+from mpmd_trace.passes.placement.place import drop_markers
+
+__all__ = ["CutExplainer"]
+
+#: Fixes a node on a mesh: more than all that a step can move.
+_FIXED = 1 << 56
+
+
+class CutExplainer:
+    """The placement of a module of its own, and what it costs to put something elsewhere.
+
+    most: the edges up to which costs are told; each is a cut of its own.
+    """
+
+    def __init__(self, module: Module, same_mesh: Sequence[SameMesh], most: int | None = None) -> None:
+        for function in module.mpmd_functions:
+            if not function.is_declaration:
+                drop_markers(function)
+        self.flow = Flow(module, {pair.output: pair.input for pair in same_mesh})
+        self.edges = list(self.flow.edges())
+        self.most = most
+        self.labels = cut(self.flow.count, len(self.flow.meshes), self.edges)
+        self.cost = cost(self.edges, self.labels)
+
+    def placed(self, thing: Value | Op) -> tuple[tuple[str, ...], str]:
+        """The meshes of a value or op that no name has put anywhere, and the reason."""
+        if isinstance(thing, BlockArg):
+            return self._argument(thing)
+        op = thing if isinstance(thing, Op) else thing.defining_op
+        if op in self.flow.node_of:
+            node = self.flow.node_of[op]
+            why = "no name says where it is, so it is where the fewest bytes move in a step"
+            return (self.flow.meshes[self.labels[node]],), why + self._else(node)
+        values = list(op.results) if op is not None else [thing] if isinstance(thing, Value) else []
+        meshes = self._readers(values)
+        if not meshes:
+            return (), "nothing uses it, so it is removed"
+        if op in self.flow.free:
+            return meshes, "it costs nothing to make it of what it reads, so it is made on each mesh that uses it"
+        if isinstance(op, CallOp):
+            return meshes, "what is called runs on the meshes of what is in it; these use its results"
+        return meshes, "these use it"
+
+    def _readers(self, values: Sequence[Value]) -> tuple[str, ...]:
+        nodes = [node for value in values for node in self.flow.readers.get(value, ())]
+        return tuple(self.flow.meshes[label] for label in sorted({self.labels[node] for node in nodes}))
+
+    def _argument(self, value: BlockArg) -> tuple[tuple[str, ...], str]:
+        meshes = self._readers([value])
+        home = self.flow.home_of.get(value)
+        if not meshes and home is None:
+            return (self.flow.meshes[0],), "nothing uses it, so it takes the first mesh"
+        if home is not None:
+            where = self.flow.meshes[self.labels[home]]
+            why = "it shares a mesh with a result that replaces it (MeshOfInput)"
+            return (where,), why + (self._else(home) if home >= len(self.flow.meshes) else "")
+        if len(meshes) == 1:
+            return meshes, f"it is used on {mesh_list(meshes)} alone"
+        where = "it is on the one that uses it last, and sent to the others once"
+        return meshes, f"it is used on {mesh_list(meshes)}: {where}"
+
+    def _else(self, node: int) -> str:
+        """What a step would move with a node on other meshes."""
+        if self.most is not None and len(self.edges) > self.most:
+            return "; mpmd-trace explain FILE --value NAME tells what other meshes would cost"
+        count = len(self.flow.meshes)
+        said = []
+        for label, mesh in enumerate(self.flow.meshes):
+            if label == self.labels[node]:
+                continue
+            other = cut(self.flow.count, count, [*self.edges, (_FIXED, (label, node))])
+            more = cost(self.edges, other) - self.cost
+            said.append(f"on {quote(mesh)} it would be {f'{more:,} more' if more > 0 else 'as many'}")
+        return f"; {', '.join(said)} (a transfer counts as {TRANSFER_BYTES} besides what it moves)" if said else ""

@@ -1,0 +1,170 @@
+"""The files of the explorer: pages that open from disk, and their data in chunks.
+
+Scripts may be loaded from disk by a page, other files may not: data are scripts that call `explorer.have(name, value)`.
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+import itertools
+import json
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from mpmd_trace.api.compiled import Compiled
+from mpmd_trace.backend.plan import Plan, Run, Transfer
+from mpmd_trace.backend.timeline import Timeline
+from mpmd_trace.report.explorer.data import Recorder
+from mpmd_trace.report.timeline import FragmentActions, kind_and_microbatch, steps_by_place
+from mpmd_trace.schedules import (
+    ScheduleError,
+    ScheduleWarning,
+    Simulation,
+    get_schedule,
+    schedule_names,
+    simulate,
+)
+
+__all__ = ["explorer_files", "measured_rows", "program_facts"]
+
+#: How many bodies are in a file.
+_CHUNK = 16
+#: What schedules are shown for: (meshes, microbatches).
+_SIZES = tuple(itertools.product((2, 4, 8), (4, 8, 16)))
+
+
+def explorer_files(
+    title: str,
+    recorder: Recorder,
+    plan: Plan | None = None,
+    actions: FragmentActions | None = None,
+    more: Mapping[str, Any] | None = None,
+    texts: Mapping[str, Any] | None = None,
+) -> Iterator[tuple[str, str]]:
+    """The names and contents of all files.
+
+    Args:
+        title: the name of the program.
+        recorder: the passes, with the views of those that changed something.
+        plan: how a step is executed, if the program got so far.
+        actions: what each run of the plan is.
+        more: what else is known: `measured` (see `measured_rows`), `costs` and `programs` (see `program_facts`) of
+            each program of the plan, `tolerance`, whether there is a `why`.
+        texts: long texts by name, each of which is read when it is wanted; `why` has one for each value.
+    """
+    for name in ("index.html", "explorer.css", "explorer.js", "program.js", "time.js"):
+        yield name, (importlib.resources.files(__package__) / name).read_text(encoding="utf-8")
+    index = {
+        "title": title,
+        "passes": recorder.passes,
+        "types": list(recorder.types),
+        "bodies": [{k: v for k, v in body.items() if k != "text"} for body in recorder.bodies],
+        "chunk": _CHUNK,
+        **(more or {}),
+    }
+    if plan is not None:
+        index["plan"] = _plan(plan, actions or FragmentActions())
+    yield "data/index.js", _script("index", index)
+    for number, view in recorder.views.items():
+        yield f"data/pass{number}.js", _script(f"pass{number}", view)
+    bodies = [body["text"] for body in recorder.bodies]
+    for number in range(0, len(bodies), _CHUNK):
+        name = f"bodies{number // _CHUNK}"
+        yield f"data/{name}.js", _script(name, bodies[number : number + _CHUNK])
+    for name, text in (texts or {}).items():
+        yield f"data/{name}.js", _script(name, text)
+    yield "data/schedules.js", _script("schedules", _schedules())
+
+
+def _script(name: str, value: Any) -> str:
+    # A text may contain "</script>", and line separators that are none in Python.
+    text = json.dumps(value, separators=(",", ":")).replace("<", "\\u003c")
+    return f'explorer.have("{name}", {text});\n'
+
+
+def _plan(plan: Plan, actions: FragmentActions) -> dict[str, Any]:
+    known = steps_by_place(plan, actions)
+    rows: list[list[Any]] = []
+    meshes = list(plan.meshes)
+    for at, instruction in enumerate(plan.instructions):
+        if isinstance(instruction, Run):
+            rows.append(
+                [
+                    "R",
+                    meshes.index(instruction.mesh),
+                    instruction.program,
+                    instruction.label,
+                    *kind_and_microbatch(known[at][1]),
+                    list(instruction.inputs),
+                    list(instruction.outputs),
+                ]
+            )
+        elif isinstance(instruction, Transfer):
+            size = sum(plan.slots[s].bytes for s in instruction.outputs)
+            ends = [meshes.index(instruction.source), meshes.index(instruction.target)]
+            rows.append(["T", *ends, size, instruction.label, list(instruction.inputs), list(instruction.outputs)])
+    return {
+        "meshes": meshes,
+        "instructions": rows,
+        "slots": [[meshes.index(s.mesh), s.bytes, str(s), s.name] for s in plan.slots],
+        "arguments": list(plan.arguments),
+        "results": list(plan.results),
+        "donated": sorted(plan.donated),
+        "programs": [[p.callee, p.mesh] for p in plan.programs],
+    }
+
+
+def program_facts(compiled: Compiled) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """What XLA says of each program of the plan, and the optimised HLO of those that it compiled, by name."""
+    facts: list[dict[str, Any]] = []
+    texts: dict[str, str] = {}
+    names: dict[str, str] = {}
+    for one in compiled.executables():
+        if one.compiled_as not in names:
+            names[one.compiled_as] = f"hlo{len(names)}"
+            texts[names[one.compiled_as]] = one.as_text()
+        cost, memory = one.cost_analysis(), one.memory_analysis()
+        cost = cost[0] if isinstance(cost, list) else cost  # of older JAX
+        facts.append(
+            {
+                "name": one.name,
+                "mesh": one.mesh,
+                "runs": one.runs,
+                "flops": cost.get("flops"),
+                "accessed": cost.get("bytes accessed"),
+                "arguments": getattr(memory, "argument_size_in_bytes", None),
+                "results": getattr(memory, "output_size_in_bytes", None),
+                "scratch": getattr(memory, "temp_size_in_bytes", None),
+                "donated": len(one.donated),
+                "hlo": names[one.compiled_as],
+            }
+        )
+    return facts, texts
+
+
+def measured_rows(measured: Sequence[Timeline]) -> list[list[list[Any]]]:
+    """For each measured step its runs and transfers: number in the page's plan, start and end in milliseconds."""
+    return [
+        [[e.instruction, round(1000 * e.start, 4), round(1000 * e.end, 4)] for e in one.entries] for one in measured
+    ]
+
+
+def _schedules() -> dict[str, Any]:
+    """Every schedule of the library for a few sizes: its rows, and how good it is."""
+    found: dict[str, Any] = {}
+    for name in schedule_names():
+        for meshes, microbatches in _SIZES:
+            try:
+                with warnings.catch_warnings():  # of schedules that are made for more microbatches; seen in the picture
+                    warnings.simplefilter("ignore", ScheduleWarning)
+                    result = simulate(get_schedule(name, meshes, microbatches))
+            except ScheduleError:
+                continue  # not for this size
+            found[f"{name}/{meshes}/{microbatches}"] = _simulated(result)
+    return found
+
+
+def _simulated(result: Simulation) -> dict[str, Any]:
+    rows = [[[str(e.step), round(e.start, 3), round(e.end, 3)] for e in row] for row in result.timeline.rows]
+    return {"rows": rows, "makespan": round(result.makespan, 3), "peak": round(max(result.peak_activations), 3)}

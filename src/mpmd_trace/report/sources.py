@@ -1,0 +1,23 @@
+"""Where the user wrote what a program computes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from mpmd_trace.frontend.errors import is_users
+from mpmd_trace.ir.core import Op
+
+__all__ = ["written_in"]
+
+
+def written_in(ops: Iterable[Op], most: int = 8) -> list[str]:
+    """The first places (`file:line`, seen from here) in the user's files that the ops come from."""
+    found: dict[str, None] = {}
+    for op in ops:
+        for file, line, _ in list(op.loc.files)[:4]:
+            if is_users(file):
+                found[f"{os.path.relpath(file)}:{line}"] = None
+        if len(found) >= most:
+            break
+    return list(found)[:most]

@@ -1,0 +1,92 @@
+"""Measured steps as a trace for ui.perfetto.dev: programs and transfers, memory, and where they were written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+from mpmd_trace.backend.load import LoadedProgram
+from mpmd_trace.backend.plan import Run, Transfer
+from mpmd_trace.backend.timeline import Timeline
+from mpmd_trace.ir.ops import FuncOp, Module
+from mpmd_trace.report.sources import written_in
+from mpmd_trace.report.timeline import FragmentActions, kind_and_microbatch, steps_by_place, timed
+from mpmd_trace.schedules import KIND_NAMES, Kind, Slice, Trace
+
+__all__ = ["step_trace"]
+
+_SECOND = 1e6
+#: Between steps, as a part of the step.
+_GAP = 0.05
+
+
+def step_trace(
+    name: str, program: LoadedProgram, module: Module, actions: FragmentActions, measured: Sequence[Timeline]
+) -> str:
+    """JSON in the trace event format: a row for each mesh and each link, the steps one after the other.
+
+    A slice of a mesh tells kind, microbatch and program, and the places in the user's files; arrows go from who makes a
+    value to its transfer and on to who uses it; a counter for each mesh has the bytes that a device holds.
+
+    Args:
+        name: of the program.
+        program: what was measured.
+        module: the exported module that it was made of.
+        actions: what each run of the plan is.
+        measured: the steps.
+    """
+    plan, trace = program.plan, Trace()
+    trace.name(1, name)
+    lanes = [*plan.meshes, *sorted({entry.lane for one in measured for entry in one.entries} - plan.meshes.keys())]
+    for row, lane in enumerate(lanes):
+        trace.name_row(1, row, f"mesh {lane}" if lane in plan.meshes else lane)
+    known = steps_by_place(plan, actions)
+    functions = {f.sym_name: f for f in module.functions}
+    sources = [_sources(functions.get(spec.callee)) for spec in plan.programs]
+    held: dict[int, tuple[str, int]] = {at: (mesh, used) for at, mesh, used in program.memory_use()}
+    origin = 0.0
+    for number, one in enumerate(measured):
+        slices: dict[int, Slice] = {}
+        for at, entry in sorted(timed(plan, one), key=lambda found: (found[1].start, found[0])):
+            start, end = (_SECOND * (origin + t) for t in (entry.start, entry.end))
+            row, instruction = lanes.index(entry.lane), plan.instructions[at]
+            if isinstance(instruction, Run):
+                kind, microbatch = kind_and_microbatch(known[at][1])
+                word = "+".join(KIND_NAMES[cast(Kind, letter)] for letter in kind)
+                where = {"written in": sources[instruction.program]} if sources[instruction.program] else {}
+                callee = plan.programs[instruction.program].callee
+                slices[at] = trace.slice(
+                    1, row, instruction.label, word, start, end, step=number, program=callee,
+                    **({} if kind == "O" else {"microbatch": microbatch}), **where,
+                )
+            else:
+                transfer = cast(Transfer, instruction)
+                moved = sum(plan.slots[s].bytes for s in transfer.outputs)
+                values = ", ".join(str(plan.slots[s]) for s in transfer.outputs[:4])
+                slices[at] = trace.slice(
+                    1, row, transfer.label or "transfer", "transfer", start, end, step=number,
+                    **{"bytes on each device": moved, "arrays": len(transfer.outputs), "values": values},
+                )
+            if at in held:
+                mesh, used = held[at]
+                trace.counter(1, f"memory of {mesh}", start, **{"bytes on a device": used})
+        _arrows(trace, program, slices)
+        origin += (1 + _GAP) * one.seconds
+    return trace.text()
+
+
+def _arrows(trace: Trace, program: LoadedProgram, slices: dict[int, Slice]) -> None:
+    """An arrow to each transfer from who made what it moves, and from it to everyone who uses that."""
+    made: dict[int, int] = {}
+    for at, instruction in enumerate(program.plan.instructions):
+        if not isinstance(instruction, Run | Transfer):
+            continue
+        for source in dict.fromkeys(made[slot] for slot in instruction.inputs if slot in made):
+            moves = any(isinstance(program.plan.instructions[one], Transfer) for one in (source, at))
+            if moves and source in slices and at in slices:
+                trace.arrow(slices[source], slices[at])
+        made.update(dict.fromkeys(instruction.outputs, at))
+
+
+def _sources(function: FuncOp | None) -> list[str]:
+    return [] if function is None else written_in(function.regions[0].walk())
