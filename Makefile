@@ -18,7 +18,13 @@ MINUTES ?= 10
 SEED ?=
 FUZZ_ARGS ?=
 
-.PHONY: demo test test-newest fuzz lint bench clean setup $(if $(STALE),$(STAMP))
+# `make deadlocks`: how many plans.
+PLANS ?= 100000
+
+# `make faults`: how many programs over three processes, each with a fault in one of them.
+RUNS ?= 50
+
+.PHONY: demo test test-newest fuzz deadlocks faults docs lint bench clean setup $(if $(STALE),$(STAMP))
 .DELETE_ON_ERROR:
 
 demo: $(STAMP)
@@ -37,6 +43,16 @@ test-newest:
 fuzz: $(STAMP)
 	PYTHONPATH=tests:tests/cpp_differential $(BIN)/python -m fuzz.driver --minutes $(MINUTES) \
 	  $(if $(SEED),--seed $(SEED)) $(FUZZ_ARGS)
+
+deadlocks: $(STAMP)
+	PYTHONPATH=tests $(BIN)/python -m fuzz.deadlocks --plans $(PLANS) $(if $(SEED),--seed $(SEED))
+
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "open site/index.html"
+
+faults: $(STAMP)
+	PYTHONPATH=tests/processes $(BIN)/python -m injections --runs $(RUNS) $(if $(SEED),--seed $(SEED))
 
 lint: $(STAMP)
 	$(BIN)/ruff check src cli tests examples benchmarks
@@ -58,4 +74,4 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "$(CURDIR)" > $@
 
 clean:
-	rm -rf .venv .venv-newest out .pytest_cache .mypy_cache .ruff_cache build src/*.egg-info
+	rm -rf .venv .venv-newest out site .pytest_cache .mypy_cache .ruff_cache build src/*.egg-info

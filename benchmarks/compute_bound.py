@@ -18,4 +18,4 @@ from mlp import Case, main
 CASE = Case(width=512, layers=8, stages=2, microbatches=8, batch=2048)
 
 if __name__ == "__main__":
-    sys.exit(main(__doc__, "compute-bound", CASE, target=1.10, steps=5, rounds=7))
+    sys.exit(main(__doc__, {"compute-bound": (CASE, 1.10)}, steps=5, rounds=7))

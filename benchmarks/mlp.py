@@ -7,7 +7,7 @@ import dataclasses
 import json
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -28,8 +28,10 @@ class Case:
     microbatches: int
     batch: int
     schedule: str = "1F1B"
-    #: Whether a forward and a backward that follow each other on a mesh are one program.
-    merge: bool = True
+    #: Whether a forward and a backward that follow each other on a mesh are one program; None: as it is by default.
+    merge: bool | None = True
+    #: Whether gradients are summed by `enumerated_for`, not by a loop in Python.
+    enumerated: bool = False
 
     def parameters(self) -> list[list[tuple[np.ndarray, np.ndarray]]]:
         rng = np.random.default_rng(0)
@@ -69,27 +71,31 @@ class Case:
         def add(total: Any, parameters: Any, x: jax.Array, y: jax.Array) -> Any:
             return jax.tree.map(jnp.add, total, jax.value_and_grad(self.loss)(parameters, x, y))
 
-        for i in range(self.microbatches):
-            part = slice(i * size, (i + 1) * size)
-            total = mpmd_trace.call(add, call_counter=i)(total, parameters, x[part], y[part])
+        if self.enumerated:
+            parts = jax.tree.map(lambda a: a.reshape(self.microbatches, size, -1), (x, y))
+            total = mpmd_trace.enumerated_for(lambda i, total, part: add(total, parameters, *part), total, parts)
+        else:
+            for i in range(self.microbatches):
+                part = slice(i * size, (i + 1) * size)
+                total = mpmd_trace.call(add, call_counter=i)(total, parameters, x[part], y[part])
         loss, gradients = total
         rate = 0.01 / self.microbatches
         return jax.tree.map(lambda p, g: p - rate * g, parameters, gradients), loss / self.microbatches
 
-    def config(self) -> mpmd_trace.Config:
-        devices = jax.devices()
+    def config(self, devices: Sequence[jax.Device] | None = None) -> mpmd_trace.Config:
+        devices = jax.devices() if devices is None else devices
         meshes = [f"m{i}" for i in range(self.stages)]
+        merging = {
+            "mpmd_infer_cross_mesh_reductions": True,
+            "mpmd_merge_forward_with_backward": self.merge,
+            "mpmd_merge_backward_with_forward": self.merge,
+        }
         return mpmd_trace.make_config(
             {m: Mesh(np.array(devices[i : i + 1]), ("x",)) for i, m in enumerate(meshes)},
             {f"stage{i}": (m, i) for i, m in enumerate(meshes)},
             input_mesh_assignment=(meshes, None, None),
             output_mesh_assignment=(meshes, None),
-            partitioning_options={
-                "mpmd_infer_transfers": True,
-                "mpmd_infer_cross_mesh_reductions": True,
-                "mpmd_merge_forward_with_backward": self.merge,
-                "mpmd_merge_backward_with_forward": self.merge,
-            },
+            partitioning_options={"mpmd_infer_transfers": True, **({} if self.merge is None else merging)},
             pipeline_schedule=self.schedule,
         )
 
@@ -130,6 +136,7 @@ def compare(case: Case, *, steps: int, rounds: int) -> dict[str, float]:
         ours.append(seconds)
         seconds, plain = timed(plain_step, plain, jx, jy, steps)
         theirs.append(seconds)
+    pipelined, whole, inside = issuing(compiled, pipelined, px, py, steps)
     plan = compiled.program.plan
     return {
         "ratio": statistics.median(a / b for a, b in zip(ours, theirs, strict=True)),
@@ -139,29 +146,71 @@ def compare(case: Case, *, steps: int, rounds: int) -> dict[str, float]:
         "runs": len(plan.runs),
         "transfers": sum(len(t.outputs) for t in plan.transfers),
         "compile s": compile_seconds,
+        "instructions": len(compiled.program.runtime.steps),
+        "us per instruction": whole,
+        "us per instruction in JAX": inside,
     }
 
 
-def main(description: str | None, title: str, case: Case, *, target: float, steps: int, rounds: int) -> int:
-    """The command line of a benchmark that compares `case` with plain `jax.jit`; the exit status."""
+def issuing(compiled: mpmd_trace.Compiled, parameters: Any, x: Any, y: Any, steps: int) -> tuple[Any, float, float]:
+    """The parameters after the steps; microseconds of the calling thread for each instruction, and those of JAX in it.
+
+    The latter are spent inside of JAX's functions that start a program or a copy.
+    """
+
+    def spent() -> float:
+        nonlocal parameters
+        start = time.thread_time_ns()
+        for _ in range(steps):
+            parameters, loss = compiled(parameters, x, y)
+        found = time.thread_time_ns() - start
+        jax.block_until_ready((parameters, loss))
+        return found / steps / len(runtime.steps) / 1e3
+
+    def clocked(call: Callable[..., Any]) -> Callable[..., Any]:
+        def call_clocked(arrays: Any) -> Any:
+            nonlocal inside
+            start = time.thread_time_ns()
+            found = call(arrays)
+            inside += time.thread_time_ns() - start
+            return found
+
+        return call_clocked
+
+    runtime, inside = compiled.program.runtime, 0
+    plain = runtime.steps
+    whole = spent()
+    runtime.steps = [(clocked(call), *rest) for call, *rest in plain]
+    spent()
+    runtime.steps = plain
+    return parameters, whole, inside / steps / len(plain) / 1e3
+
+
+def main(description: str | None, cases: dict[str, tuple[Case, float]], *, steps: int, rounds: int) -> int:
+    """The command line of a benchmark that compares cases with plain `jax.jit`; the exit status.
+
+    Each case has a name and a target: how many times as long as plain `jax.jit` it may take.
+    """
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    first = next(iter(cases.values()))[0]
     parser.add_argument("--steps", type=int, default=steps, help="steps per round")
     parser.add_argument("--rounds", type=int, default=rounds)
-    parser.add_argument("--batch", type=int, default=case.batch, help="rows per step")
+    parser.add_argument("--batch", type=int, default=first.batch, help="rows per step")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--check", action="store_true", help="exit 1 when the target is missed")
+    parser.add_argument("--check", action="store_true", help="exit 1 when a target is missed")
     parser.add_argument(
         "--synchronous", action="store_true", help="both run their programs in the thread that calls them"
     )
     options = parser.parse_args()
-    case = dataclasses.replace(case, batch=options.batch)
     jax.config.update("jax_platforms", "cpu")
-    jax.config.update("jax_num_cpu_devices", case.stages)
+    jax.config.update("jax_num_cpu_devices", first.stages)
     jax.config.update("jax_cpu_enable_async_dispatch", not options.synchronous)
-    found = compare(case, steps=options.steps, rounds=options.rounds)
-    reached = report(title, found, target, as_json=options.json)
+    reached = True
+    for title, (case, target) in cases.items():
+        found = compare(dataclasses.replace(case, batch=options.batch), steps=options.steps, rounds=options.rounds)
+        reached = report(title, found, target, as_json=options.json) and reached
     return 0 if reached or not options.check else 1
 
 
@@ -177,5 +226,9 @@ def report(title: str, found: dict[str, float], target: float, *, as_json: bool)
     print(
         f"  {found['pipelined ms']:.2f} ms against {found['jit ms']:.2f} ms; {found['runs']:.0f} runs and "
         f"{found['transfers']:.0f} transfers; compiled in {found['compile s']:.1f} s"
+    )
+    print(
+        f"  {found['instructions']:.0f} instructions, each issued in {found['us per instruction']:.1f} us of the "
+        f"calling thread, of which {found['us per instruction in JAX']:.1f} us start a program or copies"
     )
     return reached

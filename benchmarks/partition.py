@@ -1,29 +1,54 @@
-"""CPU seconds of the passes against jaxlib's C++ partitioner, in one run.
+"""CPU seconds of the partitioner against jaxlib's in C++, from text to text, in one run.
+
+Reading and printing count; "passes" are the passes alone.  With `--sharded` the batch has a sharding, and Shardy
+propagates it.  "cut / ours" is what passes cost with `placement="cut"`, microbatches cut by each fragment itself (what
+`mpmd_trace.jit` does), over what they cost with the placement of the reference.
 
 A training step of S stages x M microbatches, 1F1B, gradients accumulated, about 54 StableHLO ops a forward stage.
 The C++ partitioner needs jaxlib 0.12; without it only our own times are printed.  Its scheduler grows as S^2 M^3,
 so sizes above `--cpp-up-to` S*M are not given to it.
 
-    python benchmarks/partition.py [--sizes 4x8,8x16,8x32,16x32] [--cpp-up-to 512] [--phases all]
+    python benchmarks/partition.py [--sizes 4x8,8x16,8x32,16x32] [--cpp-up-to 512] [--phases all] [--sharded]
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import resource
 import statistics
+import time
+from typing import Any
 
-from mpmd_trace.passes.cpp_engine import available, partition_with_cpp
-from mpmd_trace.passes.partition import partition
-from mpmd_trace.passes.request import PartitionRequest
+from mpmd_trace.passes.cpp_engine import CppPartitioner, available
+from mpmd_trace.passes.partition import partition, partition_as
+from mpmd_trace.passes.request import PartitionRequest, Phases
 from programs import arguments, training_step
 
 
-def ours(stages: int, microbatches: int, phases: str) -> tuple[float, int]:
-    """Seconds in passes and the number of distinct functions."""
-    text = training_step(stages, microbatches)
-    result = partition(text, **arguments(stages, microbatches), phases=phases)
-    return sum(r.seconds for r in result.runs), len(result.module.functions) - 1
+def ours(text: str, given: dict[str, Any], phases: Phases) -> tuple[float, float, int]:
+    """Seconds in all and in passes, and the number of distinct functions."""
+    started = time.process_time()
+    result = partition(text, **given, phases=phases)
+    result.module.to_generic()
+    whole = time.process_time() - started
+    return whole, sum(r.seconds for r in result.runs), len(result.module.functions) - 1
+
+
+def with_cut(text: str, given: dict[str, Any], phases: Phases) -> float:
+    """Seconds in passes with the placement of `mpmd_trace.jit`."""
+    request = PartitionRequest.of(**given)
+    request = dataclasses.replace(request, placement="cut", cut_in_calls=True, senders_apart=True)
+    return sum(r.seconds for r in partition_as(text, request, phases=phases).runs)
+
+
+def cpp(text: str, given: dict[str, Any], phases: Phases) -> tuple[float, float]:
+    """Seconds in all and in passes."""
+    with CppPartitioner() as process:
+        answer = process.partition(text, PartitionRequest.of(**given), phases=(phases,))
+    if answer.error is not None:
+        raise SystemExit(answer.error)
+    return answer.seconds + answer.talking, answer.seconds
 
 
 def main() -> None:
@@ -32,29 +57,29 @@ def main() -> None:
     parser.add_argument("--cpp-up-to", type=int, default=512)
     parser.add_argument("--phases", default="all")
     parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--sharded", action="store_true")
     options = parser.parse_args()
-    ours(2, 2, options.phases)  # imports
-    print("stages x mb   ours [s]   us per S*M   C++ [s]   C++ / ours   functions")
+    ours(training_step(2, 2, options.sharded), arguments(2, 2), options.phases)  # imports
+    with_cut(training_step(2, 2, options.sharded), arguments(2, 2), options.phases)
+    print("stages x mb   ours [s]   passes   cut / ours   us per S*M   C++ [s]   passes   ours / C++   functions")
     for size in options.sizes.split(","):
         stages, microbatches = map(int, size.split("x"))
+        text, given = training_step(stages, microbatches, options.sharded), arguments(stages, microbatches)
         small = stages * microbatches <= options.cpp_up_to
         repeat = options.repeat if small else 1
-        times = [ours(stages, microbatches, options.phases) for _ in range(repeat)]
-        seconds = statistics.median(t for t, _ in times)
-        cell = ratio = "-"
+        # Alternately, so that what else the machine does is in both.
+        runs = [(ours(text, given, options.phases), with_cut(text, given, options.phases)) for _ in range(repeat)]
+        whole, passes = (statistics.median(run[0][i] for run in runs) for i in (0, 1))
+        cut = statistics.median(seconds for _, seconds in runs) / passes
+        cells = ["-", "-", "-"]
         if available() and small:
-            text = training_step(stages, microbatches)
-            found = [
-                partition_with_cpp(text, PartitionRequest.of(**arguments(stages, microbatches)), phases=options.phases)
-                .runs[0]
-                .seconds
-                for _ in range(repeat)
-            ]
-            cpp = statistics.median(found)
-            cell, ratio = f"{cpp:.2f}", f"{cpp / seconds:.1f}"
-        each = 1e6 * seconds / (stages * microbatches)
+            found = [cpp(text, given, options.phases) for _ in range(repeat)]
+            both = [statistics.median(t[i] for t in found) for i in (0, 1)]
+            cells = [f"{both[0]:.2f}", f"{both[1]:.2f}", f"{whole / both[0]:.2f}"]
+        each = 1e6 * whole / (stages * microbatches)
         print(
-            f"{stages:4} x {microbatches:<5}  {seconds:8.2f}   {each:10.0f}   {cell:>7}   {ratio:>10}   {times[0][1]:9}"
+            f"{stages:4} x {microbatches:<5}  {whole:8.2f}   {passes:6.2f}   {cut:10.2f}   {each:10.0f}   {cells[0]:>7}"
+            f"   {cells[1]:>6}   {cells[2]:>10}   {runs[0][0][2]:9}"
         )
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(f"peak memory of this process: {peak:.2f} GiB")

@@ -22,6 +22,7 @@ from recipes import models, training  # noqa: E402
 from recipes.recipe import Recipe  # noqa: E402
 
 import mpmd_trace  # noqa: E402
+from mpmd_trace.backend.planner import make_plan  # noqa: E402
 
 PLACEMENTS = ("cut", "reference")
 
@@ -43,7 +44,7 @@ def recipes() -> list[Recipe]:
 
 
 def measure(recipe: Recipe, placement: str, *, run: bool) -> Found:
-    """Compile the recipe with that placement; with `run`, also compare its results with those of `jax.jit`."""
+    """Partition the recipe with that placement; with `run`, also compare its results with those of `jax.jit`."""
     devices = iter(jax.devices())
     topology = {name: Mesh(np.array([next(devices)]), ("x",)) for name in recipe.meshes}
     config = mpmd_trace.make_config(
@@ -53,17 +54,16 @@ def measure(recipe: Recipe, placement: str, *, run: bool) -> Found:
         partitioning_options={"mpmd_infer_transfers": True},
         placement=placement,
     )
-    jitted = mpmd_trace.jit(recipe.step, config, donate_argnums=recipe.donate)
-    compiled = jitted.lower(*recipe.args).compile()
-    plan = compiled.program.plan
-    meshes = jax.tree.leaves(compiled.function_mesh_assignment.inputs[0])
+    lowered = mpmd_trace.jit(recipe.step, config, donate_argnums=recipe.donate).lower(*recipe.args)
+    plan = make_plan(lowered.partitioned.module)
+    meshes = [plan.slots[slot].mesh for slot in plan.arguments[len(lowered.traced.constants) :]]
     paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(recipe.args)]
     astray = tuple(
         f"{path}: {mesh}, not {recipe.home(path)}"
         for path, mesh in zip(paths, meshes, strict=True)
         if recipe.home(path) not in ("", mesh)
     )
-    error = _error(recipe, compiled) if run else None
+    error = _error(recipe, lowered.compile()) if run else None
     moved = sum(len(t.outputs) for t in plan.transfers if t.source != t.target)
     return Found(plan.transferred_bytes, max(plan.live_bytes().values()), moved, astray, error)
 
@@ -74,7 +74,8 @@ def _error(recipe: Recipe, compiled: Any) -> float:
     got = compiled(*jax.tree.map(lambda x: x.copy() if isinstance(x, jax.Array) else x, recipe.args))
     worst = 0.0
     for a, b in zip(jax.tree.leaves(wanted), jax.tree.leaves(got), strict=True):
-        left, right = (np.asarray(x, dtype=np.float64) for x in (a, b))
+        keys = jax.dtypes.issubdtype(a.dtype, jax.dtypes.prng_key)
+        left, right = (np.asarray(jax.random.key_data(x) if keys else x, dtype=np.float64) for x in (a, b))
         scale = max(float(np.max(np.abs(left), initial=0.0)), 1e-6)
         worst = max(worst, float(np.max(np.abs(left - right), initial=0.0)) / scale)
     return worst
@@ -114,7 +115,7 @@ def _print(row: dict[str, Any], placements: list[str]) -> None:
         found = row[placement]
         error = "" if found["error"] is None else f", error {found['error']:.1e}"
         parts.append(
-            f"{placement}: bytes {found['bytes']:.2f}, peak {found['peak']:.2f}, "
+            f"{placement}: bytes {found['bytes']:.3f}, peak {found['peak']:.3f}, "
             f"{found['transfers']} transfers, {len(found['astray'])} not at home{error}"
         )
     print("\n    ".join(parts), flush=True)

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 import mpmd_trace as mt
 from mpmd_trace.frontend.trace import trace
@@ -31,8 +32,11 @@ def parameters(stages: int) -> list[dict[str, jax.ShapeDtypeStruct]]:
 
 
 @functools.cache
-def training_step(stages: int, microbatches: int) -> str:
-    """`stages` x `microbatches` of `block`, each microbatch one call, gradients accumulated, then SGD."""
+def training_step(stages: int, microbatches: int, sharded: bool = False) -> str:
+    """`stages` x `microbatches` of `block`, each microbatch one call, gradients accumulated, then SGD.
+
+    `sharded`: the rows of the batch over the axis of the meshes.
+    """
 
     def loss(ps: list[Any], x: jax.Array) -> jax.Array:
         for s, p in enumerate(ps):
@@ -47,7 +51,12 @@ def training_step(stages: int, microbatches: int) -> str:
         return jax.tree.map(lambda p, g: p - 0.1 * g, ps, grads)
 
     batch = jax.ShapeDtypeStruct((microbatches, ROWS, WIDTH), jnp.float32)
-    return trace(step, parameters(stages), batch).mlir_text(debug_info=False)
+    if not sharded:
+        return trace(step, parameters(stages), batch).mlir_text(debug_info=False)
+    mesh = AbstractMesh((2,), ("x",))
+    rows = NamedSharding(mesh, PartitionSpec(None, "x"))
+    traced = trace(step, parameters(stages), batch, in_shardings=(None, rows), meshes=(mesh,))
+    return traced.mlir_text(debug_info=False)
 
 
 def arguments(stages: int, microbatches: int) -> dict[str, Any]:

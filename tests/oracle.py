@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from erase import entry_function, erase_to_plain
+from erase import erase_to_plain
 from mpmd_trace.backend.dtypes import tensor_type
 from mpmd_trace.ir.ops import Module
-from reference_interpreter import interpret, random_args
+from mpmd_trace.report.interpreter import interpret, random_args
+from mpmd_trace.report.meaning import entry_function
 
 __all__ = ["assert_same_meaning", "erase_to_plain", "evaluate", "random_args"]
 

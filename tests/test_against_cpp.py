@@ -125,6 +125,19 @@ def test_forward_only(cpp: CppPartitioner) -> None:
     compare(cpp, *step_text(4, forward_only=True), layers=4, meshes=4, options=options)
 
 
+@needs_cpp
+@pytest.mark.parametrize("shape", [(4,), (0,)])
+def test_constants_that_are_chosen_between(cpp: CppPartitioner, shape: tuple[int, ...]) -> None:
+    """As the divisor of `x % 3` is; their order in the body."""
+
+    def layer(t: jax.Array, u: jax.Array) -> jax.Array:
+        return t.sum() % 3 + 2 * u.sum() + 5 * (t.min(initial=7) // 4)
+
+    integers = jax.ShapeDtypeStruct(shape, jnp.int32)
+    traced = trace(lambda t, u: mt.named_computation(layer, name="l0")(t, u), integers, integers)
+    compare(cpp, traced.mlir_text(debug_info=False), 2, 1, layers=1, meshes=1, options={})
+
+
 REPEATED_OPERANDS = {
     "operands": "%u = stablehlo.clamp %a, %b, %a : !t",
     "captured": """

@@ -12,14 +12,18 @@ import pytest
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 #: The smallest sizes, and something that the output has.
 RUNS = {
+    "collectives": ("--only fsdp --stages 2 --json --check", '"all-gather": [8, 8]'),
     "common_passes": ("--stages 3 --microbatches 2 4 --ops 6", "call-inline "),
-    "compute_bound": ("--steps 1 --rounds 1 --batch 16 --json", '"runs": 18, "transfers": 16'),
-    "dispatch": ("--steps 1 --rounds 1 --json", '"runs": 41, "transfers": 48'),
+    "compute_bound": ("--steps 1 --rounds 1 --batch 16 --json", '"runs": 22, "transfers": 16'),
+    "dispatch": ("--steps 1 --rounds 1 --json", '"runs": 72, "transfers": 48'),
+    "first_step": ("--models encoder --sizes 2x2x2 --where", "text and passes "),
     "parse_print": ("--ops 500 --repeat 1 --json", "{"),
     "partition": ("--sizes 2x2 --cpp-up-to 0 --repeat 1", "   2 x 2 "),
-    "placement": ("--only ViT --run --json", '"recipe": "ViT"'),
+    "placement": ("--only evaluation --run --json", '"recipe": "evaluation"'),
     "planning": ("--rounds 1 --batch 16 --json", '"schedule": "1F1B"'),
+    "processes": ("--processes 2 --steps 1 --rounds 1 --batch 16 --width 16 --json", '"of prediction": '),
     "schedules": ("--meshes 2 --microbatches 4 --json", "{"),
+    "transfer": ("--sizes 4K --rounds 1 --json", '"socket ms": '),
 }
 
 

@@ -15,10 +15,11 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 #: The files that may import what an extra brings.
 EXTRAS = {
     "equinox": ("src/mpmd_trace/equinox/",),
+    "flax": ("src/mpmd_trace/linen/", "src/mpmd_trace/nnx/"),
     "typer": ("cli/",),
-    "rich": ("cli/",),
-    "matplotlib": ("src/mpmd_trace/report/curves.py",),
-    "orbax": ("src/mpmd_trace/api/saving.py",),
+    "rich": ("cli/", "src/mpmd_trace/diagnostics/progress.py"),
+    "matplotlib": ("src/mpmd_trace/report/curves.py", "src/mpmd_trace/schedules/_render.py"),
+    "orbax": ("src/mpmd_trace/api/saving.py", "src/mpmd_trace/api/checkpoints.py"),
 }
 #: What comes with a dependency: with jaxlib, with Matplotlib.
 BROUGHT = {"ml_dtypes", "PIL"}
@@ -45,9 +46,11 @@ def test_extras_bring_what_is_imported() -> None:
     for library, places in EXTRAS.items():
         assert all(file.startswith(places) for file in found[library]), library
     extras = PROJECT["optional-dependencies"]
-    listed = {library: name for name in ("equinox", "cli", "plots", "train") for library in _names(extras[name])}
-    assert {n: listed[n] for n in ("equinox", "typer", "rich", "matplotlib", "orbax-checkpoint", "optax")} == {
+    names = ("equinox", "flax", "cli", "plots", "train")
+    listed = {library: name for name in names for library in _names(extras[name])}
+    assert {n: listed[n] for n in ("equinox", "flax", "typer", "rich", "matplotlib", "orbax-checkpoint", "optax")} == {
         "equinox": "equinox",
+        "flax": "flax",
         "typer": "cli",
         "rich": "cli",
         "matplotlib": "plots",
@@ -70,7 +73,7 @@ sys.meta_path.insert(0, Blocker())
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-OPTIONAL = {"equinox", "jaxtyping", "typer", "rich", "click", "matplotlib", "optax", "orbax", "pydantic"}
+OPTIONAL = {"equinox", "flax", "jaxtyping", "typer", "rich", "click", "matplotlib", "optax", "orbax", "pydantic"}
 COMMAND = "from mpmd_trace_cli.entry import main; main()"
 
 
@@ -83,7 +86,8 @@ def test_the_library_works_on_its_dependencies_alone() -> None:
 def test_the_words_for_what_is_missing() -> None:
     code = """
 import mpmd_trace
-for missing in (lambda: mpmd_trace.equinox, lambda: mpmd_trace.save("a", {}), lambda: curves_svg({}, title="")):
+trees = (lambda: mpmd_trace.equinox, lambda: mpmd_trace.linen, lambda: mpmd_trace.nnx)
+for missing in (*trees, lambda: mpmd_trace.save("a", {}), lambda: curves_svg({}, title="")):
     try:
         from mpmd_trace.report.curves import curves_svg
         missing()
@@ -92,6 +96,8 @@ for missing in (lambda: mpmd_trace.equinox, lambda: mpmd_trace.save("a", {}), la
 """
     assert without(OPTIONAL, code).stdout.splitlines() == [
         "mpmd_trace.equinox needs Equinox; install it with: pip install 'mpmd_trace[equinox]'",
+        "mpmd_trace.linen needs Flax; install it with: pip install 'mpmd_trace[flax]'",
+        "mpmd_trace.nnx needs Flax; install it with: pip install 'mpmd_trace[flax]'",
         "error: saving and restoring need orbax; install it with: pip install 'mpmd_trace[train]'",
         "error: curves need Matplotlib; install it with: pip install 'mpmd_trace[plots]'",
     ]

@@ -88,7 +88,7 @@ def _trained(
     found: dict[str, str] = {f"[0]{part}": mesh for part, mesh in parts.items()}
     for path, leaf in jax.tree_util.tree_leaves_with_path(state):
         text = jax.tree_util.keystr(path)
-        home = next((mesh for part, mesh in parts.items() if part in text), "")
+        _, home = min(((text.index(part), mesh) for part, mesh in parts.items() if part in text), default=(0, ""))
         found["[1]" + text] = home if size(leaf) > 64 else ""
     held: dict[str, list[tuple[str, int]]] = {}
     for number, mesh in enumerate(TWO):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mpmd_trace.api import stages
+from mpmd_trace.api import partitioned as program
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -15,11 +15,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 def partitioned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """For each time that a program is partitioned the phases; a program that is compiled was partitioned once."""
     calls: list[str] = []
-    real = stages.partition_as
+    real = program.partition_as
 
     def counting(*args: Any, **kwargs: Any) -> Any:
         calls.append(kwargs.get("phases", "all"))
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(stages, "partition_as", counting)
+    monkeypatch.setattr(program, "partition_as", counting)
     return calls

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import equinox as eqx
@@ -184,17 +185,161 @@ def test_printing(capfd: pytest.CaptureFixture[str]) -> None:
     assert capfd.readouterr().out == "rows 4\n"
 
 
-def test_order_in_loops_that_stay_is_refused() -> None:
-    def run(ws: Weights, x: jax.Array) -> jax.Array:
+def say(told: Told, name: str, ordered: bool, *values: Any) -> None:
+    rounded = [jnp.round(jnp.sum(v), 3) for v in values]
+    io_callback(lambda *v: told.append((name, *map(float, v))), None, *rounded, ordered=ordered)
+
+
+def control_flow(told: Told, ordered: bool) -> Any:
+    """Loops in loops and a conditional, with callbacks before, in, between and after them, also in a condition."""
+    tell = functools.partial(say, told)
+
+    def run(w: jax.Array, x: jax.Array) -> jax.Array:
+        def one(h: jax.Array, i: jax.Array) -> tuple[jax.Array, jax.Array]:
+            def goes_on(s: Any) -> Any:
+                if ordered:  # JAX drops others
+                    tell("goes on", True, s[0])
+                return s[0] < 2
+
+            def turn(s: Any) -> Any:
+                tell("turn", ordered, s[0])
+                return s[0] + 1, s[1] * 2
+
+            def branch(name: str, factor: float) -> Any:
+                def taken(h: jax.Array) -> jax.Array:
+                    tell(name, ordered, h)
+                    return h * factor
+
+                return taken
+
+            tell("in", ordered, h, i)
+            _, more = jax.lax.while_loop(goes_on, turn, (0, h))
+            h = jax.lax.cond(i > 0, branch("yes", 2.0), branch("no", 3.0), h)
+            tell("out", ordered, h)
+            return layer(w, h) + more, h.sum()
+
+        def backwards(h: jax.Array, i: jax.Array) -> tuple[jax.Array, None]:
+            tell("backwards", ordered, i)
+            return layer(w, h), None
+
+        tell("before", ordered, x)
+        y, sums = jax.lax.scan(one, x, jnp.arange(3.0))
+        y, _ = jax.lax.scan(backwards, y, jnp.arange(3.0), reverse=True, unroll=2)
+        tell("after", ordered, y)
+        return y + sums.sum()
+
+    return run
+
+
+def alone(told: Told, ordered: bool) -> Any:
+    """Loops for what they do."""
+
+    def run(w: jax.Array, x: jax.Array) -> jax.Array:
+        jax.lax.scan(lambda c, i: (c, say(told, "scan", ordered, i)), None, jnp.arange(3.0))
+        jax.lax.fori_loop(0, 2, lambda i, _: say(told, "loop", ordered, i), None)
+        jax.lax.cond(x.sum() > 99, lambda: say(told, "yes", ordered, x), lambda: say(told, "no", ordered, x))
+        return layer(w, x)
+
+    return run
+
+
+@pytest.mark.parametrize("placement", ["reference", "cut"])
+@pytest.mark.parametrize("make", [control_flow, alone])
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("where", ["named", "unnamed", "checkpointed"])
+def test_effects_in_loops_that_stay(where: str, ordered: bool, make: Any, placement: str) -> None:
+    """In calls of microbatches, once each; what they compute is used on both meshes."""
+
+    def run(told: Told) -> Any:
+        inner = make(told, ordered)
+        inner = jax.checkpoint(inner) if where == "checkpointed" else inner
+        inner = inner if where == "unnamed" else named_computation(inner, name="f0")
+
+        def step(ws: Weights, xs: jax.Array) -> Any:
+            def body(i: Any, carry: Any, x: jax.Array) -> Any:
+                h = inner(ws[0], named_computation(layer, name="f0")(ws[0], x))
+                return carry[0] + named_computation(layer, name="f1")(ws[1], h), carry[1] + h
+
+            return mpmd_trace.enumerated_for(body, (jnp.zeros((4, 4)),) * 2, xs)
+
+        return step
+
+    told: tuple[Told, Told] = [], []
+    expected = jax.jit(run(told[0]))(weights(), batch(2))
+    found = mpmd_trace.jit(run(told[1]), config(placement=placement))(weights(), batch(2))
+    assert_same(found, expected)
+    jax.effects_barrier()
+    assert (told[0] if ordered else sorted(told[0])) == (told[1] if ordered else sorted(told[1])) != []
+
+
+@pytest.mark.filterwarnings("ignore:'f0', 'f1' occur inside:mpmd_trace.MpmdWarning")
+@pytest.mark.parametrize("names", [("f0",), ("f0", "f1")], ids=len)
+def test_order_in_a_loop_with_names(names: tuple[str, ...]) -> None:
+    """A loop of one name is part of its mesh; one of several names is in order with what is before it on each mesh."""
+
+    def loud(told: Told, where: str, name: str) -> Any:
+        def run(w: jax.Array, x: jax.Array) -> jax.Array:
+            say(told, f"{name} {where}", True, x)
+            return layer(w, x)
+
+        return named_computation(run, name=name)
+
+    def program(told: Told) -> Any:
+        def run(ws: Weights, x: jax.Array) -> jax.Array:
+            def turn(s: Any) -> Any:
+                h = s[1]
+                say(told, "turn", True, h)
+                for name in names:
+                    h = loud(told, "inside", name)(ws[0], h)
+                return s[0] + 1, h
+
+            h = loud(told, "before", "f0")(ws[0], x)
+            h = jax.lax.while_loop(lambda s: s[0] < 2, turn, (0, h))[1]
+            loud(told, "behind", "f0")(ws[0], 2 * h)
+            found: jax.Array = loud(told, "behind", "f1")(ws[1], h)
+            return found
+
+        return run
+
+    told: tuple[Told, Told] = [], []
+    expected = jax.jit(program(told[0]))(weights(), batch())
+    assert_same(mpmd_trace.jit(program(told[1]), config())(weights(), batch()), expected)
+    jax.effects_barrier()
+    assert sorted(told[0]) == sorted(told[1])
+    for name in ("f0", "f1"):  # of different meshes
+        order = [[t for t in one if t[0] != f"{name} behind"] for one in told]
+        assert order[0] == order[1]
+
+
+def test_order_in_the_gradient_of_a_loop() -> None:
+    def program(told: Told) -> Any:
         def loop(w: jax.Array, x: jax.Array) -> jax.Array:
-            def one(h: jax.Array, _: None) -> tuple[jax.Array, None]:
-                jax.debug.print("{}", h[0, 0], ordered=True)
+            def one(h: jax.Array, i: jax.Array) -> tuple[jax.Array, None]:
+                jax.debug.callback(lambda i: told.append((int(i),)), i, ordered=True)
                 return layer(w, h), None
 
-            return jax.lax.scan(one, x, None, 3)[0]
+            return jax.lax.scan(one, x, jnp.arange(3))[0]
 
-        return named_computation(layer, name="f1")(ws[1], named_computation(loop, name="f0")(ws[0], x))
+        def value(ws: Weights, x: jax.Array) -> jax.Array:
+            h = named_computation(loop, name="f0")(ws[0], x)
+            return jnp.sum(named_computation(layer, name="f1")(ws[1], h))
 
-    with pytest.raises(MpmdError, match=r"the ordered debug_.* is inside of a loop or conditional") as found:
-        mpmd_trace.jit(run, config())(weights(), batch())
-    assert f"{__file__}:" in str(found.value)
+        return jax.value_and_grad(value)
+
+    assert same_effects(program, weights(), batch()) == [(0,), (1,), (2,)]
+
+
+def test_order_in_a_nested_name() -> None:
+    """One without a mesh of its own."""
+
+    def program(told: Told) -> Any:
+        def outer(w: jax.Array, x: jax.Array) -> jax.Array:
+            say(told, "a", True, x)
+            x = named_computation(lambda x: (say(told, "b", True, x), x + 1)[1], name="inner")(x)
+            named_computation(lambda x: say(told, "c", True, x), name="inner")(w)
+            say(told, "d", True, w)
+            return layer(w, x)
+
+        return lambda ws, x: named_computation(layer, name="f1")(ws[1], named_computation(outer, name="f0")(ws[0], x))
+
+    assert [name for name, _ in same_effects(program, weights(), batch())] == ["a", "b", "c", "d"]

@@ -8,10 +8,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
-from pipelines import Weights, assert_same, batch, check, config, layer, weights
+from pipelines import Weights, batch, check, config, layer, weights
 
 import mpmd_trace
-from mpmd_trace import MpmdError, enumerated_for, named_computation
+from mpmd_trace import MpmdError, call, enumerated_for, fori_loop, named_computation
 
 STAGES = {f"f{i}": (f"m{i // 2}", i // 2) for i in range(4)}
 Model = Callable[[Weights, jax.Array], jax.Array]
@@ -80,8 +80,8 @@ def test_each_stage_runs_once_forwards_and_once_backwards() -> None:
     """The gradient alone: the forward pass is there for what the stages hand on."""
     jitted = check(gradients(whole), weights(4), batch(3), config=config(STAGES))
     plan = jitted.lower(weights(4), batch(3)).compile().program.plan
-    assert [run.mesh for run in plan.runs].count("m0") == 6  # forward and backward of each microbatch
-    assert [run.mesh for run in plan.runs].count("m1") == 3  # both at once
+    assert [run.mesh for run in plan.runs].count("m0") == 1 + 6  # the indices; forward and backward of each microbatch
+    assert [run.mesh for run in plan.runs].count("m1") == 1 + 3  # zeros for the sums; both at once
 
 
 def test_the_backward_recomputes_its_stage() -> None:
@@ -107,16 +107,73 @@ def test_zero_bubble() -> None:
     check(gradients(whole), weights(4), batch(2), config=config(STAGES, pipeline_schedule="zb-h1"))
 
 
-def around(ws: Weights, xs: jax.Array) -> Any:
-    return jax.grad(lambda ws: enumerated_for(lambda i, c, x: c + whole(ws, x), jnp.zeros(()), xs))(ws)
+LOOPS: dict[str, Callable[[Model, Weights, jax.Array], jax.Array]] = {
+    "enumerated_for": lambda model, ws, xs: enumerated_for(lambda i, c, x: c + model(ws, x), jnp.zeros(()), xs),
+    "fori_loop": lambda model, ws, xs: fori_loop(len(xs), lambda i, c: c + model(ws, xs[i]), jnp.zeros(())),
+    "call": lambda model, ws, xs: sum((call(model, i)(ws, xs[i]) for i in range(len(xs))), jnp.zeros(())),
+    "scan": lambda model, ws, xs: jax.lax.scan(lambda c, x: (c + model(ws, x) * (1 + c), None), 0.0, xs)[0],
+}
 
 
-def test_gradient_around_the_loop() -> None:
-    """Forward and backward of a microbatch are then different calls: without stages it runs, with them it is told."""
-    jitted = mpmd_trace.jit(around, config({name: mesh for name, (mesh, _) in STAGES.items()}))
-    assert_same(jitted(weights(4), batch(2)), jax.jit(around)(weights(4), batch(2)))
+def around(model: Model, loop: str, with_value: bool) -> Callable[..., Any]:
+    derivative: Any = jax.value_and_grad if with_value else jax.grad
+    return lambda ws, xs: derivative(lambda ws: LOOPS[loop](model, ws, xs))(ws)
+
+
+@pytest.mark.parametrize("with_value", [False, True])
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("stages", [False, True])
+def test_gradient_around_the_loop(loop: str, stages: bool, with_value: bool) -> None:
+    """Forward and backward of a microbatch are different calls, and each stage runs once in each of them."""
+    names = STAGES if stages else {name: mesh for name, (mesh, _) in STAGES.items()}
+    jitted = check(around(whole, loop, with_value), weights(4), batch(3), config=config(names, placement="cut"))
+    plan = jitted.lower(weights(4), batch(3)).compile().program.plan
+    runs = [run.mesh for run in plan.runs if run.origins]
+    assert runs.count("m0") == 6
+    assert runs.count("m1") == (6 if with_value or loop == "scan" else 3), "both at once where nobody wants the value"
+
+
+@pytest.mark.parametrize("model", [across, nested, with_policy, residual])
+def test_gradient_around_the_loop_of_parts(model: Model) -> None:
+    fn = around(model, "enumerated_for", with_value=True)
+    check(fn, weights(4), batch(2), config=config(STAGES, placement="cut"))
+
+
+@pytest.mark.parametrize("model", [whole, across, nested, with_policy, residual])
+def test_a_checkpoint_around_the_loop(model: Model) -> None:
+    fn = jax.grad(jax.checkpoint(lambda ws, xs: LOOPS["enumerated_for"](model, ws, xs)))
+    check(fn, weights(4), batch(2), config=config(STAGES))
+
+
+def test_what_cannot_be_one_backward_is_told() -> None:
+    """A product with the Hessian: derivatives of the backward need more of the code between stages than is kept."""
+    fn = around(residual, "enumerated_for", with_value=False)
+    product = lambda ws, xs: jax.jvp(lambda p: fn(p, xs), (ws,), (ws,))[1]  # noqa: E731
     with pytest.raises(MpmdError) as found:
-        mpmd_trace.jit(around, config(STAGES))(weights(4), batch(2))
+        mpmd_trace.jit(product, config(STAGES))(weights(4), batch(2))
     assert f"{__file__}:" in str(found.value)
     assert "note: jax.checkpoint around several stages recomputes them here" in str(found.value)
     assert "Take the gradient inside of the body of the loop" in str(found.value)
+    assert "that is differentiated twice has one when each stage has its own checkpoint" in str(found.value)
+
+
+def test_products_with_the_hessian() -> None:
+    """Reverse over reverse is refused; the message tells what is not: forward over reverse, a checkpoint a stage."""
+
+    def loss(ws: Weights, x: jax.Array) -> jax.Array:
+        for i, w in enumerate(ws):
+            y = named_computation(jax.checkpoint(layer), name=f"f{i}")(w, x * jax.lax.rsqrt(1 + jnp.mean(x**2)))
+            x = x + y
+        return jnp.mean(x**2)
+
+    def product(ws: Weights, x: jax.Array) -> Weights:
+        found: Weights = jax.jvp(lambda p: jax.grad(loss)(p, x), (ws,), (ws,))[1]
+        return found
+
+    def in_reverse(ws: Weights, x: jax.Array) -> Weights:
+        found: Weights = jax.grad(lambda p: sum(map(jnp.vdot, jax.grad(loss)(p, x), ws)))(ws)
+        return found
+
+    check(product, weights(4), batch(2)[0], config=config(STAGES))
+    with pytest.raises(MpmdError, match=r"forward over reverse: jax\.jvp"):
+        mpmd_trace.jit(in_reverse, config(STAGES)).lower(weights(4), batch(2)[0])

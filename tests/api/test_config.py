@@ -85,7 +85,7 @@ def _one_device() -> Mesh:
         (TOPOLOGY, {}, {"input_mesh_assignment": ("m0", ["m3"])}, r"assignment\[1\]\[0\]"),
         (TOPOLOGY, {}, {"output_mesh_assignment": "m0/1"}, "only computations have stages"),
         (None, {}, {}, "a topology lists .name, mesh. pairs or maps names to meshes; got None"),
-        (MESH, {}, {}, "a topology lists .name, mesh. pairs"),
+        (MESH, {}, {}, "a topology of one mesh needs stage_axis"),
         ({"a/0": MESH}, {}, {}, "'a/0' cannot name a mesh"),
         ({"a\n": MESH}, {}, {}, "cannot name a mesh"),
         ({"m0": AbstractMesh((2,), ("é",))}, {}, {}, "the mesh 'm0' has an axis named 'é'"),

@@ -11,7 +11,7 @@ from pipelines import Weights, assert_same, batch, config, layer, loss, weights
 
 import mpmd_trace
 from mpmd_trace import MpmdError, named_computation
-from mpmd_trace.api.stages import Compiled
+from mpmd_trace.api.compiled import Compiled
 
 
 def step(ws: Weights, x: jax.Array) -> tuple[Weights, jax.Array]:

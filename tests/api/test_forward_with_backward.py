@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -29,10 +30,15 @@ def compiled(*merge: str, schedule: str = "1F1B") -> tuple[mpmd_trace.Compiled, 
     return found, actions, found.program.measure(*jax.tree.leaves(found.place(ws, xs)[0]))[1]
 
 
+def named(steps: Iterable[Any]) -> list[str]:
+    """The steps but for those of no microbatch: zeros for the sums of gradients, and the update."""
+    return [text for text in map(str, steps) if not text.endswith("O")]
+
+
 def test_the_last_mesh_runs_both_as_one() -> None:
     apart, _, _ = compiled()
     merged, actions, measured = compiled(FORWARD_FIRST)
-    rows = {mesh: [str(s) for s in steps] for mesh, steps in actions.of_mesh.items()}
+    rows = {mesh: named(steps) for mesh, steps in actions.of_mesh.items()}
     assert rows["m1"] == [f"(1F{i};1B{i})OVERLAP_F_B" for i in range(MICROBATCHES)]
     assert rows["m0"] == ["0F0", "0F1", "0B0", "0F2", "0B1", "0F3", "0B2", "0B3"]
     before, after = apart.program.plan, merged.program.plan
@@ -41,13 +47,13 @@ def test_the_last_mesh_runs_both_as_one() -> None:
     # What a forward of the last mesh leaves for its backward is no value of the plan any more.
     assert len(after.slots) <= len(before.slots) - MICROBATCHES
     for timeline in (planned_timeline(after, actions), measured_timeline(after, actions, measured)):
-        assert [str(e.step) for e in timeline.rows[1]] == rows["m1"]
+        assert named(e.step for e in timeline.rows[1]) == rows["m1"]
 
 
 def test_the_steady_state_runs_a_backward_and_the_next_forward_as_one() -> None:
     apart, _, _ = compiled()
     merged, actions, measured = compiled(FORWARD_FIRST, BACKWARD_FIRST)
-    rows = {mesh: [str(s) for s in steps] for mesh, steps in actions.of_mesh.items()}
+    rows = {mesh: named(steps) for mesh, steps in actions.of_mesh.items()}
     assert rows["m0"] == ["0F0", "0F1", "(0B0;0F2)OVERLAP_B_F", "(0B1;0F3)OVERLAP_B_F", "0B2", "0B3"]
     assert rows["m1"] == [f"(1F{i};1B{i})OVERLAP_F_B" for i in range(MICROBATCHES)]
     before, after = apart.program.plan, merged.program.plan
@@ -55,7 +61,7 @@ def test_the_steady_state_runs_a_backward_and_the_next_forward_as_one() -> None:
     assert len(after.transfers) == len(before.transfers)
     assert "f0(1), f0" in str(after)
     for timeline in (planned_timeline(after, actions), measured_timeline(after, actions, measured)):
-        assert [str(e.step) for e in timeline.rows[0]] == rows["m0"]
+        assert named(e.step for e in timeline.rows[0]) == rows["m0"]
 
 
 def test_a_block_has_the_half_of_a_backward_that_was_split() -> None:
@@ -91,7 +97,7 @@ def test_the_cost_of_the_parts_is_not_known() -> None:
 def test_gpipe_has_no_such_neighbours() -> None:
     """All forwards come first, then the backward of the first microbatch."""
     _, actions, _ = compiled(FORWARD_FIRST, BACKWARD_FIRST, schedule="GPipe")
-    assert [str(s) for s in actions.of_mesh["m1"]] == ["1F0", "1F1", "1F2", "1F3", "1B0", "1B1", "1B2", "1B3"]
+    assert named(actions.of_mesh["m1"]) == ["1F0", "1F1", "1F2", "1F3", "1B0", "1B1", "1B2", "1B3"]
 
 
 def test_the_cpp_engine_has_no_such_options() -> None:

@@ -140,6 +140,18 @@ class TestOffload:
         # Once more with what it gave, as a training loop does.
         assert_same(done(found[1], args[1]), jax.jit(step)(jax.device_get(found[1]), args[1]))
 
+    def test_a_state_that_leaves_in_another_memory(self) -> None:
+        """It is moved to where the assignment wants it, by one program for all later steps."""
+        where = config(topology=ONE, input_mesh_assignment=(["m0#pinned_host", "m1"], None))
+        jitted = mpmd_trace.jit(update, where)
+        found, expected = weights(), weights()
+        for _ in range(3):
+            found, expected = jitted(found, batch(2))[0], jax.jit(update)(expected, batch(2))[0]
+            assert_same(found, expected)
+            assert found[0].sharding.memory_kind == "device"
+        outside = jax.device_put(found[0], NamedSharding(ONE["m0"], PartitionSpec(), memory_kind="pinned_host"))
+        assert_same(jitted([outside, found[1]], batch(2)), jax.jit(update)(jax.device_get(found), batch(2)))
+
     def test_arguments_of_a_loop(self) -> None:
         """The calls get them from the device, moved there once."""
         kinds = ["m0#pinned_host", "m1#pinned_host"]

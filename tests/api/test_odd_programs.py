@@ -12,7 +12,7 @@ import pytest
 from jax import lax
 from pipelines import Weights, batch, check, config, layer, weights
 
-from mpmd_trace import enumerated_for, named_computation
+from mpmd_trace import call, enumerated_for, named_computation
 
 
 def two(ws: Weights, x: jax.Array) -> jax.Array:
@@ -44,11 +44,24 @@ def loop_of_keys(ws: Weights, x: jax.Array) -> Any:
     return enumerated_for(body, jax.random.key(1), x[:2, None])
 
 
+def calls_without_rows(ws: Weights, x: jax.Array) -> jax.Array:
+    return call(two, call_counter=0)(ws, x[:0]) + call(two, call_counter=1)(ws, x[:0])
+
+
+def calls_of_constants(ws: Weights, x: jax.Array) -> jax.Array:
+    """What a call computes of nothing goes into another one."""
+    table = call(lambda: jnp.sin(jnp.arange(4.0)), call_counter=0)()
+    found: jax.Array = call(two, call_counter=0)(ws, x) + call(lambda h: two(ws, h * table), call_counter=1)(x)
+    return found
+
+
 PROGRAMS: dict[str, Callable[[Weights, jax.Array], Any]] = {
     "8-bit floats": lambda ws, x: (two(ws, x).astype(jnp.float8_e4m3fn), ws[0].astype(jnp.float8_e5m2)),
     "bfloat16": lambda ws, x: two([w.astype(jnp.bfloat16) for w in ws], x.astype(jnp.bfloat16)),
     "complex": lambda ws, x: jnp.abs(two([w.astype(jnp.complex64) for w in ws], 1j * x)),
     "no rows": lambda ws, x: (two(ws, x[:0]), jnp.sum(two(ws, x[:0]))),
+    "no rows, in calls": calls_without_rows,
+    "calls of constants": calls_of_constants,
     "constants": lambda ws, x: (1.0, jnp.int32(3), np.arange(3), True, two(ws, x)),
     "weak types": lambda ws, x: (two(ws, x) * 2.0, jnp.where(True, 1, 2), 3.0),
     "one value, several times": lambda ws, x: (two(ws, x), (two(ws, x), x), ws, None),

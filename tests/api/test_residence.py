@@ -14,7 +14,7 @@ from jax.sharding import AbstractMesh, Mesh
 
 import mpmd_trace as mt
 from mpmd_trace.api.placement_warnings import placement_warnings
-from mpmd_trace.backend.residence import Held, Residence, Sent
+from mpmd_trace.backend.residence import Held, Residence, Returning, Sent
 
 NAMES = {"layer0": "first", "layer1": "first", "layer2": "second", "layer3": "second"}
 #: Bytes of a weight (16 x 16 float32), and of the activations of a microbatch (4 x 16).
@@ -62,10 +62,10 @@ def test_a_pipeline_of_two_meshes() -> None:
     assert found.bytes == 2 * 8 * 2 * ROWS
     assert found.astray == () and found.returning == ()
     first, second = found.meshes
-    # At the peak of the first mesh: 7 slices of the batch, two microbatches of 4 values each (3 from JAX 0.12 on), and
-    # a cotangent.
-    saved = 4 if first.peak == 10240 else 3
-    activations = (7 + 2 * saved + 1) * ROWS
+    # At the peak of the first mesh: two microbatches of 4 values each (3 from JAX 0.12 on), a cotangent, and where the
+    # microbatches are in the batch.
+    saved = 4 if first.peak == 8480 else 3
+    activations = (2 * saved + 1) * ROWS + 8 * 4
     total = 2 * WEIGHT + 8 * ROWS + 2 * WEIGHT + activations
     assert first == Held("first", 2 * WEIGHT, 0, 8 * ROWS, 2 * WEIGHT, activations, total)
     assert (second.parameters, second.arguments, second.gradients) == (2 * WEIGHT, 0, 2 * WEIGHT)
@@ -137,8 +137,14 @@ def test_a_parameter_away_from_its_use() -> None:
     assert (one.name, one.number, one.bytes) == ("weights[3]", 3, 2 * WEIGHT)
     assert (one.mesh, one.used_on) == ("first", ("second",))
     assert found.causes["parameters"] == (1, 2 * WEIGHT)
-    count, size = found.causes["gradients"]  # it is updated where it is
-    assert count in (1, 8) and size == count * 2 * WEIGHT and found.returning == ()
+    # Its update is where the gradient is, and leaves there; it stays at home if that is asked for.
+    assert "gradients" not in found.causes and found.returning == (
+        Returning("weights[3]", 2 * WEIGHT, "first", "second", 3),
+    )
+    same = dataclasses.replace(where, output_mesh_assignment=mt.MeshOfInput(0))
+    found = residence(step, [array(16, 16)] * 4, array(8, 4, 16), config=same)
+    assert found.astray == (one,) and found.returning == ()
+    assert found.bytes == 2 * 8 * 2 * ROWS + 2 * 2 * WEIGHT, "there, and its update back"
 
 
 def test_a_parameter_that_leaves_on_another_mesh() -> None:
@@ -148,7 +154,10 @@ def test_a_parameter_that_leaves_on_another_mesh() -> None:
     found = residence(
         step, [array(16, 16)] * 4, array(2, 4, 16), config=config(output_mesh_assignment=["second", None, None, None])
     )
-    assert found.returning == (("weights[0]", 2 * WEIGHT),)
+    assert found.returning == (Returning("weights[0]", 2 * WEIGHT, "first", "second", 0),)
+    (text,) = placement_warnings(found, costly=1)
+    assert "weights[0] (2,048 bytes) from second to first" in text and "MeshOfInput keeps both" in text
+    assert list(placement_warnings(found, results={0}, costly=1)) == [], "it was put there"
 
 
 # Warnings.
@@ -166,7 +175,8 @@ def test_nothing_is_said_of_a_good_placement() -> None:
 def test_parameters_away_from_home_are_said() -> None:
     where = config(input_mesh_assignment=([None, None, None, "first"], None))
     found = residence(train, [array(16, 16)] * 4, array(4, 4, 16), config=where)
-    (text,) = placement_warnings(found, costly=1)
+    text, back = placement_warnings(found, costly=1)
+    assert "weights[3] (2,048 bytes) from second to first" in back
     assert "weights[3] (2,048 bytes) is on first and used on second" in text and "input_mesh_assignment" in text
     assert list(placement_warnings(found, {"weights[3]"}, costly=1)) == [], "it was put there"
     assert list(placement_warnings(found)) == [], "a megabyte at least"
@@ -190,7 +200,7 @@ def test_large_values_for_unnamed_code_are_said(over_all: bool) -> None:
     assert found.causes["unnamed code"] == (2, 2 * 2 * WEIGHT)
     assert found.causes["activations"] == (1, 2 * ROWS) == found.causes["cotangents"]
     (text,) = texts
-    assert text.startswith("4,096 of the 5,120 bytes that a step sends are for code without a name: tensor<16x16xf32>")
+    assert text.startswith("4,096 of the 5,120 bytes that a step sends are for code without a name: tensor<256xf32>")
     assert "from second to first" in text and "named_computation" in text
 
 

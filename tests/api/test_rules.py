@@ -23,7 +23,8 @@ def lowered(**settings: Any) -> tuple[mpmd_trace.Lowered, dict[str, str]]:
     """The lowered step and what each mesh does."""
     actions = FragmentActions()
     found = mpmd_trace.jit(accumulate, config(**settings)).lower(weights(), batch(COUNT), hooks=[actions])
-    rows = {mesh: " ".join(_spelled(a) for a in row) for mesh, row in actions.of_mesh.items()}
+    named = {mesh: [a for a in row if getattr(a, "kind", "") != "O"] for mesh, row in actions.of_mesh.items()}
+    rows = {mesh: " ".join(_spelled(a) for a in row) for mesh, row in named.items()}
     return found, rows
 
 
@@ -178,7 +179,8 @@ def test_merging_what_a_builder_chooses() -> None:
         return [rules.merge(pair) for pair in fragments.where(mesh="m1").by("microbatch").values()]
 
     found, _ = lowered(pipeline_schedule="1F1B", fragment_merge_rules=last_mesh)
-    assert found.as_text().count("mpmd.fragment_call") == 4 * COUNT - COUNT + 0
+    zeros = 2  # for the sums, one program on each mesh
+    assert found.as_text().count("mpmd.fragment_call") == 4 * COUNT - COUNT + zeros
     check(pipeline_schedule="1F1B", fragment_merge_rules=last_mesh)
     with pytest.raises(MpmdError, match="merge is about fragments of one mesh; these are on 'm0', 'm1'"):
         rules.merge(found.fragments())
@@ -317,7 +319,8 @@ def test_the_other_engine(recwarn: pytest.WarningsRecorder) -> None:
         return [rules.merge(pair) for pair in fragments.where(mesh="m1").by("microbatch").values()]
 
     options = {"pipeline_schedule": "1F1B", "fragment_merge_rules": last_mesh}
-    assert lower(**options).as_text() == lowered(**options)[0].as_text()
+    exact = {"placement": "reference", "partitioning_options": {"mpmd_equal_microbatches": False}}
+    assert lower(**options).as_text() == lowered(**options, **exact)[0].as_text()
     with pytest.raises(MpmdError, match=r"the C\+\+ partitioner has no merge_neighbours"):
         lower(fragment_merge_rules=rules.merge_neighbours(lambda a, b: True))
     with pytest.warns(MpmdWarning, match="takes fragment_schedule_rules and ignores them"):

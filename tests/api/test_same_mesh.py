@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 import pytest
-from pipelines import WIDTH, assert_same, batch, config, layer, weights
+from pipelines import WIDTH, assert_same, batch, config, layer, loss, topology, weights
 
 import mpmd_trace
 from mpmd_trace import MeshOfInput, MpmdError, named_computation
@@ -54,13 +54,15 @@ def test_a_state_stays_where_it_is() -> None:
     plain = mpmd_trace.jit(step, config(NAMES, 3, placement="reference")).lower(*args).compile()
     taken, given = placed(plain)
     assert [(t, g) for t, g in zip(taken, given, strict=True) if t != g] == [("m0", "m2")]
+    taken, given = placed(mpmd_trace.jit(step, config(NAMES, 3)).lower(*args).compile())
+    assert taken == given, "it is where it is updated"
 
     same = ((MeshOfInput(0), MeshOfInput(1)), None)
     jitted = mpmd_trace.jit(step, config(NAMES, 3, output_mesh_assignment=same), donate_argnums=(0, 1))
     compiled = jitted.lower(*args).compile()
     taken, given = placed(compiled)
-    assert taken == given and set(taken) == {"m0", "m1", "m2"}
-    assert compiled.program.plan.transferred_bytes == plain.program.plan.transferred_bytes
+    assert taken == given and set(taken) == {"m1", "m2"}  # the table, and so its state, on the last of its meshes
+    assert compiled.program.plan.transferred_bytes < plain.program.plan.transferred_bytes
     ours, theirs = jax.tree.map(jnp.copy, args[:2]), args[:2]
     for _ in range(3):
         ours, value = jitted(*ours, args[2])
@@ -87,6 +89,39 @@ def test_an_assigned_argument_and_keywords() -> None:
     assert_same(jitted(ws, state=state, x=x), jax.jit(named)(ws, state=state, x=x), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("placement", ["reference", "cut"])
+def test_a_result_with_a_sharding(placement: str) -> None:
+    """Its mesh is that of the argument, too, wherever the argument is used."""
+
+    def doubled(w: jax.Array) -> jax.Array:
+        return 2 * named_computation(layer, name="f0")(w, w)
+
+    there = jax.sharding.NamedSharding(topology()["m1"], jax.sharding.PartitionSpec("x"))
+    where = config({"f0": "m0"}, output_mesh_assignment=MeshOfInput(0), placement=placement)
+    jitted = mpmd_trace.jit(doubled, where, out_shardings=there)
+    found, expected = jitted(weights()[0]), jax.jit(doubled)(weights()[0])
+    assert found.sharding.device_set == there.device_set
+    assert jitted.lower(weights()[0]).compile().function_mesh_assignment.inputs[0] == ("m1",)
+    assert_same(jitted(found), jax.jit(doubled)(expected))
+
+
+def test_a_state_that_leaves_in_another_sharding() -> None:
+    """Weights that `in_shardings` wants in another way, beside a state whose sharding nobody said."""
+
+    def step(ws: Any, state: Any, x: jax.Array) -> Any:
+        grads = jax.grad(loss)(ws, x)
+        state = [0.9 * s + g for s, g in zip(state, grads, strict=True)]
+        return [w - s for w, s in zip(ws, state, strict=True)], state
+
+    specs = jax.sharding.PartitionSpec("x"), jax.sharding.PartitionSpec(None, "x")
+    rows, columns = ([jax.sharding.NamedSharding(m, spec) for m in topology().values()] for spec in specs)
+    jitted = mpmd_trace.jit(step, config(), in_shardings=(rows, None, None), out_shardings=(columns, None))
+    found = expected = (weights(), weights())
+    for _ in range(3):
+        found, expected = jitted(*found, batch()), jax.jit(step)(*expected, batch())
+        assert_same(found, expected, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("wanted", "message"),
     [
@@ -99,6 +134,18 @@ def test_what_does_not_fit(wanted: Any, message: str) -> None:
     jitted = mpmd_trace.jit(step, config(NAMES, 3, output_mesh_assignment=wanted))
     with pytest.raises(MpmdError, match=message):
         _ = jitted.lower(*arguments()).partitioned
+
+
+def test_layers_that_become_whole() -> None:
+    def fn(ws: jax.Array, x: jax.Array) -> Any:
+        y, _ = mpmd_trace.scan(lambda h, w: (layer(w, h), None), x, ws, name="blocks")
+        return named_computation(lambda ws, y: ws * y.sum(), name="all")(ws, y), y
+
+    names = {"blocks": ["m0", "m1"], "all": "m0"}
+    where = (MeshOfInput(0), None)
+    with pytest.raises(MpmdError) as found, pytest.warns(mpmd_trace.MpmdWarning, match="needs all layers of ws"):
+        mpmd_trace.jit(fn, config(names, output_mesh_assignment=where)).lower(jnp.stack(weights()), batch())
+    assert "result[0] is whole, and the layers of ws, which it replaces, are on several meshes" in str(found.value)
 
 
 def test_what_is_no_assignment() -> None:

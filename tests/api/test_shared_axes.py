@@ -15,6 +15,7 @@ from pipelines import accumulate, assert_same
 
 import mpmd_trace
 from mpmd_trace import MpmdError, named_computation
+from mpmd_trace.api.placement_warnings import placement_warnings
 
 WIDTH, ROWS = 8, 16
 
@@ -86,6 +87,21 @@ def moved(compiled: mpmd_trace.Compiled) -> list[tuple[str, str]]:
         for t in plan.transfers
         for a, b in zip(t.inputs, t.outputs, strict=True)
     ]
+
+
+@pytest.mark.parametrize("other", [FOUR, SQUARE], ids=["larger", "more"])
+def test_what_arrives_whole_is_told(other: Mesh, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless the computation there says how it wants its activations."""
+    monkeypatch.setattr(placement_warnings, "__defaults__", ((), 64))
+    where, batch_at = config(TWO, other), (None, at(TWO, "data"))
+    with pytest.warns(mpmd_trace.MpmdWarning, match=r"arrive whole on a mesh of another shape") as told:
+        compiled = run(where, layer, layer, in_shardings=batch_at)
+    assert (f"m0 {SPLIT}", f"m1 {WHOLE}") in moved(compiled)
+    ((text, place),) = ((str(w.message), w.filename) for w in told)
+    assert "tensor<16x8xf32> of f0 (512 bytes on each device in a step) from m0 to m1, split over 'data' on m0" in text
+    assert place == __file__
+    compiled = run(where, layer, constrained(other, "data"), in_shardings=batch_at)
+    assert (f"m0 {SPLIT}", f"m1 {SPLIT}") in moved(compiled)
 
 
 SPLIT, WHOLE = 'f32[16,8]{{"data"}, {}}', "f32[16,8]"

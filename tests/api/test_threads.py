@@ -14,10 +14,10 @@ import jax, numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from pipelines import accumulate, batch, config, topology, weights
 import mpmd_trace
-from mpmd_trace.api import stages
+from mpmd_trace.api import partitioned as program
 
-partition_as, partitioned = stages.partition_as, []
-stages.partition_as = lambda *args, **kwargs: partitioned.append(1) or partition_as(*args, **kwargs)
+partition_as, partitioned = program.partition_as, []
+program.partition_as = lambda *args, **kwargs: partitioned.append(1) or partition_as(*args, **kwargs)
 
 def other(ws, xs):
     return accumulate([2 * w for w in ws], xs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -129,7 +130,8 @@ def test_what_xla_says_of_a_program_on_other_devices() -> None:
     others = [e for e in programs if isinstance(e.compiled, runtime.Rebound)]
     assert others
     for executable in others:
-        assert executable.cost["flops"] > 0
+        if executable.spec.inputs:  # others make the zeros that sums start from
+            assert executable.cost["flops"] > 0
         assert executable.temporary_bytes >= 0
         assert "HloModule" in executable.compiled.as_text()
 
@@ -148,3 +150,34 @@ def test_one_executable_on_other_devices() -> None:
     (y,) = bound.direct_call()([x])
     assert y.sharding == x.sharding
     np.testing.assert_array_equal(y, x)
+
+
+_COUNTED = """
+from mpmd_trace.api import warm
+warm.find = lambda *_: None  # as for a script that has changed: program by program
+found = []
+jax.monitoring.register_event_listener(lambda event, **_: found.append(event.rsplit("/", 1)[-1]))
+compiled = step.lower(*arguments).compile()
+programs = compiled.program.runtime.executables
+print([found.count("cache_misses"), found.count("cache_hits"), len(programs)])
+assert all(isinstance(e.compiled.serialized, bytes) for e in programs)
+from mpmd_trace.jax_compat.runtime import deserialized
+for e in programs:
+    placement = compiled.program.placement
+    devices = list(placement.meshes[e.spec.mesh].devices.flat)
+    assert deserialized(e.compiled.serialized, devices, [placement.spec(*p) for p in e.spec.outputs])
+"""
+
+
+def test_equal_programs_are_one_entry_of_the_persistent_cache(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    script = _CACHED.replace("for wanted", _COUNTED + "\nfor wanted")
+    counts = []
+    for _ in range(2):
+        command = [sys.executable, "-c", script, str(tmp_path)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        counts.append(json.loads(done.stdout))
+    (missed, hit, programs), again = counts
+    assert hit == 0 and 0 < missed < programs
+    assert again == [0, missed, programs]

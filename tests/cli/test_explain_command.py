@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import re
 
 import pytest
 
@@ -32,6 +33,13 @@ def test_text(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> Non
     source.write_text(TEXT)
     status, out, err = run(capsys, str(source), "--value", "in.mlir:5")
     assert (status, err) == (0, "") and out.startswith("'stablehlo.add'") and 'on mesh "m"' in out
+    by_name = run(capsys, str(source), "--value", "%2")
+    assert by_name == (0, out, "") == run(capsys, str(source), "--value", "result 0")
+    assert run(capsys, str(source), "--value", "%b") == run(capsys, str(source), "--value", "input 1")
+    status, _, err = run(capsys, str(source), "--value", "%9")
+    assert status == 1 and "in.mlir is called %9" in err
+    status, _, err = run(capsys, str(source), "--value", "result 1")
+    assert status == 1 and "there is no result 1; results are counted from 0, and there are 1 (@main)" in err
     status, out, _ = run(capsys, str(source), "--value", "input 1", "--json")
     found = json.loads(out)
     assert status == 0 and found["placements"][0]["meshes"] == ["m"]
@@ -51,6 +59,47 @@ def test_program(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, err = run(capsys, str(PROGRAM), "--value", "input 0")
     assert status == 0, err
     assert "is on mesh" in out or "needed" in out
+    by_name = run(capsys, str(PROGRAM), "--value", "result[0][1]")
+    assert by_name[0] == 0 and 'on mesh "m1"' in by_name[1]
+
+
+SHARDED = f"""
+import sys
+sys.path.insert(0, {str(PROGRAM.parent)!r})
+import tiny, jax, jax.numpy as jnp, mpmd_trace
+from jax.sharding import NamedSharding, PartitionSpec as P
+
+def step(ws, batch):
+    add = lambda i, total, x: jax.tree.map(jnp.add, total, jax.value_and_grad(tiny.loss)(ws, x))
+    return mpmd_trace.enumerated_for(add, (jnp.zeros(()), [jnp.zeros_like(w) for w in ws]), batch)
+
+base = tiny.program()
+meshes = base.config.topology
+places = [NamedSharding(mesh, P(None, "x")) for mesh in meshes.values()], NamedSharding(meshes["m0"], P(None, "x"))
+program = mpmd_trace.Program(step, (base.args[0], base.args[1].reshape(2, 4, 4)), base.config, in_shardings=places)
+"""
+
+
+def test_what_is_done_once_per_step(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = tmp_path / "sharded.py"
+    source.write_text(SHARDED)
+    status, out, err = run(capsys, str(source))
+    assert status == 0, err
+    assert "once per step:\n  on mesh 'm0' reshard(ws[0]) (64 bytes, " in out and "hoisted" in out
+    assert "on mesh 'm1' 2 sums over devices are finished once per step" in out
+    status, out, _ = run(capsys, str(source), "--json")
+    found = json.loads(out)
+    assert found["meshes"][1]["hoisted"] == 64 and len(found["once_per_step"]) == 4 and not found["memory"]
+
+
+def test_what_takes_less_memory(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = tmp_path / "remat.py"
+    changed = "dataclasses.replace(base.config, remat='auto', device_memory=10**6)"
+    source.write_text("import dataclasses\n" + SHARDED.replace("base.config", changed))
+    status, out, err = run(capsys, str(source))
+    assert status == 0, err
+    assert re.search(r"^memory:\n(  on mesh 'm\d' .*\n)+once per step:\n", out, re.M)
+    assert "values take" in out and "memory: on" not in out
 
 
 def test_what_a_program_holds_and_moves(capsys: pytest.CaptureFixture[str]) -> None:

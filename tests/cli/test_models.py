@@ -26,6 +26,24 @@ def test_run(command: Command, tmp_path: Path) -> None:
     assert report["returning_bytes"] == 0
 
 
+def test_models_are_seen_by_what_is_in_them(command: Command, tmp_path: Path) -> None:
+    file = tmp_path / "functions.py"
+    file.write_text(
+        f"import dataclasses, sys\nsys.path.insert(0, {str(Path(MODEL).parent)!r})\n"
+        "import model, jax, equinox as eqx\n"
+        "base = model.program()\n"
+        "def step(net, opt_state, x, name):\n"
+        "    net, activation = net\n"
+        "    return (*base.fn(net, opt_state, x, name), activation)\n"
+        "(net, *rest), advance = base.args, lambda i, args, result: ((result[0], jax.nn.relu), result[1], *args[2:])\n"
+        "program = dataclasses.replace(base, fn=step, args=((net, jax.nn.relu), *rest), filter_jit=None, steps=2,"
+        " advance=advance)\n"
+    )
+    result = command("run", str(file), "--out", str(tmp_path / "out"), "--json")
+    assert result.status == 0, result.err
+    assert json.loads(result.out)["gradient_error"] < 1e-5
+
+
 def test_what_returns_is_told_by_name(command: Command, tmp_path: Path) -> None:
     result = command("run", f"{MODEL}:moved", "--out", str(tmp_path / "out"))
     assert result.status == 0, result.err

@@ -139,8 +139,9 @@ def test_the_best_and_the_own_schedule_are_checked(command) -> None:  # type: ig
 def test_shared_parameters(command) -> None:  # type: ignore[no-untyped-def]
     text = command(TIED, "--tflops", "0.01", "--latency-us", "1", "--link-gbytes", "1")
     assert text.status == 0
-    assert re.search(r"1 to 0 +m1 to m0 +1\.1 +0\.0", text.out), text.out
+    assert re.search(r"1 to 0 +m1 to m0 +0\.1 +0\.0", text.out), text.out
     assert "In a step, arguments: 2 (1.0 KiB per device)." in text.out
+    assert "In a step, sums and the like: 1 (1.0 KiB per device)." in text.out  # the gradient of the table
     assert "Transfers are async; every link: 1 us, 1 GB/s." in text.out
 
 
@@ -191,3 +192,16 @@ def test_nothing_to_plan(command, program: str, message: str) -> None:  # type: 
     result = command(f"{UNEVEN}:{program}")
     assert result.status == 1 and not result.out
     assert message in result.err and "Traceback" not in result.err
+
+
+def test_machines_that_are_not_there(command: Command) -> None:
+    tiny = str(PROGRAMS / "tiny.py")
+    real, found = planned(command, tiny), planned(command, f"{tiny}:abstract")
+    assert found["meshes"] == real["meshes"]
+    assert found["stages"][0]["forward"] == pytest.approx(real["stages"][0]["forward"], rel=0.2)
+    peaks = [[mesh["peak"] for mesh in one["placement"]["meshes"]] for one in (real, found)]
+    assert peaks[1] == pytest.approx(peaks[0], rel=0.3)
+    result = command(f"{tiny}:abstract", "--memory-limit", "0.0001")
+    assert result.status == 1 and "MiB" in result.err
+    result = command(f"{tiny}:abstract", "--measure")
+    assert result.status == 1 and "abstract meshes have no devices" in result.err

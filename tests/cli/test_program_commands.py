@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from commands import Command, runner
+
+import mpmd_trace
 
 TINY = str(Path(__file__).parent.parent / "programs" / "tiny.py")
 
@@ -37,8 +40,45 @@ def test_run(command: Command, tmp_path: Path) -> None:
     assert all((out / "passes" / e["file"]).exists() for e in index if e["changed"])
     first = command("diff", str(out), "0", "1")  # the snapshots are a folder deeper
     assert first.status == 0 and first.out.startswith("--- 000_traced.mlir")
-    again = command("run", TINY, "--out", str(out), "--set", "steps=2", "--json")
+    trace = tmp_path / "trace.json"
+    again = command("run", TINY, "--out", str(out), "--set", "steps=2", "--json", "--trace", str(trace))
     assert json.loads(again.out)["steps"] == 2, "a folder of ours is replaced"
+    check_trace(json.loads(trace.read_text())["traceEvents"], report)
+
+
+def check_trace(events: list[dict[str, Any]], report: dict[str, Any]) -> None:
+    """Three steps, one after the other, with every run and transfer; each arrow ends where its slice begins."""
+    rows = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    assert list(rows.values()) == ["mesh m0", "mesh m1", "m0 -> m1", "m1 -> m0"]
+    slices = [e for e in events if e["ph"] == "X"]
+    runs = [e for e in slices if e["cat"] != "transfer"]
+    assert len(runs) == 3 * report["fragments"] and {e["args"]["step"] for e in slices} == {0, 1, 2}
+    ends = [max(e["ts"] + e["dur"] for e in slices if e["args"]["step"] == step) for step in (0, 1)]
+    assert ends[0] < min(e["ts"] for e in slices if e["args"]["step"] == 1)
+    forward = next(e for e in runs if e["cat"] == "forward" and e["tid"] == 1)
+    assert forward["args"]["microbatch"] == 0 and any("tiny.py:20" in place for place in forward["args"]["written in"])
+    assert {e["name"] for e in events if e["ph"] == "C"} == {"memory of m0", "memory of m1"}
+    assert all(e["args"]["bytes on a device"] > 0 for e in events if e["ph"] == "C")
+    arrows: dict[int, list[dict[str, Any]]] = {}
+    for event in events:
+        if event["ph"] in "sf":
+            arrows.setdefault(event["id"], []).append(event)
+    for first, last in arrows.values():
+        [source] = [s for s in slices if s["tid"] == first["tid"] and s["ts"] <= first["ts"] < s["ts"] + s["dur"]]
+        [target] = [s for s in slices if s["tid"] == last["tid"] and s["ts"] == last["ts"]]
+        assert "transfer" in (source["cat"], target["cat"]) and source["ts"] + source["dur"] <= target["ts"] + 0.002
+    assert len(arrows) >= 2 * 3 * 4
+
+
+def test_compile(command: Command, tmp_path: Path) -> None:
+    file = tmp_path / "new" / "tiny.mpmd"
+    result = command("compile", TINY, "-o", str(file), "--json")
+    assert result.status == 0, result.err
+    found = json.loads(result.out)
+    assert found["bytes"] == file.stat().st_size and f"wrote {file}" in result.err
+    loaded = mpmd_trace.load(file)
+    assert len(loaded.program.plan.programs) == found["programs"]
+    assert list(loaded.program.topology) == found["meshes"]
 
 
 @pytest.mark.parametrize("action", ["run", "plan"])
@@ -47,7 +87,7 @@ def test_a_forward_merged_with_its_backward(command: Command, action: str, tmp_p
     more = ("--out", str(tmp_path / "out")) if action == "run" else ()
     found = json.loads(command(action, f"{TINY}:merged", *more, "--json").out)
     if action == "run":
-        assert found["fragments"] == 6, "two forwards, two backwards, and two blocks of both"
+        assert found["fragments"] == 10, "two forwards, backwards and blocks of both; zeros and update on each mesh"
         assert found["loss_error"] < 1e-5
         assert "OVERLAP" in (tmp_path / "out" / "timeline.svg").read_text()
     else:
@@ -203,3 +243,44 @@ def test_state_that_moves_back(command: Command, tmp_path: Path) -> None:
     found = command("run", f"{file}:stays", "--out", str(tmp_path / "b"), "--json")
     assert json.loads(found.out)["returning_bytes"] == 0 and "moves back" not in found.err
     assert "it shares a mesh with a result" in command("explain", f"{file}:stays", "--value", "input 0").out
+
+
+def test_compare_goes_on_and_tells_of_the_order_of_operands(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the place of the C++ partitioner stands ours, with another text after the first phase."""
+    from mpmd_trace.passes.partition import partition_as
+    from mpmd_trace_cli import compare
+
+    def other(text: str, request: Any, *, phases: Any) -> Any:
+        found = partition_as(text, request, phases=phases)
+        if phases == "import":
+            for function in found.module.functions:
+                for op in function.body:
+                    op.attrs.pop("call_counter", None)
+        return found
+
+    monkeypatch.setattr(compare, "partition_with_cpp", other)
+    out = tmp_path / "out"
+    result = command("compare", f"{TINY}:as_in_the_reference", "--no-execute", "--lines", "5", "--out", str(out))
+    assert result.status == 0, result.err
+    verdicts = [line.partition(";")[0].split() for line in result.err.splitlines() if "; " in line and "C++" in line]
+    assert verdicts == [["import", "different"], ["optimize", "equal"], ["all", "equal"]]
+    assert len(result.out.splitlines()) == 5 and "more lines" in result.err
+    assert "call_counter" in (out / "import.diff").read_text()
+    monkeypatch.setattr(compare, "with_sorted_operands", lambda module: "")
+    result = command("compare", f"{TINY}:as_in_the_reference", "--no-execute", "--json")
+    assert "import    equal but for the order of operands;" in result.err
+    assert json.loads(result.out)["phases"]["import"]["equal_but_for_operand_order"] is True
+
+
+def test_what_a_pass_did_in_things(command: Command, tmp_path: Path) -> None:
+    out = tmp_path / "dump"
+    assert command("dump", TINY, "--out", str(out)).status == 0
+    [scheduled] = out.glob("*_mpmd-pipeline-scheduler.changes")
+    assert scheduled.read_text() == "the same fragments in another order\n"
+    [inlined] = out.glob("*_mpmd-call-inline.changes")
+    assert "split: 8\n" in inlined.read_text() and "+1 transfers m0 -> m1" in inlined.read_text()
+    number = scheduled.name.partition("_")[0]
+    found = command("diff", str(out), str(int(number) - 1), number, "--things")
+    assert found.out == scheduled.read_text()

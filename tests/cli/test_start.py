@@ -33,6 +33,12 @@ def test_nothing_heavy_is_imported(arguments: list[str]) -> None:
     assert _loaded(arguments) == []
 
 
+@pytest.mark.parametrize("option", ["--version", "-h"])
+def test_options_of_all_commands(option: str) -> None:
+    done = subprocess.run([sys.executable, "-m", "mpmd_trace", option], capture_output=True, text=True, check=True)
+    assert ("mpmd-trace 0.1.0 (jax " if option == "--version" else "Usage: mpmd-trace") in done.stdout
+
+
 def _seconds(*arguments: str) -> float:
     """The least CPU time of some runs; the first one writes bytecode."""
     best = float("inf")

@@ -58,6 +58,7 @@ IGNORED = (
     "mpmd_fail_on_backward_deps",
     "mpmd_merge_forward_with_backward",
     "mpmd_merge_backward_with_forward",
+    "mpmd_equal_microbatches",
 )
 
 

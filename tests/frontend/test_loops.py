@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -226,10 +227,13 @@ def test_a_body_that_takes_the_carry_first_is_an_error(body: Callable[..., Any],
         (lambda *args: args[1] + args[2], 6.0),
         (lambda a, b, x: b + x, 6.0),
         (lambda a, b, x: x * 2, 6.0),
+        (lambda a, b, x: b + x * (a + 1), 14.0),
+        (lambda a, b, x: (b + x, a), 6.0),
     ],
 )
 def test_bodies_in_the_right_order(body: Callable[..., Any], expected: float) -> None:
-    assert float(enumerated_for(body, 0.0, XS)) == expected
+    found = enumerated_for(body, 0.0, XS)
+    assert float(found[0] if isinstance(found, tuple) else found) == expected
 
 
 @pytest.mark.parametrize("carry", [0.0, jnp.zeros(2)])
@@ -242,9 +246,34 @@ def test_a_carry_that_only_counts_is_a_warning(carry: Any) -> None:
         enumerated_for(body, carry, xs)
 
 
+@pytest.mark.parametrize("body", [lambda c, n, x: c + n * x, lambda c, n, x: c - x * n, lambda c, n, x: (c + n * x, x)])
+def test_a_carry_that_only_scales_is_a_warning(body: Callable[..., Any]) -> None:
+    with pytest.warns(MpmdWarning, match="is a sum with i in it, in which the carry that it gets is only a factor"):
+        enumerated_for(body, 0.0, XS)
+
+
+@pytest.mark.parametrize(
+    ("body", "carry"),
+    [
+        (lambda g, n, x: jax.tree.map(jnp.add, g, {"a": x, "b": x}), {"a": 0.0, "b": 0.0}),
+        (lambda g, n, x: {"a": g["a"] + x}, {"a": 0.0}),
+        (lambda g, n, x: (g[0] + n, g[1] * x), (0, 1.0)),
+        (lambda g, n, x: jnp.maximum(g, 2), jnp.zeros(3)),
+        (lambda g, n, x: (g * 2, x), jnp.zeros((2, 2))),
+        (lambda g, n, x: g.at[n].set(x), jnp.zeros(3)),
+    ],
+)
+def test_a_body_that_works_with_the_carry_first_alone(body: Callable[..., Any], carry: Any) -> None:
+    told = "returns something of the carry's type only when it is called with the carry first"
+    with pytest.raises(FrontendError, match=told) as error, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it may look odd before
+        enumerated_for(body, carry, XS)
+    assert "test_loops.py:" in str(error.value)
+
+
 def test_an_error_in_a_body_tells_the_order() -> None:
     def body(grads: Any, number: Any, x: Any) -> Any:
-        return jax.tree.map(jnp.add, grads, {"a": x, "b": x})
+        return jax.tree.map(jnp.add, grads, {"a": x, "c": x})
 
     with pytest.raises(TypeError) as error:
         enumerated_for(body, {"a": 0.0, "b": 0.0}, XS)

@@ -236,13 +236,16 @@ def _closure_over_a_leak() -> Callable[..., Any]:
 
 
 def _prints(x: jax.Array) -> jax.Array:
-    """In an order that a loop hides."""
+    """In an order that devices do not have."""
 
-    def body(x: jax.Array, _: None) -> tuple[jax.Array, None]:
+    def body(x: jax.Array) -> jax.Array:
         jax.debug.print("x = {}", x, ordered=True)
-        return x, None
+        return x
 
-    return jax.lax.scan(body, x, None, 2)[0]
+    everywhere = jax.sharding.PartitionSpec()
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:2]), ("x",))
+    found: jax.Array = jax.shard_map(body, mesh=mesh, in_specs=everywhere, out_specs=everywhere)(x)
+    return found
 
 
 @pytest.mark.parametrize(
@@ -257,7 +260,7 @@ def _prints(x: jax.Array) -> jax.Array:
             "both static and donated",
         ),
         (lambda: trace(_closure_over_a_leak(), 1.0), "belongs to another trace"),
-        (lambda: trace(_prints, 1.0), "the ordered debug_.* is inside of a loop or conditional"),
+        (lambda: trace(_prints, 1.0), "ordered callbacks occur inside jax.shard_map"),
         (
             lambda: trace(lambda x: x, jnp.ones(3), in_shardings=(_sharded("data"),)),
             "size 3 .* cannot be divided into 2 parts",

@@ -14,14 +14,15 @@ import os
 import random
 import re
 import select
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from fuzz.programs import Program, random_setup, random_step, shrink
+from fuzz.programs import Program, later_setup, later_step, over_processes, random_setup, random_step, shrink
 from fuzz.source import source, tolerance
 
 HERE = Path(__file__).resolve().parent
@@ -49,6 +50,12 @@ class Outcome:
         first = re.sub(r"\S+:\d+(:\d+)?: error: ", "", " ".join(self.text.strip().splitlines()[:2]))
         first = re.sub(r"""'[^']*'|"[^"]*"|\[[^]]*\]|@\S+""", "_", first)
         return f"{self.kind} {re.sub(r'0x[0-9a-f]+|[0-9.e+-]*[0-9]', '#', first)[:110]}"
+
+
+class Checker(Protocol):
+    """What checks programs."""
+
+    def check(self, program: Program, oracles: list[str], seconds: float = SECONDS) -> Outcome: ...
 
 
 class Worker:
@@ -115,14 +122,76 @@ class Worker:
             self._process = None
 
 
-def reduced(worker: Worker, program: Program, oracles: list[str], outcome: Outcome) -> Program:
+class Job:
+    """Several processes that check programs together; started again when one of them was at fault."""
+
+    def __init__(self, processes: int) -> None:
+        self.processes = processes
+        self._launcher: subprocess.Popen[bytes] | None = None
+        self._said: Any = None
+        self._folder = Path()
+        self._count = 0
+
+    def check(self, program: Program, oracles: list[str], seconds: float = SECONDS) -> Outcome:
+        """What the processes say about the program."""
+        launcher = self._launcher or self._start(seconds)
+        alone = dataclasses.replace(program, setup=dataclasses.replace(program.setup, processes=()))
+        request = {"text": source(program), "alone": source(alone), "rtol": tolerance(program.step)}
+        written = self._folder / "request"
+        written.write_text(json.dumps(request))
+        os.rename(written, self._folder / f"{self._count}.json")
+        answers = [self._folder / f"{self._count}.{p}.answer" for p in range(self.processes)]
+        self._count += 1
+        end = time.monotonic() + seconds
+        while not all(a.exists() for a in answers) and launcher.poll() is None and time.monotonic() < end:
+            time.sleep(0.05)
+        found = [Outcome(**json.loads(a.read_text())) for a in answers if a.exists()]
+        bad = next((one for one in found if one.kind not in ("same", "refused")), None)
+        if len(found) == self.processes and bad is None:
+            if len({one.kind for one in found}) == 1:
+                return found[0]
+            bad = Outcome("finding", f"processes: not all of them refuse it: {found}")
+        if bad is None:
+            self._said.seek(0)
+            kind = "hang" if launcher.poll() is None else "crash"
+            bad = Outcome(kind, f"{len(found)} of {self.processes} processes answered", self._said.read()[-6000:])
+        self.close()
+        return bad
+
+    def _start(self, seconds: float) -> subprocess.Popen[bytes]:
+        self._folder, self._count = Path(tempfile.mkdtemp(prefix="fuzz")), 0
+        self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed with the processes)
+        launch = ["-m", "mpmd_trace_cli.entry", "launch", "-n", self.processes, "--devices", 8]
+        launch += ["--timeout", seconds / 2]
+        self._launcher = subprocess.Popen(
+            [sys.executable, *map(str, [*launch, HERE / "several.py", self._folder, os.getpid()])],
+            stdout=self._said,
+            stderr=self._said,
+            env={
+                **{k: v for k, v in os.environ.items() if not k.startswith("JAX_")},
+                "XLA_FLAGS": os.environ.get("XLA_FLAGS", "") + " --xla_backend_optimization_level=0",
+            },
+        )
+        return self._launcher
+
+    def close(self) -> None:
+        """End the processes."""
+        if self._launcher is not None:
+            shutil.rmtree(self._folder)
+            self._launcher.terminate()
+            self._launcher.wait()
+            self._said.close()
+            self._launcher = None
+
+
+def reduced(worker: Checker, program: Program, oracles: list[str], outcome: Outcome, seconds: float) -> Program:
     """A small program with the same outcome."""
     left = ATTEMPTS if outcome.kind != "hang" else 10
 
     def fails(smaller: Program) -> bool:
         nonlocal left
         left -= 1
-        return left >= 0 and worker.check(smaller, oracles).signature == outcome.signature
+        return left >= 0 and worker.check(smaller, oracles, seconds).signature == outcome.signature
 
     return shrink(program, fails)
 
@@ -142,26 +211,45 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     parser.add_argument("--programs", type=int, default=10**9, help="end after so many, too")
-    parser.add_argument("--oracles", default="run,text", help="run, text, interpret, cpp (comma separated)")
+    parser.add_argument(
+        "--oracles", default="run,text,processes", help="run, text, interpret, cpp, processes (comma separated)"
+    )
+    parser.add_argument("--processes", type=int, default=2, help="how many of them the last of these starts")
+    parser.add_argument(
+        "--share", type=float, default=0.05, help="of the programs, how many they run; all, without other oracles"
+    )
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="a program that takes longer hangs")
     parser.add_argument("--engine", default="python", help="python or cpp")
     parser.add_argument("--found", type=Path, default=HERE / "found", help="where test files are written")
     options = parser.parse_args()
     oracles, end = options.oracles.split(","), time.monotonic() + 60 * options.minutes
     if "cpp" in oracles:
         options.engine = "cpp"  # asks for what both know
-    worker, counts = Worker(), collections.Counter[str]()
+    here = [name for name in oracles if name != "processes"]
+    share = 0.0 if "processes" not in oracles else options.share if here else 1.0
+    worker, job, counts = Worker(), Job(options.processes), collections.Counter[str]()
     known: collections.Counter[str] = collections.Counter()
     print(f"make fuzz SEED={options.seed}: {options.oracles}, engine {options.engine}", flush=True)
-    seed, told = options.seed, time.monotonic()
+    seed, told, spread = options.seed, time.monotonic(), 0
     while time.monotonic() < end and counts.total() < options.programs:
         rng = random.Random(seed)
+        later = random.Random(f"later {seed}")
         step = random_step(rng)
+        step = later_step(step, later) if options.engine == "python" else step
         for _ in range(SETUPS_PER_STEP):
             setup = random_setup(rng, step, options.engine)
+            setup = later_setup(setup, later) if options.engine == "python" else setup
             if "cpp" in oracles:
                 setup = dataclasses.replace(setup, engine="python")
             program = Program(step, setup)
-            outcome = worker.check(program, oracles)
+            checker: Checker = worker
+            outcome = worker.check(program, here, options.seconds) if here else Outcome("same")
+            others = random.Random(f"{seed} {counts.total()}")
+            if outcome.kind == "same" and others.random() < share:
+                checker = job
+                program = Program(step, over_processes(setup, others, options.processes))
+                outcome = job.check(program, oracles, options.seconds)
+                spread += 1
             counts[outcome.kind] += 1
             if outcome.kind == "same":
                 continue
@@ -170,16 +258,18 @@ def main() -> int:
                 continue
             print(f"\nseed {seed}: {outcome.kind}: {outcome.text[:2500]}\n{outcome.trace[-1500:]}", flush=True)
             if outcome.kind != "invalid":
-                program = reduced(worker, program, oracles, outcome)
+                program = reduced(checker, program, oracles if checker is job else here, outcome, options.seconds)
                 print(f"  -> {write(options.found, program, seed, outcome, oracles)}: {program}", flush=True)
         seed += 1
         if time.monotonic() > told + 60:
             told = time.monotonic()
             print(f"seed {seed}: {dict(counts)}", flush=True)
     worker.close()
+    job.close()
     for signature, count in known.most_common():
         print(f"{count:6} {signature}")
-    print(f"seeds {options.seed} to {seed - 1}, {counts.total()} programs: {dict(counts)}", flush=True)
+    ran = f"{counts.total()} programs ({spread} over processes)"
+    print(f"seeds {options.seed} to {seed - 1}, {ran}: {dict(counts)}", flush=True)
     return int(any(counts[kind] for kind in ("finding", "crash", "hang", "invalid")))
 
 

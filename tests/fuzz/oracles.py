@@ -29,8 +29,13 @@ REFUSALS = (
     r"schedule '[\w-]+' (puts \d+ stages on mesh|has the stages)",
     r"pipeline_schedule='auto' finds no schedule for these stages",
     r"\(the program has \d+ meshes, \d+ microbatches, \d+ stages on mesh",
+    # docs/schedules.md: stages that the user numbered against the flow.
+    r"is of stage \d+ and needs what '\w+' of stage \d+ computes; a stage follows those that it needs",
+    # A whole array where layers on several meshes are wanted: the optimiser has a name for all of them.
+    r"is whole, and the layers of [\w'\[\]]+, which it replaces, are on several meshes",
     # Stages in a cycle, and loops whose microbatches have the same numbers (the message says what to do).
     r"stage \d+ runs twice on mesh",
+    r"have the same stage \d+, call counter \d+ and direction, so the [\w-]+ schedule cannot order them; give them",
     # The option asks for it.
     r"drop fail-on-backward-deps|is not before it in the pipeline; microbatches cannot overlap there",
     # It is for inference only.
@@ -77,7 +82,7 @@ class Subject:
         jitted = self.jitted()
         if self.traced is None:
             self.traced = jitted.trace(*self.arguments())
-        jitted._trace = lambda *_: self.traced  # type: ignore[method-assign]
+        jitted._trace = lambda *_, **__: self.traced  # type: ignore[method-assign]
         return jitted.lower_lazily(*self.arguments())
 
     def with_setup(self, text: str) -> Subject:
@@ -131,6 +136,28 @@ def run(subject: Subject) -> None:
         compare(again, subject.expected[1], 2 * subject.rtol)
 
 
+def over_processes(subject: Subject, alone: Subject) -> None:
+    """Meshes over several processes compute, bit for bit, what they do in one; every process calls this."""
+
+    def results(one: Subject, read: Callable[[Any], Any]) -> list[Any]:
+        """What is read of the results of each step, before the next one, to which they may be donated."""
+        jitted = one.jitted()
+        found = jitted(*one.arguments())
+        kept = [read(found)]
+        if one.updates:
+            kept.append(read(jitted(*found[:2], *one.arguments()[2:])))
+        return kept
+
+    found = attempt(lambda: results(subject, mt.fetch))
+    here = attempt(lambda: results(alone, lambda tree: jax.tree.map(array, tree)))
+    for step, (one, expected) in enumerate(zip(here, alone.expected, strict=True)):
+        compare(one, jax.tree.map(array, expected), (1 + step) * subject.rtol)
+    for (path, a), b in zip(jax.tree_util.tree_leaves_with_path(found), jax.tree.leaves(here), strict=True):
+        if array(a).tobytes() != b.tobytes():
+            where = jax.tree_util.keystr(path)
+            raise Finding(f"bits: result{where} is\n{array(a)}\nand in one process\n{b}")
+
+
 def text(subject: Subject) -> None:
     """The compiler says the same each time, and reads what it prints."""
     first = attempt(lambda: subject.lowered.as_text("mpmd"))
@@ -158,7 +185,7 @@ def array(x: Any) -> Any:
     """An argument as the compiler takes it."""
     if jax.dtypes.issubdtype(getattr(x, "dtype", None), jax.dtypes.prng_key):
         x = jax.random.key_data(x)
-    return np.asarray(x, jax.typeof(x).dtype)
+    return np.asarray(x, x.dtype if isinstance(x, mt.Pieces) else jax.typeof(x).dtype)
 
 
 @functools.cache

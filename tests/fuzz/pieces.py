@@ -160,10 +160,28 @@ found = lax.scan(lambda total, b: (add(total, work(p, b)), None), start, batch)[
 count, all_found = mt.enumerated_for(lambda i, n, b: (n + 1, work(p, b)), jnp.int32(0), batch)
 found = jax.tree.map(lambda x: x.sum(0), all_found)""",
     "vmap": "found = jax.tree.map(lambda x: x.sum(0), jax.vmap(work, (None, 0))(p, batch))",
+    "around": """\
+found = jax.value_and_grad(
+    lambda p: mt.enumerated_for(lambda i, total, b: total + loss(p, b), jnp.float32(0), batch)
+)(p)""",
     "last": """\
 for i in range(MICROBATCHES):
     found = mt.call(work, call_counter=i)(p, one(batch, i))""",
 }
+
+#: Loops that came later, which only `later_step` draws.
+LATER_LOOPS = {
+    "value_and_grad": """\
+found = mt.value_and_grad(
+    lambda p, b: loss(p, jax.tree.map(lambda a: a[0], b)), microbatches=MICROBATCHES, reduce="sum"
+)(p, batch)""",
+}
+
+#: The layers of `Step.stacked`, whose weights are one array.
+STACK = """
+
+def block(h, w):
+    return h + jnp.tanh(h @ w) / 2, None"""
 
 #: Further results of a step, by name; `extra` is the last argument.
 RESULTS = {

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from fuzz.pieces import BETWEEN, LAYERS, LOOPS, OPTIMISERS, RESULTS
+from mpmd_trace.passes.import_.pipelines import PLACEMENTS
 from mpmd_trace.passes.optimize.schedules import SCHEDULES as REFERENCE_SCHEDULES
 from mpmd_trace.passes.request import PartitioningOptions
 from mpmd_trace.schedules import ScheduleError, get_schedule, schedule_names
@@ -26,8 +27,12 @@ SWITCHES = tuple(
 #: Names of schedules; DualPipe wants every layer under two names, which no step here has.
 SCHEDULES = (None, *REFERENCE_SCHEDULES, *(n for n in schedule_names() if n != "dualpipe"), "auto")
 #: Loops whose microbatches are calls; elsewhere a stage would run several times for the same microbatch.
-COUNTED = ("none", "calls", "backwards", "enumerated_for", "fori_loop", "scan", "stacked", "last")
+COUNTED = (
+    *("none", "calls", "backwards", "enumerated_for", "fori_loop", "scan", "stacked", "last", "around"),
+    "value_and_grad",
+)
 WORK = ("grad", "forward", "hidden", "hvp")
+DTYPES = ("float32", "bfloat16", "float16")
 
 
 def several(item: T, *default: T) -> Any:
@@ -53,6 +58,8 @@ class Step:
     layers: tuple[Layer, ...] = several(Layer(), Layer())
     work: str = "grad"
     named_loss: bool = False
+    #: Whether the whole loss is inside of `jax.checkpoint`.
+    checkpointed: bool = False
     weighted: bool = False
     loop: str = "none"
     microbatches: int = 1
@@ -60,7 +67,9 @@ class Step:
     listed: bool = False
     optimiser: str = ""
     shape: tuple[int, int] = (2, 3)
-    bfloat16: bool = False
+    dtype: str = "float32"
+    #: How many layers are one scan over stacked weights, behind the others.
+    stacked: int = 0
     results: tuple[str, ...] = several("")
 
     def weight(self, i: int) -> int:
@@ -76,7 +85,8 @@ class Step:
     def parameters(self) -> list[str]:
         """The keys of the parameters."""
         found = [f"w{i}" for i in range(len(self.layers)) if self.weight(i) == i]
-        return found + ["scale"] * any(layer.behind == "scale" for layer in self.layers)
+        scales = any(layer.behind == "scale" for layer in self.layers)
+        return found + ["scale"] * scales + ["stack"] * (self.stacked > 0)
 
     @property
     def loops(self) -> bool:
@@ -114,6 +124,7 @@ class Setup:
     donated: tuple[int, ...] = several(0)
     #: What is sharded over the rows by `in_shardings` and `out_shardings`.
     shard_batch: bool = False
+    shard_weights: bool = False
     shard_results: bool = False
     #: The mesh of the first parameter and of the first result, with a memory kind.
     input_mesh: str | None = None
@@ -121,7 +132,16 @@ class Setup:
     tensor_memory: str = ""
     #: Whether new parameters and state are on the meshes of the old ones.
     in_place: bool = False
+    placement: str = "reference"
     engine: str = "python"
+    #: Whether what is on by default is off.
+    unequal_microbatches: bool = False
+    hoists_nothing: bool = False
+    reduces_each: bool = False
+    #: Whether the state of the optimiser is sharded.
+    shard_optimizer: bool = False
+    #: The process of each device, in the order of the meshes (repeated as needed); none: this one.
+    processes: tuple[int, ...] = several(0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,19 +178,21 @@ def random_step(rng: random.Random, shapes: Sequence[tuple[int, int]] = SHAPES, 
                 behind=rng.choice(between) if rng.random() < 0.15 + odd else "",
             )
         )
-    loop = rng.choice(list(LOOPS)) if rng.random() < 0.4 else rng.choice(("calls", "enumerated_for"))
+    loops = [name for name in LOOPS if name != "around" or work == "grad"]
+    loop = rng.choice(loops) if rng.random() < 0.4 else rng.choice(("calls", "enumerated_for"))
     count = min(most, rng.choice((1, 2, 2, 3, 4)))
     return Step(
         layers=tuple(layers),
         work=work,
         named_loss=rng.random() < 0.3,
+        checkpointed=work == "grad" and rng.random() < odd,
         weighted=rng.random() < 0.2,
         loop=loop,
         microbatches=1 if loop == "none" else count,
         listed=loop in ("unrolled", "calls", "backwards", "last") and rng.random() < 0.4,
         optimiser=rng.choice(list(OPTIMISERS)) if rng.random() < 0.6 else "",
         shape=shape,
-        bfloat16=rng.random() < odd / 2,
+        dtype=rng.choice(DTYPES) if rng.random() < odd else "float32",
         results=_some(rng, list(RESULTS), odd / 2),
     )
 
@@ -209,13 +231,45 @@ def random_setup(rng: random.Random, step: Step, engine: str = "python") -> Setu
         options=_some(rng, switches, rng.choice((0, 0, 0.1, 0.3))),
         donated=tuple(i for i in (0, 1) if rng.random() < 0.15),
         shard_batch=even and rng.random() < 0.2,
+        shard_weights=even and step.shape[1] % 2 == 0 and rng.random() < 0.1,
         shard_results=even and rng.random() < 0.1,
         input_mesh=rng.choice(meshes_and_none) if forced else None,
         output_mesh=rng.choice(meshes_and_none) if forced else None,
         tensor_memory="#pinned_host" if rng.random() < 0.1 else "",
         in_place=step.updates and not forced and engine == "python" and rng.random() < 0.2,
+        placement=rng.choice(PLACEMENTS) if engine == "python" else "reference",
         engine=engine,
     )
+
+
+def later_step(step: Step, rng: random.Random) -> Step:
+    """The step, perhaps with what came later: not of `random_step`, so that its seeds still mean the same programs."""
+    if step.work == "grad" and step.loops and not step.listed and rng.random() < 0.15:
+        step = dataclasses.replace(step, loop="value_and_grad")
+    if step.work != "hvp" and step.shape[0] and rng.random() < 0.15:
+        step = dataclasses.replace(step, stacked=rng.choice((2, 4, 4)))
+    return step
+
+
+def later_setup(setup: Setup, rng: random.Random) -> Setup:
+    """Likewise for setups."""
+    even = len(set(setup.meshes)) == 1 and setup.meshes[0] == 2
+    return dataclasses.replace(
+        setup,
+        unequal_microbatches=rng.random() < 0.1,
+        hoists_nothing=rng.random() < 0.1,
+        reduces_each=rng.random() < 0.1,
+        shard_optimizer=even and rng.random() < 0.1,
+    )
+
+
+def over_processes(setup: Setup, rng: random.Random, processes: int) -> Setup:
+    """The setup with devices of several processes: mostly meshes in turns, or some over several of them."""
+    if rng.random() < 0.6:
+        owners = [i % processes for i, size in enumerate(setup.meshes) for _ in range(size)]
+    else:
+        owners = [rng.randrange(processes) for _ in range(sum(setup.meshes))]
+    return dataclasses.replace(setup, processes=tuple(owners))
 
 
 def _places_of(schedule: str | None, names: int, microbatches: int) -> list[tuple[int, int | None]] | None:

@@ -159,7 +159,7 @@ def modules(draw: st.DrawFn) -> str:
     return '"foo.graph"() ({\n' + "\n".join(lines) + "\n}) : () -> ()"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(modules())
 def test_generated_modules(text: str) -> None:
     try:

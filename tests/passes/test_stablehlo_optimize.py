@@ -88,6 +88,36 @@ def test_folding_of_floats_is_optional(op: str, folds: bool) -> None:
     assert folds is (op.split()[0] not in {o.name for o in module.main.body})
 
 
+def test_a_chosen_constant_is_a_new_one() -> None:
+    """`x % 3` chooses its divisor between constants; the one that is chosen goes before those that were first."""
+    check(
+        """
+        func.func @main(%x: tensor<i32>) -> tensor<i32> {
+          %two = stablehlo.constant dense<2> : tensor<i32>
+          %one = stablehlo.constant dense<1> : tensor<i32>
+          %three = stablehlo.constant dense<3> : tensor<i32>
+          %no = stablehlo.constant dense<false> : tensor<i1>
+          %0 = stablehlo.negate %x : tensor<i32>
+          %1 = stablehlo.select %no, %one, %three : tensor<i1>, tensor<i32>
+          %2 = stablehlo.remainder %0, %1 : tensor<i32>
+          %3 = stablehlo.multiply %2, %two : tensor<i32>
+          return %3 : tensor<i32>
+        }
+        """,
+        PASS,
+        """
+        func.func @main(%x: tensor<i32>) -> tensor<i32> {
+          %three = stablehlo.constant dense<3> : tensor<i32>
+          %two = stablehlo.constant dense<2> : tensor<i32>
+          %0 = stablehlo.negate %x : tensor<i32>
+          %2 = stablehlo.remainder %0, %three : tensor<i32>
+          %3 = stablehlo.multiply %2, %two : tensor<i32>
+          return %3 : tensor<i32>
+        }
+        """,
+    )
+
+
 FRAGMENTS = """
         func.func @main(%a: !A) -> (!A, !A) attributes {topology = #topo} {
           %0 = mpmd.fragment<mesh="alpha", origin=["f"]> (%a) (%x: tensor<4xf32>) {

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import AbstractMesh, Mesh
 
 import mpmd_trace
 from mpmd_trace import call, named_computation
@@ -34,7 +34,7 @@ def step(ws: list[jax.Array], x: jax.Array) -> Any:
     return [w - 0.1 * g for w, g in zip(ws, grads, strict=True)], value, grads
 
 
-def program(rows: int = 8, names: Any = None, placement: str = "reference", **options: Any) -> mpmd_trace.Program:
+def program(rows: int = 8, names: Any = None, placement: str = "cut", **options: Any) -> mpmd_trace.Program:
     devices = np.array(jax.devices()[:4]).reshape(2, 2)
     config = mpmd_trace.make_config(
         {"m0": Mesh(devices[0], ("x",)), "m1": Mesh(devices[1], ("x",))},
@@ -54,6 +54,19 @@ def program(rows: int = 8, names: Any = None, placement: str = "reference", **op
         gradients=lambda result: result[2],
         name="tiny",
     )
+
+
+def abstract() -> mpmd_trace.Program:
+    """On machines that are not there."""
+    mesh = AbstractMesh((2,), ("x",))
+    given = program()
+    config = mpmd_trace.make_config(
+        {"m0": mesh, "m1": mesh},
+        {"first": "m0", "second": "m1"},
+        pipeline_schedule="1F1B",
+        partitioning_options={"mpmd_infer_transfers": True},
+    )
+    return dataclasses.replace(given, config=config)
 
 
 def odd_batch() -> mpmd_trace.Program:
@@ -87,3 +100,8 @@ def no_transfers() -> mpmd_trace.Program:
 
 
 number = 3
+
+
+def as_in_the_reference() -> mpmd_trace.Program:
+    """Placed as the reference does, and without programs that are apart from the microbatches."""
+    return program(placement="reference", mpmd_equal_microbatches=False)

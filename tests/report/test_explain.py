@@ -119,3 +119,25 @@ def test_conflicts() -> None:
     (placement,) = explain(parse(text), "divide").placements
     assert "on different meshes" in placement.rule
     assert {c.mesh for c in placement.available} == {"p1", "p2"}
+
+
+def test_where_the_fewest_bytes_move(module: Module) -> None:
+    """`placement="cut"`: 6 x 2 numbers of four bytes, and 16 bytes for the transfer."""
+    (placement,) = explain(module, "loss", placement="cut").placements
+    assert placement.meshes == ("p1",)
+    assert 'the fewest bytes move in a step; on "p0" it would be 64 more, on "p2" it would be 64 more' in placement.rule
+    assert any(c.mesh == "p1" and c.steps[-1] == 'named computation "first"' for c in placement.available)
+    (alone,) = explain(module, "params['w']", placement="cut").placements
+    assert alone.meshes == ("p1",) and alone.rule == 'it is used on mesh "p1" alone'
+    assert [c.mesh for c in alone.needed] == ["p1"]
+    (several,) = explain(module, "input 2", placement="cut").placements
+    assert several.meshes == ("p0", "p2") and "is on the one that uses it last, and sent to the others" in several.rule
+    (named,) = explain(module, "model.py:21", placement="cut").placements
+    assert named.rule == 'it is part of named computation "first", which is assigned to mesh "p1"'
+
+
+def test_what_is_made_where_it_is_used() -> None:
+    fill = '%f = stablehlo.broadcast_in_dim %s, dims = [] : (tensor<f32>) -> !T loc("fill")\n'
+    text = TEXT.replace("%4 = stablehlo.multiply %3, %e", f"{fill} %4 = stablehlo.multiply %3, %f")
+    (placement,) = explain(parse(text.replace("%e: !T", "%s: tensor<f32>")), "fill", placement="cut").placements
+    assert placement.meshes == ("p1",) and "it is made on each mesh that uses it" in placement.rule

@@ -82,13 +82,18 @@ def test_show(tmp_path: Path) -> None:
     assert run("show", "1f1b", "-p", "2", "-m", "2").stdout.startswith("mesh ")
     csv = run("show", "zb-h1", "-p", "2", "-m", "2", "--format", "csv").stdout
     assert csv.splitlines()[0] == "0F0,0F1,0I0,0W0,0I1,0W1"
-    for suffix in ("svg", "png", "json", "csv"):
+    for suffix in ("svg", "html", "pdf", "png", "json", "csv", "txt"):
         path = tmp_path / f"s.{suffix}"
         result = run("show", "zb-v", *SIZE, "--output", str(path))
         assert result.exit_code == 0 and path.stat().st_size > 100 and result.stdout == ""
     described = json.loads(run("show", "zb-v", *SIZE, "--format", "json").stdout)
     assert described["placement"] == [0, 1, 2, 3, 3, 2, 1, 0]
     assert run("show", "zb-v", *SIZE, "--format", "png").exit_code == 2
+    refused = run("show", "zb-v", *SIZE, "--output", str(tmp_path / "s.jpg"))
+    assert refused.exit_code == 2 and "ends in .jpg, which is no form of a schedule; use .svg, .html" in refused.stderr
+    assert not (tmp_path / "s.jpg").exists()
+    named = run("show", "zb-v", *SIZE, "--format", "svg", "--output", str(tmp_path / "s.jpg"))
+    assert named.exit_code == 0 and (tmp_path / "s.jpg").read_text().startswith("<svg")
 
 
 def test_check_table(tmp_path: Path) -> None:
@@ -141,7 +146,7 @@ def test_search(tmp_path: Path) -> None:
         (("simulate", "dualpipe", "-p", "3", "-m", "8"), "even number of meshes"),
         (("simulate", "1f1b", "-p", "100000", "-m", "100000"), "more than this library handles"),
         (("check", "nowhere.csv"), "cannot read schedule table"),
-        (("show", "1f1b", *SIZE, "--format", "pdf"), "unknown format"),
+        (("show", "1f1b", *SIZE, "--format", "gif"), "unknown format"),
         (("show", "1f1b", *SIZE, "-o", "/nowhere/x.svg"), "No such file"),
         (("search", "-p", "2"), "needs --meshes and --microbatches"),
         (("search", "-p", "2", "-m", "2", "--chunks", "a"), "not a list of whole numbers"),

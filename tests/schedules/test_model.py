@@ -312,3 +312,9 @@ def test_stands_alone() -> None:
         env={"PYTHONPATH": path, "PATH": ""},
     )
     assert out.stdout.strip() == "[]"
+
+
+def test_which_schedules_go_back() -> None:
+    """Their backward passes begin with the last microbatch."""
+    back = {name for name in schedule_names() if get_schedule(name, 2, 8).goes_back}
+    assert back == {"looped-bfs", "circular-with-reversed-backward"}

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import xml.etree.ElementTree as ET
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,8 +20,10 @@ from mpmd_trace.schedules import (
     grid,
     path_report,
     report,
+    save_pdf,
     save_png,
     simulate,
+    to_html,
     to_svg,
 )
 
@@ -68,6 +72,25 @@ def test_png_is_reproducible(tmp_path: Path) -> None:
     assert data.startswith(b"\x89PNG") and data == (tmp_path / "b.png").read_bytes()
 
 
+def test_pdf_is_reproducible_and_as_wide_as_asked(tmp_path: Path) -> None:
+    picture = draw(simulate(get_schedule("dualpipe-v", 2, 4)))  # with fused actions
+    for name, width in (("a.pdf", None), ("b.pdf", None), ("c.pdf", 3.0)):
+        save_pdf(picture, tmp_path / name, width)
+    a, b, c = ((tmp_path / f"{name}.pdf").read_bytes() for name in "abc")
+    assert a.startswith(b"%PDF") and a == b
+    boxes = [re.search(rb"/MediaBox \[ 0 0 ([\d.]+) ([\d.]+) \]", data) for data in (a, c)]
+    (wide, high), (narrow, low) = (map(float, box.groups()) for box in boxes if box is not None)
+    assert wide == pytest.approx(picture.width * 0.75, abs=0.01) and narrow == pytest.approx(216)
+    assert low / narrow == pytest.approx(high / wide, rel=1e-3)
+
+
+def test_html_is_a_page_of_its_own() -> None:
+    picture = draw(simulate(get_schedule("1f1b", 2, 2)))
+    page = to_html(picture, "a < b")
+    assert page.startswith("<!doctype html>") and to_svg(picture) in page and "<title>a &lt; b</title>" in page
+    assert "http" not in page.replace("http://www.w3.org/2000/svg", "")
+
+
 def test_plan_beside_measurement() -> None:
     plan = simulate(get_schedule("1f1b", 2, 2), Costs(2, 2, 2))
     events = [
@@ -85,6 +108,23 @@ def test_trace() -> None:
     phases = [e["ph"] for e in data["traceEvents"]]
     assert phases.count("X") == len(schedule)
     assert phases.count("s") == phases.count("f") > 0 and "C" in phases
+
+
+def test_arrows_of_a_trace_leave_from_what_they_carry() -> None:
+    """A viewer takes the slice that contains the time of an arrow: its end is already the next one's."""
+    result = simulate(get_schedule("1f1b", 4, 8))
+    events = json.loads(chrome_trace(result))["traceEvents"]
+    slices = [e for e in events if e["ph"] == "X"]
+
+    def at(event: dict[str, Any]) -> tuple[int, int, str]:
+        [found] = [s for s in slices if s["tid"] == event["tid"] and s["ts"] <= event["ts"] < s["ts"] + s["dur"]]
+        return found["args"]["stage"][0], found["args"]["microbatch"][0], found["cat"]
+
+    begins, ends = ([at(e) for e in events if e["ph"] == phase] for phase in "sf")
+    assert len(begins) == 2 * 3 * 8
+    for (stage, microbatch, kind), (next_stage, same, next_kind) in zip(begins, ends, strict=True):
+        assert (microbatch, kind) == (same, next_kind)
+        assert next_stage - stage == (1 if kind == "forward" else -1)
 
 
 def test_reports() -> None:

@@ -157,3 +157,19 @@ def test_unused_calls_have_no_say_but_follow() -> None:
         }
         """,
     )
+
+
+def test_calls_are_no_operand_free_ops() -> None:
+    # The reference sinks them, too, and nothing inlines a call inside of what is called.
+    text = """
+    func.func @main(%p: tensor<f32>) -> tensor<f32> attributes {topology = #topo} {
+      %0 = mpmd.call @one() : () -> tensor<f32>
+      %1 = mpmd.call @f(%p, %0) : (tensor<f32>, tensor<f32>) -> tensor<f32>
+      return %1 : tensor<f32>
+    }
+    func.func private @one() -> tensor<f32> attributes {topology = #topo} {
+      %0 = stablehlo.constant dense<1.0> : tensor<f32>
+      return %0 : tensor<f32>
+    }
+    """
+    check(text + F, PASS, text + F)

@@ -1,0 +1,161 @@
+"""Pages of the docs site that are made of the package itself: the API, every option, command and pass.
+
+A hook of mkdocs; `pages()` has their text, which a test holds against what the package offers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import re
+from collections.abc import Iterator
+from typing import Any
+
+#: The names of `mpmd_trace` by subject; those that are not listed come last.
+SUBJECTS = {
+    "Configuring and running": [
+        *("make_config", "MeshOfInput", "Config", "jit", "filter_jit", "Jitted", "Lowered", "Compiled", "Program"),
+    ],
+    "Naming parts of a program": ["named_computation", "named_tensor", "reduce", "broadcast"],
+    "Microbatches": ["value_and_grad", "pad_rows", "enumerated_for", "fori_loop", "call"],
+    "States and models": ["place", "create", "abstract", "save", "restore"],
+    "Schedules and costs of transfers": ["AutoSchedule", "Link", "Links"],
+    "Rules": ["FragmentInfo", "MergeRule", "ScheduleRule"],
+    "Several processes": ["initialize", "fetch", "PeerError"],
+    "The compiler by hand": ["trace", "parse", "partition", "run_passes", "run_module", "Module"],
+    "What is wrong": ["MpmdError", "MpmdWarning", "Diagnostic"],
+}
+
+
+def pages() -> dict[str, str]:
+    """The text of each page that is made here, by its path in the docs."""
+    return {
+        "reference/api.md": _api(),
+        "reference/equinox.md": _module("mpmd_trace.equinox", "Equinox models"),
+        "reference/linen.md": _module("mpmd_trace.linen", "Flax Linen models"),
+        "reference/nnx.md": _module("mpmd_trace.nnx", "Flax NNX models"),
+        "reference/schedules.md": _module("mpmd_trace.schedules", "Pipeline schedules as data"),
+        "reference/rules.md": _module("mpmd_trace.rules", "Rules of your own"),
+        "reference/options.md": _options(),
+        "reference/cli.md": _commands(),
+        "reference/all_passes.md": _passes(),
+    }
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Add the pages to those that are written by hand."""
+    from mkdocs.structure.files import File
+
+    for path, text in pages().items():
+        files.append(File.generated(config, path, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
+    """The page with links in the place of names of other pages."""
+    return with_links(markdown, page.file.src_uri)
+
+
+def with_links(markdown: str, path: str) -> str:
+    """The text of the page at `path`, in which "`docs/steps.md`" is a link."""
+    up = "../" * path.count("/")
+    return re.sub(r"(?<!\[)`docs/(\w+\.md)`", rf"[`docs/\1`]({up}\1)", markdown)
+
+
+def _api() -> str:
+    import mpmd_trace
+
+    known = {name for names in SUBJECTS.values() for name in names}
+    others = [n for n in mpmd_trace.__all__ if n not in known and not n.startswith("_") and not _is_module(n)]
+    subjects = {**SUBJECTS, "Others": others} if others else SUBJECTS
+    parts = ["# mpmd_trace\n"]
+    for subject, names in subjects.items():
+        parts.append(f"## {subject}\n")
+        parts += [_of(getattr(mpmd_trace, name)) for name in names]
+    return "\n".join(parts)
+
+
+def _is_module(name: str) -> bool:
+    import mpmd_trace
+
+    return inspect.ismodule(getattr(mpmd_trace, name))
+
+
+def _module(path: str, title: str) -> str:
+    module = importlib.import_module(path)
+    names = [n for n, value in vars(module).items() if not n.startswith("_") and _is_api(value)]
+    return f"# {path}\n\n{title}.\n\n" + "\n".join(_of(getattr(module, name)) for name in names)
+
+
+def _of(value: Any) -> str:
+    """What mkdocstrings is asked for: a function or class, where it is written."""
+    return f"::: {value.__module__}.{value.__qualname__}\n"
+
+
+def _is_api(value: Any) -> bool:
+    return (inspect.isfunction(value) or inspect.isclass(value)) and value.__module__.startswith("mpmd_trace")
+
+
+def _options() -> str:
+    from mpmd_trace.passes.request import PartitioningOptions
+
+    rows = ["# Options\n", "What `make_config(partitioning_options={...})` and `partition` take.\n"]
+    rows += ["| option | default | |", "|---|---|---|"]
+    for field in dataclasses.fields(PartitioningOptions):
+        rows.append(f"| `{field.name}` | `{field.default}` | {_cell(str(field.metadata.get('help', '')))} |")
+    return "\n".join(rows) + "\n"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def _commands() -> str:
+    import typer
+
+    from mpmd_trace_cli.main import app
+
+    parts = ["# Command line\n", "`mpmd-trace`, or `python -m mpmd_trace`.  Data goes to stdout, talk to stderr.\n"]
+    parts += _command(typer.main.get_command(app), "mpmd-trace")
+    return "\n".join(parts)
+
+
+def _command(command: Any, name: str) -> Iterator[str]:
+    """The command with its options, and the commands in it."""
+    yield f"## {name}\n"
+    yield inspect.cleandoc(command.help or "") + "\n"
+    rows = [(_flags(p), _cell(str(getattr(p, "help", None) or ""))) for p in command.params if p.name != "help"]
+    if rows:
+        yield "| | |\n|---|---|"
+        yield from (f"| {flags} | {text} |" for flags, text in rows)
+        yield ""
+    for sub in getattr(command, "commands", {}).values():
+        yield from _command(sub, f"{name} {sub.name}")
+
+
+def _flags(parameter: Any) -> str:
+    if parameter.param_type_name == "argument":
+        return f"`{parameter.name.upper()}`"
+    return " ".join(f"`{flag}`" for flag in [*parameter.opts, *parameter.secondary_opts])
+
+
+def _passes() -> str:
+    from mpmd_trace.passes.registry import PASSES, PIPELINES, pass_class, pipeline_class
+    from mpmd_trace_cli.inspect import list_passes
+
+    parts = [
+        "# Passes\n",
+        "Every pass and pipeline that `mpmd-trace opt` and `mpmd_trace.run_passes` know, by name.\n",
+    ]
+    for entry in list_passes(None):
+        name = entry["name"]
+        cls = pass_class(name) if name in PASSES else pipeline_class(name)
+        assert name in PASSES or name in PIPELINES
+        parts.append(f"## {name}\n")
+        parts.append((inspect.getdoc(cls) or f"{entry['summary']}.") + "\n")
+        if entry["options"]:
+            parts.append("| option | default | |\n|---|---|---|")
+            parts += [f"| `{o['name']}` | `{o['default']}` | {_cell(o['help'])} |" for o in entry["options"]]
+            parts.append("")
+    return "\n".join(parts)

@@ -1,0 +1,102 @@
+"""What lowered programs say of costs and memory, on meshes without devices and against what XLA says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
+
+import mpmd_trace as mt
+
+WIDTH = 32
+
+
+def _layer(weights: Any, x: jax.Array) -> jax.Array:
+    q, k, v = (x @ weights[n] for n in "qkv")
+    attention = jax.nn.softmax(q @ k.mT / 8.0)
+    x = x + attention @ v
+    return x + jax.nn.silu(x @ weights["up"]) @ weights["down"]
+
+
+def _step(weights: Any, batch: jax.Array) -> Any:
+    def loss(weights: Any, x: jax.Array) -> jax.Array:
+        for i, layer in enumerate(weights):
+            x = mt.named_computation(_layer, name=f"layer{i}")(layer, x)
+        return jnp.mean(x**2)
+
+    def microbatch(_: Any, grads: Any, x: jax.Array) -> Any:
+        return jax.tree.map(jnp.add, grads, jax.grad(loss)(weights, x))
+
+    grads = mt.enumerated_for(microbatch, jax.tree.map(jnp.zeros_like, weights), batch)
+    return jax.tree.map(lambda w, g: w - 0.1 * g, weights, grads)
+
+
+def _lowered(kind: str, devices: int, sharded: bool = False) -> mt.Lowered:
+    names = ("m0", "m1")
+    if kind == "abstract":
+        meshes: dict[str, Any] = {n: AbstractMesh((devices,), ("x",)) for n in names}
+    else:
+        found = np.array(jax.devices()[: 2 * devices]).reshape(2, devices)
+        meshes = {n: Mesh(found[i], ("x",)) for i, n in enumerate(names)}
+    config = mt.make_config(
+        meshes,
+        {f"layer{i}": f"m{i // 2}" for i in range(4)},
+        pipeline_schedule="1F1B",
+        partitioning_options={"mpmd_infer_transfers": True},
+    )
+    shapes = dict.fromkeys("qkv", (WIDTH, WIDTH)) | {"up": (WIDTH, 4 * WIDTH), "down": (4 * WIDTH, WIDTH)}
+    weights = [{n: jax.ShapeDtypeStruct(s, jnp.float32) for n, s in shapes.items()} for _ in range(4)]
+    shardings = None
+    if sharded:
+        along = {"up": PartitionSpec(None, "x"), "down": PartitionSpec("x", None)}
+        mesh = meshes["m0"]
+        layer = {n: NamedSharding(mesh, along.get(n, PartitionSpec())) for n in shapes}
+        shardings = ([layer, layer, dict.fromkeys(shapes), dict.fromkeys(shapes)], None)
+    jitted = mt.jit(_step, config, in_shardings=shardings, donate_argnums=0)
+    return jitted.lower(weights, jax.ShapeDtypeStruct((4, 8, 16, WIDTH), jnp.float32))
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_estimates_are_near_what_xla_says(devices: int) -> None:
+    lowered = _lowered("real", devices)
+    compiled = lowered.compile()
+    estimate, told = lowered.cost_analysis(), compiled.cost_analysis()
+    assert estimate.keys() == told.keys() and estimate["programs"].keys() == told["programs"].keys()
+    assert estimate["flops"] == pytest.approx(told["flops"], rel=0.05)
+    assert 0.4 < estimate["bytes accessed"] / told["bytes accessed"] < 1.5
+    assert estimate["bytes transferred"] == told["bytes transferred"] > 0
+    for mesh, memory in compiled.memory_analysis().items():
+        found = lowered.memory_analysis()[mesh]
+        assert (found.arguments, found.results) == (memory.arguments, memory.results)
+        assert found.peak == pytest.approx(memory.peak, rel=0.2)
+        assert 1 / 3 < found.temporary / memory.temporary < 3
+
+
+@pytest.mark.parametrize("devices", [1, 8])
+def test_abstract_meshes_give_plan_costs_and_memory(devices: int) -> None:
+    lowered = _lowered("abstract", devices)
+    assert lowered.as_text("plan").startswith("plan jit__step: 2 meshes")
+    assert lowered.cost_analysis()["flops"] > 0
+    assert all(memory.peak > memory.arguments > 0 for memory in lowered.memory_analysis().values())
+    with pytest.raises(mt.MpmdError, match=r"cost_analysis.. and memory_analysis.. for estimates"):
+        lowered.compile()
+
+
+def test_they_are_those_of_meshes_with_devices() -> None:
+    real, abstract = (_lowered(kind, 2) for kind in ("real", "abstract"))
+    assert real.memory_analysis() == abstract.memory_analysis()
+    assert real.cost_analysis() == abstract.cost_analysis()
+
+
+def test_shardings_divide_work_and_memory() -> None:
+    whole, divided = _lowered("real", 4), _lowered("real", 4, sharded=True)
+    assert divided.memory_analysis()["m0"].arguments < whole.memory_analysis()["m0"].arguments
+    work = [one.cost_analysis()["programs"] for one in (whole, divided)]
+    first = [next(c["flops"] for name, c in one.items() if "fwd" in name and "on m0" in name) for one in work]
+    assert first[1] < 0.8 * first[0]
+    told = divided.compile()
+    assert divided.memory_analysis()["m0"].peak == pytest.approx(told.memory_analysis()["m0"].peak, rel=0.3)

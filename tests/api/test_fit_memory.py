@@ -1,0 +1,140 @@
+"""remat="auto" and offload="auto": a step fits into the memory that it is given, at the least cost."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import mpmd_trace
+from mpmd_trace import MpmdError, MpmdWarning
+
+WIDTH, STAGES, MICROBATCHES = 16, 3, 4
+
+
+def layer(p: Any, x: jax.Array) -> jax.Array:
+    return x + jnp.tanh(jax.nn.gelu(x @ p["up"])) @ p["down"]
+
+
+def step_of(layer: Any = layer) -> Any:
+    def loss(ps: Any, x: jax.Array) -> jax.Array:
+        for i, p in enumerate(ps):
+            x = mpmd_trace.named_computation(layer, name=f"f{i}")(p, x)
+        return jnp.mean(x**2)
+
+    def step(ps: Any, batch: jax.Array) -> Any:
+        value, grads = mpmd_trace.value_and_grad(loss, microbatches=MICROBATCHES)(ps, batch)
+        return value, jax.tree.map(lambda p, g: p - 0.1 * g, ps, grads)
+
+    return step
+
+
+def arguments() -> Any:
+    keys = jax.random.split(jax.random.key(0), 2 * STAGES + 1)
+    ps = [
+        {
+            "up": 0.3 * jax.random.normal(keys[2 * i], (WIDTH, 4 * WIDTH)),
+            "down": 0.3 * jax.random.normal(keys[2 * i + 1], (4 * WIDTH, WIDTH)),
+        }
+        for i in range(STAGES)
+    ]
+    return ps, jax.random.normal(keys[-1], (MICROBATCHES * 32, WIDTH))
+
+
+def lowered(layer: Any = layer, devices: int = 1, **options: Any) -> mpmd_trace.Lowered:
+    rows = np.array(jax.devices()[: devices * STAGES]).reshape(STAGES, devices)
+    meshes = {f"m{i}": Mesh(row, ("data",)) for i, row in enumerate(rows)}
+    names = {f"f{i}": mesh for i, mesh in enumerate(meshes)}
+    config = mpmd_trace.make_config(meshes, names, pipeline_schedule="1F1B", **options)
+    places = (None, NamedSharding(meshes["m0"], P("data"))) if devices > 1 else None
+    return mpmd_trace.jit(step_of(layer), config, in_shardings=places).lower(*arguments())
+
+
+def peaks(found: Any) -> dict[str, int]:
+    return {mesh: analysis.peak for mesh, analysis in found.memory_analysis().items()}
+
+
+def remarks(found: mpmd_trace.Lowered) -> str:
+    return "\n".join(d.message for d in found.partitioned.diagnostics if d.severity == "remark")
+
+
+def assert_same(found: Any, wanted: Any) -> None:
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-5, atol=1e-6)
+
+
+def test_the_step_fits_and_recomputes_no_more_than_it_has_to() -> None:
+    whole = lowered().compile()
+    wanted = peaks(whole)
+    expected = whole(*arguments())
+    assert_same(expected, jax.jit(step_of())(*arguments()))
+    # Room for the activations of all stages but the first.
+    compiled = lowered(remat="auto", device_memory=wanted["m0"] - 1).compile()
+    found = peaks(compiled)
+    assert found["m0"] < wanted["m0"] and all(found[m] == wanted[m] for m in ("m1", "m2"))
+    assert_same(compiled(*arguments()), expected)
+    said = remarks(compiled.lowered)
+    assert re.search(r"a forward of f0 leaves \([\d,]+ bytes\) is recomputed where that takes no product, at the", said)
+    assert re.search(r"a forward of f1 leaves \([\d,]+ bytes\) is kept", said)
+    # Less room: all is made again, and what XLA needs besides was found out by compiling.
+    least = found["m0"] - 10_000
+    smaller = lowered(remat="auto", device_memory=least).compile()
+    assert max(peaks(smaller).values()) <= least
+    assert re.search(r"a forward of f0 leaves \([\d,]+ bytes\) is recomputed, at", remarks(smaller.lowered))
+    assert_same(smaller(*arguments()), expected)
+
+
+def sharded(p: Any, x: jax.Array) -> jax.Array:
+    mesh = AbstractMesh((2,), ("data",), axis_types=(AxisType.Auto,))
+    return layer(p, jax.lax.with_sharding_constraint(x, NamedSharding(mesh, P("data"))))
+
+
+def test_activations_go_to_the_host_and_come_back() -> None:
+    """Over sharded rows; where recomputing is allowed as well, it is cheaper here."""
+    whole = lowered(sharded, 2).memory_analysis()["m0"].peak
+    compiled = lowered(sharded, 2, offload="auto", device_memory=whole - 40_000).compile()
+    assert peaks(compiled)["m0"] <= whole - 40_000
+    assert compiled.residence().causes["host memory"][0] > 0
+    assert_same(compiled(*arguments()), jax.jit(step_of())(*arguments()))
+    both = lowered(sharded, 2, remat="auto", offload="auto", device_memory=whole - 40_000)
+    assert re.search(r"a forward of f0 leaves \([\d,]+ bytes\) is recomputed", remarks(both))
+    assert "host memory" not in both.residence().causes
+
+
+def test_a_checkpoint_says_itself_what_is_recomputed() -> None:
+    policy = jax.checkpoint(layer, policy=jax.checkpoint_policies.dots_saveable)
+    plain = lowered(policy)
+    found = lowered(policy, remat="auto", device_memory=100_000)
+    assert "is kept; jax.checkpoint says what is recomputed" in remarks(found)
+    assert found.as_text("plan") == plain.as_text("plan")
+
+
+def test_what_does_not_fit_anyhow_is_a_warning() -> None:
+    with pytest.warns(MpmdWarning, match=r"does not fit into 1,000 bytes of a device.* too many on mesh 'm0'"):
+        lowered(remat="auto", device_memory=1000).compile()
+    with pytest.warns(MpmdWarning, match="do not say how much memory they have: give make_config.device_memory"):
+        found = lowered(remat="auto").compile()
+    assert not remarks(found.lowered)
+
+
+def test_mistakes() -> None:
+    with pytest.raises(MpmdError, match="remat is 'auto' or None, not 'full'"):
+        lowered(remat="full")
+    with pytest.raises(MpmdError, match="offload is 'auto' or None, not True"):
+        lowered(offload=True)
+    with pytest.raises(MpmdError, match="both recompute"):
+        lowered(remat="auto", partitioning_options={"mpmd_fragment_remat": True})
+
+
+def test_enough_memory_changes_nothing() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = lowered(remat="auto", offload="auto", device_memory=10**9)
+    assert found.as_text("plan") == lowered().as_text("plan")

@@ -1,0 +1,91 @@
+"""`value_and_grad` over microbatches as a pipeline: the schedule's order, and the numbers of one device."""
+
+from __future__ import annotations
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh
+
+import mpmd_trace as mt
+from mpmd_trace.equinox import filter_value_and_grad, name_layers
+
+WIDTH, ROWS, MICROBATCHES = 8, 16, 4
+
+
+def config(schedule, names):
+    devices = np.array(jax.devices())
+    topology = {f"m{i}": Mesh(devices[i : i + 1], ("data",)) for i in range(2)}
+    half = len(names) // 2
+    return mt.make_config(
+        topology,
+        {name: f"m{i // half}" for i, name in enumerate(names)},
+        pipeline_schedule=schedule,
+        partitioning_options={"mpmd_infer_transfers": True},
+        placement="cut",
+    )
+
+
+def close(got, want):
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=2e-5, atol=1e-6), got, want
+    )
+
+
+@pytest.mark.parametrize("schedule", ["1F1B", "ZeroBubbleH1"])
+def test_token_weights_keys_and_state_in_the_order_of_the_schedule(schedule):
+    """A schedule that cannot be followed is a warning, and warnings are errors here."""
+
+    def loss(weights, state, x, y, tokens, key):
+        for i, w in enumerate(weights):
+            x = mt.named_computation(lambda w, x: jnp.tanh(x @ w), name=f"layer{i}")(w, x)
+        errors = jnp.sum((x - y) ** 2, axis=-1) * jax.random.uniform(key, x.shape[:1])
+        return (jnp.sum(errors * tokens), jnp.sum(tokens)), state + 1
+
+    def step(weights, state, x, y, tokens, key):
+        of_batch = mt.value_and_grad(
+            loss, microbatches=MICROBATCHES, reduce="weighted", state_argnum=1, key_argnum=5
+        )
+        (value, state), gradients = of_batch(weights, state, x, y, tokens, key)
+        return jax.tree.map(lambda w, g: w - 0.1 * g, weights, gradients), state, value
+
+    weights = [0.3 * jax.random.normal(k, (WIDTH, WIDTH)) for k in jax.random.split(jax.random.key(0), 4)]
+    x, y = jax.random.normal(jax.random.key(1), (2, ROWS, WIDTH))
+    args = (weights, jnp.int32(0), x, y, jnp.arange(ROWS) % 3, jax.random.key(2))
+    jitted = mt.jit(step, config(schedule, [f"layer{i}" for i in range(4)]))
+    close(jitted(*args), jax.jit(step)(*args))
+    at_home = jitted.lower(*args).compile().function_mesh_assignment
+    assert str(at_home).count("m1") >= 2
+
+
+def test_a_module_with_floats_flags_and_a_flag_that_is_no_batch():
+    class Model(eqx.Module):
+        layers: list[eqx.nn.Linear]
+        scale: float
+
+        def __call__(self, x):
+            for layer in self.layers:
+                x = jnp.tanh(layer(x))
+            return self.scale * x
+
+    keys = jax.random.split(jax.random.key(0), 2)
+    model = Model([eqx.nn.Linear(WIDTH, WIDTH, key=k) for k in keys], 0.5)
+    model = name_layers(model, lambda m: m.layers, name=["layer0", "layer1"])
+
+    def loss(model, x, *, doubled):
+        return jnp.mean(jax.vmap(model)(2 * x if doubled else x) ** 2)
+
+    def step(model, x):
+        value, gradients = filter_value_and_grad(loss, microbatches=MICROBATCHES)(model, x, doubled=True)
+        return value, eqx.apply_updates(model, jax.tree.map(lambda g: -0.1 * g, gradients))
+
+    x = jax.random.normal(jax.random.key(1), (ROWS, WIDTH))
+    value, after = mt.filter_jit(step, config("1F1B", ["layer0", "layer1"]))(model, x)
+    want, gradients = eqx.filter_value_and_grad(loss)(model, x, doubled=True)
+    close(value, want)
+    wanted = eqx.apply_updates(model, jax.tree.map(lambda g: -0.1 * g, gradients))
+    close(eqx.filter(after, eqx.is_array), eqx.filter(wanted, eqx.is_array))
+    with pytest.raises(mt.MpmdError, match=r"5 microbatches of equally many rows: x is \[16, 8\]"):
+        filter_value_and_grad(loss, microbatches=5)(model, x, doubled=True)

@@ -1,0 +1,241 @@
+"""What a pipeline with sharded stages does once per step: gathers, casts, sums over devices."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import mpmd_trace
+from mpmd_trace import MpmdError
+
+MICROBATCHES, ROWS, WIDTH = 4, 8, 16
+SHARDED_ROWS = P(None, "data")
+
+
+def topology(stages: int = 2) -> dict[str, Mesh]:
+    devices = np.array(jax.devices()[: 2 * stages]).reshape(stages, 2)
+    return {f"m{i}": Mesh(row, ("data",)) for i, row in enumerate(devices)}
+
+
+def layer(p: Any, x: jax.Array, dtype: Any, place: NamedSharding) -> jax.Array:
+    y = jnp.tanh((x * p["scale"]).astype(dtype) @ p["up"].astype(dtype))
+    return jax.lax.with_sharding_constraint(x + (y @ p["down"].astype(dtype)).astype(x.dtype), place)
+
+
+def training_step(meshes: dict[str, Mesh], dtype: Any = jnp.float32, loop: Any = mpmd_trace.enumerated_for) -> Any:
+    places = [NamedSharding(mesh, P("data")) for mesh in meshes.values()]
+
+    def loss(ps: list[Any], x: jax.Array) -> jax.Array:
+        for i, p in enumerate(ps):
+            x = mpmd_trace.named_computation(
+                lambda p, x, i=i: layer(p, x, dtype, places[i * len(places) // len(ps)]), name=f"f{i}"
+            )(p, x)
+        return jnp.mean(x**2)
+
+    def step(ps: list[Any], batch: jax.Array) -> Any:
+        def microbatch(i: Any, total: Any, x: jax.Array) -> Any:
+            return jax.tree.map(jnp.add, total, jax.value_and_grad(loss)(ps, x))
+
+        value, grads = loop(microbatch, (jnp.zeros(()), jax.tree.map(jnp.zeros_like, ps)), batch)
+        return value, jax.tree.map(lambda p, g: p - 0.1 * g, ps, grads)
+
+    return step
+
+
+def arguments(layers: int = 2, rows: int = ROWS) -> Any:
+    keys = jax.random.split(jax.random.key(0), 2 * layers + 1)
+    ps = [
+        {
+            "up": 0.3 * jax.random.normal(keys[2 * i], (WIDTH, WIDTH)),
+            "down": 0.3 * jax.random.normal(keys[2 * i + 1], (WIDTH, WIDTH)),
+            "scale": jnp.ones(WIDTH),
+        }
+        for i in range(layers)
+    ]
+    return ps, jax.random.normal(keys[-1], (MICROBATCHES, rows, WIDTH))
+
+
+def compiled(
+    specs: dict[str, P],
+    batch: P = SHARDED_ROWS,
+    dtype: Any = jnp.float32,
+    donate: Any = (),
+    rows: int = ROWS,
+    **options: Any,
+) -> mpmd_trace.Compiled:
+    meshes = topology()
+    names = {f"f{i}": mesh for i, mesh in enumerate(meshes)}
+    config = mpmd_trace.make_config(
+        meshes, names, pipeline_schedule="1F1B", partitioning_options={"mpmd_infer_transfers": True}, **options
+    )
+    ps = [{k: NamedSharding(mesh, specs.get(k, P())) for k in ("up", "down", "scale")} for mesh in meshes.values()]
+    places = ps, NamedSharding(meshes["m0"], batch)
+    step = mpmd_trace.jit(training_step(meshes, dtype), config, in_shardings=places, donate_argnums=donate)
+    return step.lower(*arguments(rows=rows)).compile()
+
+
+def expected(dtype: Any = jnp.float32) -> Any:
+    mesh = Mesh(np.array(jax.devices()[:1]), ("data",))
+    step = training_step({"m0": mesh, "m1": mesh}, dtype)
+    return jax.jit(step)(*arguments())
+
+
+def assert_same(found: Any, wanted: Any, rtol: float = 1e-5) -> None:
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=rtol, atol=rtol)
+
+
+FSDP = {"up": P("data"), "down": P(None, "data")}
+
+
+def counted(found: mpmd_trace.Compiled) -> dict[str, tuple[int, int]]:
+    """All-gathers and all-reduces in a step, by mesh."""
+    return {m: (c["all-gather"].runs, c["all-reduce"].runs) for m, c in found.collectives().items()}
+
+
+def test_weights_are_gathered_and_gradients_reduced_once_per_step() -> None:
+    found = compiled(FSDP)
+    assert counted(found) == {"m0": (2, 1), "m1": (2, 2)}  # the loss leaves with the last forward
+    assert_same(found(*arguments()), expected())
+
+
+def test_both_can_be_had_for_each_microbatch() -> None:
+    found = compiled(FSDP, hoist_invariants=False, gradient_reduction="microbatch")
+    gathers, reductions = counted(found)["m0"]
+    assert gathers >= 2 * 2 * MICROBATCHES and reductions == MICROBATCHES
+    assert "hoisted" not in found.as_text()
+    assert_same(found(*arguments()), expected())
+
+
+def test_where_memory_is_short_microbatches_gather() -> None:
+    """And peaks are no higher than without."""
+    each_time = compiled(FSDP, hoist_invariants=False, gradient_reduction="microbatch")
+    limited = compiled(FSDP, device_memory=1000)
+    assert counted(limited) == counted(each_time)
+    assert counted(limited)["m0"] == (16, 4)
+    allowed = {m: a.peak for m, a in each_time.memory_analysis().items()}
+    assert all(a.peak <= allowed[m] for m, a in limited.memory_analysis().items())
+
+
+def test_weights_that_are_donated_are_gathered_first() -> None:
+    found = compiled(FSDP, donate=(0,))
+    assert counted(found)["m0"] == (2, 1)
+    ps, batch = arguments()
+    assert_same(found(*found.place(ps, batch)[0]), expected())
+
+
+def test_weights_are_cast_before_they_are_gathered() -> None:
+    found = compiled(FSDP, dtype=jnp.bfloat16)
+    functions = found.as_text().split("func.func ")
+    first = next(text for text in functions if "hoisted" in text.partition("(")[0])
+    assert first.count("stablehlo.convert") == 2
+    assert first.index("stablehlo.convert") < first.index("sdy.sharding_constraint")
+    cast = f"(tensor<{WIDTH}x{WIDTH}xf32>) -> tensor<{WIDTH}x{WIDTH}xbf16>"
+    assert found.as_text().count(cast) == 2 * len(topology())
+    assert_same(found(*arguments()), expected(jnp.bfloat16), rtol=2e-2)
+
+
+def remarks(found: mpmd_trace.Compiled) -> list[str]:
+    return [d.message for d in found.lowered.partitioned.diagnostics if d.severity == "remark" and "'m0'" in d.message]
+
+
+def test_it_is_told_what_is_done_once_and_what_not() -> None:
+    bytes = 4 * WIDTH * WIDTH
+    assert remarks(compiled(FSDP)) == [
+        f"on mesh 'm0' reshard(ps[0]['{name}']) ({bytes:,} bytes, saving {(2 * MICROBATCHES - 1) * 4608:,} of memory "
+        "traffic, with a gather) is computed once per step"
+        for name in ("up", "down")
+    ] + ["on mesh 'm0' 3 sums over devices are finished once per step"]
+    limited = remarks(compiled(FSDP, device_memory=1000))
+    assert [text.rpartition(") ")[2] for text in limited[:2]] == [
+        "stays with the microbatches: of the limit 0 bytes are left"
+    ] * 2
+    assert limited[2:] == [
+        "on mesh 'm0' 0 sums over devices are finished once per step; 3 for each microbatch, for there is no memory "
+        "for their parts"
+    ]
+    assert remarks(compiled({}, batch=P(), dtype=jnp.bfloat16))[0].endswith(
+        "stays with the microbatches: it saves less than launching a program costs"
+    )
+
+
+def test_residence_tells_what_gathered_weights_take() -> None:
+    found = {held.mesh: held for held in compiled(FSDP).residence().meshes}
+    weight = 4 * WIDTH * WIDTH
+    assert [found[mesh].hoisted for mesh in ("m0", "m1")] == [2 * weight, 2 * weight]
+    busy = {held.mesh: held for held in compiled(FSDP, rows=256).residence().meshes}
+    assert busy["m0"].gradients == 2 * weight + 4 * WIDTH  # whole ones, with a part for each device
+    plain = compiled(FSDP, hoist_invariants=False, gradient_reduction="microbatch").residence().meshes
+    assert [held.hoisted for held in plain] == [0, 0]
+
+
+def test_little_casts_are_not_worth_a_program() -> None:
+    assert "hoisted" not in compiled({}, dtype=jnp.bfloat16).as_text()
+
+
+def test_a_replicated_batch_needs_no_reduction() -> None:
+    found = compiled({}, batch=P())
+    assert_same(found(*arguments()), expected())
+
+
+@pytest.mark.parametrize(
+    ("options", "wrong"),
+    [
+        ({"hoist_invariants": "yes"}, "hoist_invariants is True or False, not 'yes'"),
+        ({"gradient_reduction": "never"}, "gradient_reduction is 'step' or 'microbatch', not 'never'"),
+        ({"device_memory": 0}, "device_memory is a number of bytes, or None, not 0"),
+        ({"device_memory": True}, "device_memory is a number of bytes, or None, not True"),
+    ],
+)
+def test_what_is_wrong_with_options_is_said(options: dict[str, Any], wrong: str) -> None:
+    with pytest.raises(MpmdError, match=re.escape(wrong)):
+        mpmd_trace.make_config(topology(), {"f0": "m0"}, **options)
+
+
+SPECS = [P(), P("data"), P(None, "data")]
+
+
+@given(st.sampled_from(SPECS), st.sampled_from(SPECS), st.sampled_from([P("data"), P()]), st.booleans())
+@settings(max_examples=6, deadline=None, derandomize=True)
+def test_any_sharding_gives_the_same_with_and_without(up: P, down: P, scale: P, rows: bool) -> None:
+    specs, batch = {"up": up, "down": down, "scale": scale}, SHARDED_ROWS if rows else P()
+    once = compiled(specs, batch)
+    each = compiled(specs, batch, hoist_invariants=False, gradient_reduction="microbatch")
+    assert_same(once(*arguments()), each(*arguments()))
+    assert_same(once(*arguments()), expected())
+    total = [sum(c.total.runs for c in one.collectives().values()) for one in (once, each)]
+    assert total[0] <= total[1]
+
+
+@pytest.mark.parametrize("table", [P(), P("data")])
+def test_embeddings_are_gathered_and_their_gradients_summed_once_per_step(table: P) -> None:
+    meshes = topology()
+
+    def loss(ps: Any, tokens: jax.Array) -> jax.Array:
+        x = mpmd_trace.named_computation(lambda e, t: e[t], name="f0")(ps["table"], tokens)
+        return mpmd_trace.named_computation(lambda w, x: jnp.mean(jnp.tanh(x @ w) ** 2), name="f1")(ps["w"], x)
+
+    def step(ps: Any, batch: jax.Array) -> Any:
+        def microbatch(i: Any, total: Any, tokens: jax.Array) -> Any:
+            return jax.tree.map(jnp.add, total, jax.grad(loss)(ps, tokens))
+
+        grads = mpmd_trace.enumerated_for(microbatch, jax.tree.map(jnp.zeros_like, ps), batch)
+        return jax.tree.map(lambda p, g: p - 0.1 * g, ps, grads)
+
+    keys = jax.random.split(jax.random.key(0), 3)
+    ps = {"table": jax.random.normal(keys[0], (2 * WIDTH, WIDTH)), "w": jax.random.normal(keys[1], (WIDTH, WIDTH))}
+    batch = jax.random.randint(keys[2], (MICROBATCHES, ROWS, 3), 0, 2 * WIDTH)
+    config = mpmd_trace.make_config(meshes, {"f0": "m0", "f1": "m1"}, pipeline_schedule="1F1B")
+    places = {"table": NamedSharding(meshes["m0"], table), "w": None}, NamedSharding(meshes["m0"], SHARDED_ROWS)
+    found = mpmd_trace.jit(step, config, in_shardings=places).lower(ps, batch).compile()
+    assert counted(found) == {"m0": (1 if table else 0, 1), "m1": (0, 1)}
+    assert_same(found(ps, batch), jax.jit(step)(ps, batch))

@@ -1,0 +1,317 @@
+"""Flax NNX: modules and optimisers that a step changes in place, over several meshes."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+from jax.sharding import Mesh
+
+import mpmd_trace as mt
+import mpmd_trace.nnx as mnnx
+
+
+class Block(nnx.Module):
+    def __init__(self, rngs: nnx.Rngs) -> None:
+        self.linear = nnx.Linear(4, 4, rngs=rngs)
+        self.norm = nnx.BatchNorm(4, rngs=rngs)
+        self.dropout = nnx.Dropout(0.3, rngs=rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return x + self.dropout(jnp.tanh(self.norm(self.linear(x))))
+
+
+class Model(nnx.Module):
+    def __init__(self, rngs: nnx.Rngs) -> None:
+        self.embed = nnx.Linear(4, 4, use_bias=False, rngs=rngs)
+        self.blocks = nnx.List([Block(rngs) for _ in range(2)])
+        self.head = nnx.Linear(4, 4, use_bias=False, rngs=rngs)
+        self.head.kernel = self.embed.kernel  # tied
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        x = self.embed(x)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+class Counting(nnx.Module):
+    """The cheapest module with a state."""
+
+    def __init__(self) -> None:
+        self.weight = nnx.Param(jnp.ones((4,)))
+        self.count = nnx.BatchStat(jnp.zeros(()))
+        self.mode = "train"
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        if self.mode == "train":
+            self.count[...] += 1
+        return x * self.weight[...]
+
+
+class Pair(nnx.Module):
+    def __init__(self) -> None:
+        self.layers = nnx.List([Counting(), Counting()])
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def loss(model: Any, x: jax.Array, y: jax.Array) -> jax.Array:
+    return jnp.mean((model(x) - y) ** 2)
+
+
+def train(model: Any, optimizer: nnx.Optimizer, x: jax.Array, y: jax.Array) -> jax.Array:
+    value, grads = mnnx.value_and_grad(loss, microbatches=2)(model, x, y)
+    optimizer.update(model, grads)
+    return value
+
+
+def sgd(model: Any, x: jax.Array) -> jax.Array:
+    grads = nnx.grad(lambda m: jnp.sum(m(x)))(model)
+    nnx.update(model, jax.tree.map(lambda w, g: w - 0.1 * g, nnx.state(model, nnx.Param), grads))
+    return jnp.sum(x)
+
+
+def config(*names: str, **options: Any) -> mt.Config:
+    meshes = {name: Mesh(np.array([jax.devices()[i]]), ("x",)) for i, name in enumerate(("m0", "m1"))}
+    half = (len(names) + 1) // 2
+    return mt.make_config(meshes, {n: "m0" if i < half else "m1" for i, n in enumerate(names)}, **options)
+
+
+def pair_config() -> mt.Config:
+    return config("layers_0", "layers_1")
+
+
+def named_pair() -> Pair:
+    return mnnx.name_layers(Pair(), "layers")
+
+
+def values(*objects: Any) -> dict[Any, np.ndarray]:
+    def plain(x: Any) -> np.ndarray:
+        return np.asarray(jax.random.key_data(x) if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key) else x)
+
+    return {path: plain(v.get_raw_value()) for path, v in nnx.to_flat_state(nnx.state(objects))}
+
+
+def device(variable: nnx.Variable) -> int:
+    (found,) = variable.get_raw_value().devices()
+    return int(found.id)
+
+
+X = jnp.arange(16.0).reshape(4, 4) / 16
+
+
+def test_training_is_that_of_nnx_jit_and_every_layer_stays_on_its_mesh() -> None:
+    def make() -> tuple[Model, nnx.Optimizer]:
+        model = Model(nnx.Rngs(0))
+        return model, nnx.Optimizer(model, tx, wrt=nnx.Param)
+
+    tx = optax.adam(1e-2)
+    (theirs, their_state), (ours, our_state) = make(), make()
+    mnnx.name_layers(ours, ["embed", Block, "head"])
+    kernel, mean = ours.blocks[1].linear.kernel, ours.blocks[1].norm.mean
+    names = ("embed", "blocks_0", "blocks_1", "head")
+    step = mnnx.jit(train, config(*names, pipeline_schedule="1F1B", placement="cut"))
+    reference = nnx.jit(train)
+    for _ in range(3):
+        found, wanted = step(ours, our_state, X, X[::-1]), reference(theirs, their_state, X, X[::-1])
+        np.testing.assert_allclose(found, wanted, rtol=1e-5)
+    expected = values(theirs, their_state)
+    for path, value in values(ours, our_state).items():
+        np.testing.assert_allclose(value, expected[path], rtol=1e-4, atol=1e-6, err_msg=str(path))
+    assert expected[0, "blocks", 1, "dropout", "rngs", "count"] == 6, "microbatches have their own random numbers"
+    assert ours.blocks[1].linear.kernel is kernel and ours.blocks[1].norm.mean is mean, "the same objects"
+    assert ours.head.kernel is ours.embed.kernel, "and tied ones are tied"
+    moments = our_state.opt_state[0].mu
+    for block, where in ((0, 0), (1, 1)):
+        layer, moment = ours.blocks[block], moments.blocks[block]
+        held = (layer.linear.kernel, layer.norm.mean, layer.dropout.rngs.count, moment.linear.kernel)
+        assert [device(v) for v in held] == [where] * 4
+
+
+def test_objects_go_to_the_meshes_and_a_compiled_program_changes_them() -> None:
+    model = named_pair()
+    step = mnnx.jit(sgd, pair_config(), donate_argnums=0)
+    compiled = step.lower(model, X).compile()
+    assert compiled.lowered.traced.in_names[:2] == ("model.layers[0].count", "model.layers[0].weight")
+    before = model.layers[1].weight.get_raw_value()
+    assert mnnx.place(compiled, model)[0] is model
+    assert [device(layer.weight) for layer in model.layers] == [0, 1]
+    made = mnnx.create(named_pair, compiled)
+    assert [device(layer.count) for layer in made.layers] == [0, 1]
+    for one in (model, made):
+        np.testing.assert_allclose(compiled(one, X), jnp.sum(X))
+        assert [int(layer.count[...]) for layer in one.layers] == [1, 1]
+        np.testing.assert_allclose(one.layers[1].weight[...], 1 - 0.1 * jnp.sum(X, 0), rtol=1e-5)
+    assert not before.is_deleted(), "what was placed was given away, and not what it was made of"
+    shardings = compiled.input_shardings[0][0]
+    assert isinstance(shardings, nnx.State), "facts about a program are states"
+    assert {d.id for d in shardings["layers"][1]["count"].get_raw_value().device_set} == {1}
+    other = named_pair()
+    other.layers[0].mode = "test"
+    with pytest.raises(mt.MpmdError, match="sgd was compiled for other arguments"):
+        compiled(other, X)
+
+
+def test_attributes_and_new_variables_are_kept() -> None:
+    def call(model: Pair, x: jax.Array, mode: str) -> tuple[jax.Array, Pair]:
+        for layer in model.layers:
+            layer.mode = mode
+        y = model(x)
+        model.last = nnx.Intermediate(y)
+        return y, model
+
+    model = named_pair()
+    run = mnnx.jit(call, pair_config(), static_argnames="mode")
+    y, same = run(model, X, mode="test")
+    np.testing.assert_array_equal(y, X)
+    assert same is model and device(model.last) == 1 and model.layers[0].mode == "test"
+    assert isinstance(model.layers[0], mnnx.NamedLayer), "what it does to a layer does not undo its name"
+    assert [int(layer.count[...]) for layer in model.layers] == [0, 0]
+
+    @nnx.jit
+    def outer(model: Pair, x: jax.Array) -> jax.Array:
+        return run(model, x, mode="train")[0]
+
+    model = named_pair()
+    outer(model, X)  # inside of other transformations names mean nothing, and changes are kept as well
+    assert [int(layer.count[...]) for layer in model.layers] == [1, 1]
+
+
+def test_what_a_layer_only_reads_is_no_result_of_it() -> None:
+    lowered = mnnx.jit(lambda model, x: model(x), pair_config()).lower(named_pair(), X)
+    calls = [line for line in lowered.as_text("stablehlo").splitlines() if "mpmd.named_computation" in line]
+    assert len(calls) == 2 and all(line.count("tensor<4xf32>") <= 1 for line in calls), calls
+
+
+@pytest.mark.parametrize(
+    ("where", "names"),
+    [
+        ("blocks", ["blocks_0", "blocks_1"]),
+        ("blocks[*]", ["blocks_0", "blocks_1"]),
+        ("blocks.*.norm", ["blocks_0_norm", "blocks_1_norm"]),
+        (["embed", "blocks[1]"], ["embed", "blocks_1"]),
+        (Block, ["blocks_0", "blocks_1"]),
+        (lambda m: {"a": m.head, "b": [m.blocks[1]]}, ["head", "blocks_1"]),
+        (lambda m: m, ["model"]),
+    ],
+)
+def test_layers_are_selected(where: Any, names: list[str]) -> None:
+    model = Model(nnx.Rngs(0))
+    paths = list(values(model))
+    assert mnnx.name_layers(model, where) is model
+    found = [m for _, m in nnx.iter_modules(model) if isinstance(m, mnnx.NamedLayer)]
+    assert {m.mpmd_name for m in found} == set(names)
+    assert list(values(model)) == paths, "variables are where they were"
+    for copied in (nnx.clone(model), copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        again = [m.mpmd_name for _, m in nnx.iter_modules(copied) if isinstance(m, mnnx.NamedLayer)]
+        assert set(again) == set(names)
+
+
+def test_names_are_chosen_and_replaced() -> None:
+    model = named_pair()
+    assert [layer.mpmd_name for layer in model.layers] == ["layers_0", "layers_1"]
+    assert all(isinstance(layer, Counting) and type(layer).__doc__ == Counting.__doc__ for layer in model.layers)
+    mnnx.name_layers(model, "layers", name=lambda name: name.upper())
+    assert [layer.mpmd_name for layer in model.layers] == ["LAYERS_0", "LAYERS_1"]
+    mnnx.name_layers(model, Counting, name="same")
+    assert [layer.mpmd_name for layer in model.layers] == ["same", "same"]
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "text"),
+    [
+        ("blocs", None, "selects no layer: there is no 'blocs' in the Pair, which has layers.0, layers.1, layers"),
+        (nnx.Linear, None, "there is no 'Linear' in the Pair"),
+        (lambda m: m.layers[0].weight, None, "selects a Param, which is not a layer"),
+        (lambda m: Counting(), None, "the Counting that `where` returns is not part of the model"),
+        (lambda m: [], None, "selects a list, which is not a layer"),
+        (3, None, "made of paths, classes or a function, not 3"),
+        ("layers", ["a"], r"1 names for 2 layers \(layers_0, layers_1\)"),
+        ("layers", "a,b", "name 'a,b' contains ','"),
+    ],
+)
+def test_wrong_selections_are_errors(where: Any, name: Any, text: str) -> None:
+    with pytest.raises(mt.MpmdError, match=text):
+        mnnx.name_layers(Pair(), where, name=name)
+
+
+def _in_body(model: Pair, x: jax.Array) -> jax.Array:
+    def body(i: jax.Array, carry: jax.Array, x: jax.Array) -> jax.Array:
+        return carry + jnp.sum(model(x))
+
+    return mt.enumerated_for(body, jnp.zeros(()), x)
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda m: mt.jit(sgd, pair_config())(m, X), r"sgd changes .* mpmd_trace.jit would lose, as jax.jit does: "
+         r"model.layers\[0\].count, .*\. Use mpmd_trace.nnx.jit"),
+        (lambda m: mt.filter_jit(sgd, pair_config())(m, X), "mpmd_trace.filter_jit would lose"),
+        (lambda m: mt.jit(lambda x: m(x), pair_config())(X), "changes an object that is not among the arguments"),
+        (lambda m: mnnx.jit(lambda x: m(x), pair_config())(X), "changes an object that is not among the arguments"),
+        (lambda m: mnnx.jit(_in_body, pair_config())(m, X), "changes an object that is not among the arguments"),
+        (
+            lambda m: mnnx.jit(lambda m, x: mt.named_computation(lambda a, x: a(x), name="layers_0")(m.layers[0], x),
+                               pair_config())(m, X),
+            "which named_computation would lose, as jax.jit does: a.count. Use mpmd_trace.nnx.named_computation",
+        ),
+        (
+            lambda m: mnnx.jit(lambda m, x: mt.named_computation(m.layers[0], name="layers_0")(x), pair_config())(m, X),
+            "which named_computation would lose, as jax.jit does: self.count",
+        ),
+        (
+            lambda m: mt.value_and_grad(loss, microbatches=2)(m, X, X),
+            "which value_and_grad would lose, as jax.jit does: model.layers.*Use mpmd_trace.nnx.value_and_grad",
+        ),
+        (lambda m: mnnx.value_and_grad(loss, microbatches=2, argnums=1), "has no argnums"),
+        (lambda m: mnnx.value_and_grad(loss, microbatches=2)(3.0, X, X), "takes a module as the first argument"),
+        (
+            lambda m: mnnx.value_and_grad(lambda m, x: setattr(m, "new", nnx.Param(X)) or jnp.sum(x), microbatches=2)(
+                m, X
+            ),
+            "gives the model new variables or attributes",
+        ),
+    ],
+)
+def test_changes_that_would_be_lost_are_errors(call: Any, text: str) -> None:
+    with pytest.raises(mt.MpmdError, match=text):
+        call(named_pair())
+
+
+def test_functions_that_change_nothing_need_no_other_jit() -> None:
+    model = named_pair()
+    for layer in model.layers:
+        layer.mode = "test"
+    for run in (mt.jit(lambda m, x: m(x), pair_config()), mt.jit(lambda m, x: (m, m(x))[1], pair_config())):
+        np.testing.assert_array_equal(run(model, X), X)
+
+
+def test_stacked_layers_are_cut_and_stay_one_variable() -> None:
+    class Stacked(nnx.Module):
+        def __init__(self) -> None:
+            self.layers = nnx.vmap(lambda _: Counting(), in_axes=0, out_axes=0)(jnp.arange(4))
+
+        def run(self, x: jax.Array) -> jax.Array:
+            forward = nnx.scan(lambda layer, x: layer(x), in_axes=(0, nnx.Carry), out_axes=nnx.Carry)
+            return forward(self.layers, x)
+
+    def step(model: Stacked, x: jax.Array) -> jax.Array:
+        return mnnx.name_scans(model.run, "layers")(x)
+
+    model = Stacked()
+    run = mnnx.jit(step, mt.make_config(config().topology, {"layers": ["m0", "m1"]}))
+    np.testing.assert_array_equal(run(model, X), X)
+    assert [s.device.id for s in model.layers.count.get_raw_value().addressable_shards] == [0, 1]
+    np.testing.assert_array_equal(model.layers.count[...], [1, 1, 1, 1])

@@ -1,0 +1,127 @@
+"""One mesh with an axis for the pipeline, and names that are assigned by their work."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax.sharding import AbstractMesh, AxisType, Mesh
+
+import mpmd_trace as mt
+from mpmd_trace.ir.text import parse
+from mpmd_trace.scheduling.balance import balanced
+
+WIDTH = 8
+
+
+def mesh(shape, names):
+    return Mesh(np.array(jax.devices()[: int(np.prod(shape))]).reshape(shape), names)
+
+
+def loss(weights, x, repeats):
+    """Layer i has `repeats[i]` products."""
+    for i, (w, n) in enumerate(zip(weights, repeats, strict=True)):
+
+        def layer(w, x, n=n):
+            for _ in range(n):
+                x = jnp.tanh(x @ w)
+            return x
+
+        x = mt.named_computation(layer, name=f"layer{i}")(w, x)
+    return jnp.mean(x**2)
+
+
+def step_of(repeats):
+    def step(weights, x):
+        value, gradients = mt.value_and_grad(lambda w, x: loss(w, x, repeats), microbatches=2)(weights, x)
+        return jax.tree.map(lambda w, g: w - 0.1 * g, weights, gradients), value
+
+    return step
+
+
+def arguments(repeats):
+    keys = jax.random.split(jax.random.key(0), len(repeats) + 1)
+    return [0.3 * jax.random.normal(k, (WIDTH, WIDTH)) for k in keys[1:]], jax.random.normal(keys[0], (8, WIDTH))
+
+
+def test_names_are_balanced_and_the_numbers_are_those_of_jit():
+    whole = mesh((2, 2), ("data", "pp"))
+    config = mt.make_config(whole, "auto", stage_axis="pp", pipeline_schedule="1F1B", placement="cut")
+    assert {name: m.shape for name, m in config.topology.items()} == {"pp0": {"data": 2}, "pp1": {"data": 2}}
+    assert [d.id for d in config.topology["pp1"].devices.flat] == [d.id for d in whole.devices[:, 1]]
+    repeats = (4, 1, 1, 1)
+    step, args = step_of(repeats), arguments(repeats)
+    jitted = mt.jit(step, config)
+    got, want = jitted(*args), jax.jit(step)(*args)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=2e-5, atol=1e-6), got, want
+    )
+    lowered = jitted.lower(*args)
+    assert lowered.config.name_to_mesh_assignment == {
+        "layer0": "pp0",
+        "layer1": "pp1",
+        "layer2": "pp1",
+        "layer3": "pp1",
+    }
+    written = mt.make_config(
+        whole,
+        lowered.config.name_to_mesh_assignment,
+        stage_axis="pp",
+        pipeline_schedule="1F1B",
+        placement="cut",
+    )
+    assert mt.jit(step, written).lower(*args).as_text() == lowered.as_text()
+
+
+def test_another_program_is_balanced_by_itself():
+    config = mt.make_config(mesh((2,), ("pp",)), "auto", stage_axis="pp", placement="cut")
+    assert [m.shape for m in config.topology.values()] == [{"pp": 1}, {"pp": 1}]
+    sizes = []
+    for repeats in ((1, 1, 4), (4, 1, 1)):
+        jitted = mt.jit(step_of(repeats), config)
+        sizes.append(list(jitted.lower(*arguments(repeats)).config.name_to_mesh_assignment.values()).count("pp0"))
+    assert sizes == [2, 1]
+
+
+def test_an_abstract_mesh():
+    whole = AbstractMesh((3, 2), ("pp", "x"), axis_types=(AxisType.Auto, AxisType.Auto))
+    config = mt.make_config(whole, "auto", stage_axis="pp", placement="cut")
+    assert list(config.topology) == ["pp0", "pp1", "pp2"] and config.is_abstract
+    assert all(dict(m.shape) == {"x": 2} for m in config.topology.values())
+
+
+@settings(max_examples=15, deadline=None, derandomize=True)
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=6), st.integers(1, 3))
+def test_neighbours_in_the_order_of_the_program_and_every_mesh_has_one(repeats, meshes):
+    traced = jax.tree_util.Partial(step_of(repeats))
+    module = parse(mt.trace(traced, *arguments(repeats)).mlir_text())
+    names = [f"m{i}" for i in range(meshes)]
+    if len(repeats) < meshes:
+        with pytest.raises(mt.MpmdError, match=f"has {len(repeats)} named computations"):
+            balanced(module, names)
+        return
+    found = balanced(module, names)
+    assert list(found) == [f"layer{i}" for i in range(len(repeats))]
+    order = [assigned.mesh for assigned in found.values()]
+    assert order == sorted(order) and set(order) == set(names)
+    # No other place for one cut makes the busiest mesh less busy.
+    busiest = max(sum(n for n, m in zip(repeats, order, strict=True) if m == name) for name in names)
+    for at in range(1, len(repeats)):
+        if meshes == 2:
+            assert busiest <= max(sum(repeats[:at]), sum(repeats[at:])) * 1.2
+
+
+@pytest.mark.parametrize(
+    ("topology", "axis", "text"),
+    [
+        (lambda: mesh((2,), ("pp",)), None, "needs stage_axis, the axis along which stages lie; its axes are 'pp'"),
+        (lambda: mesh((2,), ("pp",)), "stages", "has no axis 'stages'"),
+        (lambda: {"a": mesh((2,), ("pp",))}, "pp", "cuts one mesh into those of the pipeline"),
+    ],
+)
+def test_mistakes_are_told(topology, axis, text):
+    with pytest.raises(mt.MpmdError, match=text):
+        mt.make_config(topology(), "auto", stage_axis=axis)

@@ -1,0 +1,115 @@
+"""What is told while a program is compiled."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pty
+import re
+import subprocess
+import sys
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh
+
+import mpmd_trace as mt
+from mpmd_trace.diagnostics import progress
+
+
+def _step(x: jax.Array) -> jax.Array:
+    for name in ("a", "b"):
+        x = mt.named_computation(jnp.sin, name=name)(x)
+    return x
+
+
+def _jitted() -> Any:
+    meshes = {name: Mesh(np.array(jax.devices()[i : i + 1]), ("x",)) for i, name in enumerate(("one", "two"))}
+    options = {"mpmd_infer_transfers": True}
+    return mt.jit(_step, mt.make_config(meshes, {"a": "one", "b": "two"}, partitioning_options=options))
+
+
+def test_the_logger_tells_trace_passes_and_xla_with_times(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="mpmd_trace"):
+        _jitted()(jnp.ones(3))
+    lines = [record.getMessage() for record in caplog.records if record.name == "mpmd_trace"]
+    assert [line.split()[0] for line in lines] == ["trace", "passes", "XLA"]
+    assert all(re.fullmatch(r"\w+ of _step: \d+\.\d\d s", line) for line in lines)
+    assert {record.levelno for record in caplog.records} == {logging.INFO}
+
+
+def test_each_program_is_told_on_the_level_of_debugging(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, logger="mpmd_trace"):
+        _jitted()(jnp.ones(3))
+    lines = [record.getMessage() for record in caplog.records if "programs" in record.getMessage()]
+    assert [line.split(",")[0] for line in lines] == ["XLA of _step: 1 of 2 programs", "XLA of _step: 2 of 2 programs"]
+
+
+def test_jax_log_compiles_asks_for_the_lines(caplog: pytest.LogCaptureFixture) -> None:
+    with jax.log_compiles():
+        _jitted()(jnp.ones(3))
+    lines = [r for r in caplog.records if r.name == "mpmd_trace"]
+    assert len(lines) == 3 and {r.levelno for r in lines} == {logging.WARNING}
+
+
+def test_a_script_without_a_terminal_tells_in_the_end(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "TOLD_AFTER", 0.02)
+    with progress.compiling("slow") as shown, progress.stage("XLA", "slow"):
+        assert shown is not None
+        shown.count(3, 20, "p3")
+        deadline = time.monotonic() + 30
+        while len(caplog.records) < 2 and time.monotonic() < deadline:
+            time.sleep(0.01)
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines[0] == "compiling slow: XLA 3 of 20 programs, 0 s" and len(lines) > 1
+    assert caplog.records[0].levelno == logging.WARNING
+
+
+def test_a_short_one_tells_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    _jitted()(jnp.ones(3))
+    assert capfd.readouterr().err == ""
+
+
+_SCRIPT = """
+import time
+from mpmd_trace.diagnostics import progress
+progress.BAR_AFTER = 0.0
+{around}
+    shown.what = "XLA"
+    shown.count(7, 20, "p7_layer3")
+    time.sleep(1.5)
+"""
+
+
+def _in_a_terminal(script: str) -> str:
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TERM": "xterm", "COLUMNS": "120"}
+    with subprocess.Popen([sys.executable, "-c", script], env=environment, stderr=theirs, stdout=theirs) as process:
+        os.close(theirs)
+        found = b""
+        try:
+            while part := os.read(ours, 4096):
+                found += part
+        except OSError:  # the other end is closed
+            pass
+        assert process.wait() == 0, found
+    os.close(ours)
+    return found.decode()
+
+
+def test_a_bar_in_a_terminal() -> None:
+    found = _in_a_terminal(_SCRIPT.format(around="with progress.compiling('step') as shown:"))
+    for text in ("compiling step: XLA", "7/20", "p7_layer3"):
+        assert text in found
+
+
+def test_no_bar_beside_that_of_a_tool() -> None:
+    around = "with progress.without_bar(), progress.compiling('step') as none:\n    shown = progress.Compiling"
+    script = _SCRIPT.format(around=around).replace('shown.count(7, 20, "p7_layer3")', "assert none is None")
+    assert _in_a_terminal(script) == ""

@@ -1,0 +1,367 @@
+"""Programs that are not compiled again: saved to files, and kept in JAX's persistent compilation cache."""
+
+from __future__ import annotations
+
+import functools
+import io
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh
+
+import mpmd_trace as mt
+from mpmd_trace.frontend.program_key import Unknown, key_of
+
+TABLE = np.arange(8 * 1024, dtype=np.float32).reshape(1024, 8) / 1e4
+
+
+def layer(w: jax.Array, x: jax.Array) -> jax.Array:
+    return jnp.tanh(x @ w)
+
+
+def step(weights: dict[str, jax.Array], batch: jax.Array, key: jax.Array) -> Any:
+    def loss(weights: dict[str, jax.Array], x: jax.Array) -> jax.Array:
+        for name, w in weights.items():
+            x = mt.named_computation(layer, name=name)(w, x)
+        return jnp.mean((x - jnp.asarray(TABLE)[: x.shape[0]]) ** 2)
+
+    def microbatch(_: Any, grads: Any, x: jax.Array) -> Any:
+        return jax.tree.map(jnp.add, grads, jax.grad(loss)(weights, x))
+
+    grads = mt.enumerated_for(microbatch, jax.tree.map(jnp.zeros_like, weights), batch)
+    noise = jax.random.normal(key)
+    return {n: w - 0.1 * grads[n] for n, w in weights.items()}, noise
+
+
+def arguments() -> tuple[Any, ...]:
+    weights = {name: jnp.eye(8) * (i + 1) / 4 for i, name in enumerate(("a", "b"))}
+    return weights, jnp.linspace(-1, 1, 96).reshape(3, 4, 8), jax.random.key(3)
+
+
+def topology(first: int = 0) -> dict[str, Mesh]:
+    devices = jax.devices()[first:]
+    return {"one": Mesh(np.array(devices[:1]), ("x",)), "two": Mesh(np.array(devices[1:2]), ("x",))}
+
+
+def config(first: int = 0, **more: Any) -> mt.Config:
+    options = {"partitioning_options": {"mpmd_infer_transfers": True}, **more}
+    return mt.make_config(topology(first), {"a": "one", "b": "two"}, **options)
+
+
+@functools.cache
+def compiled() -> mt.Compiled:
+    return mt.jit(step, config(), donate_argnums=0).lower(*arguments()).compile()
+
+
+def check(program: Any) -> None:
+    wanted, got = jax.jit(step)(*arguments()), program(*arguments())
+    for one, other in zip(jax.tree.leaves(wanted), jax.tree.leaves(got), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+    assert jax.tree.structure(wanted) == jax.tree.structure(got)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    compiled().save(tmp_path / "step.mpmd")
+    return tmp_path / "step.mpmd"
+
+
+def test_a_program_is_loaded_without_tracing_and_compiling(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[str] = []
+
+    def listen(event: str, _seconds: float, **more: Any) -> None:
+        if event.endswith(("jaxpr_trace_duration", "backend_compile_duration")):
+            found.append(str(more.get("fun_name")))
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        loaded = mt.load(file)
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+    assert not [name for name in found if "step" in name or name.startswith("p")]
+    assert repr(loaded) == repr(compiled())
+    assert loaded.as_text("plan") == compiled().as_text("plan")
+    assert loaded.as_text() == compiled().as_text()
+    assert loaded.memory_analysis() == compiled().memory_analysis()
+    assert loaded.cost_analysis()["flops"] == compiled().cost_analysis()["flops"] > 0
+    assert loaded.function_mesh_assignment == compiled().function_mesh_assignment
+    check(loaded)
+
+
+_FRESH = """
+import sys
+import jax
+jax.config.update("jax_num_cpu_devices", 4)
+import mpmd_trace as mt
+from test_saved_programs import arguments, check
+def trace(*_, **__): raise AssertionError("traced")
+import mpmd_trace.frontend.trace
+mpmd_trace.frontend.trace.trace = trace
+check(mt.load(sys.argv[1]))
+"""
+
+
+def _run(script: str, *arguments: str) -> str:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    command = [sys.executable, "-W", "error", "-c", script, *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_in_another_process(file: Path) -> None:
+    _run(_FRESH, str(file))
+
+
+def test_a_loaded_program_can_be_saved_again(file: Path, tmp_path: Path) -> None:
+    mt.load(file).save(tmp_path / "again.mpmd")
+    _run(_FRESH, str(tmp_path / "again.mpmd"))
+
+
+def test_on_other_devices(file: Path) -> None:
+    loaded = mt.load(file, topology=topology(2))
+    check(loaded)
+    weights, _ = loaded(*arguments())
+    assert weights["b"].sharding.mesh == topology(2)["two"]
+
+
+def test_a_loaded_program_has_no_trace(file: Path) -> None:
+    loaded = mt.load(file)
+    for stage in ("jaxpr", "stablehlo"):
+        with pytest.raises(mt.MpmdError, match=r"was loaded from .*, where its trace is not kept"):
+            loaded.as_text(stage)
+
+
+def test_wrong_arguments_are_told_as_before(file: Path) -> None:
+    weights, batch, key = arguments()
+    with pytest.raises(mt.MpmdError, match="step was compiled for other arguments"):
+        mt.load(file)(weights, batch)
+    with pytest.raises(mt.MpmdError, match=r"weights\['a'\]"):
+        mt.load(file)({**weights, "a": jnp.ones((4, 4))}, batch, key)
+
+
+def _changed(file: Path, change: Any) -> Path:
+    """The file with another header."""
+    with zipfile.ZipFile(file) as archive:
+        parts = {name: archive.read(name) for name in archive.namelist()}
+    header = json.loads(parts["header.json"])
+    change(header, parts)
+    parts["header.json"] = json.dumps(header).encode()
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w") as archive:
+        for name, part in parts.items():
+            archive.writestr(name, part)
+    file.write_bytes(data.getvalue())
+    return file
+
+
+def test_other_versions_are_an_error(file: Path) -> None:
+    def older(header: Any, _: Any) -> None:
+        header["made with"].update(jaxlib="0.1.2", jax="0.1.3")
+
+    with pytest.raises(mt.MpmdError) as error:
+        mt.load(_changed(file, older))
+    assert "it was compiled with jaxlib 0.1.2, and this is" in str(error.value)
+    assert "it was compiled with jax 0.1.3, and this is" in str(error.value)
+
+
+def test_too_few_devices_are_an_error(file: Path) -> None:
+    def more(header: Any, _: Any) -> None:
+        header["topology"]["two"]["devices"] = [4711]
+
+    with pytest.raises(mt.MpmdError, match=r"it runs on 2 devices, numbers 0 to 4711, and here are .* without number"):
+        mt.load(_changed(file, more))
+
+
+def test_other_topologies_are_errors(file: Path) -> None:
+    with pytest.raises(mt.MpmdError, match="its meshes are called one, two; the topology has one"):
+        mt.load(file, topology={"one": topology()["one"]})
+    wide = Mesh(np.array(jax.devices()[:2]), ("x",))
+    with pytest.raises(mt.MpmdError, match=r"its mesh 'one' has axes {'x': 1}; the topology has {'x': 2}"):
+        mt.load(file, topology={**topology(2), "one": wide})
+
+
+@pytest.mark.parametrize("kind", ["empty", "text", "cut", "executable", "pickle", "header"])
+def test_files_that_are_not_ours_or_damaged(kind: str, file: Path) -> None:
+    def damage(header: Any, parts: Any) -> None:
+        if kind == "header":
+            del header["numbers"]
+        name = "signature.pickle" if kind == "pickle" else "executables/0"
+        parts[name] = parts[name][:-1] + b"?"
+
+    data = file.read_bytes()
+    contents = {"empty": b"", "text": b"module {}", "cut": data[: len(data) // 2]}
+    if kind in contents:
+        file.write_bytes(contents[kind])
+    else:
+        _changed(file, damage)
+    with pytest.raises(mt.MpmdError, match="damaged"):
+        mt.load(file)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(mt.MpmdError, match=r"cannot read .*nothing: No such file"):
+        mt.load(tmp_path / "nothing")
+
+
+def test_callbacks_cannot_be_saved(tmp_path: Path) -> None:
+    def loud(weights: Any, batch: jax.Array, key: jax.Array) -> Any:
+        jax.debug.print("{}", batch[0, 0, 0])
+        return step(weights, batch, key)
+
+    program = mt.jit(loud, config()).lower(*arguments()).compile()
+    with pytest.raises(mt.MpmdError, match="loud calls back Python functions"):
+        program.save(tmp_path / "loud.mpmd")
+
+
+class Model(eqx.Module):
+    first: eqx.nn.Linear
+    second: eqx.nn.Linear
+    activation: Any
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        x = mt.named_computation(lambda m, x: self.activation(jax.vmap(m)(x)), name="a")(self.first, x)
+        return mt.named_computation(lambda m, x: jax.vmap(m)(x), name="b")(self.second, x)
+
+
+def _model(activation: Any) -> Model:
+    one, two = jax.random.split(jax.random.key(0))
+    return Model(eqx.nn.Linear(8, 8, key=one), eqx.nn.Linear(8, 8, key=two), activation)
+
+
+@eqx.filter_jit
+def _plain(model: Model, x: jax.Array) -> tuple[Model, jax.Array]:
+    return model, model(x)
+
+
+def test_models_with_functions_of_a_module(tmp_path: Path) -> None:
+    model, x = _model(jax.nn.relu), jnp.ones((4, 8))
+    program = mt.filter_jit(lambda m, x: (m, m(x)), config()).lower(model, x).compile()
+    program.save(tmp_path / "model.mpmd")
+    got = mt.load(tmp_path / "model.mpmd")(model, x)
+    np.testing.assert_allclose(got[1], _plain(model, x)[1], rtol=1e-6)
+    assert got[0].activation is jax.nn.relu
+
+
+def test_models_with_functions_without_a_name(tmp_path: Path) -> None:
+    program = mt.filter_jit(lambda m, x: m(x), config()).lower(_model(lambda x: x), jnp.ones((4, 8))).compile()
+    with pytest.raises(mt.MpmdError, match=r"cannot be written to a file: .*lambda.*no lambdas"):
+        program.save(tmp_path / "model.mpmd")
+
+
+# ---- the persistent cache -------------------------------------------------------------------
+
+_WARM = """
+import json, sys, warnings
+import jax
+jax.config.update("jax_num_cpu_devices", 4)
+jax.config.update("jax_compilation_cache_dir", sys.argv[1])
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+import mpmd_trace as mt
+from mpmd_trace.api import partitioned as program
+from mpmd_trace.frontend.rewrite import Rewriter
+from test_saved_programs import arguments, check, config, step
+done = []
+def counted(owner, name):
+    real = getattr(owner, name)
+    setattr(owner, name, lambda *a, **k: (done.append(name), real(*a, **k))[1])
+counted(Rewriter, "program")
+counted(program, "partition_as")
+def listen(event, _, **more):
+    if event.endswith("backend_compile_duration") and str(more["fun_name"]).startswith(("p", "jit_p")):
+        done.append(more["fun_name"])
+jax.monitoring.register_event_duration_secs_listener(listen)
+with warnings.catch_warnings(record=True) as warned:
+    warnings.simplefilter("always")
+    jitted = mt.jit(step, config(**eval(sys.argv[2])), donate_argnums=0)
+    compiled = jitted.lower(*arguments()).compile()
+print(json.dumps([done, sorted(str(w.message) for w in warned), compiled.as_text("plan"), compiled.as_text()]))
+check(jitted)
+assert "mpmd.named_computation" in jitted.lower(*arguments()).as_text("stablehlo")
+"""
+
+
+def test_an_unchanged_script_starts_with_tracing_only(tmp_path: Path) -> None:
+    first, second = (json.loads(_run(_WARM, str(tmp_path), "{}")) for _ in range(2))
+    assert "program" in first[0] and "partition_as" in first[0]
+    assert second[0] == []
+    assert second[1:] == first[1:]
+
+
+def test_warnings_are_repeated(tmp_path: Path) -> None:
+    changed = "{'pipeline_schedule': 'ZeroBubbleH1', 'input_mesh_assignment': ({'a': 'two', 'b': None}, None, None)}"
+    first, second = (json.loads(_run(_WARM, str(tmp_path), changed)) for _ in range(2))
+    assert first[0] and not second[0]
+    assert second[1:] == first[1:]
+
+
+def test_another_configuration_is_another_program(tmp_path: Path) -> None:
+    _run(_WARM, str(tmp_path), "{}")
+    found = json.loads(_run(_WARM, str(tmp_path), "{'pipeline_schedule': '1F1B'}"))
+    assert "partition_as" in found[0]
+
+
+def test_damaged_entries_are_made_again(tmp_path: Path) -> None:
+    _run(_WARM, str(tmp_path), "{}")
+    entries = list(tmp_path.glob("mpmd_trace-*-cache"))
+    assert len(entries) == 1
+    entries[0].write_bytes(b"nothing")
+    assert "partition_as" in json.loads(_run(_WARM, str(tmp_path), "{}"))[0]
+
+
+def _key(fn: Any, *more: Any) -> str:
+    return key_of(jax.make_jaxpr(fn)(jnp.ones(4)), *more)
+
+
+def test_keys_tell_programs_apart() -> None:
+    small, large = np.arange(4.0, dtype=np.float32), np.ones(10_000, np.float32)
+    programs = [
+        lambda x: x + 1,
+        lambda x: x + 2,
+        lambda x: x * 2,
+        lambda x: x + small,
+        lambda x: x + (small + 1),
+        lambda x: x + large[:4] * 0,
+        lambda x: x + jnp.asarray(large)[0],
+        lambda x: jax.lax.cond(x[0] > 0, jnp.sin, jnp.cos, x),
+        lambda x: jax.lax.cond(x[0] > 0, jnp.cos, jnp.sin, x),
+        lambda x: mt.named_computation(jnp.sin, name="a")(x),
+        lambda x: mt.named_computation(jnp.sin, name="b")(x),
+        lambda x: mt.named_tensor(x, name="b"),
+        lambda x: jax.lax.scan(lambda c, _: (c + 1, None), x, None, length=3)[0],
+        lambda x: jax.lax.scan(lambda c, _: (c + 1, None), x, None, length=4)[0],
+        lambda x: jnp.dot(x, x, precision="highest"),
+        lambda x: jnp.dot(x, x),
+    ]
+    keys = [_key(one) for one in programs]
+    assert len(set(keys)) == len(keys)
+    assert keys == [_key(lambda *a, one=one: one(*a)) for one in programs]
+    assert _key(programs[0], config()) != _key(programs[0], config(1))
+
+
+def test_what_has_no_key() -> None:
+    def called(x: jax.Array) -> jax.Array:
+        return jax.pure_callback(np.sin, x, x)
+
+    with pytest.raises(Unknown, match="callback"):
+        _key(called)
+    with pytest.raises(Unknown, match="function"):
+        _key(jnp.sin, lambda a, b: True)
+
+
+def test_primitives_of_the_user_have_no_key() -> None:
+    primitive = jax.extend.core.Primitive("mine")
+    primitive.def_abstract_eval(lambda x: x)
+    with pytest.raises(Unknown, match="the primitive mine"):
+        _key(primitive.bind)

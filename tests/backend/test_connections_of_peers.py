@@ -1,0 +1,94 @@
+"""What processes ask each other: here two of them in one process, on a connection of their own."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from mpmd_trace.backend.distribution.clock import offset_of
+from mpmd_trace.backend.distribution.peers import PeerError, Peers
+from mpmd_trace.diagnostics.messages import MpmdWarning
+
+
+class Store:
+    """Names and values, as JAX's coordination service has them for all processes."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, bytes] = {}
+        self.changed = threading.Condition()
+
+    def put(self, name: str, value: bytes) -> None:
+        with self.changed:
+            self.values[name] = value
+            self.changed.notify_all()
+
+    def get(self, name: str, seconds: float) -> bytes | None:
+        with self.changed:
+            self.changed.wait_for(lambda: name in self.values, seconds)
+            return self.values.get(name)
+
+    def drop(self, name: str) -> None:
+        with self.changed:
+            self.values.pop(name, None)
+
+
+@pytest.fixture
+def peers() -> Iterator[Callable[[float], list[Peers]]]:
+    """Makes two processes with a timeout."""
+    made: list[Peers] = []
+
+    def make(timeout: float) -> list[Peers]:
+        store = Store()
+        both = [lambda p=p: made.append(Peers(store, p, 2, "127.0.0.1", timeout)) for p in range(2)]
+        _together(*both)
+        made.sort(key=lambda p: p.process)
+        return made
+
+    yield make
+    _together(*(p.close for p in made))
+
+
+def _together(*calls: Callable[[], Any]) -> None:
+    threads = [threading.Thread(target=call) for call in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+def test_the_clock_of_process_0(peers: Callable[[float], list[Peers]]) -> None:
+    first, second = peers(60.0)
+    found = offset_of(second.clock)
+    assert abs(found.seconds) <= found.error + 1e-4, "both read the same clock here"
+    assert offset_of(first.clock).error < 1e-2
+
+
+def test_who_is_late_is_waited_for(peers: Callable[[float], list[Peers]]) -> None:
+    """Longer than the timeout, with a warning, because there are signs of life."""
+    first, second = peers(1.0)
+    found: list[list[bytes]] = []
+
+    def late() -> None:
+        time.sleep(1.5)
+        found.append(second.agree("end of compiling", b"2", patient=True))
+
+    thread = threading.Thread(target=late)
+    thread.start()
+    with pytest.warns(MpmdWarning, match="process 1 did not come to the end of compiling within 1 s; still waiting"):
+        found.append(first.agree("end of compiling", b"1", patient=True))
+    thread.join(60)
+    assert found == [[b"1", b"2"]] * 2
+    assert first.fault is None and second.fault is None
+
+
+def test_who_does_not_come_is_at_fault(peers: Callable[[float], list[Peers]]) -> None:
+    first, second = peers(0.5)
+    with pytest.raises(PeerError, match=r"process 1 did not come to the vote within 0\.5 s"):
+        first.agree("vote", b"1")
+    with pytest.raises(PeerError, match="process 1 cannot go on: process 1 did not come to the vote"):
+        second.clock()

@@ -1,0 +1,298 @@
+"""What is the same for all microbatches is computed once; nothing that is computed changes."""
+
+from __future__ import annotations
+
+import random
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mpmd_trace.ir.ops import FragmentOp, Module
+from mpmd_trace.ir.text import parse
+from mpmd_trace.passes.manager import PassManager
+from oracle import assert_same_meaning
+
+W, X, H = "tensor<64x16xf32>", "tensor<4x16xf32>", "tensor<64x16xbf16>"
+PRELUDE = """
+#meshes = #mpmd.topology<<"a" : <["data"=2]>>>
+sdy.mesh @mesh = <["data"=2]>
+"""
+
+
+def on_mesh(type: str) -> str:
+    return f'!mpmd.mesh_tensor<"a", {type}>'
+
+
+def step(body: str, microbatches: int = 3, result: str = X, **more: str) -> Module:
+    """One fragment for each microbatch , all of which read the weight `%w`.
+
+    `more`: `weight` and `shardings`, the attributes of the weight and those of the fragments.
+    """
+    fragments = [
+        f"""
+      %{m} = mpmd.fragment<mesh="a", origin=["f"]{more.get("shardings", "")}> (%p, %in{m})
+          {{call_counter = {m} : ui32}} (%w: {W}, %x: {X}) {{
+        {body}
+        mpmd.return %r : {result}
+      }} : ({on_mesh(W)}, {on_mesh(X)}) -> {on_mesh(result)}"""
+        for m in range(microbatches)
+    ]
+    arguments = ", ".join(f"%in{m}: {on_mesh(X)}" for m in range(microbatches))
+    results = ", ".join([on_mesh(result)] * microbatches)
+    text = f"""
+    func.func public @main(%p: {on_mesh(W)} {more.get("weight", "")}, {arguments}) -> ({results})
+        attributes {{topology = #meshes}} {{
+      {"".join(fragments)}
+      return {", ".join(f"%{m}" for m in range(microbatches))} : {results}
+    }}"""
+    return parse(PRELUDE + text)
+
+
+def hoisted(before: Module, options: str = "launch=0") -> tuple[Module, list[str]]:
+    """The program with the pass, which means the same, and the ops that run before the first microbatch."""
+    after = before.clone()
+    PassManager(f"mpmd-hoist-invariants{{{options}}}", verify=True).run(after)
+    assert_same_meaning(before, after)
+    made = [op for op in after.main.body if isinstance(op, FragmentOp) and op.origin[0].name == "hoisted"]
+    return after, [op.name for fragment in made for op in fragment.body.block if not op.is_terminator]
+
+
+CAST = f"%h = stablehlo.convert %w : ({W}) -> {H}"
+CAST_USED = f"""{CAST}
+    %x2 = stablehlo.convert %x : ({X}) -> tensor<4x16xbf16>
+    %r = stablehlo.dot_general %x2, %h, contracting_dims = [1] x [1] : (tensor<4x16xbf16>, {H}) -> tensor<4x64xf32>"""
+
+
+def test_a_cast_of_weights_is_made_once() -> None:
+    after, ops = hoisted(step(CAST_USED, result="tensor<4x64xf32>"))
+    assert ops == ["stablehlo.convert"]
+    assert str(after).count(f"({W}) -> {H}") == 1
+
+
+def test_the_branch_of_a_conditional_returns_it() -> None:
+    body = f"""{CAST}
+        %k = stablehlo.constant dense<true> : tensor<i1>
+        %s:2 = "stablehlo.if"(%k) ({{
+          stablehlo.return %x, %h : {X}, {H}
+        }}, {{
+          %n = stablehlo.negate %h : {H}
+          stablehlo.return %x, %n : {X}, {H}
+        }}) : (tensor<i1>) -> ({X}, {H})
+        %x2 = stablehlo.convert %s#0 : ({X}) -> tensor<4x16xbf16>
+        %r = stablehlo.dot_general %x2, %s#1, contracting_dims = [1] x [1]
+            : (tensor<4x16xbf16>, {H}) -> tensor<4x64xf32>"""
+    assert "stablehlo.convert" in hoisted(step(body, result="tensor<4x64xf32>"))[1]
+
+
+def test_it_is_not_worth_a_launch_where_it_saves_little() -> None:
+    before = step(CAST_USED, result="tensor<4x64xf32>")
+    assert hoisted(before, "launch=100000")[1] == []
+    assert hoisted(before, "launch=8000")[1] == ["stablehlo.convert"]  # 2 x 64 x 16 x 4.125 bytes
+
+
+def test_one_microbatch_has_nothing_to_share() -> None:
+    assert hoisted(step(CAST_USED, 1, "tensor<4x64xf32>"))[1] == []
+
+
+def test_what_a_device_cannot_hold_stays() -> None:
+    before = step(CAST_USED, result="tensor<4x64xf32>")
+    held = 64 * 16 * 4 + 3 * 4 * 16 * 4 + 3 * 4 * 64 * 4
+    assert hoisted(before, f"launch=0 limit={held + 2048}")[1] == ["stablehlo.convert"]
+    assert hoisted(before, f"launch=0 limit={held + 2047}")[1] == []
+
+
+def test_what_xla_fuses_stays() -> None:
+    """Broadcasts, transposes and what is cheap for its size."""
+    body = f"""
+        %t = stablehlo.transpose %w, dims = [1, 0] : ({W}) -> tensor<16x64xf32>
+        %i = stablehlo.iota dim = 1 : tensor<4x64xf32>
+        %m = stablehlo.multiply %i, %i : tensor<4x64xf32>
+        %d = stablehlo.dot_general %x, %t, contracting_dims = [1] x [0] : ({X}, tensor<16x64xf32>) -> tensor<4x64xf32>
+        %r = stablehlo.add %d, %m : tensor<4x64xf32>"""
+    assert hoisted(step(body, result="tensor<4x64xf32>"))[1] == []
+
+
+def test_tables_of_transcendental_functions_move() -> None:
+    body = f"""
+        %i = stablehlo.iota dim = 1 : {X}
+        %s = stablehlo.sine %i : {X}
+        %r = stablehlo.add %x, %s : {X}"""
+    assert hoisted(step(body), "launch=0 least=0")[1] == ["stablehlo.iota", "stablehlo.sine"]
+
+
+def test_what_stays_is_computed_of_what_moves() -> None:
+    """The transpose is not worth its memory, the cast below it is."""
+    body = f"""{CAST}
+        %t = stablehlo.transpose %h, dims = [1, 0] : ({H}) -> tensor<16x64xbf16>
+        %x2 = stablehlo.convert %x : ({X}) -> tensor<4x16xbf16>
+        %r = stablehlo.dot_general %x2, %t, contracting_dims = [1] x [0]
+            : (tensor<4x16xbf16>, tensor<16x64xbf16>) -> tensor<4x64xf32>"""
+    assert hoisted(step(body, result="tensor<4x64xf32>"))[1] == ["stablehlo.convert"]
+
+
+def test_residuals_that_are_the_same_are_not_handed_on() -> None:
+    """A forward fragment that returns a cast of the weight for the backward one."""
+    fragments = [
+        f"""
+      %f{m}:2 = mpmd.fragment<mesh="a", origin=["f"]> (%p, %in{m}) {{call_counter = {m} : ui32}} (%w: {W}, %x: {X}) {{
+        {CAST}
+        %y = stablehlo.sine %x : {X}
+        mpmd.return %y, %h : {X}, {H}
+      }} : ({on_mesh(W)}, {on_mesh(X)}) -> ({on_mesh(X)}, {on_mesh(H)})
+      %b{m} = mpmd.fragment<mesh="a", origin=["f"(1)]> (%f{m}#0, %f{m}#1) {{call_counter = {m} : ui32}}
+          (%x: {X}, %h: {H}) {{
+        %x2 = stablehlo.convert %x : ({X}) -> tensor<4x16xbf16>
+        %r = stablehlo.dot_general %x2, %h, contracting_dims = [1] x [1] : (tensor<4x16xbf16>, {H}) -> tensor<4x64xf32>
+        mpmd.return %r : tensor<4x64xf32>
+      }} : ({on_mesh(X)}, {on_mesh(H)}) -> {on_mesh("tensor<4x64xf32>")}"""
+        for m in range(2)
+    ]
+    results = ", ".join([on_mesh("tensor<4x64xf32>")] * 2)
+    after, ops = hoisted(
+        parse(
+            PRELUDE
+            + f"""
+    func.func public @main(%p: {on_mesh(W)}, %in0: {on_mesh(X)}, %in1: {on_mesh(X)}) -> ({results})
+        attributes {{topology = #meshes}} {{
+      {"".join(fragments)}
+      return %b0, %b1 : {results}
+    }}"""
+        )
+    )
+    assert ops == ["stablehlo.convert"]
+    results_of = [len(op.results) for op in after.main.body if isinstance(op, FragmentOp)]
+    assert results_of == [1, 1, 1, 1, 1]
+
+
+SHARDED = '{sdy.sharding = #sdy.sharding<@mesh, [{"data"}, {}]>}'
+BATCH_SHARDED = ', in_shardings=[<@mesh, [{"data"}, {}]>, <@mesh, [{"data"}, {}]>]'
+PRODUCT = f"""
+    %r = stablehlo.dot_general %x, %w, contracting_dims = [1] x [1]
+        {{sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{{"data"}}, {{}}]>]>}} : ({X}, {W}) -> tensor<4x64xf32>"""
+
+
+def test_a_weight_is_gathered_once() -> None:
+    """Rows of activations and of the weight are sharded over the same axis."""
+    after, ops = hoisted(
+        step(PRODUCT, result="tensor<4x64xf32>", weight=SHARDED, shardings=BATCH_SHARDED), "launch=1000000000"
+    )
+    assert ops == ["sdy.sharding_constraint"]
+    first = next(op for op in after.main.body if isinstance(op, FragmentOp))
+    assert first.out_shardings is not None
+    assert [s.stripped for s in first.out_shardings.shardings] == ["<@mesh, [{}, {}]>"]
+
+
+def test_a_weight_that_is_used_as_it_is_sharded_stays() -> None:
+    """The axis of the weight is an axis of the result, as in tensor parallelism."""
+    product = PRODUCT.replace('[{"data"}, {}]', '[{}, {"data"}]')
+    shardings = ', in_shardings=[<@mesh, [{"data"}, {}]>, <@mesh, [{}, {}]>]'
+    assert hoisted(step(product, result="tensor<4x64xf32>", weight=SHARDED, shardings=shardings))[1] == []
+
+
+# Random programs.
+
+SHAPES = {"w": W, "x": X, "h": "tensor<16x16xf32>"}
+UNARY = ["sine", "negate", "tanh", "abs"]
+
+
+def random_body(rng: random.Random, arguments: dict[str, str], length: int) -> tuple[str, dict[str, str]]:
+    """Ops on the arguments (value to type), and the values that there are in the end."""
+    values, lines = dict(arguments), []
+    for i in range(length):
+        name = f"%v{i}"
+        value, type = rng.choice(sorted(values.items()))
+        others = [v for v, t in sorted(values.items()) if t == type]
+        kind = rng.choice(["unary", "binary", "constant", "round", "dot", "sum"])
+        if kind == "dot" and type.count("x") == 2:
+            rows, width, _ = re.split("[<x]", type)[1:4]
+            result = f"tensor<{rows}x{rows}xf32>"
+            lines.append(
+                f"{name} = stablehlo.dot_general {value}, {rng.choice(others)}, contracting_dims = [1] x [1] "
+                f": ({type}, {type}) -> {result}"
+            )
+            type = result
+            assert width
+        elif kind == "constant":
+            lines.append(f"{name} = stablehlo.constant dense<{rng.randint(1, 3)}.5> : {type}")
+        elif kind == "round":
+            half = type.replace("f32", "bf16")
+            lines += [
+                f"{name}h = stablehlo.convert {value} : ({type}) -> {half}",
+                f"{name} = stablehlo.convert {name}h : ({half}) -> {type}",
+            ]
+        elif kind == "sum":
+            lines += [
+                f"{name}z = stablehlo.constant dense<0.0> : tensor<f32>",
+                f"{name}s = stablehlo.reduce({value} init: {name}z) applies stablehlo.add across dimensions = [0, 1] "
+                f": ({type}, tensor<f32>) -> tensor<f32>",
+                f"{name} = stablehlo.broadcast_in_dim {name}s, dims = [] : (tensor<f32>) -> {type}",
+            ]
+        elif kind == "binary":
+            op = rng.choice(["add", "multiply", "maximum"])
+            lines.append(f"{name} = stablehlo.{op} {value}, {rng.choice(others)} : {type}")
+        else:
+            lines.append(f"{name} = stablehlo.{rng.choice(UNARY)} {value} : {type}")
+        values[name] = type
+    return "\n".join(lines), {v: t for v, t in values.items() if v not in arguments} or values
+
+
+def random_program(seed: int) -> Module:
+    """Microbatches of two fragments, the second of which reads what the first returns."""
+    rng = random.Random(seed)
+    shared = {f"%{n}": t for n, t in SHAPES.items()}
+    one, made = random_body(rng, {**shared, "%m": X}, rng.randint(1, 12))
+    handed = dict(rng.choices(sorted(made.items()), k=2))
+    two, last = random_body(rng, {**shared, **{f"%g{i}": t for i, t in enumerate(handed.values())}}, rng.randint(1, 12))
+    result, result_type = rng.choice(sorted(last.items()))
+    names, types = ", ".join(f"{v}p" for v in shared), list(map(on_mesh, SHAPES.values()))
+    inner = ", ".join(f"{v}: {t}" for v, t in shared.items())
+    fragments, returned = [], []
+    for m in range(3):
+        passed = ", ".join(f"%f{m}#{i}" for i in range(len(handed)))
+        arguments = ", ".join(f"%g{i}: {t}" for i, t in enumerate(handed.values()))
+        fragments.append(f"""
+      %f{m}:{len(handed)} = mpmd.fragment<mesh="a", origin=["f"]> ({names}, %in{m}) {{call_counter = {m} : ui32}}
+          ({inner}, %m: {X}) {{
+        {one}
+        mpmd.return {", ".join(handed)} : {", ".join(handed.values())}
+      }} : ({", ".join([*types, on_mesh(X)])}) -> ({", ".join(map(on_mesh, handed.values()))})
+      %b{m} = mpmd.fragment<mesh="a", origin=["g"]> ({names}, {passed}) {{call_counter = {m} : ui32}}
+          ({inner}, {arguments}) {{
+        {two}
+        mpmd.return {result} : {result_type}
+      }} : ({", ".join([*types, *map(on_mesh, handed.values())])}) -> {on_mesh(result_type)}""")
+        returned.append(f"%b{m}")
+    outer = ", ".join([f"{v}p: {on_mesh(t)}" for v, t in shared.items()] + [f"%in{m}: {on_mesh(X)}" for m in range(3)])
+    results = ", ".join([on_mesh(result_type)] * 3)
+    return parse(f"""{PRELUDE}
+    func.func public @main({outer}) -> ({results}) attributes {{topology = #meshes}} {{
+      {"".join(fragments)}
+      return {", ".join(returned)} : {results}
+    }}""")
+
+
+@given(st.integers(0, 10_000))
+@settings(max_examples=60, deadline=None, derandomize=True)
+def test_random_programs_mean_the_same(seed: int) -> None:
+    hoisted(random_program(seed), "launch=0 least=0")
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_random_programs_have_something_to_share(seed: int) -> None:
+    found = [hoisted(random_program(20 * seed + i), "launch=0 least=0")[1] for i in range(20)]
+    assert sum(map(bool, found)) > 5
+
+
+
+def test_a_slice_that_all_microbatches_read_is_cast_once() -> None:
+    """As of a layer's part of stacked weights."""
+    half = "tensor<32x16xf32>"
+    body = f"""
+        %s = stablehlo.slice %w [0:32, 0:16] : ({W}) -> {half}
+        %h = stablehlo.convert %s : ({half}) -> tensor<32x16xbf16>
+        %x2 = stablehlo.convert %x : ({X}) -> tensor<4x16xbf16>
+        %r = stablehlo.dot_general %x2, %h, contracting_dims = [1] x [1]
+            : (tensor<4x16xbf16>, tensor<32x16xbf16>) -> tensor<4x32xf32>"""
+    assert hoisted(step(body, result="tensor<4x32xf32>"))[1] == ["stablehlo.slice", "stablehlo.convert"]

@@ -1,0 +1,199 @@
+"""Sums over devices are finished once; what is computed changes by rounding alone."""
+
+from __future__ import annotations
+
+import random
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mpmd_trace.ir.ops import Module
+from mpmd_trace.ir.text import parse
+from mpmd_trace.passes.manager import PassManager
+from oracle import assert_same_meaning
+
+PRELUDE = """
+#meshes = #mpmd.topology<<"a" : <["data"=2, "model"=2]>>>
+sdy.mesh @mesh = <["data"=2, "model"=2]>
+"""
+X, Y, G = "tensor<8x4xf32>", "tensor<8x6xf32>", "tensor<4x6xf32>"
+ROWS = '<@mesh, [{"data"}, {}]>'
+
+
+def on_mesh(type: str) -> str:
+    return f'!mpmd.mesh_tensor<"a", {type}>'
+
+
+def gradient(name: str = "%g", axes: str = "{}, {}") -> str:
+    return f"""
+    {name} = stablehlo.dot_general %x, %y, contracting_dims = [0] x [0]
+        {{sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{axes}]>]>}} : ({X}, {Y}) -> {G}"""
+
+
+def step(
+    body: str, update: str = "%r = stablehlo.negate %s : {G}", total: str = "<@mesh, [{}, {}]>", x: str = ROWS
+) -> Module:
+    """Three microbatches that add `%g` to `%s`, and an update of the sum.
+
+    `total`: the sharding of the sum; `x`: that of both operands.
+    """
+    fragments = []
+    for m in range(3):
+        carried = "%zeros" if m == 0 else f"%{m - 1}"
+        fragments.append(f"""
+      %{m} = mpmd.fragment<mesh="a", origin=["f"(1)], in_shardings=[{x}, {x}, {total}], out_shardings=[{total}]>
+          (%in{m}, %on{m}, {carried}) {{call_counter = {m} : ui32}} (%x: {X}, %y: {Y}, %s: {G}) {{
+        {body}
+        %sum = stablehlo.add %s, %g : {G}
+        mpmd.return %sum : {G}
+      }} : ({on_mesh(X)}, {on_mesh(Y)}, {on_mesh(G)}) -> {on_mesh(G)}""")
+    arguments = ", ".join(f"%in{m}: {on_mesh(X)}, %on{m}: {on_mesh(Y)}" for m in range(3))
+    return parse(f"""{PRELUDE}
+    func.func public @main({arguments}) -> {on_mesh(G)} attributes {{topology = #meshes}} {{
+      %zeros = mpmd.fragment<mesh="a", origin=["f"], in_shardings=[], out_shardings=[{total}]> () () {{
+        %z = stablehlo.constant dense<0.000000e+00> : {G}
+        mpmd.return %z : {G}
+      }} : () -> {on_mesh(G)}
+      {"".join(fragments)}
+      %3 = mpmd.fragment<mesh="a", origin=["u"], in_shardings=[{total}], out_shardings=[{total}]> (%2) (%s: {G}) {{
+        {update.replace("{G}", G)}
+        mpmd.return %r : {G}
+      }} : ({on_mesh(G)}) -> {on_mesh(G)}
+      return %3 : {on_mesh(G)}
+    }}""")
+
+
+def reduced(before: Module, options: str = "") -> tuple[str, int]:
+    """The program with the pass, which means the same, and how many sums are finished."""
+    after = before.clone()
+    PassManager(f"mpmd-reduce-once{options}", verify=True).run(after)
+    assert_same_meaning(before, after, rtol=1e-4)
+    text = str(after)
+    finished = re.findall(r"stablehlo\.reduce\(.*across dimensions = \[0\] : \(tensor<[24]x4x6xf32>", text)
+    return text, len(finished)
+
+
+def test_a_gradient_is_summed_over_devices_in_the_update() -> None:
+    text, finished = reduced(step(gradient()))
+    assert finished == 1
+    assert text.count("tensor<2x4x4xf32>, tensor<2x4x6xf32>) -> tensor<2x4x6xf32>") == 3
+    assert text.index("across dimensions = [0]") > text.index('origin=["u"]')
+
+
+def test_zeros_are_made_with_a_part_for_each_device() -> None:
+    text, _ = reduced(step(gradient()))
+    assert "dense<0.000000e+00> : tensor<2x4x6xf32>" in text
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"%c = stablehlo.constant dense<0.125> : {G}\n %g = stablehlo.multiply %p, %c : {G}",
+        f"%c = stablehlo.constant dense<8.0> : {G}\n %g = stablehlo.divide %p, %c : {G}",
+        f"%g = stablehlo.negate %p : {G}",
+        f"%h = stablehlo.add %p, %p : {G}\n %g = stablehlo.subtract %h, %p : {G}",
+        f"%g = sdy.sharding_constraint %p <@mesh, [{{}}, {{}}]> : {G}",
+        f"%t = stablehlo.transpose %p, dims = [1, 0] : ({G}) -> tensor<6x4xf32>\n"
+        f"%q = stablehlo.transpose %t, dims = [1, 0] : (tensor<6x4xf32>) -> {G}\n"
+        f"%u = stablehlo.reshape %q : ({G}) -> tensor<24xf32>\n %g = stablehlo.reshape %u : (tensor<24xf32>) -> {G}",
+        f"%z = stablehlo.constant dense<0.0> : tensor<f32>\n"
+        f"%t = stablehlo.reduce(%p init: %z) applies stablehlo.add across dimensions = [0] "
+        f": ({G}, tensor<f32>) -> tensor<6xf32>\n"
+        f"%g = stablehlo.broadcast_in_dim %t, dims = [1] : (tensor<6xf32>) -> {G}",
+    ],
+)
+def test_what_is_linear_is_applied_to_parts(line: str) -> None:
+    assert reduced(step(gradient("%p") + "\n" + line))[1] == 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"%g = stablehlo.multiply %p, %p : {G}",
+        f"%g = stablehlo.tanh %p : {G}",
+        f"%g = stablehlo.maximum %p, %p : {G}",
+        f"%h = stablehlo.convert %p : ({G}) -> tensor<4x6xbf16>\n"
+        f"%g = stablehlo.convert %h : (tensor<4x6xbf16>) -> {G}",
+        # The sum of each microbatch is read.
+        f"%h = stablehlo.tanh %p : {G}\n %i = stablehlo.multiply %h, %p : {G}\n %g = stablehlo.add %i, %p : {G}",
+    ],
+)
+def test_what_is_not_linear_is_applied_to_sums(line: str) -> None:
+    before = step(gradient("%p") + "\n" + line)
+    assert reduced(before) == (str(before), 0)
+
+
+def test_products_that_no_device_has_alone_stay() -> None:
+    before = step(gradient(), x="<@mesh, [{}, {}]>")
+    assert reduced(before) == (str(before), 0)
+
+
+def test_a_sharded_gradient_has_whole_parts_on_each_device() -> None:
+    """As of a weight that is sharded over the same axis; its other axis stays."""
+    text, finished = reduced(step(gradient(axes='{"data"}, {"model"}'), total='<@mesh, [{"data"}, {"model"}]>'))
+    assert finished == 1
+    assert '<@mesh, [{"data"}, {}, {"model"}]>' in text
+
+
+def test_parts_that_do_not_fit_stay_in_the_layout_of_the_weight() -> None:
+    before = step(gradient(axes='{"data"}, {}'), total='<@mesh, [{"data"}, {}]>')
+    assert reduced(before, "{limit=100000}")[1] == 1
+    assert reduced(before, "{limit=100}") == (str(before), 0)
+
+
+def test_one_sum_is_not_put_off() -> None:
+    """Only one microbatch adds something."""
+    before = parse(f"""{PRELUDE}
+    func.func public @main(%in: {on_mesh(X)}, %on: {on_mesh(Y)}) -> {on_mesh(G)} attributes {{topology = #meshes}} {{
+      %0 = mpmd.fragment<mesh="a", origin=["f"], in_shardings=[{ROWS}, {ROWS}], out_shardings=[<@mesh, [{{}}, {{}}]>]>
+          (%in, %on) {{call_counter = 0 : ui32}} (%x: {X}, %y: {Y}) {{
+        {gradient()}
+        mpmd.return %g : {G}
+      }} : ({on_mesh(X)}, {on_mesh(Y)}) -> {on_mesh(G)}
+      %1 = mpmd.fragment<mesh="a", origin=["u"], in_shardings=[<@mesh, [{{}}, {{}}]>],
+          out_shardings=[<@mesh, [{{}}, {{}}]>]> (%0) (%s: {G}) {{
+        %r = stablehlo.negate %s : {G}
+        mpmd.return %r : {G}
+      }} : ({on_mesh(G)}) -> {on_mesh(G)}
+      return %1 : {on_mesh(G)}
+    }}""")
+    assert reduced(before) == (str(before), 0)
+
+
+def random_step(seed: int) -> Module:
+    """Something of a product, of what came before and of the operands is added."""
+    rng = random.Random(seed)
+    values, lines = ["%p", "%s", "%w"], [f"%w = stablehlo.constant dense<0.5> : {G}"]
+    for i in range(rng.randint(1, 6)):
+        a, b = rng.choice(values), rng.choice(values)
+        kind = rng.choice(["add", "subtract", "negate", "multiply", "tanh", "again", "bias"])
+        if kind in ("negate", "tanh"):
+            line = f"stablehlo.{kind} {a} : {G}"
+        elif kind == "again":
+            line = gradient("").partition("=")[2].strip()
+        elif kind == "bias":
+            lines += [
+                f"%z{i} = stablehlo.constant dense<0.0> : tensor<f32>",
+                f"%b{i} = stablehlo.reduce(%y init: %z{i}) applies stablehlo.add across dimensions = [0] "
+                f": ({Y}, tensor<f32>) -> tensor<6xf32>",
+            ]
+            line = f"stablehlo.broadcast_in_dim %b{i}, dims = [1] : (tensor<6xf32>) -> {G}"
+        else:
+            line = f"stablehlo.{kind} {a}, {b} : {G}"
+        lines.append(f"%v{i} = {line}")
+        values.append(f"%v{i}")
+    lines.append(f"%g = stablehlo.add {rng.choice(values)}, {rng.choice(values[-2:])} : {G}")
+    update = rng.choice(["%r = stablehlo.negate %s : {G}", "%r = stablehlo.multiply %s, %s : {G}"])
+    return step(gradient("%p") + "\n" + "\n".join(lines), update)
+
+
+@given(st.integers(0, 10_000))
+@settings(max_examples=60, deadline=None, derandomize=True)
+def test_random_steps_mean_the_same(seed: int) -> None:
+    reduced(random_step(seed))
+
+
+def test_random_steps_have_sums_to_put_off() -> None:
+    assert sum(reduced(random_step(seed))[1] for seed in range(60)) > 5

@@ -1,0 +1,90 @@
+"""Programs over several processes, started by `mpmd-trace launch`."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+#: Nothing here may hang: whatever takes longer, also on a busy machine, has failed.
+SECONDS, PATIENCE = 1200, 600
+
+
+#: The devices of processes that are started otherwise.
+TWO = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "2"}
+
+
+def command(*arguments: object, timeout: float = SECONDS, **variables: object) -> subprocess.CompletedProcess[str]:
+    """Run `mpmd-trace`."""
+    words = [sys.executable, "-m", "mpmd_trace_cli.entry", *map(str, arguments)]
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "XLA_FLAGS"))}
+    env.update((k, str(v)) for k, v in variables.items())
+    return subprocess.run(words, capture_output=True, text=True, timeout=timeout, env=env)
+
+
+def launch(*arguments: object, **variables: object) -> subprocess.CompletedProcess[str]:
+    return command("launch", *arguments, **variables)
+
+
+def checks() -> list[str]:
+    """The names of the functions of `together.py` that check something."""
+    tree = ast.parse((HERE / "together.py").read_text(encoding="utf-8"))
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    return [f.name for f in functions if any(isinstance(d, ast.Name) and d.id == "check" for d in f.decorator_list)]
+
+
+@pytest.fixture(scope="module")
+def together(tmp_path_factory: pytest.TempPathFactory) -> subprocess.CompletedProcess[str]:
+    folder = tmp_path_factory.mktemp("checkpoints")
+    return launch("-n", 2, "--devices", 4, "--timeout", PATIENCE, HERE / "together.py", FOLDER=folder)
+
+
+@pytest.mark.parametrize("name", checks())
+def test_two_processes_are_as_good_as_one(together: subprocess.CompletedProcess[str], name: str) -> None:
+    passed = re.findall(rf"^\[(\d)\] passed {name}$", together.stdout, re.MULTILINE)
+    assert sorted(passed) == ["0", "1"], together.stderr[-3000:]
+
+
+def test_generated_plans_end_with_the_values_of_one_process() -> None:
+    """Some of those that `make deadlocks` checks, on the runtime; with meshes over processes, and copies in them."""
+    seeds = [4, 24, 31]
+    done = launch("-n", 3, "--devices", 8, "--timeout", PATIENCE, HERE / "generated.py", *seeds)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert sorted(re.findall(r"^\[\d\] carried out (\d+)$", done.stdout, re.MULTILINE)) == ["3"] * 3
+
+
+def test_nothing_else_is_printed(together: subprocess.CompletedProcess[str]) -> None:
+    assert together.returncode == 0
+    assert together.stderr == ""
+
+
+def test_run_compares_processes_with_one(tmp_path: Path) -> None:
+    program = HERE.parent / "programs" / "tiny.py"
+    done = command("run", program, "--processes", 2, "--out", tmp_path / "out", "--json", **TWO)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["gradient_error"] < 1e-6
+    assert report["losses"] == pytest.approx(report["losses_plain"], rel=1e-6)
+    assert (tmp_path / "out" / "timeline.svg").exists()
+
+
+def test_the_program_of_the_docs(tmp_path: Path) -> None:
+    text = (HERE.parents[1] / "docs" / "processes.md").read_text()
+    script = tmp_path / "script.py"
+    script.write_text(re.findall(r"```python\n(.*?)```", text, re.S)[0])
+    done = launch("-n", 2, "--devices", 1, "--log-dir", tmp_path / "logs", script)
+    assert done.returncode == 0, done.stderr
+    values = (tmp_path / "logs" / "0.log").read_text().split()
+    assert len(values) == 3
+    assert (tmp_path / "logs" / "1.log").read_text().split() == values
+    alone = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, env={**os.environ, **TWO}, timeout=SECONDS
+    )
+    assert alone.stdout.split() == values, alone.stderr

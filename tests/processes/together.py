@@ -1,0 +1,417 @@
+"""What several processes do together; each of them runs this script, and says what it has checked.
+
+Every program runs over the meshes of all processes, over meshes of the same shapes in this process alone, and with
+plain `jax.jit`: the first two must be equal bit for bit.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+import mpmd_trace as mt
+from mpmd_trace.backend import load
+from mpmd_trace.backend.distribution.job import current
+
+#: For each mesh its devices: (process, number there).
+Places = Mapping[str, list[tuple[int, int]]]
+CHECKS: list[Callable[[], None]] = []
+WIDTH = 8
+
+
+def check(fn: Callable[[], None]) -> Callable[[], None]:
+    CHECKS.append(fn)
+    return fn
+
+
+def topology(places: Places, here: bool) -> dict[str, Mesh]:
+    """The meshes, over all processes or as many devices of this one."""
+    local = iter(jax.local_devices())
+    found = {}
+    for name, those in places.items():
+        devices = [next(local) if here else jax.local_devices(process_index=p)[n] for p, n in those]
+        found[name] = Mesh(np.array(devices), ("x",))
+    return found
+
+
+STAGES = {"m0": [(0, 0), (0, 1)], "m1": [(1, 0), (1, 1)]}
+IN_TURNS = {"m0": [(0, 0)], "m1": [(1, 0)], "m2": [(0, 1)], "m3": [(1, 1)]}
+ACROSS = {"m0": [(0, 0), (1, 0)], "m1": [(0, 1), (1, 1)]}
+UNEQUAL = {"m0": [(1, 0), (1, 1)], "m1": [(0, 0)]}
+SECOND_ALONE = {"m0": [(1, 0)], "m1": [(1, 1)]}
+
+
+def values(tree: Any) -> Any:
+    """As `mpmd_trace.fetch`, for arrays of this process alone."""
+    is_key = lambda x: jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)  # noqa: E731
+    return jax.tree.map(lambda x: x if is_key(x) else np.asarray(x), tree)
+
+
+def same(found: Any, expected: Any) -> None:
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        assert (a.shape, a.dtype) == (b.shape, b.dtype)
+        if jax.dtypes.issubdtype(a.dtype, jax.dtypes.prng_key):
+            a, b = jax.random.key_data(a), jax.random.key_data(b)
+        assert np.asarray(a).tobytes() == np.asarray(b).tobytes(), (a, b)
+
+
+def close(found: Any, expected: Any) -> None:
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-6), found, expected)
+
+
+def run(
+    step: Callable[..., Any], args: tuple[Any, ...], places: Places, *, plain: bool = True, **options: Any
+) -> mt.Jitted:
+    """Call the step on its own results, everywhere and here."""
+    names = options.pop("names", None) or {f"f{i}": f"m{i}" for i in range(len(places))}
+    jit = options.pop("jit", {})
+    results = []
+    for here in (False, True):
+        made = mt.make_config(
+            topology(places, here), names, partitioning_options={"mpmd_infer_transfers": True}, **options
+        )
+        jitted = mt.jit(step, made, **jit)
+        state, *rest = args
+        for _ in range(2):
+            state, out = jitted(state, *rest)
+        results.append(mt.fetch((state, out)) if not here else values((state, out)))
+        if not here:
+            everywhere = jitted
+    same(*results)
+    if plain:
+        state, *rest = args
+        with jax.default_device(jax.local_devices()[0]):
+            for _ in range(2):
+                state, out = jax.jit(step)(state, *rest)
+        close(results[0], values((state, out)))
+    return everywhere
+
+
+def layer(w: jax.Array, x: jax.Array) -> jax.Array:
+    return jnp.tanh(x @ w)
+
+
+def forward(ws: list[Any], x: Any) -> Any:
+    for i, w in enumerate(ws):
+        x = mt.named_computation(layer, name=f"f{i}")(w, x)
+    return x
+
+
+def train(ws: list[Any], batch: Any) -> tuple[list[Any], Any]:
+    """The weights after a step, and the loss."""
+
+    def loss(ws: list[Any], x: Any) -> Any:
+        return jnp.mean(forward(ws, x) ** 2)
+
+    total, grads = jnp.zeros(()), jax.tree.map(jnp.zeros_like, ws)
+    for i in range(batch.shape[0]):
+        value, more = mt.call(jax.value_and_grad(loss), call_counter=i)(ws, batch[i])
+        total, grads = total + value, jax.tree.map(jnp.add, grads, more)
+    return [w - 0.1 * g for w, g in zip(ws, grads, strict=True)], total
+
+
+def weights(count: int) -> list[np.ndarray[Any, Any]]:
+    generator = np.random.default_rng(0)
+    return [(0.5 * generator.normal(size=(WIDTH, WIDTH))).astype(np.float32) for _ in range(count)]
+
+
+def batch(microbatches: int = 3) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(1).normal(size=(microbatches, 4, WIDTH)).astype(np.float32)
+
+
+@check
+def schedules() -> None:
+    for schedule in ("GPipe", "1F1B", "zb-h1"):
+        run(train, (weights(2), batch()), STAGES, pipeline_schedule=schedule)
+
+
+@check
+def stages_in_turns() -> None:
+    jitted = run(train, (weights(4), batch()), IN_TURNS, pipeline_schedule="1F1B", jit={"donate_argnums": 0})
+    (compiled,) = (c for found in jitted._compiled.values() for c in found)
+    mine = [e.spec.mesh for e in compiled.program.runtime.own_executables]
+    assert set(mine) == ({"m0", "m2"} if jax.process_index() == 0 else {"m1", "m3"})  # nothing else is compiled
+    assert set(compiled.memory_analysis()) == set(mine)
+
+
+@check
+def meshes_over_two_processes() -> None:
+    spec = NamedSharding(topology(ACROSS, False)["m0"], PartitionSpec(None, "x"))
+    here = NamedSharding(topology(ACROSS, True)["m0"], PartitionSpec(None, "x"))
+    results = []
+    for sharding, local in ((spec, False), (here, True)):
+        made = mt.make_config(
+            topology(ACROSS, local),
+            {"f0": "m0", "f1": "m1"},
+            pipeline_schedule="1F1B",
+            partitioning_options={"mpmd_infer_transfers": True},
+        )
+        jitted = mt.jit(train, made, in_shardings=(None, sharding))
+        found = jitted(weights(2), batch())
+        results.append(values(found) if local else mt.fetch(found))
+    same(*results)
+
+
+@check
+def a_process_without_a_mesh() -> None:
+    run(train, (weights(2), batch()), SECOND_ALONE)
+
+
+@check
+def forward_only() -> None:
+    run(lambda x, ws: (forward(ws, x), jnp.sum(x)), (batch()[0], weights(2)), UNEQUAL, plain=True)
+
+
+def kinds() -> dict[str, Any]:
+    generator = np.random.default_rng(2)
+    found = {
+        str(dtype): generator.integers(0, 2, size=(4, 6)).astype(dtype)
+        for dtype in (jnp.bfloat16, jnp.float16, jnp.float8_e4m3fn, jnp.int8, jnp.uint16, jnp.int4, bool, jnp.complex64)
+    }
+    found["scalar"] = np.float32(3)
+    found["empty"] = np.zeros((4, 0), np.float32)
+    found["key"] = jax.random.key(7)
+    return found
+
+
+@check
+def all_types() -> None:
+    def there_and_back(xs: dict[str, Any], y: Any) -> tuple[dict[str, Any], Any]:
+        first = mt.named_computation(lambda xs: jax.tree.map(lambda x: x if x.ndim == 0 else x[::-1], xs), name="f0")
+        second = mt.named_computation(lambda xs: jax.tree.map(lambda x: x if x.ndim == 0 else x[::-1], xs), name="f1")
+        third = mt.named_computation(lambda xs: jax.tree.map(lambda x: x.reshape(x.shape), xs), name="f2")
+        return third(second(first(xs))), y + 1
+
+    names = {"f0": "m0", "f1": "m1", "f2": "m0"}
+    for places in (STAGES, UNEQUAL):
+        run(there_and_back, (kinds(), np.float32(1)), places, names=names, plain=False)
+
+
+@check
+def shardings_that_differ() -> None:
+    """A value is cut along rows on one mesh, and along columns, or not at all, on the other one."""
+
+    def step(x: Any, y: Any) -> tuple[Any, Any]:
+        a = mt.named_computation(lambda x: x * 2, name="f0")(x)
+        b = mt.named_computation(lambda a, y: a + y, name="f1")(a, y)
+        return b, jnp.sum(b)
+
+    x, y = (np.arange(32, dtype=np.float32).reshape(4, 8) + i for i in range(2))
+    for places in (STAGES, {"m0": [(0, 0), (1, 1)], "m1": [(1, 0), (0, 1)]}, UNEQUAL):
+        results = []
+        for here in (False, True):
+            meshes = topology(places, here)
+            made = mt.make_config(
+                meshes, {"f0": "m0", "f1": "m1"}, partitioning_options={"mpmd_infer_transfers": True}
+            )
+            rows = NamedSharding(meshes["m0"], PartitionSpec("x"))
+            columns = NamedSharding(meshes["m1"], PartitionSpec(None, "x"))
+            jitted = mt.jit(step, made, in_shardings=(rows, columns), out_shardings=(columns, None))
+            found = jitted(x, y)
+            assert found[0].sharding.is_equivalent_to(columns, 2)
+            results.append(values(found) if here else mt.fetch(found))
+        same(*results)
+        close(results[0], jax.tree.map(np.asarray, step(x, y)))
+
+
+@check
+def arguments_of_all_kinds() -> None:
+    """Arrays of each process's own part, global ones, and results that are wanted on another mesh."""
+
+    def step(x: Any, w: Any) -> tuple[Any, Any]:
+        a = mt.named_computation(layer, name="f0")(w, x)
+        return mt.named_computation(lambda a: a * 2, name="f1")(a), w
+
+    made = mt.make_config(
+        topology(ACROSS, False), {"f0": "m0", "f1": "m1"}, partitioning_options={"mpmd_infer_transfers": True}
+    )
+    rows = NamedSharding(made.topology["m0"], PartitionSpec("x"))
+    jitted = mt.jit(step, made, in_shardings=(rows, None))
+    x, w = batch()[0], weights(1)[0]
+    compiled = jitted.lower(jax.ShapeDtypeStruct(x.shape, x.dtype), jax.ShapeDtypeStruct(w.shape, w.dtype)).compile()
+    wanted = compiled.function_named_shardings.inputs[0][0]
+    half = x[2 * jax.process_index() :][:2]  # the part of this process
+    given = jax.make_array_from_process_local_data(wanted, half, x.shape)
+    first = mt.fetch(jitted(given, w))
+    same(first, mt.fetch(jitted(x, w)))
+    same(first, mt.fetch(compiled(*compiled.place(x, w)[0])))
+    back, _ = jitted(x, w)
+    assert back.sharding.device_set == set(made.topology["m1"].devices.flat)
+    same(mt.fetch(jitted(back, w)), mt.fetch(jitted(mt.fetch(back), w)))  # moved by the library
+
+
+@check
+def created_and_placed() -> None:
+    made = mt.make_config(
+        topology(STAGES, False), {"f0": "m0", "f1": "m1"}, partitioning_options={"mpmd_infer_transfers": True}
+    )
+    structs = [jax.ShapeDtypeStruct((WIDTH, WIDTH), jnp.float32)] * 2
+    compiled = mt.jit(train, made).lower(structs, jax.ShapeDtypeStruct((3, 4, WIDTH), jnp.float32)).compile()
+
+    def init(key: jax.Array) -> list[jax.Array]:
+        return [jax.random.normal(k, (WIDTH, WIDTH)) for k in jax.random.split(key)]
+
+    state = mt.create(init, compiled, jax.random.key(0))
+    assert [len(x.addressable_shards) > 0 for x in state] == [jax.process_index() == i for i in range(2)]
+    same(mt.fetch(state), jax.tree.map(np.asarray, init(jax.random.key(0))))
+    (placed,) = mt.place(compiled, weights(2))
+    assert [x.sharding for x in placed] == [x.sharding for x in state]
+    compiled(placed, batch())
+
+
+@check
+def nobody_starts_before_all_have_compiled() -> None:
+    job, me = current(), jax.process_index()
+    assert job is not None
+    compile_programs, done = load.compile_programs, 0.0
+
+    def slow(*arguments: Any, **options: Any) -> Any:
+        nonlocal done
+        time.sleep(0.5 * me)
+        found = compile_programs(*arguments, **options)
+        done = job.peers.clock()
+        return found
+
+    made = mt.make_config(
+        topology(STAGES, False), {"f0": "m0", "f1": "m1"}, partitioning_options={"mpmd_infer_transfers": True}
+    )
+    load.compile_programs = slow
+    try:
+        mt.jit(train, made).lower(weights(2), batch(2)).compile()
+    finally:
+        load.compile_programs = compile_programs
+    began = job.peers.clock()
+    ends = [float(found) for found in job.peers.agree("test", str(done).encode())]
+    assert began > max(ends) - 1e-3
+
+
+@check
+def timelines_are_of_all_processes() -> None:
+    """On one clock: nothing starts before what it reads has ended, wherever that was."""
+    for places in (STAGES, IN_TURNS, ACROSS, UNEQUAL):
+        names = {f"f{i}": name for i, name in enumerate(places)}
+        made = mt.make_config(
+            topology(places, False),
+            names,
+            pipeline_schedule="1F1B",
+            partitioning_options={"mpmd_infer_transfers": True},
+        )
+        compiled = mt.jit(train, made).lower(weights(len(places)), batch()).compile()
+        result, timeline = compiled.measure(weights(len(places)), batch())
+        same(mt.fetch(result), mt.fetch(compiled(weights(len(places)), batch())))
+        plan = compiled.program.plan
+        work = [i for i in plan.instructions if i in (*plan.runs, *plan.transfers)]
+        assert [e.instruction for e in timeline.entries] == list(range(len(work)))
+        ended: dict[int, float] = {}
+        for entry, instruction in zip(timeline.entries, work, strict=True):
+            late = max((ended.get(slot, 0.0) for slot in instruction.inputs), default=0.0)
+            assert late - 1e-3 <= entry.start <= entry.end <= timeline.seconds
+            ended.update(dict.fromkeys(instruction.outputs, entry.end))
+        assert all(0 < busy <= 1 for busy in timeline.busy().values())
+
+
+@check
+def saved_and_restored() -> None:
+    """A run that goes on from its checkpoint is the one that was not interrupted, bit for bit; also elsewhere."""
+
+    def compiled(places: Places) -> mt.Compiled:
+        made = mt.make_config(
+            topology(places, False), {"f0": "m0", "f1": "m1"}, partitioning_options={"mpmd_infer_transfers": True}
+        )
+        return mt.jit(train, made).lower(weights(2), batch()).compile()
+
+    program = compiled(STAGES)
+    (state,) = mt.place(program, weights(2))
+    folder = os.environ["FOLDER"]
+    for number in range(3):
+        if number == 1:
+            mt.save(os.path.join(folder, "saved"), {"weights": state, "key": jax.random.key(3)})
+        state, value = program(state, batch())
+    last = mt.fetch((state, value))
+    manager = ocp.CheckpointManager(os.path.join(folder, "managed"), item_handlers=mt.checkpoint_handler())
+    manager.save(7, args=ocp.args.PyTreeSave(state))
+    manager.wait_until_finished()
+    for places in (STAGES, UNEQUAL, ACROSS):
+        other = program if places is STAGES else compiled(places)
+        like = {"weights": mt.abstract(other), "key": jax.random.key(0)}
+        found = mt.restore(os.path.join(folder, "saved"), like)
+        assert jax.random.key_data(found["key"])[1] == 3
+        state = found["weights"]
+        for _ in range(2):
+            state, value = other(state, batch())
+        (same if places is STAGES else close)(mt.fetch((state, value)), last)
+    wanted = mt.abstract(compiled(UNEQUAL))
+    arguments = ocp.checkpoint_utils.construct_restore_args(wanted)
+    assert manager.latest_step() == 7
+    restored = manager.restore(7, args=ocp.args.PyTreeRestore(wanted, restore_args=arguments))
+    same(mt.fetch(restored), last[0])
+    manager.close()
+    try:
+        mt.save(os.path.join(folder, "saved"), state)
+    except mt.MpmdError as error:
+        assert "exists" in str(error)
+    else:
+        raise AssertionError("a checkpoint is overwritten")
+
+
+@check
+def memory_does_not_grow() -> None:
+    """What was sent and received goes: a hundred steps move a hundred times more than is left over."""
+
+    def resident() -> int:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    made = mt.make_config(
+        topology(STAGES, False), {"f0": "m0", "f1": "m1"}, partitioning_options={"mpmd_infer_transfers": True}
+    )
+    jitted = mt.jit(train, made, donate_argnums=0)
+    ws = [np.zeros((256, 256), np.float32)] * 2
+    rows = np.zeros((3, 512, 256), np.float32)  # an activation is 512 KiB, and a step sends three of them
+    for number in range(130):
+        ws, _ = jitted(ws, rows)
+        if number == 30:
+            before = resident()
+    assert resident() - before < 60 << 20, f"{(resident() - before) >> 20} MiB more after 100 steps"
+
+
+@check
+def errors_of_the_user() -> None:
+    """The same mistake in all processes is an error in all of them, after which they can go on."""
+    made = mt.make_config(
+        topology(STAGES, False), {"f0": "m0", "f1": "m1"}, partitioning_options={"mpmd_infer_transfers": True}
+    )
+    jitted = mt.jit(train, made)
+    jitted(weights(2), batch())
+    elsewhere = jax.device_put(batch(), jax.local_devices()[3])
+    try:
+        jitted(weights(2), elsewhere)
+    except mt.MpmdError as error:
+        assert "argument 2" in str(error)
+    else:
+        raise AssertionError("an array on a device of no mesh is taken")
+    jitted(weights(2), batch())
+
+
+def main() -> None:
+    mt.initialize()
+    wanted = sys.argv[1:]
+    assert jax.process_count() == 2
+    for one in CHECKS:
+        if not wanted or one.__name__ in wanted:
+            one()
+            print("passed", one.__name__, flush=True)
+
+
+if __name__ == "__main__":
+    main()
