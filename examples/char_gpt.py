@@ -22,7 +22,8 @@ BLOCKS, WIDTH, HEADS, CONTEXT = 8, 64, 4, 64
 BATCH, MICROBATCHES, STEPS = 32, 8, 40
 MESHES, DEVICES_PER_MESH = 4, 2
 
-jax.config.update("jax_num_cpu_devices", MESHES * DEVICES_PER_MESH)
+processes = mpmd_trace.initialize()  # 1 without --processes
+jax.config.update("jax_num_cpu_devices", MESHES * DEVICES_PER_MESH // processes)
 
 
 class Block(eqx.Module):
@@ -156,7 +157,6 @@ def program():
         topology,
         where,
         pipeline_schedule="1F1B",
-        partitioning_options={"mpmd_infer_transfers": True},
     )
     data_parallel = NamedSharding(topology["stage0"], PartitionSpec(None, "data"))
     return mpmd_trace.Program(
