@@ -18,6 +18,7 @@ from mpmd_trace.frontend.layers import equal_parts, range_mistakes
 from mpmd_trace.frontend.names import nearest
 from mpmd_trace.frontend.tags import is_name
 from mpmd_trace.ir.assignment import Assignment
+from mpmd_trace.passes.hoisting.choice import GATHER
 from mpmd_trace.passes.import_.pipelines import PLACEMENTS
 from mpmd_trace.passes.request import PartitioningOptions
 from mpmd_trace.scheduling.bridge import choose_schedule
@@ -47,6 +48,7 @@ def make_config(
     fragment_schedule_rules: Any = (),
     placement: str = "cut",
     hoist_invariants: bool = True,
+    gather: Literal["auto", "step", "phase", "microbatch"] = "auto",
     gradient_reduction: str = "step",
     device_memory: int | None = None,
     optimizer_sharding: str | Sequence[str] | None = None,
@@ -80,6 +82,9 @@ def make_config(
             which `engine="cpp"` does anyhow.
         hoist_invariants: whether what is the same for all microbatches (casts of weights, gathers of sharded ones,
             tables) is computed once per step, where that is worth the memory (`docs/hoisting.md`).
+        gather: how long copies of parameters that are gathered from their shards are kept: for the `"step"`; for a
+            `"phase"`, as long as fragments of a mesh that read them follow on each other, as on meshes with several
+            stages; for a `"microbatch"`; or `"auto"`, whatever takes least and fits into `device_memory`.
         gradient_reduction: how often sums over the devices of a mesh to which microbatches add, such as gradients of a
             batch that is sharded, are finished: once per `"step"`, or for each `"microbatch"`, which takes less memory
             where weights are sharded, too, and may run beside the next one.
@@ -136,6 +141,8 @@ def make_config(
         problems.append(problem(f"placement is {' or '.join(map(repr, PLACEMENTS))}, not {placement!r}."))
     if not isinstance(hoist_invariants, bool):
         problems.append(problem(f"hoist_invariants is True or False, not {hoist_invariants!r}."))
+    if gather not in GATHER:
+        problems.append(problem(f"gather is {', '.join(map(repr, GATHER[:-1]))} or {GATHER[-1]!r}, not {gather!r}."))
     if gradient_reduction not in ("step", "microbatch"):
         problems.append(problem(f"gradient_reduction is 'step' or 'microbatch', not {gradient_reduction!r}."))
     is_size = isinstance(device_memory, int) and not isinstance(device_memory, bool) and device_memory > 0
@@ -161,6 +168,7 @@ def make_config(
         placement=placement,
         assigns_names=is_auto,
         hoist_invariants=hoist_invariants,
+        gather=gather,
         gradient_reduction=gradient_reduction,
         device_memory=device_memory,
         optimizer_sharding=state_axes,

@@ -113,9 +113,8 @@ class Lowered(PartitionedProgram):
         return Compiled(self, program)
 
     def _smaller(self, program: LoadedProgram) -> Lowered | None:
-        """The program with less activations, where XLA's programs take more memory besides them than was known."""
-        fit = self.request.fit
-        more = None if fit is None or self.attempts > 2 else fitting.reserved(program, fit.limit, self.reserved)
+        """The program with less activations and copies, where XLA's programs take more besides them than was known."""
+        more = None if self.attempts > 2 else fitting.reserved(program, self.asked.limit, self.reserved)
         if more is None:
             return None
         other = dataclasses.replace(self, reserved=more, attempts=self.attempts + 1, warned=[])

@@ -19,7 +19,8 @@ from mpmd_trace.passes.hoisting.hoist_invariants import HoistInvariants
 from mpmd_trace.passes.hoisting.reduce_once import ReduceOnce
 from mpmd_trace.passes.import_.assignments import SameMesh
 from mpmd_trace.passes.import_.find_stages import FindStages
-from mpmd_trace.passes.memory.fit_memory import FitMemory, Reserved
+from mpmd_trace.passes.memory.fit_memory import FitMemory
+from mpmd_trace.passes.memory.reserved import Reserved
 from mpmd_trace.passes.memory.shard_optimizer_state import Replaced, ShardOptimizerState
 from mpmd_trace.passes.request import PartitioningOptions, PartitionRequest
 from mpmd_trace.scheduling.bridge import ScheduleChoice
@@ -78,7 +79,8 @@ class Asked:
             options.setdefault("mpmd_infer_transfers", True)
         options.pop("enable_heterogeneous_meshes", None)  # for the frontend
         shapes = {n: MeshAttr.get((str(a), size) for a, size in m.shape.items()) for n, m in config.topology.items()}
-        limit = meshes.device_memory(config) or 0
+        limit = self.limit
+        besides = tuple(Reserved(mesh, size) for mesh, size in self.reserved.items())
         return PartitionRequest(
             traced.name,
             TopologyAttr.get(shapes),
@@ -97,18 +99,29 @@ class Asked:
             cut_in_calls=cut,
             senders_apart=cut,
             goes_back=self.schedule.goes_back,
-            hoist=HoistInvariants(limit=limit) if config.hoist_invariants else None,
-            reduce=ReduceOnce(limit=limit) if config.gradient_reduction == "step" else None,
+            hoist=self._hoist(besides),
+            reduce=ReduceOnce(limit, besides) if config.gradient_reduction == "step" else None,
             state=ShardOptimizerState(config.optimizer_sharding, self._replaced) if config.optimizer_sharding else None,
-            fit=self._fit(limit),
+            fit=self._fit(besides),
         )
 
-    def _fit(self, limit: int) -> FitMemory | None:
+    @functools.cached_property
+    def limit(self) -> int:
+        """The bytes of a device that a step may take; 0 where nobody knows."""
+        return meshes.device_memory(self.config) or 0
+
+    def _hoist(self, besides: tuple[Reserved, ...]) -> HoistInvariants | None:
+        """How what is the same for all microbatches is computed once, unless that is not wanted."""
+        if not self.config.hoist_invariants:
+            return None
+        return HoistInvariants(limit=self.limit, reserved=besides, gather=self.config.gather)
+
+    def _fit(self, besides: tuple[Reserved, ...]) -> FitMemory | None:
         """How activations are made to fit, if that is asked for."""
         remat, offload = self.config.remat is not None, self.config.offload is not None
         if not remat and not offload:
             return None
-        return FitMemory(limit, remat, offload, tuple(Reserved(mesh, size) for mesh, size in self.reserved.items()))
+        return FitMemory(self.limit, remat, offload, besides)
 
     @property
     def _replaced(self) -> tuple[Replaced, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import jax
 from jax.sharding import AbstractMesh, Mesh
@@ -56,6 +56,8 @@ class Config:
     assigns_names: bool = False
     #: Whether what is the same for all microbatches is computed once.
     hoist_invariants: bool = True
+    #: How long gathered copies of parameters are kept: "step", "phase", "microbatch", or "auto".
+    gather: Literal["auto", "step", "phase", "microbatch"] = "auto"
     #: How often gradients are summed over the devices of a mesh: once per "step", or for each "microbatch".
     gradient_reduction: str = "step"
     #: The bytes of a device's memory that a step may take; None: as the devices say.

@@ -17,8 +17,8 @@ def option(default: Any, help: str, *, name: str | None = None) -> Any:
     """A dataclass field that is an option of a pass.
 
     `help` is the line that `mpmd-trace passes` shows.  The option's textual name is the field's with dashes
-    for underscores, unless `name` is given.  Types: bool, int, float, str, classes that have a class method
-    `parse(text)` and whose `str` gives that text back, and tuple[...] for comma separated lists of these.
+    for underscores, unless `name` is given.  Types: bool, int, float, str, a Literal of strings, classes that have a
+    class method `parse(text)` and whose `str` gives that text back, and tuple[...] for comma separated lists of these.
     """
     metadata = {"help": help, "name": name}
     return dataclasses.field(default=default, metadata=metadata)

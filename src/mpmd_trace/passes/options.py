@@ -39,6 +39,11 @@ def convert(text: str | None, annotation: Any, default: Any, where: str) -> Any:
             raise MpmdError(f"{where} is a number, not '{text}'") from None
     if annotation is str:
         return text
+    if typing.get_origin(annotation) is typing.Literal:
+        known = typing.get_args(annotation)
+        if text not in known:
+            raise MpmdError(f"{where} is {', '.join(known[:-1])} or {known[-1]}, not '{text}'")
+        return text
     if typing.get_origin(annotation) is tuple:
         element = typing.get_args(annotation)[0]
         return tuple(convert(p, element, None, where) for p in split_outside(text, ","))

@@ -1,72 +1,165 @@
-"""Which expressions are computed once: those for which that is worth the memory."""
+"""Which expressions are computed once, or once in a phase: those for which that is worth the memory."""
 
 from __future__ import annotations
 
 import dataclasses
 import heapq
-from collections.abc import Container, Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
 
 from mpmd_trace.ir.core import Op, Value
 from mpmd_trace.ir.ops import FragmentOp
+from mpmd_trace.passes.hoisting.copies import Copy, Timeline
 from mpmd_trace.passes.hoisting.expressions import Expression, Numbering, counters
 from mpmd_trace.passes.hoisting.worth import LAYOUT, Meshes, kept_bytes, work
 
-__all__ = ["Choice", "Kept", "Limits", "choose"]
+__all__ = ["GATHER", "Choice", "Gather", "Kept", "Limits", "choose"]
+
+#: How long gathered copies are kept: for the step; for a phase, in which fragments of a mesh that read them follow on
+#: each other; for a microbatch; or as memory allows.
+Gather = Literal["auto", "step", "phase", "microbatch"]
+GATHER: tuple[Gather, ...] = ("auto", "step", "phase", "microbatch")
 
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """Bytes for what is kept; the work that launching a program takes; the least work of an expression."""
+    """The bytes of a device; the work that launching a program takes; the least work of an expression."""
 
-    room: float
+    bytes: float
     launch: float
     least: float
+    gather: Gather = "auto"
 
 
 @dataclasses.dataclass(frozen=True)
 class Kept:
-    """An expression that is computed once: the bytes that it takes, and the work (in bytes) that it saves in a step."""
+    """An expression that is computed in front of `starts`, and not by each fragment that wants it.
+
+    bytes: what it takes; saved: the work (in bytes) that it saves in a step; gathers: whether that saves collectives.
+    readers: the fragments that read it, in their order, the first of which is the first of `starts`.
+    """
 
     expression: Expression
     bytes: float
     saved: float
     gathers: bool
+    readers: tuple[FragmentOp, ...] = ()
+    starts: tuple[FragmentOp, ...] = ()
+    #: Whether it waits for its first reader, so that its memory is not taken before.
+    is_late: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """What is kept on a mesh; what would be worth it, but does not fit; what saves less than a program costs."""
+    """What is kept on a mesh; what would be worth it, but does not fit; what saves less than a program costs.
+
+    each_time: gathers that are left with the microbatches because that was asked for.
+    """
 
     kept: tuple[Kept, ...] = ()
     too_large: tuple[Kept, ...] = ()
     too_little: tuple[Kept, ...] = ()
+    each_time: tuple[Kept, ...] = ()
 
 
-def choose(fragments: Iterable[FragmentOp], numbering: Numbering, meshes: Meshes, limits: Limits) -> Choice:
-    """What fragments of a mesh share and is worth keeping.
+def choose(
+    fragments: Sequence[FragmentOp], numbering: Numbering, meshes: Meshes, limits: Limits, timeline: Timeline
+) -> Choice:
+    """What fragments of a mesh share and is worth keeping, in the memory that there is.
 
-    Nothing, if all of it saves less than launching a program takes, and no collective.
+    As long as there is too much, a copy goes from where it is not read, or altogether: whatever costs least for its
+    bytes.  Nothing is kept, if all of it saves less than launching a program takes, and no collective.
     """
     wanted = _read_from_outside(fragments, numbering)
     refused: dict[Expression, Kept] = {}
+    asked: dict[Expression, Kept] = {}
+    dropped: dict[Expression, set[int]] = {}
     while True:
-        kept = _worth_keeping(wanted, meshes, refused, limits.least)
-        if not kept or sum(one.bytes for one in kept.values()) <= limits.room:
+        kept = _worth_keeping(wanted, meshes, {**refused, **asked}, limits.least)
+        once = {one: work(one, meshes) for one in kept}
+        copies = {
+            one: timeline.copy(k.readers, dropped.setdefault(one, set())) for one, k in kept.items()
+        }
+        if limits.gather in ("phase", "microbatch"):
+            for one, copy in copies.items():
+                if kept[one].gathers:
+                    copy.dropped.update(copy.gaps)
+            each = [
+                one
+                for one, copy in copies.items()
+                if kept[one].gathers and (limits.gather == "microbatch" or _saved(kept[one], copy, once[one]) <= 0)
+            ]
+            if each:
+                asked.update((one, kept[one]) for one in each)
+                continue
+        movable = [one for one in kept if limits.gather == "auto" or not kept[one].gathers]
+        worst = _fit(kept, copies, once, movable, timeline, limits)
+        if worst is None:
             break
-        least_worth = min(kept.values(), key=lambda one: (one.saved / max(one.bytes, 1), one.expression.number))
-        refused[least_worth.expression] = least_worth
-    found, large = tuple(kept.values()), tuple(refused.values())
+        refused[worst] = kept[worst]
+    found = tuple(
+        dataclasses.replace(
+            k, saved=_saved(k, copies[one], once[one]), starts=copies[one].starts, is_late=copies[one].is_late
+        )
+        for one, k in kept.items()
+    )
+    large, each_time = tuple(refused.values()), tuple(asked.values())
     if not any(one.gathers for one in found) and sum(one.saved for one in found) < limits.launch:
-        return Choice(too_large=large, too_little=found)
-    return Choice(found, large)
+        return Choice((), large, found, each_time)
+    return Choice(found, large, (), each_time)
+
+
+def _saved(one: Kept, copy: Copy, once: float) -> float:
+    """The work that is saved when the copy is made again after each gap where it is dropped."""
+    return one.saved - once * (len(copy.starts) - 1)
+
+
+def _fit(
+    kept: Mapping[Expression, Kept],
+    copies: Mapping[Expression, Copy],
+    once: Mapping[Expression, float],
+    movable: Sequence[Expression],
+    timeline: Timeline,
+    limits: Limits,
+) -> Expression | None:
+    """Drop copies in gaps until all fits; or the expression that has to be given up before."""
+    if math.isinf(limits.bytes) or not movable:
+        return None
+    held = timeline.held([(kept[one].bytes, copy) for one, copy in copies.items()])
+    while True:
+        there = timeline.held([(kept[one].bytes, copies[one]) for one in movable], base=False)
+        at = max((t for t, size in enumerate(there) if size > 0), key=held.__getitem__, default=None)
+        if at is None or held[at] <= limits.bytes:
+            return None
+        best: tuple[float, int, int | None, Expression] | None = None
+        for one in movable:
+            copy, size = copies[one], max(kept[one].bytes, 1.0)
+            if not copy.is_held(at):
+                continue
+            offers: list[tuple[float, int | None]] = [(_saved(kept[one], copy, once[one]), None)]
+            gap = copy.gap(at)
+            if gap is not None:
+                offers.append((limits.launch + (once[one] if gap >= 0 else 0.0), gap))
+            for cost, which in offers:
+                offer = (cost / size, one.number, which, one)
+                if best is None or offer[:2] < best[:2]:
+                    best = offer
+        assert best is not None
+        _, _, gap, worst = best
+        if gap is None:
+            return worst
+        copies[worst].dropped.add(gap)
+        held = timeline.held([(kept[one].bytes, copy) for one, copy in copies.items()])
 
 
 @dataclasses.dataclass
 class _Wish:
-    """Who wants an expression: which microbatches, and how many fragments."""
+    """Who wants an expression: microbatches, and the fragments that compute it, or are given it (`readers`)."""
 
     counters: set[int] = dataclasses.field(default_factory=set)
     fragments: set[FragmentOp] = dataclasses.field(default_factory=set)
+    readers: dict[FragmentOp, None] = dataclasses.field(default_factory=dict)
     #: Whether fragments hand it on, so that each microbatch keeps it anyway.
     is_stored: bool = False
 
@@ -81,6 +174,7 @@ def _read_from_outside(fragments: Iterable[FragmentOp], numbering: Numbering) ->
         wish.fragments.add(fragment)
         wish.is_stored = wish.is_stored or stored
 
+    given: list[tuple[Expression, FragmentOp]] = []
     for fragment in fragments:
         known = numbering.known[fragment]
         terminator = fragment.body.block.terminator  # those of the regions of ops inside hand nothing out
@@ -88,7 +182,10 @@ def _read_from_outside(fragments: Iterable[FragmentOp], numbering: Numbering) ->
             if not _is_known(op, known.values):
                 note(one, fragment)
         for value, one in known.values.items():
-            if one.value is not None or value.defining_op is None:
+            if one.value is not None:
+                continue
+            if value.defining_op is None:
+                given.append((one, fragment))
                 continue
             for use in value.uses:
                 if use.owner is terminator:
@@ -96,6 +193,9 @@ def _read_from_outside(fragments: Iterable[FragmentOp], numbering: Numbering) ->
                         note(one, fragment, stored=True)
                 elif not _is_known(use.owner, known.values) and (use.owner, use.index) not in known.uses:
                     note(one, fragment)
+    for one, fragment in given:
+        if one in found:
+            found[one].readers[fragment] = None
     return found
 
 
@@ -104,10 +204,10 @@ def _is_known(op: Op, values: Mapping[Value, Expression]) -> bool:
 
 
 def _worth_keeping(
-    wanted: Mapping[Expression, _Wish], meshes: Meshes, refused: Container[Expression], least: float
+    wanted: Mapping[Expression, _Wish], meshes: Meshes, refused: Mapping[Expression, Kept], least: float
 ) -> dict[Expression, Kept]:
     """Users before operands: what is not worth it is computed each time, of operands that may be."""
-    wishes = {one: _Wish(set(w.counters), set(w.fragments), w.is_stored) for one, w in wanted.items()}
+    wishes = {one: _Wish(set(w.counters), set(w.fragments), dict(w.readers), w.is_stored) for one, w in wanted.items()}
     pending = [(-one.number, one) for one in wishes]
     heapq.heapify(pending)
     kept: dict[Expression, Kept] = {}
@@ -139,4 +239,5 @@ def _judged(one: Expression, wish: _Wish, meshes: Meshes, least: float) -> Kept 
     elif is_layout or once < max(size, least):
         return None
     gathers = any(p.is_reshard and kept_bytes(p, meshes) > kept_bytes(p.operands[0], meshes) for p in one.parts())
-    return Kept(one, size, once * (len(wish.fragments) - 1), gathers)
+    readers = tuple(wish.fragments.union(wish.readers))
+    return Kept(one, size, once * (len(wish.fragments) - 1), gathers, readers)

@@ -16,9 +16,10 @@ from mpmd_trace.ir.ops import HOISTED, FragmentOp, FuncOp, Module, make_fragment
 from mpmd_trace.ir.shardings import fully_closed, mesh_symbols
 from mpmd_trace.ir.types import mesh_tensor
 from mpmd_trace.passes.base import FunctionPass, option
-from mpmd_trace.passes.hoisting.choice import Choice, Limits, choose
+from mpmd_trace.passes.hoisting.choice import Choice, Gather, Kept, Limits, choose
+from mpmd_trace.passes.hoisting.copies import Timeline
 from mpmd_trace.passes.hoisting.expressions import CONSTRAINT, Expression, Known, Numbering
-from mpmd_trace.passes.hoisting.memory import held_bytes
+from mpmd_trace.passes.memory.reserved import Reserved, room_on
 from mpmd_trace.passes.sharding.edges import UNSET, set_fragment_sharding, sharding_list
 from mpmd_trace.passes.sharding.reduction import HIDDEN_ATTRIBUTES, reducible
 
@@ -38,7 +39,9 @@ class HoistInvariants(FunctionPass):
     once takes at least as much work as its value has bytes (`worth.py` says what is work), or it was handed on by each
     microbatch anyway.  Otherwise its operands are looked at.  What only changes the layout of a value (broadcast,
     transpose, reshape, slice, iota) stays, for XLA makes it a part of what reads it.  With `limit` the bytes that a
-    device of the mesh holds at its peak stay below it: what saves least for its bytes stays where it was.
+    device of the mesh holds at its peak stay below it: a copy is dropped where other fragments run, and made again
+    behind them, or stays where it was, whatever costs least for its bytes.  `gather` says likewise of what is gathered
+    how long it is kept.
 
     Before, with {launch=0}:
 
@@ -101,6 +104,8 @@ class HoistInvariants(FunctionPass):
     launch: int = option(1 << 20, "the least work to be saved where no collective is, in bytes of memory traffic")
     least: int = option(256, "the least work, likewise, of an expression that is kept")
     limit: int = option(0, "the bytes of memory of a device; 0: as many as are needed")
+    reserved: tuple[Reserved, ...] = option((), "bytes that are needed besides, as MESH=BYTES")
+    gather: Gather = option("auto", "how long what is gathered is kept: step, phase, microbatch; auto: as limit allows")
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         if not reducible(function):
@@ -113,27 +118,37 @@ class HoistInvariants(FunctionPass):
             if not any(name in fragment.attrs for name in HIDDEN_ATTRIBUTES):
                 on_mesh.setdefault(fragment.mesh, []).append(fragment)
         for mesh, fragments in on_mesh.items():
-            room = self.limit - held_bytes(function, mesh, meshes) if self.limit else math.inf
-            found = choose(fragments, numbering, meshes, Limits(room, self.launch, self.least))
+            timeline = Timeline(function, mesh, meshes, fragments)
+            limits = Limits(room_on(mesh, self.limit, self.reserved), self.launch, self.least, self.gather)
+            found = choose(fragments, numbering, meshes, limits, timeline)
+            room = limits.bytes - max(timeline.base) if self.limit else math.inf
             _tell(found, mesh, room, function, diagnostics)
             if found.kept:
-                _Mesh(function, mesh, fragments, numbering, [one.expression for one in found.kept]).run()
+                _Mesh(function, mesh, fragments, numbering, found.kept).run()
                 changed = True
         return changed
 
 
 def _tell(found: Choice, mesh: str, room: float, function: FuncOp, diagnostics: Diagnostics) -> None:
     """Remark what is computed once on a mesh, and what is not and why."""
-    for listed, verdict in (
-        (found.kept, "is computed once per step"),
+    for listed, why in (
+        (found.kept, None),
         (found.too_large, f"stays with the microbatches: of the limit {max(room, 0):,.0f} bytes are left"),
         (found.too_little, "stays with the microbatches: it saves less than launching a program costs"),
+        (found.each_time, "stays with the microbatches, as gather asks for"),
     ):
         for one in listed:
+            verdict = why or _how_often(one)
             size = f"{one.bytes:,.0f} bytes, saving {one.saved:,.0f} of memory traffic"
             gather = ", with a gather" if one.gathers else ""
             text = f"on mesh '{mesh}' {one.expression.described()} ({size}{gather}) {verdict}"
             diagnostics.remark(function.loc, text)
+
+
+def _how_often(one: Kept) -> str:
+    if len(one.starts) == 1:
+        return "is computed once per step"
+    return f"is computed {len(one.starts)} times per step, and dropped in between"
 
 
 class _Mesh:
@@ -145,27 +160,36 @@ class _Mesh:
         mesh: str,
         fragments: Sequence[FragmentOp],
         numbering: Numbering,
-        kept: Sequence[Expression],
+        kept: Sequence[Kept],
     ) -> None:
         self.block = function.body
         self.mesh = mesh
         self.fragments = fragments
         self.known = numbering.known
-        self.kept = kept
+        self.kept = {one.expression: one for one in kept}
+        #: The copies that are there in front of a fragment.
         self.value: dict[Expression, Value] = {}
 
     def run(self) -> None:
         """Make the fragments that compute once, then those that read their results."""
-        wanted = set(self.kept)
-        readers = {f: list(_read(self.known[f], wanted)) for f in self.fragments}
+        readers: dict[FragmentOp, list[Expression]] = {fragment: [] for fragment in self.fragments}
+        starts: dict[FragmentOp, list[Expression]] = {}
+        for expression, one in self.kept.items():
+            for fragment in one.readers:
+                readers[fragment].append(expression)
+            for fragment in one.starts[1:]:
+                starts.setdefault(fragment, []).append(expression)
+        copies: dict[FragmentOp, dict[Expression, Value]] = {}
         for fragment, read in readers.items():
+            for expression in starts.get(fragment, ()):
+                del self.value[expression]
             missing = [one for one in read if one not in self.value]
             if missing:
                 self._compute(self._ready(fragment, missing), fragment)
+            copies[fragment] = {one: self.value[one] for one in read}
         for fragment, read in readers.items():
-            returned = [one in self.value for one in self.known[fragment].returned]
-            if read or any(returned):
-                self._rewrite(fragment, read)
+            if read:
+                self._rewrite(fragment, read, copies[fragment])
 
     def _ready(self, before: FragmentOp, missing: Sequence[Expression]) -> list[Expression]:
         """What can be computed in front of a fragment: what it misses, and all else that is made of values there."""
@@ -174,7 +198,11 @@ class _Mesh:
             op = value.defining_op
             return op is None or op.is_before(before)
 
-        others = [one for one in self.kept if one not in self.value and one not in missing]
+        others = [
+            one
+            for one, k in self.kept.items()
+            if one not in self.value and one not in missing and not k.is_late
+        ]
         ready = [one for one in others if all(p.value is None or is_there(p.value) for p in one.parts())]
         return sorted([*missing, *ready], key=lambda one: one.number)
 
@@ -206,23 +234,25 @@ class _Mesh:
             _set_shardings(fragment, which, shown)
         self.value.update(zip(expressions, fragment.results, strict=True))
 
-    def _rewrite(self, fragment: FragmentOp, read: Sequence[Expression]) -> None:
+    def _rewrite(
+        self, fragment: FragmentOp, read: Sequence[Expression], copies: Mapping[Expression, Value]
+    ) -> None:
         """Replace a fragment by one that reads the values of `read`, and does not return what is kept."""
         known = self.known[fragment]
         keep_results = tuple(
-            one not in self.value or not result.has_uses
+            one not in copies or not result.has_uses
             for one, result in zip(known.returned, fragment.results, strict=True)
         )
         for result, one in zip(fragment.results, known.returned, strict=True):
-            if one is not None and one in self.value:
-                result.replace_all_uses_with(self.value[one])
+            if one is not None and one in copies:
+                result.replace_all_uses_with(copies[one])
         body, flags = _reading(fragment.body, known, tuple(read), keep_results)
         count = len(flags) - len(read)
         used, read = flags[:count], [one for one, flag in zip(read, flags[count:], strict=True) if flag]
         operands = [value for value, flag in zip(fragment.operands, used, strict=False) if flag]
         new = make_fragment(
             fragment.mesh,
-            [*operands, *(self.value[one] for one in read)],
+            [*operands, *(copies[one] for one in read)],
             [r.type for r, keep in zip(fragment.results, keep_results, strict=True) if keep],
             body,
             loc=fragment.loc,
@@ -236,15 +266,6 @@ class _Mesh:
         for old, result in zip(left, new.results, strict=True):
             old.replace_all_uses_with(result)
         fragment.erase()
-
-
-def _read(known: Known, wanted: set[Expression]) -> dict[Expression, None]:
-    """The kept expressions that a body reads, in order."""
-    found: dict[Expression, None] = {}
-    for one in (*known.values.values(), *known.uses.values()):
-        if one in wanted:
-            found[one] = None
-    return found
 
 
 def _emit(builder: BodyBuilder, part: Expression, made: Mapping[Expression, Value]) -> Value:

@@ -17,10 +17,11 @@ from mpmd_trace.ir.types import MeshTensorType, TensorType, mesh_tensor
 from mpmd_trace.passes.base import FunctionPass, option
 from mpmd_trace.passes.hoisting.axes import ShardingOf
 from mpmd_trace.passes.hoisting.expressions import body_sharding
-from mpmd_trace.passes.hoisting.memory import held_bytes
 from mpmd_trace.passes.hoisting.partial_body import Growth, growth, with_parts
 from mpmd_trace.passes.hoisting.partial_forms import ZERO, Form, Forms, is_zero
 from mpmd_trace.passes.hoisting.partial_ops import partial_sharding, partial_type
+from mpmd_trace.passes.memory.liveness import Liveness
+from mpmd_trace.passes.memory.reserved import Reserved, room_on
 from mpmd_trace.passes.sharding.edges import in_sharding, per_value, set_fragment_sharding, sharding_list
 from mpmd_trace.passes.sharding.reduction import HIDDEN_ATTRIBUTES, reducible
 
@@ -102,6 +103,7 @@ class ReduceOnce(FunctionPass):
     entry_only: ClassVar[bool] = True
 
     limit: int = option(0, "the bytes of memory of a device; 0: as many as are needed")
+    reserved: tuple[Reserved, ...] = option((), "bytes that are needed besides, as MESH=BYTES")
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         if not reducible(function):
@@ -111,8 +113,8 @@ class ReduceOnce(FunctionPass):
         while chains.learn():
             pass
         if self.limit:
-            held = {mesh: held_bytes(function, mesh, meshes) for mesh in chains.meshes()}
-            while chains.shrink({mesh: self.limit - used for mesh, used in held.items()}):
+            held = {mesh: max(Liveness(function, mesh, meshes).profile()) for mesh in chains.meshes()}
+            while chains.shrink({mesh: room_on(mesh, self.limit, self.reserved) - used for mesh, used in held.items()}):
                 while chains.learn():
                     pass
         for mesh, (count, given_up) in chains.counts().items():

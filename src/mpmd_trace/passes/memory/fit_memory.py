@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Sequence
 from typing import ClassVar
 
-from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.attributes import UNIT, MeshAttr, TensorShardingAttr
 from mpmd_trace.ir.core import Value
 from mpmd_trace.ir.diagnostics import Diagnostics
@@ -20,31 +19,13 @@ from mpmd_trace.passes.memory.choice import choose
 from mpmd_trace.passes.memory.liveness import Liveness
 from mpmd_trace.passes.memory.recompute import Recomputed
 from mpmd_trace.passes.memory.remarks import MEMORY
+from mpmd_trace.passes.memory.reserved import Reserved, room_on
 from mpmd_trace.passes.sharding.edges import SHARDING, in_sharding, per_value, set_fragment_sharding, sharding_list
 from mpmd_trace.passes.sharding.reduction import reducible
 
-__all__ = ["FitMemory", "Reserved"]
+__all__ = ["FitMemory"]
 
 _HOST = "pinned_host"
-
-
-@dataclasses.dataclass(frozen=True)
-class Reserved:
-    """Bytes of a device of a mesh that are not for values: `mesh=bytes`."""
-
-    mesh: str
-    bytes: int
-
-    @classmethod
-    def parse(cls, text: str) -> Reserved:
-        """Raises `MpmdError` for text that is not of this form."""
-        mesh, _, count = text.strip().rpartition("=")
-        if not mesh or not count.isdigit():
-            raise MpmdError(f"'{text}' reserves nothing: write MESH=BYTES, e.g. m0=1048576")
-        return cls(mesh, int(count))
-
-    def __str__(self) -> str:
-        return f"{self.mesh}={self.bytes}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,11 +109,10 @@ class FitMemory(FunctionPass):
         if not self.limit or not reducible(function):
             return False
         assert function.topology is not None
-        reserved = {one.mesh: one.bytes for one in self.reserved}
         meshes = function.topology.meshes
         chosen: list[Option] = []
         for mesh in meshes:
-            room = self.limit - reserved.get(mesh, 0)
+            room = room_on(mesh, self.limit, self.reserved)
             held = Liveness(function, mesh, mesh_symbols(module))
             chosen += self._of_mesh(function, meshes[mesh], held, room, diagnostics)
         for one in chosen:
@@ -144,7 +124,7 @@ class FitMemory(FunctionPass):
         return bool(chosen)
 
     def _of_mesh(
-        self, function: FuncOp, shape: MeshAttr, held: Liveness, room: int, diagnostics: Diagnostics
+        self, function: FuncOp, shape: MeshAttr, held: Liveness, room: float, diagnostics: Diagnostics
     ) -> list[Option]:
         """The options that change something on a mesh."""
         mesh = held.mesh

@@ -1,0 +1,103 @@
+"""When copies that fragments of a mesh share are in memory: from their first reader to their last, but for gaps."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+
+from mpmd_trace.ir.attributes import MeshAttr
+from mpmd_trace.ir.ops import FragmentOp, FuncOp
+from mpmd_trace.passes.memory.liveness import Liveness
+
+__all__ = ["Copy", "Timeline"]
+
+#: The gap between the first fragment of the mesh and the first one that reads a copy.
+_BEFORE = -1
+
+
+@dataclasses.dataclass
+class Copy:
+    """A copy by the times of the fragments that read it.
+
+    A *gap* lies between two readers, by the number of the first, with other fragments of the mesh in between; or, as
+    number -1, before the first of them.  `dropped`: those in which the copy is not there.
+    """
+
+    readers: tuple[FragmentOp, ...]
+    times: tuple[int, ...]
+    #: The gaps, each with the times between which it lies.
+    gaps: Mapping[int, tuple[int, int]]
+    dropped: set[int]
+
+    @property
+    def is_late(self) -> bool:
+        return _BEFORE in self.dropped
+
+    @property
+    def starts(self) -> tuple[FragmentOp, ...]:
+        """The fragments in front of which the copy is made."""
+        return tuple(r for i, r in enumerate(self.readers) if i == 0 or i - 1 in self.dropped)
+
+    def is_held(self, time: int) -> bool:
+        """Whether the copy is there at a time."""
+        first = self.gaps[_BEFORE][0] + 1 if _BEFORE in self.gaps else self.times[0] - 1
+        if not first <= time <= self.times[-1]:
+            return False
+        return not any(a < time < b for a, b in (self.gaps[i] for i in self.dropped if i in self.gaps))
+
+    def gap(self, time: int) -> int | None:
+        """The gap at a time, in which it may still be dropped."""
+        return next((i for i, (a, b) in self.gaps.items() if a < time < b and i not in self.dropped), None)
+
+    def spans(self) -> Iterable[tuple[int, int]]:
+        """The first and last time of each time that the copy is there."""
+        begin = self.times[0] - 1
+        if _BEFORE in self.gaps and not self.is_late:
+            begin = self.gaps[_BEFORE][0] + 1
+        for i in sorted(self.dropped & self.gaps.keys() - {_BEFORE}):
+            yield begin, self.gaps[i][0]
+            begin = self.gaps[i][1]
+        yield begin, self.times[-1]
+
+
+class Timeline:
+    """The bytes that a device of a mesh holds, and the order of the fragments that may share copies."""
+
+    def __init__(
+        self, function: FuncOp, mesh: str, meshes: Mapping[str, MeshAttr], fragments: Sequence[FragmentOp]
+    ) -> None:
+        self._of = function, mesh, meshes
+        self.time = {op: 2 * i + 2 for i, op in enumerate(function.body)}  # as in `Liveness`
+        on_mesh = [op for op in function.body if isinstance(op, FragmentOp) and op.mesh == mesh]
+        self._place = {op: i for i, op in enumerate(on_mesh)}
+        self._first = fragments[0] if fragments else None
+
+    @functools.cached_property
+    def base(self) -> list[float]:
+        """The bytes at each time without copies."""
+        return Liveness(*self._of).profile()
+
+    def copy(self, readers: Iterable[FragmentOp], dropped: set[int]) -> Copy:
+        """What these fragments read."""
+        ordered = tuple(sorted(readers, key=self.time.__getitem__))
+        times = tuple(map(self.time.__getitem__, ordered))
+        gaps = {
+            i: (self.time[a], self.time[b] - 1)
+            for i, (a, b) in enumerate(itertools.pairwise(ordered))
+            if self._place[b] - self._place[a] > 1
+        }
+        if self._first is not None and self._first is not ordered[0]:
+            gaps[_BEFORE] = self.time[self._first] - 2, times[0] - 1
+        return Copy(ordered, times, gaps, dropped)
+
+    def held(self, copies: Iterable[tuple[float, Copy]], *, base: bool = True) -> list[float]:
+        """The bytes at each time, of copies with their sizes, and with `base` of all else."""
+        steps = [0.0] * (len(self.base) + 1)
+        for size, copy in copies:
+            for start, end in copy.spans():
+                steps[start] += size
+                steps[end + 1] -= size
+        found = list(itertools.accumulate(steps[:-1]))
+        return [a + b for a, b in zip(found, self.base, strict=True)] if base else found
