@@ -7,7 +7,10 @@ import random
 
 import pytest
 
+from fuzz.plans import random_example
 from mpmd_trace.backend.distribution.clock import merged, offset_of
+from mpmd_trace.backend.distribution.measuring import in_order
+from mpmd_trace.backend.plan import Free
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -38,3 +41,21 @@ def test_what_processes_do_together_is_there_once() -> None:
     assert spans == [(0, 0.0, 1.0), (1, 0.5, 0.75), (2, 2.0, 4.0)]
     assert seconds == 4.0
     assert merged([]) == ([], 0.0)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_nothing_is_before_what_it_reads(seed: int) -> None:
+    """Times that are wrong by a little are put in order; those that are in order stay."""
+    rng = random.Random(seed)
+    plan = random_example(rng).plan
+    work = [at for at, instruction in enumerate(plan.instructions) if not isinstance(instruction, Free)]
+    exact = [(at, float(n), n + 1.0) for n, at in enumerate(work)]
+    assert [(e.start, e.end) for e in in_order(plan, exact)] == [(s, e) for _, s, e in exact]
+    shifts = [rng.uniform(-3, 3) for _ in exact]
+    entries = in_order(plan, [(at, s + d, e + d) for (at, s, e), d in zip(exact, shifts, strict=True)])
+    ended: dict[int | str, float] = {}
+    for entry, at, shift in zip(entries, work, shifts, strict=True):
+        read = plan.instructions[at].inputs
+        assert max((ended.get(x, 0.0) for x in (entry.lane, *read)), default=0.0) <= entry.start <= entry.end
+        assert entry.start - (entry.instruction + shift) < 7, "no later than it has to be"
+        ended.update(dict.fromkeys((entry.lane, *plan.instructions[at].outputs), entry.end))

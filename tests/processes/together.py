@@ -315,7 +315,7 @@ def timelines_are_of_all_processes() -> None:
         ended: dict[int, float] = {}
         for entry, instruction in zip(timeline.entries, work, strict=True):
             late = max((ended.get(slot, 0.0) for slot in instruction.inputs), default=0.0)
-            assert late - 1e-3 <= entry.start <= entry.end <= timeline.seconds
+            assert late <= entry.start <= entry.end <= timeline.seconds
             ended.update(dict.fromkeys(instruction.outputs, entry.end))
         assert all(0 < busy <= 1 for busy in timeline.busy().values())
 

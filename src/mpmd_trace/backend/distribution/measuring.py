@@ -15,7 +15,7 @@ from mpmd_trace.backend.distribution.runtime import ProcessRuntime
 from mpmd_trace.backend.plan import Free, Plan, Run
 from mpmd_trace.backend.timeline import Measurement, Timeline, TimelineEntry, lane_of
 
-__all__ = ["measure_together"]
+__all__ = ["in_order", "measure_together"]
 
 
 def measure_together(
@@ -45,19 +45,36 @@ def measure_together(
     mine = found.spans(offset.seconds)
     everyone: list[list[Span]] = [json.loads(x) for x in peers.agree("timeline", json.dumps(mine).encode())]
     spans, seconds = merged(everyone)
-    return runtime.with_all_results(results), Timeline(plan, tuple(_entries(plan, spans)), seconds)
+    entries = tuple(in_order(plan, spans))
+    return runtime.with_all_results(results), Timeline(plan, entries, max([seconds, *(e.end for e in entries)]))
 
 
-def _entries(plan: Plan, spans: Sequence[Span]) -> list[TimelineEntry]:
+def in_order(plan: Plan, spans: Sequence[Span]) -> list[TimelineEntry]:
+    """The entries of a timeline: on a lane one after the other, and nothing before what it reads has ended.
+
+    Measured times need not be like that.  A clock is known to half the time of a message, and what a mesh over several
+    processes computes ends when the last of them has noticed, while another one goes on with its own part.  So what
+    comes too early is late by that much (the clock condition of L. Lamport, Time, Clocks, and the Ordering of Events
+    in a Distributed System, CACM 21, 1978; for traces R. Rabenseifner, The Controlled Logical Clock, Euro-PDP 1997).
+
+    Args:
+        plan: of all processes.
+        spans: when its instructions ran, in its order.
+    """
     numbers = (at for at, instruction in enumerate(plan.instructions) if not isinstance(instruction, Free))
     number = {at: n for n, at in enumerate(numbers)}
+    ended: dict[int | str, float] = {}
     found = []
     for at, start, end in spans:
         instruction = plan.instructions[at]
         assert not isinstance(instruction, Free)
         program = instruction.program if isinstance(instruction, Run) else None
-        entry = TimelineEntry(number[at], lane_of(instruction), instruction.label, program, start, end)
-        found.append(entry)
+        lane = lane_of(instruction)
+        waits_for: list[int | str] = [lane, *instruction.inputs]
+        start = max([start, *(ended.get(before, 0.0) for before in waits_for)])
+        end = max(start, end)
+        ended.update(dict.fromkeys((lane, *instruction.outputs), end))
+        found.append(TimelineEntry(number[at], lane, instruction.label, program, start, end))
     return found
 
 
