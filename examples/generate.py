@@ -1,12 +1,15 @@
-"""Generation over a pipeline: the cache of keys and values stays with its layers, and is written in place.
+"""Generation over a pipeline, with requests that come and go: the cache of keys and values stays with its layers, and
+is written in place.
 
     python examples/generate.py
 
-The model is that of `llama.py`.  One program reads the prompts, another one writes a token a step; both take the same
-parameters, and the cache that the first one made.  A pipeline of two stages is busy as long as there are two groups of
-sequences: while the second stage works on the one, the first stage works on the other.
+The model is that of `llama.py`.  A batch has a fixed number of slots.  A request takes a slot that is free, where one
+program reads its prompt; another program writes the next token of all slots, each at its own position; and a request
+that is done leaves its slot to the next one.  Both take the same parameters and the same cache.  A pipeline of two
+stages is busy as long as there are two batches: while the second stage works on the one, the first works on the other.
 """
 
+import collections
 import time
 
 import jax
@@ -17,7 +20,7 @@ from llama import HEAD, KV_HEADS, LAYERS, VOCABULARY, embed, finish, init, norm,
 
 import mpmd_trace as mt
 
-GROUPS, BATCH, PROMPT, LENGTH = 2, 4, 8, 16
+SLOTS, REQUESTS, PROMPT, LENGTH = 4, 12, 8, 16
 
 devices = np.array(jax.devices())
 config = mt.make_config(
@@ -27,76 +30,126 @@ config = mt.make_config(
 )
 
 
-def write(params, cache, tokens, start):
-    """The next token of each sequence, after reading `tokens`, which begin at position `start`."""
-    positions = start + jnp.arange(tokens.shape[1])
-    visible = jnp.arange(LENGTH) <= positions[:, None]
+def write(params, cache, tokens, starts, slot, count):
+    """The next tokens of the requests in the slots from `slot` on, after reading the first `count` of `tokens` each.
+
+    `tokens` is `(slots, length)`, and `starts` says at which position each row begins.
+    """
+    rows = tokens.shape[0]
+    positions = starts[:, None] + jnp.arange(tokens.shape[1])
+    visible = jnp.arange(LENGTH) <= positions[..., None]
+    slots = slot + jnp.arange(rows)[:, None]
 
     def block(x, part):
         layer, (keys, values) = part
         q, k, v = project(x, layer, positions)
-        keys = jax.lax.dynamic_update_slice_in_dim(keys, k, start, axis=1)
-        values = jax.lax.dynamic_update_slice_in_dim(values, v, start, axis=1)
-        attended = jax.nn.dot_product_attention(q, keys, values, mask=visible[None, None])
+        keys, values = keys.at[slots, positions].set(k), values.at[slots, positions].set(v)
+        own = [jax.lax.dynamic_slice_in_dim(c, slot, rows) for c in (keys, values)]
+        attended = jax.nn.dot_product_attention(q, *own, mask=visible[:, None])
         return finish(x, attended, layer), (keys, values)
 
-    def head(embedding, scale, x):
-        return jnp.argmax(norm(x[:, -1], scale) @ embedding.T, axis=-1)
+    def head(embedding, scale, x, count):
+        last = jax.lax.dynamic_slice_in_dim(x, count - 1, 1, axis=1)
+        return jnp.argmax(norm(last, scale) @ embedding.T, axis=-1)
 
     x = mt.named_computation(embed, name="embed")(params["embedding"], tokens)
     x, cache = mt.scan(block, x, (params["blocks"], cache), name="blocks")  # the cache has an axis for the layers, too
-    return mt.named_computation(head, name="head")(params["head"], params["norm"], x)[:, None], cache
+    return mt.named_computation(head, name="head")(params["head"], params["norm"], x, count), cache
 
 
-def empty():
-    """A cache of keys and values for a group."""
-    return tuple(jnp.zeros((2, LAYERS, BATCH, LENGTH, KV_HEADS, HEAD)))
+def empty(slots=SLOTS):
+    """A cache of keys and values for a batch."""
+    return tuple(jnp.zeros((2, LAYERS, slots, LENGTH, KV_HEADS, HEAD)))
 
 
-def generate(read, step, params, caches, prompts):
-    """All that is written, and the seconds that it took."""
-    state = [read(params, cache, prompt, 0) for cache, prompt in zip(caches, prompts, strict=True)]
-    written = [[tokens] for tokens, _ in state]
-    jax.block_until_ready(state)
+class Batch:
+    """Slots, and who is in them."""
+
+    def __init__(self, cache):
+        slots = cache[0].shape[1]
+        self.cache = cache
+        self.tokens = jnp.zeros((slots, 1), int)
+        self.starts = np.zeros(slots, int)
+        self.requests = [None] * slots
+
+
+def serve(read, step, params, caches, requests):
+    """What is written for each request, `(prompt, how many tokens)`, and the seconds that all of it took."""
+    waiting = collections.deque(range(len(requests)))
+    written = [[] for _ in requests]
+    batches = [Batch(cache) for cache in caches]
     started = time.perf_counter()
-    for position in range(PROMPT, LENGTH - 1):
-        for group, (tokens, cache) in enumerate(state):  # nothing waits here: the stages work on different groups
-            state[group] = step(params, cache, tokens, position)
-            written[group].append(state[group][0])
-    jax.block_until_ready(state)
+    while waiting or any(number is not None for batch in batches for number in batch.requests):
+        for batch in batches:  # nothing waits for a result here, so the stages work on different batches
+            for slot, number in enumerate(batch.requests):
+                if number is None and waiting:
+                    batch.requests[slot] = number = waiting.popleft()
+                    prompt = requests[number][0]
+                    padded = np.pad(prompt, (0, PROMPT - len(prompt)))[None]
+                    token, batch.cache = read(params, batch.cache, padded, np.zeros(1, int), slot, len(prompt))
+                    batch.tokens = batch.tokens.at[slot].set(token[0])
+                    batch.starts[slot] = len(prompt)
+                    written[number].append((token, 0))
+            batch.tokens, batch.cache = step(params, batch.cache, batch.tokens, batch.starts.copy(), 0, 1)
+            for slot, number in enumerate(batch.requests):
+                if number is not None:
+                    batch.starts[slot] += 1
+                    written[number].append((batch.tokens, slot))
+                    if len(written[number]) >= requests[number][1]:
+                        batch.requests[slot] = None
+    jax.block_until_ready([batch.cache for batch in batches])
     seconds = time.perf_counter() - started
-    return [np.concatenate([np.asarray(t) for t in tokens], axis=1) for tokens in written], seconds
+    return [[int(np.asarray(tokens)[slot, 0]) for tokens, slot in tokens] for tokens in written], seconds
+
+
+def programs(jitted, params, cache):
+    """That which reads a prompt into a slot, and that which writes the next token of all slots."""
+    slots = cache[0].shape[1]
+    return [
+        jitted.lower(params, cache, jnp.zeros(shape, int), np.zeros(shape[0], int), 0, 1).compile()
+        for shape in ((1, PROMPT), (slots, 1))
+    ]
 
 
 def main():
     params = init(jax.random.key(0))
     params["head"] = params["embedding"]  # tied; each end of the pipeline has a copy, so that none is sent in a step
-    prompts = list(jax.random.randint(jax.random.key(1), (GROUPS, BATCH, PROMPT), 0, VOCABULARY))
+    random = np.random.default_rng(0)
+    requests = [
+        (random.integers(VOCABULARY, size=random.integers(1, PROMPT + 1)), random.integers(2, LENGTH - PROMPT + 1))
+        for _ in range(REQUESTS)
+    ]
 
-    plain = jax.jit(write, donate_argnums=1)
-    arguments = (params, empty(), prompts[0])
-    read, step = (plain.lower(*arguments[:2], tokens, 0).compile() for tokens in (prompts[0], prompts[0][:, :1]))
-    expected, alone = generate(read, step, params, [empty() for _ in prompts], prompts)
+    # One mesh: a batch with all slots.
+    cache = empty(2 * SLOTS)
+    expected, alone = serve(*programs(jax.jit(write, donate_argnums=1), params, cache), params, [cache], requests)
 
-    jitted = mt.jit(write, config, donate_argnums=1)
-    read, step = (jitted.lower(*arguments[:2], tokens, 0).compile() for tokens in (prompts[0], prompts[0][:, :1]))
+    # Two stages: as many slots, in two batches.  Who is with whom in a batch changes no request.
+    read, step = programs(mt.jit(write, config, donate_argnums=1), params, empty())
     (params,) = mt.place(step, params)  # one copy serves both programs
-    caches = [mt.create(empty, read, argnums=1) for _ in prompts]  # each layer's part is made on the layer's mesh
-    found, together = generate(read, step, params, caches, prompts)
-    np.testing.assert_array_equal(found, expected)
-    count = GROUPS * BATCH * (LENGTH - 1 - PROMPT)
+    caches = [mt.create(empty, read, argnums=1) for _ in range(2)]  # each layer's part is made on the layer's mesh
+    found, together = serve(read, step, params, caches, requests)
+    assert found == expected and [len(tokens) for tokens in found] == [count for _, count in requests]
+    count = sum(map(len, found))
     print(f"{count / together:.0f} tokens a second over two meshes, {count / alone:.0f} on one")
 
-    # The cache is written where it is: its memory is that of the cache that was given.
+    # The cache is written where it is: its memory is that of the cache that was given, in both programs.
     def memory(cache):
         return [shard.data.unsafe_buffer_pointer() for part in cache for shard in part.addressable_shards]
 
     cache = mt.create(empty, read, argnums=1)
     before = memory(cache)
-    _, cache = step(params, cache, prompts[0][:, :1], 0)
-    assert memory(cache) == before
+    token, cache = read(params, cache, np.ones((1, PROMPT), int), np.zeros(1, int), 2, 3)
+    _, cache = step(params, cache, np.ones((SLOTS, 1), int), np.full(SLOTS, 3), 0, 1)
+    assert memory(cache) == before and token.devices() == {devices[0]}
     for part in cache:
         assert [shard.device.id for shard in part.addressable_shards] == [0, 1]
+    # What each mesh holds: its end of the model, its layers, and the cache of these.
+    half = sum(x.nbytes for x in jax.tree.leaves((params["blocks"], cache))) // 2
+    ends = {"m0": params["embedding"].nbytes, "m1": params["head"].nbytes + params["norm"].nbytes}
+    for mesh, found in step.memory_analysis().items():
+        print(f"{mesh} holds {found.arguments} bytes")
+        assert 0 <= found.arguments - (half + ends[mesh]) <= 64  # tokens and positions
     # What moves in a step: the activations of one token a sequence.
     causes = step.residence().causes
     print("transfers and bytes of a step:", causes)

@@ -33,7 +33,7 @@ def norm(x, scale):
 def rotate(x, positions):
     """Rotary positions; `x` is `(batch, context, heads, head)`."""
     frequencies = 10_000.0 ** -jnp.linspace(0, 1, HEAD // 2, endpoint=False)
-    angles = positions[:, None, None] * frequencies
+    angles = positions[..., None, None] * frequencies
     sin, cos = jnp.sin(angles).astype(x.dtype), jnp.cos(angles).astype(x.dtype)
     a, b = jnp.split(x, 2, axis=-1)
     return jnp.concatenate([a * cos - b * sin, a * sin + b * cos], axis=-1)

@@ -266,9 +266,7 @@ def compare(
     asked = bool(names)
     if not asked and None in (library.meshes, library.microbatches):
         out.refuse("compare needs --meshes and --microbatches, or the names of CSV tables")
-    wanted = names or [
-        e.name for e in ENTRIES if e.name not in ("none", "parallel-pipelines-with-wrap-around")
-    ]
+    wanted = names or [e.name for e in ENTRIES if e.name != "none" and not e.forward_only]
     results: list[tuple[str, Simulation]] = []
     for text in wanted:
         name, own = opt.name_and_chunks(text)

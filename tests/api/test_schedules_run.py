@@ -24,7 +24,7 @@ MICROBATCHES = 6
 #: They go back through the microbatches from the last one; so must the program that adds up.
 REVERSED = ("looped-bfs", "circular-with-reversed-backward")
 TWO_CHAINS = ("dualpipe",)
-FORWARD_ONLY = ("parallel-pipelines-with-wrap-around",)
+FORWARD_ONLY = ("parallel-pipelines-with-wrap-around", "forward")
 TRAINING = [n for n in schedules.schedule_names() if n not in (*TWO_CHAINS, *FORWARD_ONLY)]
 
 Step = Callable[[Any, list[jax.Array]], Any]
@@ -164,7 +164,7 @@ def test_four_meshes(name: str) -> None:
 
 
 def test_all_schedules_are_tested() -> None:
-    assert len(TRAINING) == len(schedules.schedule_names()) - 2
+    assert len(TRAINING) == len(schedules.schedule_names()) - len(TWO_CHAINS) - len(FORWARD_ONLY)
 
 
 def test_two_chains_in_opposite_directions() -> None:
@@ -213,6 +213,43 @@ def test_parallel_pipelines_with_wrap_around() -> None:
     ]
     assert [row[0].microbatch for row in found] == [0, 1, 2]
     assert_same(result, jax.jit(step)(ws, xs))
+
+
+@pytest.mark.parametrize(
+    ("name", "mesh_of", "rows"),
+    [
+        ("forward", (0, 1), None),
+        ("auto", (0, 1, 0, 1), None),  # one microbatch after the other, as GPipe orders this, would take 16 and not 9
+        # What comes back to a mesh goes first, so that it leaves; new microbatches fill the gaps.
+        ("forward", (0, 1, 0), ["0F0 0F1 2F0 2F1 0F2 0F3 2F2 2F3", "1F0 1F1 1F2 1F3"]),
+    ],
+)
+def test_forward_passes(name: str, mesh_of: tuple[int, ...], rows: list[str] | None) -> None:
+    """Inference: stages are wherever the program has them; several microbatches are on their way at once."""
+    microbatches = 4
+    model = Model(len(mesh_of))
+    static = eqx.partition(model, eqx.is_array)[1]
+
+    def step(parameters: Any, xs: list[jax.Array]) -> Any:
+        whole = name_layers(eqx.combine(parameters, static), lambda m: m.blocks)
+        return mpmd_trace.enumerated_for(lambda i, _, x: ((), whole(x)), (), xs)[1]
+
+    placement = schedules.Placement.of(mesh_of)
+    costs = schedules.Costs((1.0,) * len(mesh_of))
+    schedule = schedules.forward_passes(placement, microbatches, costs=costs)
+    names = {f"blocks_{s}": f"m{mesh}" for s, mesh in enumerate(mesh_of)}
+    args = data(model, microbatches)
+    compiled, found, result = run(name, schedule, step, names, *args)
+    assert compiled.lowered.schedule.name == "forward"
+    wanted = [[Action(*action) for action in schedule.total_order(mesh)] for mesh in range(2)]
+    assert rows is None or [" ".join(map(str, row)) for row in wanted] == rows
+    assert found == wanted
+    assert_same(result, jax.jit(step)(*args))
+
+
+def test_a_schedule_of_forward_passes_refuses_training() -> None:
+    with pytest.raises(MpmdError, match="'forward' is for programs without backward passes, and this one has some"):
+        lowered("forward", {f"blocks_{s}": f"m{s}" for s in range(2)}, 2)
 
 
 def test_a_schedule_of_ones_own() -> None:

@@ -159,7 +159,7 @@ def test_shared_parameters() -> None:
     assert_as_predicted(found, now, known, step=0.12, memory=0.1)  # zeros for the sums are made before
 
 
-@pytest.mark.parametrize(("make", "schedule"), [(tied.inference, "gpipe"), (tied.inference_in_a_loop, "looped-bfs")])
+@pytest.mark.parametrize(("make", "schedule"), [(tied.inference, "forward"), (tied.inference_in_a_loop, "forward")])
 def test_programs_without_backwards(make: Any, schedule: str) -> None:
     found, known = studied(make())
     assert known.stages.forward_only and not any(known.activations)

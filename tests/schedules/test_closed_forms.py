@@ -107,6 +107,18 @@ def test_dualpipe(half: int, more: int, f: float, w: float) -> None:
     assert result.peak_activations == (p + 0.5,) * p
 
 
+@fast
+@given(st.integers(1, 5), st.integers(1, 4), st.integers(1, 4))
+def test_forward_passes(p: int, rounds: int, v: int) -> None:
+    """No mesh waits but for the first microbatch to come and the last to leave; never are more than P on their way."""
+    result = simulate(get_schedule("forward", p, p * rounds, chunks=v))
+    assert close(result.makespan * v, p * rounds * v + p - 1)
+    first = [m for _, _, m in result.schedule.total_order(0)]
+    last = [m for _, _, m in result.schedule.total_order(p - 1)]
+    assert [m // p for m in first] == sorted(m // p for m in first)
+    assert [m // p for m in last] == sorted(m // p for m in last)
+
+
 def try_schedule(name: str, p: int, m: int, **options: object):  # type: ignore[no-untyped-def]
     return get_schedule(name, p, m, guard=False, **options)  # type: ignore[arg-type]
 

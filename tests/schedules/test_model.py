@@ -58,7 +58,7 @@ def test_text() -> None:
 
 def test_csv(tmp_path: Path) -> None:
     names = ("1f1b", "interleaved-zero-bubble", "dualpipe-v", "zb-v", "dualpipe",
-             "parallel-pipelines-with-wrap-around")
+             "parallel-pipelines-with-wrap-around", "forward")
     for name in names:
         schedule = get_schedule(name, 4, 8)
         save_csv(schedule, tmp_path / "s.csv")

@@ -29,6 +29,7 @@ class Entry:
     fixed: tuple[tuple[str, Any], ...] = ()
     placement: str = "one stage per mesh"
     needs: str = ""
+    forward_only: bool = False
 
     def generator(self) -> Callable[..., Schedule]:
         """The function that makes the schedule; its module is imported now, not before."""
@@ -39,4 +40,4 @@ class Entry:
     @property
     def flow(self) -> str:
         """How several stages a mesh follow each other: "loop", "v" (back again), or "no" where there are none."""
-        return "loop" if self.placement.endswith("in a loop") else "v" if self.placement.endswith("in a V") else "no"
+        return "loop" if "chunks" in self.options else "v" if self.placement.endswith("in a V") else "no"

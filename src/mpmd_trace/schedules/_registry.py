@@ -73,7 +73,10 @@ ENTRIES: tuple[Entry, ...] = (
           "_dual:dualpipe_v", ("dual-pipe-v",), placement=_V, needs="M >= 2P"),
     Entry("parallel-pipelines-with-wrap-around",
           "inference on a ring: microbatch k starts on mesh k", "Shardy MPMD",
-          "_classic:parallel_pipelines_with_wrap_around", ("wrap-around",)),
+          "_classic:parallel_pipelines_with_wrap_around", ("wrap-around",), forward_only=True),
+    Entry("forward", "inference: no mesh waits while a stage is ready, the latest first",
+          "list scheduling", "_forward:forward_only", ("inference", "forward-only"),
+          ("chunks",), placement="stages anywhere; chunks in a loop", forward_only=True),
     Entry("zb-auto", "the best of 8 greedy zero-bubble heuristics under a memory limit",
           _ZB, "_greedy:zb_auto", ("zero-bubble-auto", "zb-greedy"), _AUTO),
 )

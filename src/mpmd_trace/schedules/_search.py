@@ -16,8 +16,8 @@ from mpmd_trace.schedules._result import Simulation
 from mpmd_trace.schedules._schedule import Placement, Schedule
 from mpmd_trace.schedules._simulate import simulate
 
-NOT_SEARCHED = ("none", "zb-auto", "parallel-pipelines-with-wrap-around")
-"""The worst case, what `search` itself does, and inference."""
+NOT_SEARCHED = ("none", "zb-auto")
+"""The worst case, and what `search` itself does."""
 
 EXACT_UP_TO = 60
 """Binary variables up to which `search` proves optimality unasked (seconds of work)."""
@@ -175,7 +175,7 @@ def _library(
     out: list[tuple[Schedule, int]] = []
     entries = ENTRIES if names is None else [find_entry(n) for n in names]
     for entry in entries:
-        if names is None and entry.name in NOT_SEARCHED:
+        if names is None and (entry.forward_only or entry.name in NOT_SEARCHED):
             continue
         own = chunks if "chunks" in entry.options else (2,) if "in a V" in entry.placement else (1,)
         for v in own:

@@ -19,6 +19,7 @@ from mpmd_trace.passes.optimize.schedules import Unit
 from mpmd_trace.schedules import (
     ENTRIES,
     Costs,
+    Placement,
     Schedule,
     ScheduleError,
     ScheduleWarning,
@@ -26,6 +27,7 @@ from mpmd_trace.schedules import (
     StageGraph,
     Step,
     Transfers,
+    forward_passes,
     get_schedule,
     search,
     simulate,
@@ -38,6 +40,7 @@ __all__ = [
     "Choice",
     "StageCosts",
     "best_schedule",
+    "forward_schedule",
     "program_costs",
     "rank_schedules",
     "replayed",
@@ -288,7 +291,11 @@ def rank_schedules(costs: StageCosts, memory_limit: float | None = None) -> list
     largest = max((*costs.forward, *costs.input_grad, *costs.weight_grad), default=0.0)
     largest = largest or 1.0
     scaled = costs.scaled(1.0 / largest)
-    found = _one_per_mesh(scaled, memory_limit) if costs.chunks == 1 else _several(scaled, memory_limit)
+    if costs.forward_only:
+        choice = _choice(forward_schedule(scaled), scaled, None)
+        found = [] if choice is None else [choice]
+    else:
+        found = _one_per_mesh(scaled, memory_limit) if costs.chunks == 1 else _several(scaled, memory_limit)
     found = [dataclasses.replace(c, unit=largest) for c in found]
     found.sort(key=lambda c: (not c.fits, round(c.result.makespan, 6), c.peak, c.schedule.splits_backward))
     return found
@@ -297,9 +304,6 @@ def rank_schedules(costs: StageCosts, memory_limit: float | None = None) -> list
 def _one_per_mesh(costs: StageCosts, memory_limit: float | None) -> list[Choice]:
     if costs.mesh_of != tuple(range(costs.meshes)):
         return []
-    if costs.forward_only:
-        choice = _choice(_forwards(get_schedule("gpipe", costs.meshes, costs.microbatches)), costs, None)
-        return [] if choice is None else [choice]
     for limit in dict.fromkeys((memory_limit, None)):
         try:
             found = search(
@@ -315,7 +319,6 @@ def _one_per_mesh(costs: StageCosts, memory_limit: float | None) -> list[Choice]
 def _several(costs: StageCosts, memory_limit: float | None) -> list[Choice]:
     """Schedules with several stages per mesh, in a loop, a V, or two chains."""
     found: list[Choice] = []
-    seen: set[object] = set()
     chunks = costs.chunks
     for entry in ENTRIES if chunks > 1 else ():
         try:
@@ -331,23 +334,18 @@ def _several(costs: StageCosts, memory_limit: float | None) -> list[Choice]:
                 )
         except ScheduleError:
             continue  # not for these numbers
-        if not _suits(made, costs):
-            continue
-        made = _forwards(made) if costs.forward_only else made
-        if costs.forward_only and made.orders in seen:
-            continue  # what tells them apart is the order of the backwards
-        choice = _choice(made, costs, None if costs.forward_only else memory_limit)
+        choice = _choice(made, costs, memory_limit) if _suits(made, costs) else None
         if choice is not None:
-            seen.add(made.orders)
             found.append(choice)
     return found
 
 
-def _forwards(schedule: Schedule) -> Schedule:
-    """What of a schedule is left for a program without backwards."""
-    unfused = schedule.unfused()
-    orders = tuple(tuple(step for step in row if step.parts[0].kind == "F") for row in unfused.orders)
-    return dataclasses.replace(unfused, orders=orders, forward_only=True)
+def forward_schedule(costs: StageCosts) -> Schedule:
+    """The schedule of a program without backwards: stages where they are, one after the other and as they send."""
+    placement = Placement(costs.meshes, costs.mesh_of)
+    edges = {(min(p, s), max(p, s)) for p, s in costs.sends}
+    graph = StageGraph.chain(len(costs.mesh_of)).with_skips(*sorted(edges))
+    return forward_passes(placement, costs.microbatches, graph, costs.delays())
 
 
 def _suits(schedule: Schedule, costs: StageCosts) -> bool:

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.frontend.errors import problem
+from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import Module
+from mpmd_trace.passes.import_.find_stages import FindStages
 from mpmd_trace.passes.optimize.schedules import (
     SCHEDULES,
     Comparator,
@@ -26,7 +28,7 @@ from mpmd_trace.passes.optimize.schedules import (
 )
 from mpmd_trace.schedules import Schedule, find_entry, get_schedule
 from mpmd_trace.schedules import ScheduleError as LibraryError
-from mpmd_trace.scheduling.auto import AutoSchedule, best_schedule, program_costs
+from mpmd_trace.scheduling.auto import AutoSchedule, best_schedule, forward_schedule, program_costs
 
 if TYPE_CHECKING:
     from mpmd_trace.frontend.config import Config
@@ -37,6 +39,8 @@ __all__ = ["ScheduleChoice", "choose_schedule", "constraints_of", "settle"]
 _SPLITS = "mpmd_split_bwd_fragments"
 #: The reference's way to name a schedule.
 _SCHEDULE = "mpmd_pipeline_schedule"
+#: The schedule that is made for the stages that a program has.
+_FORWARD = "forward"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +53,7 @@ class ScheduleChoice:
     stages: str = "no"
     #: Whether backward passes run from the last microbatch to the first, and sums of gradients with them.
     goes_back: bool = False
-    #: Still to be chosen by `settle`, from the program.
+    #: Still to be made by `settle`, from the program.
     auto: AutoSchedule | None = None
 
 
@@ -107,7 +111,8 @@ def _choice(config: Config) -> ScheduleChoice:
             raise MpmdError(
                 [problem(f"{error} (the reference's own names: {known_names})", config.where)]
             ) from None
-        return _of_library(entry.name, lambda p, m, v: get_schedule(entry.name, p, m, chunks=v), entry.flow)
+        made = _of_library(entry.name, lambda p, m, v: get_schedule(entry.name, p, m, chunks=v), entry.flow)
+        return dataclasses.replace(made, auto=AutoSchedule()) if entry.name == _FORWARD else made
     if isinstance(wanted, Schedule):
         placed = wanted.placement.mesh_of
         stages = "no" if len(placed) == wanted.meshes else "v" if placed == placed[::-1] else "loop"
@@ -139,14 +144,27 @@ def _check_comparator(comparator: Callable[..., Any], config: Config) -> None:
 
 
 def settle(choice: ScheduleChoice, imported: Module, options: Mapping[str, Any]) -> ScheduleChoice:
-    """The schedule that "auto" stands for, given the program after the import phase and the partitioning options.
+    """The schedule that "auto" stands for, or "forward", given the program after the import phase and the options.
 
-    Without backward passes over microbatches every schedule is the same one, GPipe.
+    Without microbatches every schedule is the same one, GPipe; without backward passes there is one, "forward", made
+    for the stages that the program has, which is GPipe again where each mesh has one.  Raises `MpmdError` for "forward"
+    and a program with backward passes.
     """
     assert choice.auto is not None
     costs = program_costs(imported, choice.auto)
-    if costs is None or costs.forward_only:
+    if costs is not None and costs.forward_only and choice.name != _FORWARD:
+        FindStages(number="loop").run(imported, Diagnostics())
+        costs = program_costs(imported, choice.auto)
+    if costs is None or (costs.forward_only and choice.name != _FORWARD and len(costs.mesh_of) <= costs.meshes):
         return ScheduleChoice("GPipe", {_SCHEDULE: SCHEDULES["GPipe"]})
+    if costs.forward_only:
+        made = forward_schedule(costs)
+        return _explicit(made.name, lambda p, m, v: made, "loop", made)
+    if choice.name == _FORWARD:
+        raise MpmdError(
+            f"the schedule '{_FORWARD}' is for programs without backward passes, and this one has some; \"1F1B\" or "
+            '"auto" are for both'
+        )
     whole = options.get(_SPLITS) is False
     best = best_schedule(costs, choice.auto.memory_limit, whole_backwards=whole).schedule
     known = find_schedule(best.name) if costs.chunks == 1 else None
