@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mpmd_trace.passes.placement.cut import cost, cut
+from mpmd_trace.passes.placement.cut import _Contraction, cost, cut
 
 _SETTINGS = settings(
     max_examples=200, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
@@ -51,6 +51,48 @@ def test_three_labels_keep_the_bound(problem: Problem) -> None:
     assert cost(edges, found) >= best(problem)
     pairs = [(weight, pins[:2]) for weight, pins in edges]
     assert cost(pairs, cut(nodes, labels, pairs)) <= 2 * best((nodes, labels, pairs))
+
+
+@_SETTINGS
+@given(problems(3))
+def test_clusters_keep_an_optimum(problem: Problem) -> None:
+    nodes, labels, edges = problem
+    graph = _Contraction(nodes, labels, edges)
+    graph.join_clusters()
+    roots = [graph.root(node) for node in range(nodes)]
+    free = [node for node in range(labels, nodes) if roots[node] == node]
+    costs = []
+    for chosen in itertools.product(range(labels), repeat=len(free)):
+        found = [*range(labels), *[0] * (nodes - labels)]
+        for node, label in zip(free, chosen, strict=True):
+            found[node] = label
+        costs.append(cost(edges, [found[root] for root in roots]))
+    assert min(costs) == best(problem)
+
+
+def updates(labels: int, arrays: int) -> tuple[int, list[tuple[int, list[int]]]]:
+    """Clipping and adam: what several ops make of each gradient, all of them with the same scalars."""
+    edges: list[tuple[int, list[int]]] = []
+    total, count = labels, labels + 1
+    scaled = [total]
+    for label in range(labels):
+        for _ in range(arrays):
+            square, divided, first, second = range(count, count + 4)
+            count += 4
+            edges += [(4112, [label, square, divided]), (8208, [divided, first, second])]
+            edges += [(4112, [second, first]), (20, [square, total])]
+            scaled += [divided, first]
+    return count, [*edges, (20, scaled)]
+
+
+def test_flows_are_left_with_the_scalars() -> None:
+    nodes, edges = updates(labels=8, arrays=12)
+    graph = _Contraction(nodes, 8, edges)
+    graph.contract(range(8, nodes))
+    assert sum(map(len, graph.parts())) > 2 * 8 * 12
+    graph.join_clusters()
+    assert sum(map(len, graph.parts())) == 1
+    assert cost(edges, cut(nodes, 8, edges)) == 20 * (7 * 12 + 7)
 
 
 def test_nearly_all_of_three_labels_are_exact() -> None:

@@ -4,7 +4,8 @@ Nodes are what has to be placed, labels are meshes, an edge is a value with its 
 costs its weight for each label at it but one: a value is sent once to each other mesh that wants it.
 
 What is forced is contracted first, which keeps an optimum: a node joins another one when at least as much ties it
-to that one alone as ties it to edges where that one is not.  What is left falls into parts.  A part at one label
+to that one alone as ties it to edges where that one is not, and a cluster of heavy edges joins the one label in it as
+far as every part of it that stayed away would cost more.  What is left falls into parts.  A part at one label
 takes it.  A part at two labels is a minimum cut between them, found by one maximum flow: exact.  For more labels,
 alpha-expansion: in turn, each label takes whatever makes the cost smallest, which is a maximum flow again, until
 no label gains.  Then the cost is at most twice the optimum where values have one consumer (`docs/placement.md`).
@@ -24,6 +25,8 @@ __all__ = ["cost", "cut"]
 
 #: Pins of edges up to this size are looked at again when the edge has changed.
 _SMALL = 4
+#: Heavy edges have more than the smallest weight times a power of this.
+_HEAVIER = 8
 
 Edge = tuple[int, Sequence[int]]
 
@@ -42,7 +45,8 @@ def cut(nodes: int, labels: int, edges: Iterable[Edge]) -> list[int]:
         edges: a weight from 0 on, and the nodes at the edge.
     """
     graph = _Contraction(nodes, labels, edges)
-    graph.contract()
+    graph.contract(range(labels, nodes))
+    graph.join_clusters()
     found = list(range(labels)) + [0] * (nodes - labels)
     for part in graph.parts():
         _label_part(part, graph, found)
@@ -85,9 +89,9 @@ class _Contraction:
             self.parent[node], node = found, self.parent[node]
         return found
 
-    def contract(self) -> None:
-        """Join nodes as long as that is known to keep an optimum."""
-        waiting = deque(range(self.labels, len(self.parent)))
+    def contract(self, nodes: Iterable[int]) -> None:
+        """Join these nodes, and those for which that may matter, as long as that is known to keep an optimum."""
+        waiting = deque(nodes)
         queued = set(waiting)
         while waiting:
             node = waiting.popleft()
@@ -156,12 +160,53 @@ class _Contraction:
         self.at[node] = {}
         return list(touched)
 
-    def parts(self) -> list[list[int]]:
-        """The free nodes, in groups that no edge connects other than through nodes with a label."""
+    def join_clusters(self) -> None:
+        """Join with a label what heavy edges tie to it and to no other one.
+
+        Such a cluster is what belongs to one weight in the update of an optimiser: an array that several ops read ties
+        none of them to the mesh alone, and scalars tie all of them to the updates of the other meshes.
+        """
+        limit = min((self.weights[edge] for at in self.at for edge in at), default=0)
+        while parts := self.parts(limit):
+            for part in parts:
+                at = dict.fromkeys(edge for node in part for edge in self.at[node])
+                heavy = [edge for edge in at if self.weights[edge] > limit]
+                found = {pin for edge in heavy for pin in self.pins[edge] if pin < self.labels}
+                if len(found) == 1 and len(heavy) < len(at):
+                    label = found.pop()
+                    touched: dict[int, None] = {}
+                    for node in self._tied(label, part, at):
+                        touched.update(dict.fromkeys(self._join(node, label)))
+                    self.contract([node for node in touched if self.parent[node] == node])
+            limit *= _HEAVIER
+
+    def _tied(self, label: int, part: Iterable[int], at: Iterable[int]) -> list[int]:
+        """The nodes of the part that have the label in every optimum, however the others are labelled.
+
+        They are the smallest set that, joined with the label, has the lightest edges to everything else.  Giving the
+        label to those of a labelling that have another one saves more than it costs, as both sets of edges are
+        submodular: were that not so, those that have it already would be a set no heavier.
+        """
+        number = {node: i + 2 for i, node in enumerate(node for node in part if self.parent[node] == node)}
+        network = FlowNetwork(len(number) + 2)
+        for edge in at:
+            inside = [number[pin] for pin in self.pins[edge] if pin in number]
+            outside = any(pin not in number and pin != label for pin in self.pins[edge])
+            if not inside or (outside and label in self.pins[edge]):
+                continue
+            if outside or label in self.pins[edge]:
+                _any(network, inside, self.weights[edge], to_sink=not outside)
+            else:
+                _cut(network, inside, self.weights[edge])
+        taken = network.sink_side(0, 1)
+        return [node for node in number if taken[number[node]]]
+
+    def parts(self, limit: int = 0) -> list[list[int]]:
+        """The free nodes, in groups that no edge above the limit connects other than through nodes with a label."""
         seen: set[int] = set()
         found = []
         for start in range(self.labels, len(self.parent)):
-            if self.parent[start] != start or start in seen or not self.at[start]:
+            if start in seen or all(self.weights[edge] <= limit for edge in self.at[start]):
                 continue
             seen.add(start)
             part, walked, stack = [], set[int](), [start]
@@ -169,7 +214,7 @@ class _Contraction:
                 node = stack.pop()
                 part.append(node)
                 for edge in self.at[node]:
-                    if edge in walked:
+                    if edge in walked or self.weights[edge] <= limit:
                         continue
                     walked.add(edge)
                     for pin in self.pins[edge]:
@@ -241,3 +286,12 @@ def _any(network: FlowNetwork, nodes: Sequence[int], weight: int, *, to_sink: bo
         for node in nodes:
             network.add_arc(*((node, gate) if to_sink else (gate, node)), UNBOUNDED)
     network.add_arc(*((gate, 1) if to_sink else (0, gate)), weight)
+
+
+def _cut(network: FlowNetwork, nodes: Sequence[int], weight: int) -> None:
+    """Pay the weight when one of the nodes is on the source's side and another one on the sink's."""
+    before, after = network.add_node(), network.add_node()
+    network.add_arc(before, after, weight)
+    for node in nodes:
+        network.add_arc(node, before, UNBOUNDED)
+        network.add_arc(after, node, UNBOUNDED)
