@@ -24,7 +24,10 @@ PLANS ?= 100000
 # `make faults`: how many programs over three processes, each with a fault in one of them.
 RUNS ?= 50
 
-.PHONY: demo test test-newest fuzz deadlocks faults docs lint bench clean setup $(if $(STALE),$(STAMP))
+# `make explorer`: of which programs.
+PROGRAMS ?= tests/programs/tiny.py tests/programs/uneven.py examples/char_gpt.py
+
+.PHONY: demo test test-newest fuzz deadlocks faults explorer docs lint bench clean setup $(if $(STALE),$(STAMP))
 .DELETE_ON_ERROR:
 
 demo: $(STAMP)
@@ -46,6 +49,10 @@ fuzz: $(STAMP)
 
 deadlocks: $(STAMP)
 	PYTHONPATH=tests $(BIN)/python -m fuzz.deadlocks --plans $(PLANS) $(if $(SEED),--seed $(SEED))
+
+# A walk through the explorer's pages of three programs in a headless Chromium; screenshots in out/explorer-walk/.
+explorer: $(STAMP)
+	JAX_NUM_CPU_DEVICES=8 PYTHONPATH=tests/cli $(BIN)/python tests/cli/explorer_walk.py $(PROGRAMS)
 
 docs: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet

@@ -12,7 +12,7 @@ from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.ops import Module
 from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.request import PartitionRequest
-from mpmd_trace.report.explain import BeforePlacement, explain_ends
+from mpmd_trace.report.explain import BeforePlacement, explain_ends, explain_places
 from mpmd_trace.report.explorer import Recorder, explorer_files, measured_rows, program_facts
 from mpmd_trace.report.files import check_folder, write_folder
 from mpmd_trace.report.snapshots import read_index
@@ -61,6 +61,7 @@ def _of_program(file: str, settings: Sequence[str], measure: bool, errors: bool)
     recorder.start(parse(traced.mlir_text()))
     estimated = lowered.estimated
     plan = estimated.plan
+    more["assignment"] = program.config.name_to_mesh_assignment
     more["costs"] = [found.cost["flops"] for found in estimated.runtime.executables]
     texts: dict[str, Any] = {}
     if ready.module is not None:
@@ -77,11 +78,15 @@ def _of_program(file: str, settings: Sequence[str], measure: bool, errors: bool)
     return explorer_files(program.name, recorder, plan, actions, more, texts)
 
 
-def _why(module: Module, request: PartitionRequest, names: Sequence[str]) -> dict[str, str]:
-    """What `mpmd-trace explain` says of arguments and results."""
+def _why(module: Module, request: PartitionRequest, names: Sequence[str]) -> dict[str, Any]:
+    """What `mpmd-trace explain` says of arguments and results, and of the places of unnamed code."""
     infers = request.options.mpmd_infer_transfers
     ends = explain_ends(module, infer_transfers=infers, same_mesh=request.same_mesh, placement=request.placement)
-    return {name: _first_lines(str(placement)) for name, placement in zip(names, [*ends[0], *ends[1]], strict=True)}
+    places = explain_places(module, infer_transfers=infers, same_mesh=request.same_mesh, placement=request.placement)
+    return {
+        "ends": {name: _first_lines(str(one)) for name, one in zip(names, [*ends[0], *ends[1]], strict=True)},
+        "places": {at: [(one.meshes, _first_lines(str(one), 8)) for one in found] for at, found in places.items()},
+    }
 
 
 def _first_lines(text: str, most: int = 16, width: int = 400) -> str:

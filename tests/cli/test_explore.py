@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
-import shutil
-import subprocess
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from commands import Command, runner
+from explorer_walk import CHROMIUM, Walker, browser, walk
 
+from mpmd_trace.report.explorer import pages
+from mpmd_trace.schedules import Costs, ScheduleWarning, get_schedule, simulate
 from mpmd_trace_cli.explore import explore
 
 TINY = str(Path(__file__).parent.parent / "programs" / "tiny.py")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
 @pytest.fixture
@@ -73,24 +76,32 @@ def test_what_passes_did_to_things(folder: Path) -> None:
 def test_values_types_and_bodies_are_there(folder: Path) -> None:
     index = data(folder, "index")
     changed = [row["pass"] for row in index["passes"] if row["changed"]]
-    chunks: dict[int, list[str]] = {}
     for number in changed:
         view = data(folder, f"pass{number}")
         known = {value for _, value in view["arguments"]}
         for node in view["nodes"]:
             assert known.issuperset(node["i"])
             known.update(node["o"])
-            if "b" in node:
-                chunk = node["b"] // index["chunk"]
-                texts = chunks.setdefault(chunk, data(folder, f"bodies{chunk}"))
-                assert texts[node["b"] % index["chunk"]]
+            assert "b" not in node or node["b"] < len(index["bodies"])
         assert known == set(range(len(view["types"]))) and max(view["types"]) < len(index["types"])
+    files = {file: data(folder, f"bodies{file}") for file in {body["in"][0] for body in index["bodies"]}}
+    assert sorted(body["in"] for body in index["bodies"]) == [[f, at] for f in files for at in range(len(files[f]))]
     last = data(folder, f"pass{changed[-1]}")
     assert [name for name, _ in last["arguments"]] == ["ws[0]", "ws[1]", "x"]
     assert index["types"][last["types"][1]] == '!mpmd.mesh_tensor<"m1", tensor<4x4xf32>>'
     [body] = {node["b"] for node in last["nodes"] if node.get("a") == [["second", 0]]}  # shared by the microbatches
     assert index["bodies"][body]["flops"] > 2 * 4 * 4 * 4
-    assert any(source.endswith("tiny.py:20") for source in index["bodies"][body]["sources"])
+    file, at = index["bodies"][body]["in"]
+    assert "stablehlo.dot_general" in files[file][at]
+    [source] = [source for source in index["bodies"][body]["sources"] if source.endswith("tiny.py:20")]
+    assert index["lines"][source] == Path(TINY).read_text().splitlines()[19].strip()
+
+
+def test_large_bodies_are_in_files_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages, "_CHUNK", 10)
+    files, places = pages._chunks(["a" * 4, "b" * 6, "c", "d" * 30, "e"])
+    assert files == [["aaaa", "bbbbbb"], ["c"], ["d" * 30], ["e"]]
+    assert places == [(0, 0), (0, 1), (1, 0), (2, 0), (3, 0)]
 
 
 def test_the_plan_and_what_was_measured(folder: Path) -> None:
@@ -116,15 +127,17 @@ def test_the_plan_and_what_was_measured(folder: Path) -> None:
 
 def test_why_values_are_where_they_are(folder: Path, command: Command) -> None:
     why = data(folder, "why")
-    assert list(why)[:3] == ["ws[0]", "ws[1]", "x"] and len(why) == 8
+    assert list(why["ends"])[:3] == ["ws[0]", "ws[1]", "x"] and len(why["ends"]) == 8
     for name in ("ws[1]", "result[0][1]"):
-        assert command("explain", TINY, "--value", name).out.strip() == why[name]
+        assert command("explain", TINY, "--value", name).out.strip() == why["ends"][name]
 
 
-def test_schedules_are_simulated_at_unit_cost(folder: Path) -> None:
-    found = data(folder, "schedules")
-    assert found["1f1b/4/8"]["makespan"] == 33 and found["1f1b/4/8"]["peak"] == 4
-    assert found["gpipe/2/4"]["rows"][0][0] == ["0F0", 0, 1]
+def test_why_unnamed_code_is_where_it_is(folder: Path) -> None:
+    update = next(n for n, line in enumerate(Path(TINY).read_text().splitlines(), 1) if "w - 0.1 * g" in line)
+    [found] = [told for at, told in data(folder, "why")["places"].items() if at.endswith(f"tiny.py:{update}")]
+    assert {"m0", "m1"} <= {mesh for meshes, _ in found for mesh in meshes}
+    assert all("stablehlo." in text and "mesh" in text for _, text in found)
+    assert data(folder, "index")["assignment"] == {"first": "m0", "second": "m1"}
 
 
 def test_a_folder_of_snapshots_and_a_module(command: Command, tmp_path: Path) -> None:
@@ -146,39 +159,64 @@ def test_mistakes(command: Command, tmp_path: Path) -> None:
     assert result.status != 0 and "has no snapshots" in result.err and "Traceback" not in result.err
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")
-@pytest.mark.parametrize(
-    ("place", "texts"),
-    [
-        ("view=passes", ["mpmd-call-inline", "the program after it", ">error<"]),
-        ("view=program&node=FORWARD", ["Gives, and to whom", "stablehlo.dot_general", "run 2 times in", "scratch"]),
-        ("view=program&node=FORWARD&hlo=1", ["Optimised HLO", "ENTRY", "in the timeline"]),
-        ("view=program&pass=1", ["loss", "stablehlo"]),
-        ("view=values&value=ws%5B0%5D", ["used by", "mpmd-infer-mesh-finalize", "why it is there"]),
-        ("view=time&mode=simulated", ["from the first start to the last end", "critical path"]),
-        ("view=time&at=SECOND", ["Measured: when each program and transfer ran", "waits", "in the program"]),
-        ("view=schedules&meshes=4&mb=8", ["zb-h1", "27"]),
-    ],
-)
-def test_a_browser_shows_it(folder: Path, place: str, texts: list[str], tmp_path: Path) -> None:
-    assert CHROMIUM is not None
+if CHROMIUM is None:
+    why_not = "no Chromium here"
+else:
+    why_not = "" if importlib.util.find_spec("playwright") else "no playwright here"
+in_browser = pytest.mark.skipif(bool(why_not), reason=why_not)
+
+
+@pytest.fixture(scope="module")
+def walker(folder: Path) -> Iterator[Walker]:
+    with browser() as chromium:
+        yield Walker(chromium, folder)
+
+
+@in_browser
+def test_all_views_in_a_browser(walker: Walker) -> None:
+    assert walker.open("") < 10  # a second, on a machine that does nothing else
+    walk(walker)
+
+
+@in_browser
+def test_what_a_fragment_and_a_run_tell(folder: Path, walker: Walker) -> None:
     last = [row["pass"] for row in data(folder, "index")["passes"] if row["changed"]][-1]
-    forward = next(i for i, n in enumerate(data(folder, f"pass{last}")["nodes"]) if n.get("a") == [["second", 0]])
-    instructions = data(folder, "index")["plan"]["instructions"]
-    second = next(i for i, row in enumerate(instructions) if row[0] == "R" and row[1] == 1 and row[4] == "F")
-    place = place.replace("FORWARD", str(forward)).replace("SECOND", str(second))
-    done = subprocess.run(
-        [
-            *(CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}"),
-            *("--enable-logging=stderr", "--virtual-time-budget=5000", "--dump-dom"),
-            f"file://{folder}/index.html#{place}",
-        ],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
-    )
-    told = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
-    assert not told, told
-    for text in texts:
-        assert text in done.stdout, text
+    view = data(folder, f"pass{last}")
+    forward = next(i for i, n in enumerate(view["nodes"]) if n.get("a") == [["second", 0]])
+    walker.go(f"view=program&node={forward}")
+    for text in ("run 2 times in the step", "stablehlo.dot_general", "second is assigned to m1", "scratch"):
+        assert text in walker.text(), text
+    walker.go("view=passes&pass=35")
+    assert "8 split" in walker.text() and "first (0) on m0" in walker.text()
+    # A residual, from the forward of its microbatch to its backward, in the plan and in other passes.
+    value = view["nodes"][forward]["o"][0]
+    walker.go(f"view=values&value=%25{value}")
+    for text in ("made by second on m1", "freed after second(1)", "35 mpmd-call-inline", "made by second (0) on m1"):
+        assert text in walker.text(), text
+    plan = data(folder, "index")["plan"]
+    second = next(i for i, row in enumerate(plan["instructions"]) if row[0] == "R" and row[1] == 1 and row[4] == "F")
+    walker.go(f"view=time&mode=measured&at={second}")
+    assert "m1 waits" in walker.text() and "in the program" in walker.text()
+    parts = walker.page.evaluate("made(index().plan, measuredStep(index().plan, index().measured[0]))")
+    whole = walker.page.evaluate("measuredStep(index().plan, index().measured[0]).makespan")
+    assert sum(time for _, time in parts) == pytest.approx(whole, rel=1e-6)
+    spent = walker.page.evaluate("spent(index().plan, simulated({}))")
+    assert all(sum(one.values()) == pytest.approx(walker.page.evaluate("simulated({}).makespan")) for one in spent)
+    assert not walker.told, walker.told
+
+
+@in_browser
+def test_the_page_simulates_schedules_as_the_library_does(walker: Walker) -> None:
+    play = """async ([size, cost]) => Object.entries(await explorer.want(`schedules${size}`)).map(([name, one]) => {
+      const { makespan, peak } = playSchedule(one, { ...costs({}), ...cost }); return [name, makespan, peak]; })"""
+    for meshes, microbatches, cost in ((4, 8, {}), (4, 16, {"cf": 0.75, "ci": 1.5, "cw": 0.5, "cl": 0.25, "wf": 0.5})):
+        found = walker.page.evaluate(play, [f"{meshes}x{microbatches}", cost])
+        assert len(found) >= 20
+        times = Costs(cost.get("cf", 1), cost.get("ci", 1), cost.get("cw", 1), latency=cost.get("cl", 0))
+        for name, makespan, peak in found:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ScheduleWarning)
+                schedule = get_schedule(name, meshes, microbatches)
+            expected = simulate(schedule, times, weight_fraction=cost.get("wf", 1.0))
+            assert makespan == pytest.approx(expected.makespan), name
+            assert peak == pytest.approx(max(expected.peak_activations)), name

@@ -14,13 +14,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import difflib
+import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 
 from mpmd_trace.diagnostics.location import Location
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.diagnostics.spelling import quote
-from mpmd_trace.frontend.errors import users_place
+from mpmd_trace.frontend.errors import is_users, users_place
 from mpmd_trace.ir.core import BlockArg, Op, OpResult, Value
 from mpmd_trace.ir.ops import AssignOp, CallOp, ForOp, FragmentOp, FuncOp, Module, NamedComputationOp, UnassignOp
 from mpmd_trace.ir.types import MeshTensorType
@@ -34,7 +35,7 @@ from mpmd_trace.passes.import_.mesh_sets import MeshSets, is_meshless, names, sr
 from mpmd_trace.passes.manager import PassManager, PassRun
 from mpmd_trace.report.explain_cut import CutExplainer
 
-__all__ = ["Chain", "Explanation", "Placement", "explain"]
+__all__ = ["Chain", "Explanation", "Placement", "explain", "explain_ends", "explain_places"]
 
 _ANALYSIS = (
     "mpmd-infer-mesh-populate-use-set",
@@ -133,6 +134,8 @@ def explain(
 
 #: The edges of a program up to which each of its arguments and results is priced on other meshes, too.
 _PRICED = 400
+#: How many ops of a place are looked at, and how many in all.
+_OF_A_PLACE, _PLACES = 8, 200
 
 
 def explain_ends(
@@ -149,6 +152,30 @@ def explain_ends(
     explainer = _Explainer(copy, infer_transfers, same_mesh, placement, _PRICED)
     found = explainer.placements([*inputs, *results])
     return list(found[: len(inputs)]), list(found[len(inputs) :])
+
+
+def explain_places(
+    module: Module, *, infer_transfers: bool = True, same_mesh: Sequence[tuple[int, int]] = (), placement: str
+) -> dict[str, list[Placement]]:
+    """Where unnamed code is, and why, by its place in the user's files (`step.py:12`, seen from here); see `explain`.
+
+    Of the first ops of the first places one placement for each mesh.
+    """
+    copy = module.clone()
+    found: dict[str, list[_Target]] = {}
+    for thing, home in _things(copy):
+        if home is not None or not isinstance(thing, Op) or not is_meshless(thing) or not thing.results:
+            continue
+        file = next((place for place in thing.loc.files if is_users(place[0])), None)
+        if file is not None:
+            found.setdefault(f"{os.path.relpath(file[0])}:{file[1]}", []).append((thing, None))
+    places = [(at, thing) for at, things in found.items() for thing in things[:_OF_A_PLACE]][:_PLACES]
+    placements = _Explainer(copy, infer_transfers, same_mesh, placement, _PRICED).placements([t for _, t in places])
+    told: dict[str, list[Placement]] = {}
+    for (at, _), one in zip(places, placements, strict=True):
+        if not any(other.meshes == one.meshes for other in told.setdefault(at, [])):
+            told[at].append(one)
+    return told
 
 
 #: By placement: after this pass computations are fragments, and the search for meshes has not begun.

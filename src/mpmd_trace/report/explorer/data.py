@@ -7,6 +7,7 @@ of tables that all views share, so that a hundred microbatches of a layer cost a
 from __future__ import annotations
 
 import dataclasses
+import linecache
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -50,6 +51,8 @@ class Recorder:
     views: dict[int, dict[str, Any]] = dataclasses.field(default_factory=dict)
     types: dict[str, int] = dataclasses.field(default_factory=dict)
     bodies: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    #: What stands at the places that bodies were written in.
+    lines: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._last: Outline | None = None
@@ -197,7 +200,11 @@ class Recorder:
         if found is None:
             found = self._of_text[text] = len(self.bodies)
             shown = _LONG.sub(lambda m: f'dense<"{m.group(1)}..."> /* {len(m.group())} characters */', text)
-            self.bodies.append({"text": shown, "ops": len(ops), "flops": work, "sources": written_in(ops)})
+            sources = written_in(ops)
+            self.bodies.append({"text": shown, "ops": len(ops), "flops": work, "sources": sources})
+            for source in sources:
+                file, _, line = source.rpartition(":")
+                self.lines.setdefault(source, linecache.getline(file, int(line)).strip())
         return found
 
 

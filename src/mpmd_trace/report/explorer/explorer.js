@@ -63,16 +63,38 @@ function start() {
   show();
 }
 
+// What h and l do in the view that is shown: the box before or after the chosen one.
+let move = null;
+
 function key(event) {
-  if (["INPUT", "SELECT"].includes(event.target.tagName) || event.ctrlKey || event.metaKey) return;
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  if (["INPUT", "SELECT"].includes(event.target.tagName)) { if (event.key === "Escape") $("view").focus(); return; }
+  if (event.key === "Enter" && event.target.tagName === "TR") return event.target.click();
+  if (event.key === "Escape") return go({ node: null, value: null, at: null });
+  if (event.key === "/" && $("find")) { event.preventDefault(); return $("find").focus(); }
+  if ("hl".includes(event.key) && move) return move(event.key === "l" ? 1 : -1);
   const tab = TABS[Number(event.key) - 1];
   if (tab) return go({ view: tab[0] });
   if (event.key !== "j" && event.key !== "k") return;
   const all = views(), at = all.indexOf(current(place().pass)) + (event.key === "j" ? 1 : -1);
-  if (all[at] !== undefined) go({ pass: all[at], node: null, value: place().value ?? null });
+  if (all[at] !== undefined) go({ pass: all[at], node: null });
 }
 
-let shown = 0;
+// A slider: the address follows it without a new page, so that it can be dragged; `draw` shows what it changes.
+function slider(id, name, draw) {
+  $(id).oninput = (event) => {
+    const next = new URLSearchParams({ ...place(), [name]: event.target.value });
+    history.replaceState(null, "", `#${next}`);
+    draw(place());
+  };
+}
+
+function clickable(selector, act) {
+  for (const row of document.querySelectorAll(selector)) { row.tabIndex = 0; row.onclick = () => act(row.dataset); }
+}
+
+const SCROLLED = ["view", "side", "scroller", "text"];
+let shown = 0, before = {};
 async function show() {
   const here = place(), turn = ++shown;
   $("tabs").innerHTML = TABS.map(([id, name]) =>
@@ -81,10 +103,21 @@ async function show() {
   try {
     const [page, side, after] = await draw(here);
     if (turn !== shown) return;
+    // What is seen stays where it is when something is chosen in it.
+    const same = before.view === here.view && before.pass === here.pass, focus = document.activeElement && document.activeElement.id;
+    const places = SCROLLED.map((id) => $(id)).map((one) => one && [one.scrollLeft, one.scrollTop]);
     $("view").innerHTML = page;
     $("side").innerHTML = side;
-    $("status").textContent = "1-5 views, j/k next and previous pass";
+    $("status").textContent = "1-5 views, j k passes, h l boxes, / find, Esc nothing chosen";
+    move = null;
     if (after) after();
+    SCROLLED.forEach((id, i) => { if ($(id) && id !== "side") [$(id).scrollLeft, $(id).scrollTop] = same && places[i] ? places[i] : [$(id).scrollLeft, 0]; });
+    if (focus && $(focus)) $(focus).focus({ preventScroll: true });
+    const line = document.querySelector("#text .chosen");
+    if (line && here.node !== before.node) $("text").scrollTop = line.offsetTop - $("text").offsetTop - $("text").clientHeight / 3;
+    $("side").scrollTop = same && before.node === here.node && before.value === here.value && before.at === here.at ? places[1][1] : 0;
+    before = here;
+    document.body.dataset.shown = turn;
   } catch (error) {
     $("view").textContent = String(error.message || error);
     throw error;
@@ -100,7 +133,7 @@ async function passes(here) {
   const lines = rows.map((row) => {
     const cells = ["ops", "fragments", "transfers", "bytes", "bodies", "work"].map((name) => {
       const value = row[name], mark = value !== undefined && last[name] !== undefined && value !== last[name];
-      const text = value === undefined ? "" : name === "bytes" ? bytes(value) : name === "work" ? value.toFixed(2) : number(value);
+      const text = value === undefined ? "" : name === "bytes" ? bytes(value) : name === "work" ? Number(value.toPrecision(3)) : number(value);
       const kind = mark ? (value < last[name] ? "new" : "moved") : "";
       return `<td class="n ${kind}">${text}</td>`;
     });
@@ -112,7 +145,7 @@ async function passes(here) {
   const page = `<h2>Passes</h2><table><thead><tr><th class="n"></th><th>pass</th><th class="n">ops</th><th class="n">fragments</th><th class="n">transfers</th><th class="n">sent</th><th class="n">bodies</th><th class="n" title="the longest way through the step, each mesh in its order, in millions of operations">Mflop to the end</th>${errors ? `<th class="n" title="the largest difference of a result from plain jax.jit, relative to its norm; more than ${errors.toExponential(1)} is wrong">error</th>` : ""}<th class="n">ms</th></tr></thead><tbody>${lines.join("")}</tbody></table>`;
   const side = await changes(at);
   return [page, side, () => {
-    for (const row of document.querySelectorAll("tbody tr")) row.onclick = () => go({ pass: row.dataset.pass, node: null });
+    clickable("tbody tr", (data) => go({ pass: data.pass, node: null }));
   }];
 }
 
@@ -120,11 +153,43 @@ async function passes(here) {
 async function changes(at) {
   const row = index().passes.find((one) => one.pass === at), found = row.changes;
   let text = `<h2>${escape(row.spec)}</h2><p>${link({ view: "program", pass: at, node: null }, "the program after it")}</p>`;
-  if (!found) return text;
-  text += found.head.map((line) => `<p>${escape(line)}</p>`).join("");
+  return found ? text + told(found, at) : text;
+}
+
+function told(found, at) {
+  let text = found.head.map((line) => `<p>${escape(line)}</p>`).join("");
   for (const [kind, list] of Object.entries(found.lists)) {
     const items = list.map(([name, node]) => `<li>${node === null ? escape(name) : link({ view: "program", pass: at, node }, name)}</li>`);
     text += `<h3 class="${kind}">${found.counts[kind]} ${kind}</h3><ul>${items.join("")}${found.counts[kind] > list.length ? "<li>...</li>" : ""}</ul>`;
   }
   return text;
+}
+
+// What became of the fragments of one view in another: as `told` wants it.
+function difference(old, now) {
+  const things = (view) => view.nodes.map((node, i) => ({ i, mesh: node.k === FRAGMENT ? node.m : "", call: node.c, names: (node.a || []).map(([name, count]) => name + "'".repeat(count)) })).filter((thing) => thing.names.length);
+  const table = (all) => { const found = new Map(); for (const one of all) for (const name of new Set(one.names)) { if (!found.has(name)) found.set(name, []); found.get(name).push(one); } return found; };
+  const a = things(old), b = things(now), was = table(a), is = table(b), list = { merged: [], split: [], moved: [], new: [], gone: [] };
+  const same = (x, y) => x.call === undefined || y.call === undefined || x.call === y.call;
+  const label = (one) => `${one.names.length > 4 ? `${one.names.slice(0, 3).join(", ")} and ${one.names.length - 3} more` : one.names.join(", ")}${one.call === undefined ? "" : ` (${one.call})`}${one.mesh ? ` on ${one.mesh}` : ""}`;
+  for (const one of b) {
+    const from = one.names.flatMap((name) => (was.get(name) || []).filter((other) => same(other, one))), row = [label(one), one.i];
+    if (!from.length) list.new.push(row);
+    else if (new Set(from.map((f) => `${f.names}|${f.call}`)).size > 1 && String(one.names) !== String(from[0].names)) list.merged.push(row);
+    else if (from.every((f) => f.mesh && f.mesh !== one.mesh)) list.moved.push(row);
+    if (one.names.some((name) => was.has(name) && is.get(name).length > was.get(name).length)) list.split.push(row);
+  }
+  for (const one of a) if (one.names.every((name) => !(is.get(name) || []).some((other) => same(one, other)))) list.gone.push([label(one), null]);
+  const sent = (view) => { const found = {}; for (const node of view.nodes) if (node.k === TRANSFER) found[`${node.f} → ${node.m}`] = (found[`${node.f} → ${node.m}`] || 0) + 1; return found; };
+  const before = sent(old), after = sent(now), head = [];
+  for (const pair of [...new Set([...Object.keys(before), ...Object.keys(after)])].sort()) {
+    const more = (after[pair] || 0) - (before[pair] || 0);
+    if (more) head.push(`${more > 0 ? "+" : ""}${more} transfers ${pair}`);
+  }
+  const order = (all) => all.map((one) => `${one.mesh} ${label(one)}`), [x, y] = [order(a), order(b)];
+  if (String(x) !== String(y) && String([...x].sort()) === String([...y].sort())) head.push("the same fragments in another order");
+  const lists = {}, counts = {};
+  for (const [kind, all] of Object.entries(list)) if (all.length) { lists[kind] = all.slice(0, 40); counts[kind] = all.length; }
+  if (!head.length && !Object.keys(lists).length) head.push("the same fragments and transfers");
+  return { head, lists, counts };
 }

@@ -20,7 +20,6 @@ from mpmd_trace.report.timeline import FragmentActions, kind_and_microbatch, ste
 from mpmd_trace.schedules import (
     ScheduleError,
     ScheduleWarning,
-    Simulation,
     get_schedule,
     schedule_names,
     simulate,
@@ -28,10 +27,12 @@ from mpmd_trace.schedules import (
 
 __all__ = ["explorer_files", "measured_rows", "program_facts"]
 
-#: How many bodies are in a file.
-_CHUNK = 16
-#: What schedules are shown for: (meshes, microbatches).
-_SIZES = tuple(itertools.product((2, 4, 8), (4, 8, 16)))
+_SCRIPTS = ("explorer", "program", "values", "time", "schedules")
+_PAGES = ("index.html", "explorer.css", *(f"{name}.js" for name in _SCRIPTS))
+#: How many characters of bodies are in a file, or one body.
+_CHUNK = 200_000
+#: What schedules are shown for.
+_SIZES = {"meshes": (2, 4, 8, 16), "microbatches": (4, 8, 16, 32)}
 
 
 def explorer_files(
@@ -50,17 +51,23 @@ def explorer_files(
         plan: how a step is executed, if the program got so far.
         actions: what each run of the plan is.
         more: what else is known: `measured` (see `measured_rows`), `costs` and `programs` (see `program_facts`) of
-            each program of the plan, `tolerance`, whether there is a `why`.
-        texts: long texts by name, each of which is read when it is wanted; `why` has one for each value.
+            each program of the plan, `tolerance`, the `assignment` of names to meshes, whether there is a `why`.
+        texts: long texts by name, each of which is read when it is wanted; `why` has one for each of the `ends`, and
+            of unnamed code for its `places`.
     """
-    for name in ("index.html", "explorer.css", "explorer.js", "program.js", "time.js"):
+    for name in _PAGES:
         yield name, (importlib.resources.files(__package__) / name).read_text(encoding="utf-8")
+    chunks, places = _chunks([body["text"] for body in recorder.bodies])
     index = {
         "title": title,
         "passes": recorder.passes,
         "types": list(recorder.types),
-        "bodies": [{k: v for k, v in body.items() if k != "text"} for body in recorder.bodies],
-        "chunk": _CHUNK,
+        "bodies": [
+            {**{k: v for k, v in body.items() if k != "text"}, "in": place}
+            for body, place in zip(recorder.bodies, places, strict=True)
+        ],
+        "lines": recorder.lines,
+        "sizes": _SIZES,
         **(more or {}),
     }
     if plan is not None:
@@ -68,19 +75,34 @@ def explorer_files(
     yield "data/index.js", _script("index", index)
     for number, view in recorder.views.items():
         yield f"data/pass{number}.js", _script(f"pass{number}", view)
-    bodies = [body["text"] for body in recorder.bodies]
-    for number in range(0, len(bodies), _CHUNK):
-        name = f"bodies{number // _CHUNK}"
-        yield f"data/{name}.js", _script(name, bodies[number : number + _CHUNK])
+    for number, bodies in enumerate(chunks):
+        yield f"data/bodies{number}.js", _script(f"bodies{number}", bodies)
     for name, text in (texts or {}).items():
         yield f"data/{name}.js", _script(name, text)
-    yield "data/schedules.js", _script("schedules", _schedules())
+    for meshes, microbatches in itertools.product(*_SIZES.values()):
+        name = f"schedules{meshes}x{microbatches}"
+        yield f"data/{name}.js", _script(name, _schedules(meshes, microbatches))
 
 
 def _script(name: str, value: Any) -> str:
     # A text may contain "</script>", and line separators that are none in Python.
     text = json.dumps(value, separators=(",", ":")).replace("<", "\\u003c")
     return f'explorer.have("{name}", {text});\n'
+
+
+def _chunks(texts: Sequence[str]) -> tuple[list[list[str]], list[tuple[int, int]]]:
+    """The texts by file, and of each the number of its file and its place there."""
+    files: list[list[str]] = []
+    places: list[tuple[int, int]] = []
+    size = _CHUNK
+    for text in texts:
+        if size + len(text) > _CHUNK:
+            files.append([])
+            size = 0
+        places.append((len(files) - 1, len(files[-1])))
+        files[-1].append(text)
+        size += len(text)
+    return files, places
 
 
 def _plan(plan: Plan, actions: FragmentActions) -> dict[str, Any]:
@@ -150,21 +172,20 @@ def measured_rows(measured: Sequence[Timeline]) -> list[list[list[Any]]]:
     ]
 
 
-def _schedules() -> dict[str, Any]:
-    """Every schedule of the library for a few sizes: its rows, and how good it is."""
+def _schedules(meshes: int, microbatches: int) -> dict[str, Any]:
+    """Every schedule of the library that there is for a size, for the page to play with costs of its user."""
     found: dict[str, Any] = {}
     for name in schedule_names():
-        for meshes, microbatches in _SIZES:
-            try:
-                with warnings.catch_warnings():  # of schedules that are made for more microbatches; seen in the picture
-                    warnings.simplefilter("ignore", ScheduleWarning)
-                    result = simulate(get_schedule(name, meshes, microbatches))
-            except ScheduleError:
-                continue  # not for this size
-            found[f"{name}/{meshes}/{microbatches}"] = _simulated(result)
+        try:
+            with warnings.catch_warnings():  # of schedules that are made for more microbatches; seen in the picture
+                warnings.simplefilter("ignore", ScheduleWarning)
+                schedule = get_schedule(name, meshes, microbatches)
+        except ScheduleError:
+            continue  # not for this size
+        found[name] = {
+            "orders": [" ".join(row) for row in schedule.texts()],
+            "needs": simulate(schedule).program.needs,
+            "mesh": schedule.placement.mesh_of,
+            "chunks": schedule.chunks_of,
+        }
     return found
-
-
-def _simulated(result: Simulation) -> dict[str, Any]:
-    rows = [[[str(e.step), round(e.start, 3), round(e.end, 3)] for e in row] for row in result.timeline.rows]
-    return {"rows": rows, "makespan": round(result.makespan, 3), "peak": round(max(result.peak_activations), 3)}

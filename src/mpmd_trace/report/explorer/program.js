@@ -8,19 +8,28 @@ const short = (type) => type.replace(/^!mpmd\.mesh_tensor<"[^"]*", (.*)>$/, "$1"
 
 async function program(here) {
   const at = current(here.pass), view = await explorer.want(`pass${at}`);
-  const options = views().map((n) => `<option value="${n}" ${n === at ? "selected" : ""}>${n} ${escape(index().passes.find((p) => p.pass === n).spec.slice(0, 70))}</option>`);
-  const page = `<div class="bar"><select id="pass" aria-label="pass">${options.join("")}</select>
+  const options = (chosen) => views().map((n) => `<option value="${n}" ${n === chosen ? "selected" : ""}>${n} ${escape(index().passes.find((p) => p.pass === n).spec.slice(0, 70))}</option>`);
+  const beside = here.with === undefined ? null : current(here.with);
+  const page = `<div class="bar"><select id="pass" aria-label="pass">${options(at).join("")}</select>
+    <label>since <select id="with" aria-label="compare with"><option value="">no other pass</option>${options(beside).join("")}</select></label>
     <label>zoom <input type="range" id="zoom" min="-4" max="3" step="0.25" value="${here.zoom ?? 0}"></label>
     <input type="search" id="find" placeholder="find a name" value="${escape(here.find ?? "")}"><span id="legend"></span></div>
-    <div style="overflow-x:auto" id="scroller"><canvas id="lanes"></canvas></div><h3>Text</h3><pre id="text"></pre>`;
-  return [page, await details(view, here, at), () => {
+    <div id="scroller"><canvas id="lanes" role="img" aria-label="fragments by mesh, in their order"></canvas></div><h3>Text</h3><pre id="text"></pre>`;
+  const side = beside === null || here.node !== undefined ? await details(view, here, at)
+    : `<h2>From pass ${beside} to ${at}</h2>${told(difference(await explorer.want(`pass${beside}`), view), at)}`;
+  return [page, side, () => {
     $("pass").onchange = (event) => go({ pass: event.target.value, node: null });
-    $("zoom").oninput = (event) => go({ zoom: event.target.value });
+    $("with").onchange = (event) => go({ with: event.target.value || null, node: null });
     $("find").onchange = (event) => go({ find: event.target.value || null });
+    slider("zoom", "zoom", (now) => lanes(view, now));
     lanes(view, here);
     $("text").innerHTML = listing(view, here);
-    const line = document.querySelector("#text .chosen");
-    if (line) line.scrollIntoView({ block: "nearest" });
+    const row = (i) => view.nodes[i].k === FRAGMENT ? view.nodes[i].m : "";
+    move = (by) => {
+      const boxes = view.nodes.map((node, i) => i).filter((i) => view.nodes[i].k !== TRANSFER && (here.node === undefined || row(i) === row(Number(here.node))));
+      const next = boxes[here.node === undefined ? 0 : boxes.indexOf(Number(here.node)) + by];
+      if (next !== undefined) go({ node: next });
+    };
   }];
 }
 
@@ -37,16 +46,8 @@ function layout(view) {
     if (!names.includes(name)) names.push(name);
     return names.indexOf(name);
   };
-  let column = 0;
-  const boxes = [], busy = new Map();
-  view.nodes.forEach((node, i) => {
-    if (node.k === TRANSFER) return;
-    const row = lane(node);
-    column = Math.max(column, busy.get(row) ?? 0);
-    boxes.push({ i, row, column });
-    busy.set(row, column + 1);
-    if (node.k !== OTHER) column = Math.max(column - view.meshes.length + 1, 0);
-  });
+  const boxes = [];
+  view.nodes.forEach((node, i) => { if (node.k !== TRANSFER) boxes.push({ i, row: lane(node), column: 0 }); });
   // Columns follow the order of each lane; between lanes they follow the data.
   const ready = new Map(), next = new Map();
   let width = 1;
@@ -122,7 +123,7 @@ function lanes(view, here) {
 
 // The text of the main function, with the bodies folded.
 function listing(view, here) {
-  const type = (v) => index().types[view.types[v]], name = (v) => `%${v}`;
+  const type = (v) => index().types[view.types[v]], at = current(here.pass), name = (v) => link({ view: "values", pass: at, value: `%${v}`, node: null }, `%${v}`);
   const most = 4000, first = Math.max(0, Math.min(Number(here.node ?? 0) - most / 2, view.nodes.length - most));
   const given = view.arguments.slice(0, 12).map(([called, v]) => `${name(v)}: <span class="ty">${escape(type(v))}</span> ${link({ view: "values", value: called }, called)}`);
   if (view.arguments.length > 12) given.push(`... ${view.arguments.length} in all`);
@@ -135,14 +136,14 @@ function listing(view, here) {
       : node.k === CALL ? `<span class="op">call</span> @${escape(node.l)}${node.c === undefined ? "" : ` call ${node.c}`}` : `<span class="op">${escape(node.l)}</span>`;
     const body = node.b === undefined ? "" : ` {${node.b}}`;
     const types = [...new Set(node.o.map((v) => escape(short(type(v)))))].slice(0, 4).join(", ");
-    return `<span class="${String(i) === here.node ? "chosen str" : ""}">  ${link({ node: i }, String(i))} ${results ? `${results} = ` : ""}${what}(${node.i.length > 12 ? `${node.i.slice(0, 12).map(name).join(", ")}, ... ${node.i.length} in all` : node.i.map(name).join(", ")})${body} <span class="ty">${types}</span></span>`;
+    return `<span class="${String(i) === here.node ? "chosen" : ""}">  ${link({ node: i }, String(i))} ${results ? `${results} = ` : ""}${what}(${node.i.length > 12 ? `${node.i.slice(0, 12).map(name).join(", ")}, ... ${node.i.length} in all` : node.i.map(name).join(", ")})${body} <span class="ty">${types}</span></span>`;
   });
   return `${head}\n${first ? "  ...\n" : ""}${lines.join("\n")}${first + most < view.nodes.length ? "\n  ..." : ""}\n  return ${view.results.map(([, v]) => name(v)).join(", ")}\n}`;
 }
 
 async function body(n) {
-  const size = index().chunk, chunk = await explorer.want(`bodies${Math.floor(n / size)}`);
-  return chunk[n % size];
+  const [file, at] = index().bodies[n].in;
+  return (await explorer.want(`bodies${file}`))[at];
 }
 
 const pretty = (text) => escape(text).replace(/&quot;([a-z_]+\.[a-z_.]+)&quot;\(/g, '<span class="op">$1</span>(');
@@ -180,62 +181,31 @@ async function details(view, here, pass) {
   const given = new Map(view.arguments.map(([name, v]) => [v, name]));
   const users = new Map();
   view.nodes.forEach((one, i) => one.i.forEach((v) => users.set(v, [...(users.get(v) || []), i])));
+  const ssa = (v) => link({ view: "values", pass, value: `%${v}`, node: null }, `%${v}`);
   const returned = new Map(view.results.map(([name, v]) => [v, name]));
   const label = (i) => `${view.nodes[i].l.length > 60 ? `${view.nodes[i].l.slice(0, 57)}...` : view.nodes[i].l}${view.nodes[i].c === undefined ? "" : ` (${view.nodes[i].c})`}${view.nodes[i].m ? ` on ${view.nodes[i].m}` : ""}`;
-  const from = node.i.map((v) => `<tr><td>%${v}</td><td>${given.has(v) ? link({ view: "values", value: given.get(v) }, given.get(v)) : link({ node: maker.get(v) }, label(maker.get(v)))}</td><td class="ty">${escape(short(index().types[view.types[v]]))}</td></tr>`);
-  const to = node.o.map((v) => `<tr><td>%${v}</td><td>${[...(users.get(v) || []).slice(0, 12).map((i) => link({ node: i }, label(i))), ...(returned.has(v) ? [escape(returned.get(v))] : [])].join(", ") || "nobody"}</td><td class="ty">${escape(short(index().types[view.types[v]]))}</td></tr>`);
+  const from = node.i.map((v) => `<tr><td>${ssa(v)}</td><td>${given.has(v) ? link({ view: "values", value: given.get(v) }, given.get(v)) : link({ node: maker.get(v) }, label(maker.get(v)))}</td><td class="ty">${escape(short(index().types[view.types[v]]))}</td></tr>`);
+  const to = node.o.map((v) => `<tr><td>${ssa(v)}</td><td>${[...(users.get(v) || []).slice(0, 12).map((i) => link({ node: i }, label(i))), ...(returned.has(v) ? [escape(returned.get(v))] : [])].join(", ") || "nobody"}</td><td class="ty">${escape(short(index().types[view.types[v]]))}</td></tr>`);
   let text = `<h2>${escape(label(Number(at)))}</h2>`;
   if (node.n) text += `<p>${bytes(node.n)} on each device</p>`;
   if (node.b !== undefined) {
     const facts = index().bodies[node.b], same = view.nodes.filter((one) => one.b === node.b).length;
     text += `<p>body ${node.b}: ${facts.ops} ops, ${number(Math.round(facts.flops))} operations; run ${same} times in the step</p>`;
-    if (facts.sources.length) text += `<h3>Written in</h3><ul>${facts.sources.map((s) => `<li>${escape(s)}</li>`).join("")}</ul>`;
+    if (facts.sources.length) text += `<h3>Written in</h3><table>${facts.sources.map((s) => `<tr><td>${escape(s)}</td><td><code>${escape((index().lines || {})[s] ?? "")}</code></td></tr>`).join("")}</table>`;
   }
+  text += await reason(node);
   text += await executable(view, here, at, pass);
   text += `<h3>Takes</h3><table>${from.join("") || "nothing"}</table><h3>Gives, and to whom</h3><table>${to.join("")}</table>`;
   if (node.b !== undefined) text += `<h3>Body</h3><pre>${pretty(await body(node.b))}</pre>`;
   return text;
 }
 
-// ---- one value through all passes
-
-async function values(here) {
-  const at = current(here.pass), view = await explorer.want(`pass${at}`), first = await explorer.want(`pass${views()[0]}`);
-  const rows = [...new Set([...first.arguments, ...view.arguments, ...view.results].map(([name]) => name))];
-  const list = rows.filter((name) => !here.find || name.includes(here.find)).slice(0, 500).map((name) =>
-    `<tr class="${name === here.value ? "on" : ""}" data-name="${escape(name)}"><td>${escape(name)}</td><td class="ty">${escape(typeOf(view, name) ?? typeOf(first, name) ?? "")}</td></tr>`);
-  const page = `<h2>Arguments and results</h2><div class="bar"><input type="search" id="find" placeholder="find a name" value="${escape(here.find ?? "")}"></div><table><tbody>${list.join("")}</tbody></table>`;
-  return [page, here.value ? await story(here.value) : "<h2>Nothing chosen</h2>", () => {
-    $("find").onchange = (event) => go({ find: event.target.value || null });
-    for (const row of document.querySelectorAll("tbody tr[data-name]")) row.onclick = () => go({ value: row.dataset.name });
-  }];
-}
-
-const entry = (view, name) => view.arguments.find(([n]) => n === name) || view.results.find(([n]) => n === name);
-const typeOf = (view, name) => { const found = entry(view, name); return found && index().types[view.types[found[1]]]; };
-
-async function story(name) {
-  let text = `<h2>${escape(name)}</h2>`, last = null;
-  for (const at of views()) {
-    const view = await explorer.want(`pass${at}`), found = entry(view, name);
-    if (!found) continue;
-    const v = found[1], users = view.nodes.map((node, i) => [node, i]).filter(([node]) => node.i.includes(v));
-    const sent = users.filter(([node]) => node.k === TRANSFER).map(([node]) => node.m);
-    const maker = view.nodes.findIndex((node) => node.o.includes(v));
-    const line = JSON.stringify([typeOf(view, name), users.map(([node]) => [node.l, node.m, node.c]), maker >= 0 && view.nodes[maker].l]);
-    if (line === last) continue;
-    last = line;
-    text += `<h3>${link({ view: "program", pass: at, node: users.length ? users[0][1] : maker >= 0 ? maker : null }, `${at} ${index().passes.find((p) => p.pass === at).spec.split("{")[0]}`)}</h3><div class="ty">${escape(typeOf(view, name))}</div>`;
-    if (maker >= 0) text += `<div>made by ${link({ view: "program", pass: at, node: maker }, view.nodes[maker].l)}</div>`;
-    if (users.length) text += `<div>used by ${users.slice(0, 8).map(([node, i]) => link({ view: "program", pass: at, node: i }, `${node.l}${node.c === undefined ? "" : ` (${node.c})`}`)).join(", ")}${users.length > 8 ? ` and ${users.length - 8} more` : ""}</div>`;
-    if (sent.length) text += `<div>sent to ${escape([...new Set(sent)].join(", "))}</div>`;
-  }
-  const plan = index().plan;
-  if (plan) {
-    const slot = plan.arguments.find((s) => plan.slots[s][3] === name);
-    if (slot !== undefined) text += `<h3>in the plan</h3><div>${escape(plan.slots[slot][2])} on ${escape(plan.meshes[plan.slots[slot][0]])}, ${bytes(plan.slots[slot][1])} a device${plan.donated.includes(slot) ? "; donated" : ""}</div>`;
-  }
-  const why = index().why ? (await explorer.want("why"))[name] : null;
-  if (why) text += `<h3>why it is there</h3><pre>${escape(why)}</pre>`;
-  return text;
+// Why a fragment is on its mesh: the names in it, and what was found of unnamed code that it comes from.
+async function reason(node) {
+  if (node.k !== FRAGMENT) return "";
+  const names = new Set((node.a || []).map(([name]) => name)), given = index().assignment || {};
+  const told = [...names].filter((name) => name in given).slice(0, 8).map((name) => `<li>${escape(name)} is assigned to ${escape(given[name])}</li>`);
+  const found = index().why ? (await explorer.want("why")).places : {};
+  const inferred = (node.b === undefined ? [] : index().bodies[node.b].sources).flatMap((place) => (found[place] || []).filter(([meshes]) => meshes.includes(node.m)).map(([, text]) => text));
+  return told.length || inferred.length ? `<h3>Why it is on ${escape(node.m)}</h3><ul>${told.join("")}</ul>${inferred.length ? `<pre class="said">${escape(inferred.slice(0, 4).join("\n"))}</pre>` : ""}` : "";
 }

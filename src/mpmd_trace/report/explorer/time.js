@@ -25,10 +25,16 @@ function simulate(plan, cost, speed, latency, bandwidth) {
     cause.set(at, by);
     for (const slot of outputs) { ready.set(slot, end); made.set(slot, at); }
   });
-  const ends = rows.flatMap((row) => row.map((e) => [e.end, e.at])).sort((a, b) => b[0] - a[0]);
-  const critical = new Set();
-  for (let at = ends.length ? ends[0][1] : -1; at >= 0; at = cause.get(at)) critical.add(at);
-  return { rows, links, makespan: ends.length ? ends[0][0] : 0, critical, cause };
+  return finished(rows, links, cause);
+}
+
+// What ended last, and what it waited for, back to the start.
+function finished(rows, links, cause) {
+  const times = new Map([...rows.flat(), ...links].map((e) => [e.at, e])), critical = new Set();
+  let last = null;
+  for (const row of rows) for (const e of row) if (last === null || e.end > last.end) last = e;
+  for (let at = last ? last.at : -1; at >= 0; at = cause.get(at)) critical.add(at);
+  return { rows, links, makespan: last ? last.end : 0, critical, cause, times };
 }
 
 function memory(plan, found) {
@@ -57,27 +63,66 @@ function memory(plan, found) {
 
 // Where the instructions of a measured step were, in seconds.
 function measuredStep(plan, step) {
-  const rows = plan.meshes.map(() => []), links = [], cause = new Map(), made = new Map();
-  let makespan = 0;
+  const rows = plan.meshes.map(() => []), links = [], cause = new Map(), made = new Map(), before = new Map();
   for (const [at, start, end] of step) {
     const one = plan.instructions[at], e = { start: start / 1000, end: end / 1000, at };
-    makespan = Math.max(makespan, e.end);
     if (one[0] === "R") rows[one[1]].push({ ...e, label: one[3], kind: one[4], mb: one[5] });
     else links.push({ ...e, from: one[1], to: one[2], bytes: one[3] });
   }
-  rows.forEach((row) => row.sort((a, b) => a.start - b.start));
+  rows.forEach((row) => { row.sort((a, b) => a.start - b.start); row.forEach((e, k) => { if (k) before.set(e.at, row[k - 1].at); }); });
   const end = new Map([...rows.flat(), ...links].map((e) => [e.at, e.end]));
   plan.instructions.forEach((one, at) => {
     const [inputs, outputs] = one[0] === "R" ? [one[6], one[7]] : [one[5], one[6]];
-    let last = -1;
+    let last = before.get(at) ?? -1;
     for (const slot of inputs) { const maker = made.get(slot); if (maker !== undefined && (last < 0 || end.get(maker) > end.get(last))) last = maker; }
     cause.set(at, last);
     for (const slot of outputs) made.set(slot, at);
   });
-  return { rows, links, makespan, critical: new Set(), cause };
+  return finished(rows, links, cause);
 }
 
-const settings = (here) => [1e9 * 10 ** Number(here.speed ?? 2), Number(here.latency ?? 5) * 1e-6, 1e9 * 10 ** Number(here.link ?? 1)];
+// Of what the step's time is made: the parts of the critical path, in seconds.
+function made(plan, found) {
+  const parts = new Map(), add = (name, time) => { if (time > 0) parts.set(name, (parts.get(name) ?? 0) + time); };
+  for (const at of found.critical) {
+    const e = found.times.get(at), by = found.times.get(found.cause.get(at));
+    add(plan.instructions[at][0] === "R" ? `computing on ${plan.meshes[plan.instructions[at][1]]}` : "sending", e.end - Math.max(e.start, by ? by.end : 0));
+    add("between programs: launching, busy links and processors", e.start - (by ? by.end : 0));
+  }
+  return [...parts].sort((a, b) => b[1] - a[1]);
+}
+
+// How the time of a mesh is spent: computing, waiting for others to compute, for what they send, for other reasons,
+// and when it has nothing more to do.
+function spent(plan, found) {
+  return found.rows.map((row) => {
+    let free = 0;
+    const sum = { work: 0, others: 0, sending: 0, rest: 0, done: 0 };
+    for (const e of row) {
+      const by = found.cause.get(e.at), one = by >= 0 ? found.times.get(by) : null, gap = Math.max(e.start - free, 0);
+      const sent = one && plan.instructions[by][0] === "T" ? Math.max(Math.min(one.end, e.start) - Math.max(one.start, free), 0) : 0;
+      const late = Math.min(gap, one ? Math.max(e.start - Math.max(one.end, free), 0) : gap);
+      sum.work += e.end - e.start; sum.sending += sent; sum.rest += late; sum.others += Math.max(gap - sent - late, 0);
+      free = Math.max(free, e.end);
+    }
+    sum.done = found.makespan - free;
+    return sum;
+  });
+}
+
+// The speed at which the programs ran when they were measured, in Gflop/s as the slider has it.
+function measuredSpeed(plan) {
+  let work = 0, time = 0;
+  for (const step of index().measured || []) for (const [at, start, end] of step) {
+    const one = plan.instructions[at];
+    if (one[0] === "R") { work += index().costs[one[2]]; time += (end - start) / 1000; }
+  }
+  return time > 0 && work > 0 ? Math.max(-3, Math.min(6, Math.round(20 * Math.log10(work / time / 1e9)) / 20)) : 2;
+}
+
+const speedOf = (here) => Number(here.speed ?? measuredSpeed(index().plan));
+const settings = (here) => [1e9 * 10 ** speedOf(here), Number(here.latency ?? 5) * 1e-6, 1e9 * 10 ** Number(here.link ?? 1)];
+const simulated = (here) => simulate(index().plan, index().costs || [], ...settings(here));
 
 async function time(here) {
   const plan = index().plan;
@@ -85,21 +130,42 @@ async function time(here) {
   const steps = index().measured || [], mode = here.mode ?? (steps.length ? "measured" : "simulated"), which = Math.min(Number(here.step ?? 0), Math.max(steps.length - 1, 0));
   const option = (value, name, chosen) => `<option value="${value}" ${chosen ? "selected" : ""}>${name}</option>`;
   const measured = mode === "measured" && steps.length > 0;
-  const found = measured ? measuredStep(plan, steps[which]) : simulate(plan, index().costs || [], ...settings(here));
-  const slide = (id, name, low, high, step, value, text) => `<label>${name} <input type="range" id="${id}" min="${low}" max="${high}" step="${step}" value="${value}">${text === undefined ? "" : ` <output>${text}</output>`}</label>`;
+  const slide = (id, name, low, high, step, value) => `<label>${name} <input type="range" id="${id}" min="${low}" max="${high}" step="${step}" value="${value}"> <output id="${id}-is"></output></label>`;
   const page = `<div class="bar"><select id="mode" aria-label="what is drawn">${option("simulated", "simulated", !measured)}${steps.map((_, k) => option(`measured${k}`, `measured, step ${k + 1}`, measured && k === which)).join("")}</select>
-    ${measured ? "" : slide("speed", "Gflop/s", -1, 6, 0.25, here.speed ?? 2, (10 ** Number(here.speed ?? 2)).toPrecision(2)) + slide("latency", "latency µs", 0, 200, 1, here.latency ?? 5, here.latency ?? 5) + slide("link", "link GB/s", -1, 3, 0.25, here.link ?? 1, (10 ** Number(here.link ?? 1)).toPrecision(2))}
+    ${measured ? "" : slide("speed", "speed", -3, 6, 0.05, speedOf(here)) + slide("latency", "latency", 0, 200, 1, here.latency ?? 5) + slide("link", "link", -1, 3, 0.25, here.link ?? 1)}
     ${slide("zoom", "zoom", 0, 6, 0.25, here.tz ?? 0)}</div>
-    <div style="overflow-x:auto" id="scroller"><canvas id="chart"></canvas></div>
-    <p class="ty">${measured ? "Measured: when each program and transfer ran on this machine, a thread for each mesh and link waiting for each of them; meshes that share processors slow each other." : "Simulated: a program takes its floating point operations over the speed, a transfer its latency and its bytes over the bandwidth of a link; each mesh runs in the order of the plan. The framed boxes are the critical path."} Below each mesh the memory of one of its devices, without scratch memory.</p>`;
-  const used = memory(plan, found);
-  const idle = found.rows.map((row) => 1 - row.reduce((sum, e) => sum + e.end - e.start, 0) / (found.makespan || 1));
-  const side = `<h2>One step</h2><p>${ms(found.makespan)} from the first start to the last end</p>${steps.length ? `<p>measured ${steps.map((step) => ms(Math.max(...step.map((e) => e[2])) / 1000)).join(", ")}; simulated ${ms(simulate(plan, index().costs || [], ...settings(here)).makespan)} with the speeds chosen there</p>` : ""}<table><thead><tr><th>mesh</th><th class="n">runs</th><th class="n">idle</th><th class="n">peak</th></tr></thead><tbody>${plan.meshes.map((name, m) => `<tr><td>${escape(name)}</td><td class="n">${found.rows[m].length}</td><td class="n">${(100 * idle[m]).toFixed(1)} %</td><td class="n">${bytes(used[m].peak)}</td></tr>`).join("")}</tbody></table>${await run(plan, found, here)}`;
-  return [page, side, () => {
+    <div id="scroller"><canvas id="chart" role="img" aria-label="the step in time, by mesh"></canvas></div>
+    <p class="legend">${[["F", "forward"], ["B", "backward"], ["I", "input gradient"], ["W", "weight gradient"], ["O", "other"], ["T", "transfer"], ["mark", "memory"]].map(([id, name]) => `<span class="key" style="background:var(--${id})"></span>${name}&ensp;`).join("")} framed: the critical path</p>
+    <p class="ty">${measured ? "Measured: when each program and transfer ran on this machine, a thread for each mesh and link waiting for each of them; meshes that share processors slow each other." : `Simulated: a program takes its floating point operations over the speed${steps.length ? " (at first that which was measured)" : ""}, a transfer its latency and its bytes over the bandwidth of a link; each mesh runs in the order of the plan, each program as soon as its inputs are there.`} Below each mesh the memory of one of its devices, without scratch memory.</p>`;
+  let found = null;
+  const draw = (now) => {
+    found = measured ? measuredStep(plan, steps[which]) : simulated(now);
+    for (const [id, text] of [["speed", `${(10 ** speedOf(now)).toPrecision(2)} Gflop/s`], ["latency", `${now.latency ?? 5} µs`], ["link", `${(10 ** Number(now.link ?? 1)).toPrecision(2)} GB/s`], ["zoom", `${(2 ** Number(now.tz ?? 0)).toFixed(1)}x`]])
+      if ($(`${id}-is`)) $(`${id}-is`).textContent = text;
+    chart(plan, found, memory(plan, found), Number(now.tz ?? 0), now.at === undefined ? -1 : Number(now.at));
+    about(now);
+  };
+  const about = async (now) => { const text = await oneStep(plan, found, steps, measured, now); if ($("chart")) $("side").innerHTML = text; };
+  found = measured ? measuredStep(plan, steps[which]) : simulated(here);
+  return [page, await oneStep(plan, found, steps, measured, here), () => {
     $("mode").onchange = (event) => { const value = event.target.value; go({ mode: value.startsWith("m") ? "measured" : "simulated", step: value.startsWith("m") ? value.slice(8) : null }); };
-    for (const [id, name] of [["speed", "speed"], ["latency", "latency"], ["link", "link"], ["zoom", "tz"]]) if ($(id)) $(id).onchange = (event) => go({ [name]: event.target.value });
-    chart(plan, found, used, Number(here.tz ?? 0), here.at === undefined ? -1 : Number(here.at));
+    for (const [id, name] of [["speed", "speed"], ["latency", "latency"], ["link", "link"], ["zoom", "tz"]]) if ($(id)) slider(id, name, draw);
+    draw(here);
+    move = (by) => {
+      const row = found.rows.find((one) => one.some((e) => e.at === Number(here.at))) ?? found.rows[0], next = row[here.at === undefined ? 0 : row.findIndex((e) => e.at === Number(here.at)) + by];
+      if (next) go({ at: next.at });
+    };
   }];
+}
+
+// The time of the step and what it is made of, how each mesh spends it, and what was chosen.
+async function oneStep(plan, found, steps, measured, here) {
+  const part = (time) => `${(100 * time / (found.makespan || 1)).toFixed(1)} %`, used = memory(plan, found);
+  const rows = spent(plan, found).map((sum, m) => `<tr><td>${escape(plan.meshes[m])}</td>${["work", "others", "sending", "rest", "done"].map((name) => `<td class="n">${part(sum[name])}</td>`).join("")}<td class="n">${bytes(used[m].peak)}</td></tr>`);
+  let text = `<h2>One step: ${ms(found.makespan)}</h2><p>From the first start to the last end, along the critical path:</p><table>${made(plan, found).map(([name, time]) => `<tr><td>${escape(name)}</td><td class="n">${ms(time)}</td><td class="n">${part(time)}</td></tr>`).join("")}</table>`;
+  if (steps.length) text += `<p>Measured: ${steps.map((step) => ms(Math.max(...step.map((e) => e[2])) / 1000)).join(", ")}. Simulated at ${(10 ** speedOf(here)).toPrecision(2)} Gflop/s: ${ms(simulated(here).makespan)}; what was measured beyond that is launching, and meshes that share processors.</p>`;
+  text += `<h3>How meshes spend it</h3><table class="small"><thead><tr><th>mesh</th><th class="n">works</th><th class="n" title="idle: what it needs is still being computed elsewhere">waits for meshes</th><th class="n" title="idle: what it needs is on its way">for transfers</th><th class="n" title="idle: its inputs are there">other idle</th><th class="n" title="idle: it has nothing more to do">is done</th><th class="n" title="memory of a device">peak</th></tr></thead><tbody>${rows.join("")}</tbody></table>`;
+  return text + await run(plan, found, here);
 }
 
 const ms = (seconds, like = seconds) => like >= 0.5 ? `${seconds.toFixed(2)} s` : like >= 1e-4 ? `${(1000 * seconds).toFixed(2)} ms` : `${(1e6 * seconds).toFixed(1)} µs`;
@@ -113,7 +179,7 @@ async function run(plan, found, here) {
   let text = `<h3>${escape(e.label)}</h3><p>${e.mb >= 0 ? `microbatch ${e.mb}, ` : ""}${ms(e.start)} to ${ms(e.end)} (${ms(e.end - e.start)})</p>`;
   const by = found.cause.get(at), reason = by >= 0 ? plan.instructions[by] : null;
   if (e.start - free > 1e-9) {
-    const what = !reason ? "" : reason[0] === "T" ? `, for what ${escape(plan.meshes[reason[1]])} sends (${bytes(reason[3])})` : `, for ${escape(reason[3])} on ${escape(plan.meshes[reason[1]])}`;
+    const what = !reason ? "" : reason[0] === "R" && reason[1] === m ? ": launching it, or others have the processors" : reason[0] === "T" ? `, for what ${escape(plan.meshes[reason[1]])} sends (${bytes(reason[3])})` : `, for ${escape(reason[3])} on ${escape(plan.meshes[reason[1]])}`;
     text += `<p>${escape(plan.meshes[m])} waits ${ms(e.start - free)} before it${what}</p>`;
   }
   const last = views()[views().length - 1], view = await explorer.want(`pass${last}`), node = nodeOf(plan, view, at);
@@ -161,40 +227,4 @@ function chart(plan, found, used, zoom, chosen) {
     const hit = boxes.find((b) => event.offsetX >= b.x && event.offsetX <= b.x + b.w && event.offsetY >= b.y && event.offsetY < b.y + ROW);
     go({ at: hit ? hit.e.at : null });
   };
-}
-
-// ---- schedules of the library, side by side
-
-async function schedules(here) {
-  const all = await explorer.want("schedules"), names = [...new Set(Object.keys(all).map((k) => k.split("/")[0]))];
-  const meshes = here.meshes ?? "4", count = here.mb ?? "8", first = here.a ?? "1f1b", second = here.b ?? "zb-h1";
-  const pick = (id, value, list) => `<select id="${id}">${list.map((n) => `<option ${n === value ? "selected" : ""}>${n}</option>`).join("")}</select>`;
-  const table = names.filter((n) => all[`${n}/${meshes}/${count}`]).map((n) => { const one = all[`${n}/${meshes}/${count}`]; return [n, one]; })
-    .sort((x, y) => x[1].makespan - y[1].makespan)
-    .map(([n, one]) => `<tr data-name="${n}" class="${n === first || n === second ? "on" : ""}"><td>${n}</td><td class="n">${one.makespan}</td><td class="n">${one.peak}</td></tr>`);
-  const page = `<div class="bar">${pick("a", first, names)} beside ${pick("b", second, names)} <label>meshes ${pick("meshes", meshes, ["2", "4", "8"])}</label><label>microbatches ${pick("mb", count, ["4", "8", "16"])}</label></div>
-    <h3>${first}</h3><canvas id="one"></canvas><h3>${second}</h3><canvas id="two"></canvas><p class="ty">Forward, input and weight gradient take one unit of time each; the same scale in both.</p>`;
-  const side = `<h2>${meshes} meshes, ${count} microbatches</h2><table><thead><tr><th>schedule</th><th class="n">time</th><th class="n" title="microbatches' activations on the fullest mesh">peak</th></tr></thead><tbody>${table.join("")}</tbody></table>`;
-  return [page, side, () => {
-    for (const id of ["a", "b", "meshes", "mb"]) $(id).onchange = (event) => go({ [id]: event.target.value });
-    for (const row of document.querySelectorAll("#side tbody tr")) row.onclick = () => go({ b: row.dataset.name });
-    const pair = [first, second].map((n) => all[`${n}/${meshes}/${count}`]), most = Math.max(...pair.map((p) => p ? p.makespan : 0), 1);
-    ["one", "two"].forEach((id, k) => rows($(id), pair[k], most));
-  }];
-}
-
-function rows(canvas, one, most) {
-  const ratio = devicePixelRatio || 1, wide = $("view").clientWidth - 40, high = one ? one.rows.length * ROW : ROW;
-  canvas.style.width = `${wide}px`; canvas.style.height = `${high}px`; canvas.width = wide * ratio; canvas.height = high * ratio;
-  const pen = canvas.getContext("2d"), scale = (wide - LEFT - 10) / most;
-  pen.scale(ratio, ratio); pen.font = "11px system-ui, sans-serif"; pen.textBaseline = "middle"; pen.fillStyle = color("ink");
-  if (!one) { pen.fillText("not for this size", 6, ROW / 2); return; }
-  one.rows.forEach((row, m) => {
-    pen.fillStyle = color("ink"); pen.fillText(`mesh ${m}`, 6, m * ROW + ROW / 2);
-    for (const [text, start, end] of row) {
-      const [, letter, mb] = /([FBIWO])_?[A-Z]*(\d*)/.exec(text) || [0, "O", ""], x = LEFT + start * scale, w = (end - start) * scale;
-      pen.fillStyle = color(text.startsWith("(") ? "B" : letter); pen.fillRect(x, m * ROW + 4, Math.max(w - 0.7, 0.5), BOX);
-      if (w > 13) { pen.fillStyle = color("ink"); pen.fillText(mb, x + 2, m * ROW + ROW / 2); }
-    }
-  });
 }

@@ -1,0 +1,106 @@
+// The schedules of the library, side by side, with costs of one's own.
+"use strict";
+
+// What the sliders say: costs of a mesh for one microbatch, in units of time, and memory in microbatches' activations.
+const COSTS = [["cf", "forward", 0, 4, 1], ["ci", "input gradient", 0, 4, 1], ["cw", "weight gradient", 0, 4, 1], ["cl", "transfer", 0, 2, 0], ["cx", "last stage times", 1, 4, 1], ["wf", "kept for weight gradients", 0, 1, 1], ["lim", "memory limit", 0, 64, 0]];
+const costs = (here) => Object.fromEntries(COSTS.map(([id, , , , usual]) => [id, Number(here[id] ?? usual)]));
+
+// A schedule as the page has it, read once: steps by mesh, each of parts (stage, letter, microbatch) with its needs.
+function readSchedule(one) {
+  if (one.steps) return one;
+  one.steps = one.orders.map((order) => (order ? order.split(" ") : []).map((text) => [...text.matchAll(/(\d+)([FBIWO])(\d*)(?![A-Z_])/g)].map(([, stage, kind, mb]) => [Number(stage), kind, mb === "" ? -1 : Number(mb)])));
+  one.trains = one.steps.some((row) => row.some((parts) => parts.some(([, kind]) => kind !== "F" && kind !== "O")));
+  return one;
+}
+
+// Each mesh does its steps in order, each when what it needs is there; as mpmd_trace.schedules.simulate.
+function playSchedule(one, cost) {
+  const { steps, needs, mesh, chunks, trains } = readSchedule(one), last = mesh.length - 1;
+  const unit = { F: cost.cf, I: cost.ci, W: cost.cw, B: cost.ci + cost.cw, O: 0 };
+  const took = (parts) => parts.reduce((sum, [stage, kind]) => sum + unit[kind] / (chunks[mesh[stage]] || 1) * (stage === last ? cost.cx : 1), 0);
+  const first = []; let count = 0;
+  for (const row of steps) { first.push(count); count += row.length; }
+  const home = new Array(count), end = new Array(count).fill(-1), rows = steps.map(() => []), at = steps.map(() => 0), free = steps.map(() => 0), waiting = new Map();
+  steps.forEach((row, m) => row.forEach((_, k) => { home[first[m] + k] = m; }));
+  const queue = steps.map((_, m) => m);
+  while (queue.length) {
+    const m = queue.pop();
+    while (at[m] < steps[m].length) {
+      const n = first[m] + at[m], open = needs[n].find((need) => end[need] < 0);
+      if (open !== undefined) { waiting.set(open, [...(waiting.get(open) || []), m]); break; }
+      const start = needs[n].reduce((most, need) => Math.max(most, end[need] + (home[need] === m ? 0 : cost.cl)), free[m]), parts = steps[m][at[m]];
+      end[n] = free[m] = start + took(parts);
+      rows[m].push({ parts, start, end: end[n] });
+      at[m] += 1;
+      queue.push(...(waiting.get(n) || [])); waiting.delete(n);
+    }
+  }
+  const makespan = Math.max(...free), work = rows.map((row) => row.reduce((sum, e) => sum + e.end - e.start, 0));
+  const peaks = steps.map((row) => {
+    let held = 0, most = 0;
+    for (const parts of row) {
+      let given = 0;
+      for (const [stage, kind] of parts) {
+        const share = 1 / (chunks[mesh[stage]] || 1);
+        if (kind === "F") { held += share; if (!trains) given += share; }
+        given += kind === "B" ? share : kind === "I" ? share * (1 - cost.wf) : kind === "W" ? share * cost.wf : 0;
+      }
+      most = Math.max(most, held);
+      held -= given;
+    }
+    return most;
+  });
+  return { rows, makespan, peak: Math.max(...peaks), bubble: makespan ? 1 - work.reduce((a, b) => a + b, 0) / (makespan * rows.length) : 0 };
+}
+
+async function schedules(here) {
+  const sizes = index().sizes, near = (list, wanted) => list.reduce((best, one) => Math.abs(one - wanted) < Math.abs(best - wanted) ? one : best);
+  const meshes = near(sizes.meshes, Number(here.meshes ?? 4)), count = near(sizes.microbatches, Number(here.mb ?? 8));
+  const all = await explorer.want(`schedules${meshes}x${count}`), names = Object.keys(all), first = here.a ?? "1f1b", second = here.b ?? "zb-h1";
+  const pick = (id, value) => `<select id="${id}" aria-label="schedule">${(names.includes(value) ? names : [value, ...names]).map((n) => `<option ${n === value ? "selected" : ""}>${n}</option>`).join("")}</select>`;
+  const size = (id, name, list, value) => `<label>${name} <input type="range" id="${id}" min="0" max="${list.length - 1}" step="1" value="${list.indexOf(value)}"> <output>${value}</output></label>`;
+  const slide = ([id, name, low, high]) => `<label>${name} <input type="range" id="${id}" min="${low}" max="${high}" step="${id === "lim" ? 1 : 0.05}" value="${costs(here)[id]}"> <output id="${id}-is"></output></label>`;
+  const page = `<div class="bar">${pick("a", first)} beside ${pick("b", second)} ${size("meshes", "meshes", sizes.meshes, meshes)}${size("mb", "microbatches", sizes.microbatches, count)}</div>
+    <div class="bar">${COSTS.map(slide).join("")}</div>
+    <h3>${escape(first)} <span id="one-is" class="ty"></span></h3><canvas id="one" role="img" aria-label="${escape(first)}"></canvas><h3>${escape(second)} <span id="two-is" class="ty"></span></h3><canvas id="two" role="img" aria-label="${escape(second)}"></canvas>
+    <p class="legend">${[["F", "forward"], ["B", "backward"], ["I", "input gradient"], ["W", "weight gradient"]].map(([id, name]) => `<span class="key" style="background:var(--${id})"></span>${name}&ensp;`).join("")}</p>
+    <p class="ty">Costs are of a mesh for one microbatch, all its stages together; both pictures have the same scale. Memory is counted in the activations of one microbatch on one mesh.</p>`;
+  const played = (now) => names.map((name) => [name, playSchedule(all[name], costs(now))]).sort((x, y) => x[1].makespan - y[1].makespan);
+  const table = (now) => {
+    const cost = costs(now), fits = (one) => !cost.lim || one.peak <= cost.lim + 1e-9, short = (n) => Number(n.toFixed(2));
+    const lines = played(now).sort((x, y) => all[y[0]].trains - all[x[0]].trains || fits(y[1]) - fits(x[1])).map(([name, one]) => `<tr data-name="${escape(name)}" class="${[name === first || name === second ? "on" : "", fits(one) ? "" : "still"].join(" ")}"><td>${escape(name)}${all[name].trains ? "" : " (forward alone)"}</td><td class="n">${short(one.makespan)}</td><td class="n">${(100 * one.bubble).toFixed(1)} %</td><td class="n ${fits(one) ? "" : "gone"}">${short(one.peak)}</td></tr>`);
+    return `<h2>${meshes} meshes, ${count} microbatches</h2><table><thead><tr><th>schedule</th><th class="n">time</th><th class="n" title="the part of the meshes' time in which they do not compute">idle</th><th class="n" title="microbatches' activations on the fullest mesh">peak</th></tr></thead><tbody>${lines.join("")}</tbody></table>`;
+  };
+  return [page, table(here), () => {
+    for (const id of ["a", "b"]) $(id).onchange = (event) => go({ [id]: event.target.value });
+    for (const [id, list] of [["meshes", sizes.meshes], ["mb", sizes.microbatches]]) $(id).oninput = (event) => go({ [id]: list[event.target.value] });
+    const draw = (now) => {
+      for (const [id] of COSTS) $(`${id}-is`).textContent = id === "lim" && !costs(now).lim ? "none" : costs(now)[id];
+      const pair = [first, second].map((n) => all[n] && playSchedule(all[n], costs(now))), most = Math.max(...pair.map((p) => p ? p.makespan : 0), 1e-9);
+      ["one", "two"].forEach((id, k) => { rows($(id), pair[k], most); $(`${id}-is`).textContent = pair[k] ? `time ${Number(pair[k].makespan.toFixed(2))}, idle ${(100 * pair[k].bubble).toFixed(1)} %, peak ${Number(pair[k].peak.toFixed(2))}` : ""; });
+      $("side").innerHTML = table(now);
+      clickable("#side tbody tr", (data) => go({ b: data.name }));
+    };
+    for (const [id] of COSTS) slider(id, id, draw);
+    draw(here);
+  }];
+}
+
+function rows(canvas, one, most) {
+  const ratio = devicePixelRatio || 1, wide = $("view").clientWidth - 40, row = one && one.rows.length > 16 ? 14 : ROW, box = row - 8, high = one ? one.rows.length * row : row;
+  canvas.style.width = `${wide}px`; canvas.style.height = `${high}px`; canvas.width = wide * ratio; canvas.height = high * ratio;
+  const pen = canvas.getContext("2d"), scale = (wide - LEFT - 10) / most;
+  pen.scale(ratio, ratio); pen.font = "11px system-ui, sans-serif"; pen.textBaseline = "middle"; pen.fillStyle = color("ink");
+  if (!one) { pen.fillText("not for this size", 6, row / 2); return; }
+  one.rows.forEach((line, m) => {
+    pen.fillStyle = color("ink"); pen.fillText(`mesh ${m}`, 6, m * row + row / 2);
+    for (const { parts, start, end } of line) {
+      const x = LEFT + start * scale, w = (end - start) * scale;
+      parts.forEach(([stage, kind, mb], k) => {
+        const y = m * row + 4 + k * box / parts.length;
+        pen.fillStyle = color(kind); pen.fillRect(x, y, Math.max(w - 0.7, 0.5), box / parts.length);
+        if (k === 0 && mb >= 0 && w > 6 + 6 * String(mb).length) { pen.fillStyle = color("ink"); pen.fillText(mb, x + 2, m * row + row / 2); }
+      });
+    }
+  });
+}
