@@ -257,7 +257,7 @@ def _own_name(lowered: Lowered, study: Study) -> str:
         name = find_entry(lowered.schedule.name).name
     except ScheduleError:
         return str(lowered.schedule.name)
-    return "gpipe" if study.stages.forward_only and study.stages.chunks == 1 else name
+    return "forward" if study.stages.forward_only and study.stages.chunks == 1 else name
 
 
 def _arguments(program: Any, compiled: Any) -> Any:
