@@ -97,22 +97,20 @@ def head(embedding, scale, x, labels):
     return optax.softmax_cross_entropy_with_integer_labels(logits.astype(jnp.float32), labels).mean()
 
 
-def loss(params, tied, tokens):
-    params, tied = jax.tree.map(lambda w: w.astype(jnp.bfloat16), (params, tied))
+def loss(params, tokens):
+    params = jax.tree.map(lambda w: w.astype(jnp.bfloat16), params)
     x = mt.named_computation(embed, name="embed")(params["embedding"], tokens[:, :-1])
     x, _ = mt.scan(block, x, params["blocks"], name="blocks")
-    return mt.named_computation(head, name="head")(tied, params["norm"], x, tokens[:, 1:])
+    return mt.named_computation(head, name="head")(params["embedding"], params["norm"], x, tokens[:, 1:])
 
 
 optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-2))
 
 
 def step(params, state, tokens):
-    # The embedding is tied: both ends of the pipeline read it.  As two arguments of the loss, each end sums its own
-    # gradient over the microbatches, and what is sent is one sum a step.
-    gradient = mt.value_and_grad(loss, argnums=(0, 1), microbatches=MICROBATCHES)
-    value, (grads, tied) = gradient(params, params["embedding"], tokens)
-    grads["embedding"] += tied
+    # The embedding is tied: both ends of the pipeline read it.  Each end sums its own gradient over the microbatches,
+    # and what is sent is one sum a step.
+    value, grads = mt.value_and_grad(loss, microbatches=MICROBATCHES)(params, tokens)
     updates, state = optimizer.update(grads, state, params)
     return optax.apply_updates(params, updates), state, value
 

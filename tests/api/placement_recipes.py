@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from mpmd_trace import call, enumerated_for, named_computation
+from mpmd_trace import call, enumerated_for, named_computation, value_and_grad
 
 WIDTH, WORDS, MICROBATCHES = 16, 24, 4
 #: Bytes of one activation: 4 rows.
@@ -155,13 +155,17 @@ def nested_conditionals() -> Recipe:
     return step, (ws, CLIPPED.init(ws), data(), jnp.int32(1))
 
 
-def tied(*, average: bool = False, python: bool = False) -> Recipe:
-    """One table of words for the input of the first layer and the output of the last one."""
+def tied(*, average: bool = False, python: bool = False, half: bool = False) -> Recipe:
+    """One table of words for the input of the first layer and the output of the last one.
+
+    With `half` the loss casts the weights to half precision, and `value_and_grad` sums the gradients in full.
+    """
     ws = {**weights(), **words("e")}
 
     def loss(ws: Any, t: jax.Array) -> jax.Array:
+        ws = jax.tree.map(lambda w: w.astype(jnp.bfloat16), ws) if half else ws
         x = named_computation(lambda e, t: e[t], name="f0")(ws["e"], t[:, :-1])
-        logits = named_computation(lambda e, x: x @ e.T, name="f3")(ws["e"], forward(ws, x))
+        logits = named_computation(lambda e, x: (x @ e.T).astype(jnp.float32), name="f3")(ws["e"], forward(ws, x))
         return -jnp.mean(jnp.take_along_axis(jax.nn.log_softmax(logits), t[:, 1:, None], -1))
 
     def add(total: jax.Array, g: jax.Array) -> jax.Array:
@@ -169,7 +173,9 @@ def tied(*, average: bool = False, python: bool = False) -> Recipe:
 
     def step(ws: Any, batch: jax.Array) -> Any:
         grads = jax.tree.map(jnp.zeros_like, ws)
-        if python:
+        if half:
+            _, grads = value_and_grad(loss, microbatches=MICROBATCHES)(ws, jnp.reshape(batch, (-1, batch.shape[-1])))
+        elif python:
             for i in range(MICROBATCHES):
                 grads = jax.tree.map(add, grads, call(jax.grad(loss), i)(ws, batch[i]))
         else:

@@ -53,7 +53,12 @@ class Origins:
         return mixes
 
     def of(self, value: Value) -> str | None:
-        return self.found.get(value)
+        """The mesh of a value; for what is free, such as a widened gradient, that of all that it is made of."""
+        free = self.free.get(value.defining_op) if value.defining_op is not None else None
+        if not free:
+            return self.found.get(value)
+        meshes = {self.found.get(source) for source in free}
+        return meshes.pop() if len(meshes) == 1 else None
 
     def _meshes_of(self, op: Op) -> set[str | None]:
         """The origins of the operands that are not much smaller than the largest one."""
@@ -84,8 +89,9 @@ def leaves_of(root: Op, origins: Origins) -> list[Leaf]:
     while pending:
         leaf = pending.pop()
         op = leaf.value.defining_op
-        if op is not None and op.block is root.block and leaf.value.has_one_use and op not in origins.free:
-            if reduction_kind(op) == kind and op.results[0].type is _scale_type(root, leaf):
+        if op is not None and op.block is root.block and leaf.value.has_one_use:
+            same = reduction_kind(op) == kind and op.results[0].type is _scale_type(root, leaf)
+            if same and op not in origins.free:
                 pending += [Leaf(value, leaf.path) for value in reversed(op.operands)]
                 continue
             inner = _linear_operand(op, origins) if kind == "add" else None
