@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import equinox as eqx
@@ -30,23 +31,28 @@ def step_of(
     clipped: bool,
     scaled: bool,
     recomputed: bool,
+    chains: tuple[str, ...] = ("",),
 ) -> Any:
-    """A training step; with `loop` and `backwards` its gradient is taken around the loop."""
+    """A training step; with `loop` and `backwards` its gradient is taken around the loop.
+
+    Without `loop` each of the chains has an equal part of the microbatches, under names that begin with its own.
+    """
     static = eqx.partition(model, eqx.is_array)[1]
 
     def step(parameters: Any, xs: jax.Array, ys: jax.Array, ws: jax.Array, scale: jax.Array) -> Any:
         tokens = jnp.sum(ws)
 
-        def loss(parameters: Any, x: jax.Array, y: jax.Array, w: jax.Array) -> jax.Array:
-            whole = name_layers(eqx.combine(parameters, static), lambda m: m.blocks)
+        def loss(parameters: Any, x: jax.Array, y: jax.Array, w: jax.Array, named: str = "") -> jax.Array:
+            model = eqx.combine(parameters, static)
+            whole = name_layers(model, lambda m: m.blocks, name=lambda name: named + name)
             errors = jnp.mean((whole(x) - y) ** 2, -1)
             found = jnp.sum(errors * w) / tokens if weighted else jnp.mean(errors)
             return found * scale if scaled else found
 
         each = jax.checkpoint(loss) if recomputed else loss
 
-        def one(x: jax.Array, y: jax.Array, w: jax.Array) -> Any:
-            return jax.value_and_grad(each)(parameters, x, y, w)
+        def one(x: jax.Array, y: jax.Array, w: jax.Array, named: str = "") -> Any:
+            return jax.value_and_grad(functools.partial(each, named=named))(parameters, x, y, w)
 
         if loop and backwards:
             whole = jax.value_and_grad(
@@ -61,10 +67,12 @@ def step_of(
                 lambda i, sums, part: jax.tree.map(jnp.add, sums, one(*part)), zeros, (xs, ys, ws)
             )
         else:
-            total = None
+            totals: dict[str, Any] = {}
             for i in reversed(range(MICROBATCHES)) if backwards else range(MICROBATCHES):
-                found = mpmd_trace.call(one, call_counter=i)(xs[i], ys[i], ws[i])
-                total = found if total is None else jax.tree.map(jnp.add, total, found)
+                chain = chains[i * len(chains) // MICROBATCHES]
+                found = mpmd_trace.call(functools.partial(one, named=chain), call_counter=i)(xs[i], ys[i], ws[i])
+                totals[chain] = jax.tree.map(jnp.add, totals[chain], found) if chain in totals else found
+            total = functools.reduce(lambda a, b: jax.tree.map(jnp.add, a, b), totals.values())
         value, grads = total
         if scaled:
             grads = jax.tree.map(lambda g: g / scale, grads)
@@ -80,11 +88,19 @@ def step_of(
     return step
 
 
-def check(name: str, recipe: str, *, loop: bool, runs: bool) -> None:
+def check(
+    name: str,
+    recipe: str,
+    *,
+    loop: bool,
+    runs: bool,
+    chains: tuple[str, ...] = ("",),
+    names: dict[str, tuple[str, int]] | None = None,
+) -> None:
     schedule = schedules.get_schedule(name, 2, MICROBATCHES, guard=False)
-    model = plain.Model(schedule.stages)
+    model = plain.Model(schedule.stages // len(chains))
     asked = {what: what in recipe for what in ("weighted", "clipped", "scaled", "recomputed")}
-    step = step_of(model, backwards=name in plain.REVERSED, loop=loop, **asked)
+    step = step_of(model, backwards=name in plain.REVERSED, loop=loop, chains=chains, **asked)
     keys = jax.random.split(jax.random.key(1), 3)
     shape = (MICROBATCHES, 2, plain.WIDTH)
     args = (
@@ -96,7 +112,7 @@ def check(name: str, recipe: str, *, loop: bool, runs: bool) -> None:
     )
     config = mpmd_trace.make_config(
         topology(2, size=1),
-        plain.assign(schedule),
+        names or plain.assign(schedule),
         partitioning_options={"mpmd_infer_transfers": True},
         pipeline_schedule=name,
     )
@@ -125,3 +141,31 @@ def test_loops(name: str, recipe: str) -> None:
 def test_gradients_around_the_loop(name: str) -> None:
     recomputed = "recomputed" * (name == "looped-bfs")
     check(name, "weighted clipped scaled " + recomputed, loop=True, runs=bool(recomputed))
+
+
+def test_two_chains_in_opposite_directions() -> None:
+    """DualPipe, whose chains share the parameters, targets, the number of tokens and the norm."""
+    check("dualpipe", "weighted clipped scaled", loop=False, runs=False, chains=("down_", "up_"), names=plain.BOTH_WAYS)
+
+
+@pytest.mark.parametrize("name", ["1f1b", "zb-v"])
+def test_each_of_two_loops_has_the_order_of_the_schedule(name: str) -> None:
+    """As in a step that takes a second gradient where the first one has led, with the norm of all in between."""
+    schedule = schedules.get_schedule(name, 2, MICROBATCHES, guard=False)
+    model, actions = plain.Model(schedule.stages), FragmentActions()
+    parameters, static = eqx.partition(model, eqx.is_array)
+
+    def loss(parameters: Any, x: jax.Array) -> jax.Array:
+        return jnp.mean(name_layers(eqx.combine(parameters, static), lambda m: m.blocks)(x) ** 2)
+
+    def step(parameters: Any, xs: jax.Array) -> Any:
+        gradients = mpmd_trace.value_and_grad(loss, microbatches=MICROBATCHES)
+        _, first = gradients(parameters, xs)
+        norm = jnp.sqrt(sum(jnp.sum(g**2) for g in jax.tree.leaves(first)))
+        return gradients(jax.tree.map(lambda p, g: p + 0.1 * g / norm, parameters, first), xs)
+
+    config = mpmd_trace.make_config(topology(2, size=1), plain.assign(schedule), pipeline_schedule=name)
+    xs = jnp.ones((2 * MICROBATCHES, plain.WIDTH))
+    mpmd_trace.jit(step, config).lower(parameters, xs, hooks=[actions]).as_text()
+    rows = [[a for a in row if a.kind != "O"] for row in actions.of_mesh.values()]
+    assert rows == [row + row for row in plain.expected(schedule, rows)]

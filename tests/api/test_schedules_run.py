@@ -24,6 +24,13 @@ MICROBATCHES = 6
 #: They go back through the microbatches from the last one; so must the program that adds up.
 REVERSED = ("looped-bfs", "circular-with-reversed-backward")
 TWO_CHAINS = ("dualpipe",)
+#: The stages of its two chains, which run through the same two blocks.
+BOTH_WAYS = {
+    "down_blocks_0": ("m0", 0),
+    "down_blocks_1": ("m1", 1),
+    "up_blocks_0": ("m1", 2),
+    "up_blocks_1": ("m0", 3),
+}
 FORWARD_ONLY = ("parallel-pipelines-with-wrap-around", "forward")
 TRAINING = [n for n in schedules.schedule_names() if n not in (*TWO_CHAINS, *FORWARD_ONLY)]
 
@@ -173,14 +180,8 @@ def test_two_chains_in_opposite_directions() -> None:
     assert schedule.placement.mesh_of == (0, 1, 1, 0) and schedule.model_stage == (0, 1, 0, 1)
     model = Model(2)
     step = training(model, MICROBATCHES, chains=("down_", "up_"))
-    names = {
-        "down_blocks_0": ("m0", 0),
-        "down_blocks_1": ("m1", 1),
-        "up_blocks_0": ("m1", 2),
-        "up_blocks_1": ("m0", 3),
-    }
     args = data(model, MICROBATCHES)
-    _, found, result = run("dualpipe", schedule, step, names, *args)
+    _, found, result = run("dualpipe", schedule, step, BOTH_WAYS, *args)
     assert found == expected(schedule, found)
     assert any(a.kind == "W" for row in found for a in row)
     assert_same(result, jax.jit(step)(*args))

@@ -17,6 +17,7 @@ from mpmd_trace.passes.fragment_info import (
     split_type,
 )
 from mpmd_trace.passes.greedy import walk_mutable
+from mpmd_trace.passes.loop_numbers import LoopNumbers
 
 __all__ = ["VerifyStageMerging"]
 
@@ -60,9 +61,12 @@ class VerifyStageMerging(FunctionPass):
 
     name: ClassVar[str] = "mpmd-verify-stage-merging"
     summary: ClassVar[str] = "reject two fragments for the same stage, phase and microbatch"
+    #: Whether each loop over microbatches may run a stage.
+    in_each_loop: bool = False
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
-        recorded: dict[_Key, dict[int | None, FragmentOp]] = {}
+        recorded: dict[tuple[_Key, int], dict[int | None, FragmentOp]] = {}
+        loops = LoopNumbers()
         twice: set[tuple[str, int]] = set()  # forwards
         for fragment in walk_mutable(function.regions[0]):
             if not isinstance(fragment, FragmentOp) or fragment.stage is None:
@@ -82,7 +86,8 @@ class VerifyStageMerging(FunctionPass):
                 has_remat(fragment),
             )
             counter = call_counter(fragment)
-            found = recorded.setdefault(key, {})
+            loop = loops.of(fragment.mesh, None if count else fragment.stage, counter) if self.in_each_loop else 0
+            found = recorded.setdefault((key, loop), {})
             other = next(iter(found.values()), None) if counter is None else None
             other = other or found.get(counter) or found.get(None)
             if other is None:

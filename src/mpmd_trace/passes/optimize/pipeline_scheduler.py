@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import ClassVar
 
 from mpmd_trace.ir.attributes import Attribute
@@ -17,6 +17,7 @@ from mpmd_trace.passes.block_order import Join, apply_order, block_dependencies,
 from mpmd_trace.passes.control_dependencies import add_control_dependency, remove_control_dependencies
 from mpmd_trace.passes.fragment_info import call_counter, single_transpose_count, split_type
 from mpmd_trace.passes.fragment_rules import ScheduleRule
+from mpmd_trace.passes.loop_numbers import LoopNumbers
 from mpmd_trace.passes.mesh_order import schedulable_meshes
 from mpmd_trace.passes.optimize.paths import find_path
 from mpmd_trace.passes.optimize.rule_orders import contradictions, obstacle, ordered_pairs
@@ -76,6 +77,23 @@ def _by_mesh(units: Mapping[FragmentOp, Unit]) -> list[list[Unit]]:
     found: dict[str, list[Unit]] = {}
     for unit in units.values():
         found.setdefault(unit.mesh, []).append(unit)
+    return list(found.values())
+
+
+def _by_loop(units: Mapping[FragmentOp, Unit]) -> list[list[Unit]]:
+    """The units of each mesh and loop over microbatches.
+
+    What a loop runs more than once for a microbatch, with something of other meshes in between, is apart, too.
+    """
+    found: dict[tuple[str, int, int], list[Unit]] = {}
+    loops = LoopNumbers()
+    times: dict[tuple[Hashable, ...], int] = {}
+    for op, unit in units.items():
+        origin = op.props.get("origin")
+        loop = loops.of(unit.mesh, None if unit.transpose else origin, unit.counter)
+        key = loop, unit.mesh, origin, unit.transpose, unit.drops_transferred, unit.counter
+        times[key] = times.get(key, 0) + 1
+        found.setdefault((unit.mesh, loop, times[key]), []).append(unit)
     return list(found.values())
 
 
@@ -200,6 +218,8 @@ class PipelineScheduler(FunctionPass):
             self._check_stages(units)
         if self.remove_control_dependencies:
             order = self._sparse_order(ops, units)
+            if order is None and self.warns:
+                order = self._sorted(ops, self._of_loops(units))
             if order is not None:
                 return apply_order(function.body, order)
             if self.warns:
@@ -229,7 +249,7 @@ class PipelineScheduler(FunctionPass):
 
     def _warn(self, ops: Sequence[Op], units: dict[FragmentOp, Unit], diagnostics: Diagnostics) -> None:
         """Say why the schedule cannot be followed, unless only asking about pairs would tell."""
-        found = self._constraints(units)
+        found = self._constraints(_by_mesh(units))
         if found is not None:
             edges, joins = _as_graph(found)
             reason = obstacle(ops, block_dependencies(ops), edges, joins, f"the schedule '{self.schedule}'")
@@ -251,6 +271,9 @@ class PipelineScheduler(FunctionPass):
         try:
             edges, joins = self._schedule_graph(function, ops, units)
             wanted = scan_order(uses, edges, joins)
+            if wanted is None and (loops := self._of_loops(units)) is not None:
+                edges, joins = _as_graph(loops)
+                wanted = scan_order(uses, edges, joins)
             exact = wanted is not None
             if wanted is None:
                 self._warn(ops, units, diagnostics)
@@ -282,7 +305,7 @@ class PipelineScheduler(FunctionPass):
         self, function: FuncOp, ops: Sequence[Op], units: dict[FragmentOp, Unit]
     ) -> tuple[list[tuple[int, int]], list[Join]]:
         """What the schedule orders, as edges between the places of the ops, and joins."""
-        found = self._constraints(units)
+        found = self._constraints(_by_mesh(units))
         if found is not None:
             return _as_graph(found)
         before = [set(p) for p in block_dependencies(ops)]
@@ -303,18 +326,31 @@ class PipelineScheduler(FunctionPass):
         place = {op: i for i, op in enumerate(ops)}
         return [place[op] for op in wanted]
 
-    def _constraints(self, units: dict[FragmentOp, Unit]) -> list[Constraints] | None:
-        """The constraints of each mesh; None where pairs have to be asked."""
+    def _constraints(self, groups: Sequence[Sequence[Unit]]) -> list[Constraints] | None:
+        """The constraints of groups of units of one mesh; None where pairs have to be asked."""
         found: list[Constraints] = []
-        for group in _by_mesh(units):
+        for group in groups:
             constraints = self.schedule.constraints(group)
             if constraints is None:
                 return None
             found.append(constraints)
         return found
 
+    def _of_loops(self, units: dict[FragmentOp, Unit]) -> list[Constraints] | None:
+        """The constraints with which each loop over microbatches follows the schedule by itself; None for one loop."""
+        groups = _by_loop(units)
+        if len(groups) == len(_by_mesh(units)):
+            return None
+        try:
+            return self._constraints(groups)
+        except ScheduleError:  # a loop has not all stages, say
+            return None
+
     def _sparse_order(self, ops: Sequence[Op], units: dict[FragmentOp, Unit]) -> list[Op] | None:
-        found = self._constraints(units)
+        return self._sorted(ops, self._constraints(_by_mesh(units)))
+
+    def _sorted(self, ops: Sequence[Op], found: list[Constraints] | None) -> list[Op] | None:
+        """The ops in the order of the constraints; None where these and the uses have a cycle."""
         if found is None:
             return None
         order = scan_order(block_dependencies(ops), *_as_graph(found))
@@ -331,6 +367,8 @@ class PipelineScheduler(FunctionPass):
             order = self._sparse_order(ops, units)
         except ScheduleError as error:
             raise diagnostics.fatal(function.loc, str(error)) from None
+        if order is None:
+            order = self._sorted(ops, self._of_loops(units))
         if order is None:
             self._warn(ops, units, diagnostics)
             order = self._nearest_order(ops, units)

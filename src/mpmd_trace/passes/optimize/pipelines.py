@@ -64,7 +64,7 @@ class OptimizePipeline(Pipeline):
         found = self._scheduling() if self.user_rules is None else self._with_rules(self.user_rules)
         if self.apply_fragment_remat:
             found.append(RematFragment(merge_remat_fragments=self.merge_remat_fragments))
-        found.append(VerifyStageMerging())
+        found.append(VerifyStageMerging(in_each_loop=self.warns_of_schedules))
         if self.merge_after_scheduling:
             found += merge_inferred(self.absorb_on_entry_point, microbatches_apart=self.microbatches_apart)
         if self.merge_forward_with_backward:

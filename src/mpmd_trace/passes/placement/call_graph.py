@@ -26,14 +26,14 @@ class CallGraph:
         self.functions = self._callees_first()
         #: How often a step runs each function.
         self.runs: dict[FuncOp, int] = {}
-        #: How many different values calls pass as an argument of a callee in a step.
+        #: How many different values a step has for an argument: those that calls pass, one for one of the program.
         self.passed: dict[Value, int] = {}
         for function in reversed(self.functions):
             calls = self.calls[function]
             self.runs[function] = int(function.is_entry_point) + sum(self.runs[self.caller[c]] for c in calls)
             for arg in function.body.args:
                 operands = {call.operand(arg.index): self.runs[self.caller[call]] for call in calls}
-                self.passed[arg] = sum(operands.values())
+                self.passed[arg] = int(function.is_entry_point) + sum(operands.values())
 
     def _callees_first(self) -> list[FuncOp]:
         calling: dict[FuncOp, dict[FuncOp, None]] = {f: {} for f in self.calls}
