@@ -46,6 +46,18 @@ def switched(ws: Any, x: jax.Array) -> Any:
     return jax.lax.switch(which, branches, grads)
 
 
+def printing(ws: Any, x: jax.Array) -> Any:
+    """The printing branch runs once, so the conditional does."""
+    grads = jax.grad(loss)(ws, x)
+
+    def aloud(gs: Any) -> Any:
+        jax.debug.print("small")
+        return [g * 2 for g in gs]
+
+    which = (x[0, 0] > 0).astype(int) + (x[0, 1] > 0)
+    return jax.lax.switch(which, [lambda gs: gs, aloud, aloud], grads)
+
+
 def lower(step: Any, width: int = WIDTH) -> None:
     config = mpmd_trace.make_config(
         {f"m{i}": AbstractMesh((1,), ("x",)) for i in range(2)}, {"f0": "m0", "f1": "m1"}
@@ -56,7 +68,7 @@ def lower(step: Any, width: int = WIDTH) -> None:
 
 @pytest.mark.parametrize(
     ("step", "kind", "way_out"),
-    [(together, "loop", "Loop over the values of each mesh"), (switched, "switch", "Write it as jax.lax.cond")],
+    [(together, "loop", "Loop over the values of each mesh"), (printing, "switch", "it has effects")],
 )
 def test_what_stays_whole_is_said(step: Any, kind: str, way_out: str) -> None:
     with pytest.warns(MpmdWarning, match="stays whole") as caught:
@@ -66,11 +78,11 @@ def test_what_stays_whole_is_said(step: Any, kind: str, way_out: str) -> None:
     assert f"the {kind} runs on mesh m" in text and way_out in text
     # One gradient goes there, and what is made of it stays.
     assert f"about {4 * WIDTH**2 + 16:,} bytes of a step move" in text
-    lines = step.__code__.co_firstlineno, step.__code__.co_firstlineno + 12
+    lines = step.__code__.co_firstlineno, step.__code__.co_firstlineno + 13
     assert one.filename == __file__ and lines[0] < one.lineno < lines[1]
 
 
-@pytest.mark.parametrize(("step", "width"), [(together, 16), (switched, 16), (apart, WIDTH)])
+@pytest.mark.parametrize(("step", "width"), [(together, 16), (printing, 16), (apart, WIDTH), (switched, WIDTH)])
 def test_nothing_is_said_of_what_is_small_or_divided(step: Any, width: int) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")

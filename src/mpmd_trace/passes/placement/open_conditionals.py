@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from mpmd_trace.ir.attributes import Attribute, IntegerAttr, StringAttr, parse_attribute
 from mpmd_trace.ir.bodies import free_values
-from mpmd_trace.ir.core import Op, Value, make_op
+from mpmd_trace.ir.core import Block, Op, Region, Value, make_op
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.ir.semantics import is_removable
@@ -16,7 +16,7 @@ from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.placement.call_graph import CallGraph
 from mpmd_trace.passes.placement.free import byte_size
 from mpmd_trace.passes.placement.sums import Origins
-from mpmd_trace.passes.placement.zeros import can_be_zero, make_zero
+from mpmd_trace.passes.placement.zeros import can_be_zero
 
 __all__ = ["BRANCH", "SELECTS", "Branch", "OpenConditionals", "branch_of", "conditions_of"]
 
@@ -26,6 +26,8 @@ BRANCH = "mpmd.branch"
 SELECTS = "mpmd.selects"
 #: Values up to this size do not make it worth while to open a conditional.
 _SMALL_BYTES = 8
+
+_KINDS = ("stablehlo.if", "stablehlo.case")
 
 Branch = tuple[tuple[int, int], ...]
 
@@ -56,8 +58,8 @@ def _text(branch: Branch) -> StringAttr:
 class OpenConditionals(Pass):
     """The ops of conditionals that touch several meshes stand in the function, marked with their branch.
 
-    `mpmd-place` makes conditionals of them again, one or more on each mesh. Only for it the marks mean something. Not
-    opened are conditionals with effects, and those of more than two branches.
+    `mpmd-place` makes conditionals of them again, one or more on each mesh. Only for it the marks mean something. A
+    conditional of more than two branches is first made of some with two. Not opened are conditionals with effects.
 
     Before:
 
@@ -89,7 +91,7 @@ class OpenConditionals(Pass):
     summary: ClassVar[str] = "let mpmd-place divide conditionals among meshes"
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
-        if not any(is_conditional(op) for function in module.mpmd_functions for op in function.body):
+        if not any(op.name in _KINDS for function in module.mpmd_functions for op in function.body):
             return False
         graph = CallGraph(module)
         origins = Origins(graph)
@@ -105,21 +107,41 @@ def _open_all(function: FuncOp, origins: Origins) -> bool:
     for op in list(function.body):
         if not _spreads(op, origins):
             continue
-        inner = [op]
+        inner = [_of_two_branches(op)]
         while inner:
             inner += _open(inner.pop(0), number)
             number += 1
     return number > 0
 
 
-def is_conditional(op: Op) -> bool:
-    """Whether the op runs one of two regions."""
-    return op.name in ("stablehlo.if", "stablehlo.case") and len(op.regions) == 2
+def _of_two_branches(op: Op) -> Op:
+    """The conditional as one that takes its first branch or else one of the others, in its place.
+
+    An index that is none of a branch's takes the last one.
+    """
+    if len(op.regions) <= 2:
+        return op
+    block, index, types = op.block, op.operand(0), [result.type for result in op.results]
+    assert block is not None
+    *regions, rest = [region.clone() for region in op.regions]
+    for number in reversed(range(len(regions))):
+        condition = _compared(op, index, number, "EQ")
+        made = make_op("stablehlo.if", [condition], types, regions=[regions[number], rest], loc=op.loc)
+        if number:
+            rest = Region([Block()])
+            rest.block.append(made)
+            rest.block.append(make_op("stablehlo.return", made.results, loc=op.loc))
+    if BRANCH in op.attrs:
+        made.attrs[BRANCH] = op.attrs[BRANCH]
+    block.insert_before(op, made)
+    op.replace_all_uses_with(made.results)
+    op.erase()
+    return made
 
 
 def _spreads(op: Op, origins: Origins) -> bool:
     """Whether parts of the conditional may be at home on different meshes, and it can be opened."""
-    if not is_conditional(op) or not op.results or not _can_open(op):
+    if op.name not in _KINDS or len(op.regions) < 2 or not op.results or not _can_open(op):
         return False
     values = [v for v in free_values(op) if byte_size(v.type) > _SMALL_BYTES]
     meshes = {origins.of(value) for value in values}
@@ -155,8 +177,8 @@ def _open(op: Op, number: int) -> list[Op]:
             if copy.operands or copy.regions:
                 copy.attrs[BRANCH] = _text((*outer, (number, taken)))
             block.insert_before(op, copy)
-            if is_conditional(copy) and _can_open(copy):
-                found.append(copy)
+            if copy.name in _KINDS and len(copy.regions) > 1 and _can_open(copy):
+                found.append(_of_two_branches(copy))
     condition = op.operand(0)
     if op.name == "stablehlo.case":
         returned.reverse()
@@ -182,20 +204,27 @@ def _is_not_zero(op: Op, index: Value) -> Value:
         source = producer.operand(0)
         if isinstance(source.type, TensorType) and source.type.element == "i1":
             return source
+    return _compared(op, index, 0, "NE")
+
+
+def _compared(op: Op, index: Value, number: int, direction: str) -> Value:
+    """Whether the index of a conditional is that number, or is not ("NE"), computed in front of it."""
+    from mpmd_trace.passes.stablehlo.elements import make_constant  # NumPy, which is slow to import
+
     assert isinstance(index.type, TensorType) and op.block is not None
-    zero = make_zero(index.type, op.loc)
+    constant = make_constant(str(number), index.type, op.loc)
     props = {
-        "comparison_direction": parse_attribute("#stablehlo<comparison_direction NE>"),
+        "comparison_direction": parse_attribute(f"#stablehlo<comparison_direction {direction}>"),
         "compare_type": parse_attribute("#stablehlo<comparison_type SIGNED>"),
     }
     compare = make_op(
         "stablehlo.compare",
-        [index, zero.results[0]],
+        [index, constant.results[0]],
         [tensor((), "i1")],
         props=props,
         attrs={BRANCH: op.attrs[BRANCH]} if BRANCH in op.attrs else {},
         loc=op.loc,
     )
-    op.block.insert_before(op, zero)
+    op.block.insert_before(op, constant)
     op.block.insert_before(op, compare)
     return compare.results[0]

@@ -21,7 +21,8 @@ _KINDS = {
     ),
     "stablehlo.case": (
         "switch",
-        "only conditionals of two branches without effects are divided. Write it as jax.lax.cond, or name it",
+        "it has effects, or values of types without zeros, so that no mesh can run a part of it. Take these out of it, "
+        "or name it",
     ),
     "stablehlo.if": (
         "conditional",
