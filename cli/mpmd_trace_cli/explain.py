@@ -20,6 +20,7 @@ from mpmd_trace_cli.files import read_text
 from mpmd_trace_cli.program import load_program
 from mpmd_trace_cli.residence import as_data as residence_data
 from mpmd_trace_cli.residence import as_text as residence_text
+from mpmd_trace_cli.residence import reasons_of
 from mpmd_trace_cli.talk import data
 
 __all__ = ["as_json", "explain_placement", "explain_value"]
@@ -75,14 +76,15 @@ def explain_placement(file: str, *, as_json: bool) -> None:
     program = load_program(file)
     lowered = program.jitted().lower(*program.args)
     found, remarks = lowered.residence(), [d.message for d in lowered.partitioned.diagnostics if d.severity == "remark"]
+    why = reasons_of(found, lowered)
     memory = [text.removeprefix(MEMORY) for text in remarks if text.startswith(MEMORY)]
     once = [text for text in remarks if not text.startswith(MEMORY)]
     if as_json:
-        data({**residence_data(found), "once_per_step": once, "memory": memory})
+        data({**residence_data(found, why), "once_per_step": once, "memory": memory})
         return
     lists = (("memory", memory), ("once per step", once))
     listed = [[f"{name}:", *shortened([f"  {text}" for text in texts]), ""] for name, texts in lists if texts]
-    data(residence_text(found, file) + "".join(map("\n".join, listed)))
+    data(residence_text(found, why, file) + "".join(map("\n".join, listed)))
 
 
 def as_json(found: Explanation) -> dict[str, Any]:

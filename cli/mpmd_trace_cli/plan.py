@@ -26,7 +26,7 @@ from mpmd_trace_cli.plan_text import as_data, as_text, mib
 from mpmd_trace_cli.program import copied, load_program
 from mpmd_trace_cli.residence import as_data as placement_data
 from mpmd_trace_cli.residence import as_text as placement_text
-from mpmd_trace_cli.residence import collectives_data, collectives_text
+from mpmd_trace_cli.residence import collectives_data, collectives_text, reasons_of
 from mpmd_trace_cli.talk import data, progress, say
 
 __all__ = ["plan_program"]
@@ -147,14 +147,15 @@ def plan_program(
     if save is not None:
         save_csv(options[0].choice.schedule, save)
     residence = compiled.residence()
+    why = reasons_of(residence, lowered)
     # Estimates know no collectives: XLA makes them.
     collectives = {} if isinstance(compiled, Estimated) else compiled.collectives()
     if as_json:
-        more = {"placement": placement_data(residence), "collectives": collectives_data(collectives)}
+        more = {"placement": placement_data(residence, why), "collectives": collectives_data(collectives)}
         data({**as_data(program.name, found, options, now), **more})
         return
     data(as_text(found, options, now, rows, save))
-    say(placement_text(residence, file) + collectives_text(collectives))
+    say(placement_text(residence, why, file) + collectives_text(collectives))
     if isinstance(found.layer_values, str):
         say(f"other stages are not tried: {found.layer_values}")
     if found.unit != "ms":

@@ -7,32 +7,43 @@ import io
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from mpmd_trace.api.partitioned import PartitionedProgram
 from mpmd_trace.backend.collectives import Collectives
 from mpmd_trace.backend.residence import CAUSES, Residence
 from mpmd_trace.diagnostics.messages import shortened
+from mpmd_trace.report.reasons import reasons
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["as_data", "as_text", "collectives_data", "collectives_text", "drawn"]
+__all__ = ["as_data", "as_text", "collectives_data", "collectives_text", "drawn", "reasons_of"]
 
 _WIDTH = 160
 
 
-def as_data(found: Residence) -> dict[str, Any]:
+#: So many values get a reason; those of the others are mostly the same.
+_MOST_REASONS = 8
+
+
+def reasons_of(found: Residence, lowered: PartitionedProgram) -> dict[int, str]:
+    """Why the largest of what is not where it is used is there, by the number of the argument."""
+    return reasons(lowered, [one.number for one in found.astray[:_MOST_REASONS]])
+
+
+def as_data(found: Residence, why: Mapping[int, str]) -> dict[str, Any]:
     """The account as plain data."""
     return {
         "meshes": [dataclasses.asdict(held) for held in found.meshes],
         "moves": {cause: {"count": n, "bytes": size} for cause, (n, size) in found.causes.items()},
         "sent": [dataclasses.asdict(sent) for sent in found.sent],
-        "not_where_used": [dataclasses.asdict(one) for one in found.astray],
+        "not_where_used": [{**dataclasses.asdict(one), "why": why.get(one.number)} for one in found.astray],
         "returning": [dataclasses.asdict(one) for one in found.returning],
         "arguments": dict(found.roles),
     }
 
 
-def as_text(found: Residence, file: str, *, returning: bool = True) -> str:
-    """The tables, which parameters are not where they are used, and with `returning` what leaves on another mesh."""
+def as_text(found: Residence, why: Mapping[int, str], file: str, *, returning: bool = True) -> str:
+    """The tables, what is not where it is used and why, and with `returning` what leaves on another mesh."""
     from rich.table import Table  # late: tables are for people, JSON does without
 
     columns = ("parameters", "state", "arguments", "gradients", "hoisted", "activations", "peak")
@@ -49,15 +60,19 @@ def as_text(found: Residence, file: str, *, returning: bool = True) -> str:
         moves.add_row(cause, f"{count:,}", f"{size:,}", CAUSES[cause])
     text = drawn(held, moves) if found.causes else drawn(held)
     if found.astray:
-        first = found.astray[0].number
-        lines = [
-            f"  {one.name} ({one.bytes:,} bytes) is on {one.mesh}, and named code uses it on {', '.join(one.used_on)}"
-            for one in found.astray
-        ]
+        lines, said = [], ""
+        for one in found.astray:
+            used = f"named code uses it on {', '.join(one.used_on)}"
+            if one.of:
+                used = f"{one.of}, whose state it is, on {one.used_on[0]}"
+            line = f"  {one.name} ({one.bytes:,} bytes) is on {one.mesh}, and {used}"
+            reason = why.get(one.number, "")
+            lines.append(line + (f"\n    why: {reason}" if reason and reason != said else ""))
+            said = reason or said
         text += (
-            "parameters that are not where they are used:\n"
-            + "\n".join(shortened(lines))
-            + f'\n  mpmd-trace explain {file} --value "input {first}" says why the first one is there\n'
+            "parameters and states that are not where they are used:\n"
+            + "\n".join(shortened(lines, _MOST_REASONS))
+            + f'\n  mpmd-trace explain {file} --value "input {found.astray[0].number}" says more of the first one\n'
         )
     if found.returning and returning:
         lines = [

@@ -30,7 +30,7 @@ from mpmd_trace_cli.files import check_output, write_text
 from mpmd_trace_cli.program import check_arguments, copied, failed_while_running, load_program, user_error
 from mpmd_trace_cli.residence import as_data as placement_data
 from mpmd_trace_cli.residence import as_text as placement_text
-from mpmd_trace_cli.residence import collectives_data, collectives_text
+from mpmd_trace_cli.residence import collectives_data, collectives_text, reasons_of
 from mpmd_trace_cli.talk import as_json, console, data, progress, say
 
 __all__ = ["compare_steps", "print_losses", "run_program"]
@@ -137,9 +137,10 @@ def run_program(
         **errors,
     }
     residence = compiled.residence()
+    why = reasons_of(residence, lowered)
     files: dict[str, str | bytes] = {
         "report.json": as_json(report) + "\n",
-        "placement.json": as_json(placement_data(residence)) + "\n",
+        "placement.json": as_json(placement_data(residence, why)) + "\n",
         "plan.txt": str(plan),
         "timeline.svg": to_svg(picture),
     }
@@ -160,7 +161,7 @@ def run_program(
     if not quiet:
         print_losses(report)
         console().print(_tables(report))
-        say(placement_text(residence, file, returning=False) + collectives_text(compiled.collectives()))
+        say(placement_text(residence, why, file, returning=False) + collectives_text(compiled.collectives()))
     _say_what_returns(plan, returning, [leaf.name for leaf in lowered.traced.inputs], report["returning_bytes"])
     names = ", ".join(name for name in files if "/" not in name)
     say(f"wrote {out}/: {names}, passes/ ({len(snapshots.texts)})")

@@ -101,6 +101,30 @@ def test_the_step_is_skipped_when_a_gradient_is_not_finite() -> None:
     assert_same(program(*args)[:2], jax.jit(step)(*args)[:2])
 
 
+def kept_if_better(ws: Any, best: Any, lowest: Any, batch: Any) -> Any:
+    """The parameters with the lowest loss so far: a choice between arguments, and nothing to compute."""
+    grads, total, _ = recipes.summed(recipes.token_loss, ws, batch)
+    best, lowest = jax.lax.cond(total < lowest, lambda: (ws, total), lambda: (best, lowest))
+    return jax.tree.map(lambda w, g: w - 0.1 * g, ws, grads), best, lowest
+
+
+def by_phase(ws: Any, moments: Any, phase: Any, batch: Any) -> Any:
+    """One of three optimisers."""
+    grads, _, _ = recipes.summed(recipes.token_loss, ws, batch)
+    heavier = jax.tree.map(lambda m, g: 0.9 * m + g, moments, grads)
+    updates = [lambda: (grads, moments), lambda: (heavier, heavier), lambda: (moments, moments)]
+    chosen, moments = jax.lax.switch(phase, updates)
+    return jax.tree.map(lambda w, u: w - 0.1 * u, ws, chosen), moments, phase
+
+
+@pytest.mark.parametrize(("step", "small"), [(kept_if_better, np.float32(9)), (by_phase, np.int32(1))])
+def test_what_is_chosen_stays_at_home(step: Any, small: Any) -> None:
+    made = config({f"f{i}": f"m{i // 2}" for i in range(4)}, 2, pipeline_schedule="1F1B")
+    lowered = mpmd_trace.jit(step, made).lower(recipes.weights(), recipes.weights(), small, recipes.data())
+    found = lowered.residence()
+    assert found.astray == () and found.bytes <= 2 * (PIPELINE + SCALARS), "two devices a mesh"
+
+
 def test_the_same_program_twice_is_the_same_text() -> None:
     step, args = recipes.finite()
     made = config({f"f{i}": f"m{i // 2}" for i in range(4)}, 2, placement="cut")

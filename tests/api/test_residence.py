@@ -182,6 +182,21 @@ def test_parameters_away_from_home_are_said() -> None:
     assert list(placement_warnings(found)) == [], "a megabyte at least"
 
 
+def test_states_away_from_their_parameters_are_said() -> None:
+    """The update of the last layer is computed on the first mesh, by order; its momentum is there."""
+
+    def step(weights: Any, momentum: Any, batch: Any) -> Any:
+        momentum = jax.tree.map(lambda m, g: 0.9 * m + g, momentum, gradients(loss, weights, batch))
+        return jax.tree.map(lambda w, m: w - 0.1 * m, weights, momentum), momentum
+
+    where = config(input_mesh_assignment=(None, [None, None, None, "first"], None))
+    found = residence(step, [array(16, 16)] * 4, [array(16, 16)] * 4, array(4, 4, 16), config=where)
+    (one,) = found.astray
+    assert (one.name, one.of, one.mesh, one.used_on) == ("momentum[3]", "weights[3]", "first", ("second",))
+    assert any("momentum[3] (2,048 bytes) is on first and belongs to weights[3] on second" in text
+               for text in placement_warnings(found, costly=1))
+
+
 def step_with_median(weights: Any, x: Any, *, over_all: bool) -> Any:
     value, grads = jax.value_and_grad(loss)(weights, x)
     flat = [jnp.abs(g).ravel() for g in grads]

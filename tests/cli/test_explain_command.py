@@ -116,6 +116,50 @@ def test_what_a_program_holds_and_moves(capsys: pytest.CaptureFixture[str]) -> N
     assert (status, out) == (1, "") and "--value 'input 0'" in err
 
 
+TOGETHER = """
+import jax, jax.numpy as jnp, mpmd_trace
+from jax.flatten_util import ravel_pytree
+from jax.sharding import AbstractMesh
+
+def loss(ws, x):
+    for i, w in enumerate(ws):
+        x = mpmd_trace.named_computation(lambda w, x: jnp.tanh(x @ w), name=f"f{i}")(w, x)
+    return jnp.mean(x**2)
+
+def step(ws, momentum, x):
+    flat, apart = ravel_pytree(jax.grad(loss)(ws, x))
+    ranked = apart(jnp.sort(flat))
+    momentum = jax.tree.map(lambda m, g: 0.9 * m + g, momentum, ranked)
+    return jax.tree.map(jnp.subtract, ws, momentum), momentum
+
+topology = {name: AbstractMesh((1,), ("x",)) for name in ("m0", "m1")}
+config = mpmd_trace.make_config(topology, {"f0": "m0", "f1": "m1"}ASSIGNED)
+ws = [jnp.ones((16, 16))] * 2
+program = mpmd_trace.Program(step, (ws, ws, jnp.ones((2, 16))), config)
+"""
+
+
+def test_what_is_not_where_it_is_used_and_why(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """All gradients are sorted as one array, on one mesh, where one state stays though its parameter does not."""
+    source = tmp_path / "together.py"
+    source.write_text(TOGETHER.replace("ASSIGNED", ""))
+    status, out, err = run(capsys, str(source))
+    assert status == 0, err
+    reason = re.search(r"^  (.*) is on (m\d), and (.*), whose state it is, on m\d\n    why: (.*)\n", out, re.M)
+    assert reason is not None, out
+    assert reason[1].startswith("momentum[") and "(1,024 bytes)" in reason[1] and reason[3].startswith("ws[")
+    assert f'it is used on mesh "{reason[2]}" alone, by code without a name' in reason[4]
+    assert "brings together what is on several meshes, 1,040 bytes from others in a step" in reason[4]
+    assert re.search(r"there 'stablehlo.concatenate' .*together.py:\d+", reason[4])
+
+    source.write_text(TOGETHER.replace("ASSIGNED", ", input_mesh_assignment=(['m1', None], None, None)"))
+    status, out, err = run(capsys, str(source), "--json")
+    assert status == 0, err
+    by_name = {one["name"]: one for one in json.loads(out)["not_where_used"]}
+    assert by_name["ws[0]"]["mesh"] == "m1" and by_name["ws[0]"]["used_on"] == ["m0"]
+    assert "an assignment, or a transfer, puts it there" in by_name["ws[0]"]["why"]
+
+
 def test_named_computations(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, err = run(capsys, str(PROGRAM), "--value", "second")
     assert status == 0, err

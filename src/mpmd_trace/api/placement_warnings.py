@@ -25,12 +25,17 @@ def placement_warnings(
     """
     astray = [one for one in found.astray if one.name not in assigned]
     if astray and sum(one.bytes for one in astray) >= costly:
-        lines = [f"{a.name} ({a.bytes:,} bytes) is on {a.mesh} and used on {' and '.join(a.used_on)}" for a in astray]
+        lines = [
+            f"{a.name} ({a.bytes:,} bytes) is on {a.mesh} and "
+            + (f"belongs to {a.of} on {a.used_on[0]}" if a.of else f"used on {' and '.join(a.used_on)}")
+            for a in astray
+        ]
         yield (
-            "parameters are not on the mesh whose named code uses them, which gets them and sends gradients back in "
-            f"every step: {_listed(lines)}. Unnamed code that needs values of several meshes, large ones among them, "
-            "pulls parameters along: let it take a scalar through mpmd_trace.broadcast, or put the parameter where it "
-            "is used with input_mesh_assignment and mpmd_trace.MeshOfInput (docs/steps.md)"
+            "parameters, or states of them, are not on the mesh whose named code uses the parameter, so that these, "
+            f"gradients or updates move in every step: {_listed(lines)}. Unnamed code that needs values of several "
+            "meshes, large ones among them, pulls them along (mpmd-trace explain says which): let it take a scalar "
+            "through mpmd_trace.broadcast, or put them where the parameter is used with input_mesh_assignment and "
+            "mpmd_trace.MeshOfInput (docs/steps.md)"
         )
     returning = [one for one in found.returning if one.name not in assigned and one.result not in results]
     if returning and sum(one.bytes for one in returning) >= costly:

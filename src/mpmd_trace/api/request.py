@@ -7,7 +7,7 @@ import functools
 from collections.abc import Mapping
 
 from mpmd_trace.api import meshes
-from mpmd_trace.backend.residence import alike, replacements
+from mpmd_trace.backend.replacements import alike, replacements
 from mpmd_trace.frontend.config import Config
 from mpmd_trace.frontend.errors import raise_problems
 from mpmd_trace.frontend.memories import HOST

@@ -15,11 +15,11 @@ import collections
 import dataclasses
 import functools
 import math
-import re
-from collections.abc import Container, Hashable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Literal
 
 from mpmd_trace.backend.plan import Plan, Run, Slot, Transfer, parse_mesh
+from mpmd_trace.backend.replacements import alike, ends, path_in, replacements
 from mpmd_trace.ir.ops import HOISTED
 from mpmd_trace.ir.types import MeshTensorType, TensorType, tensor
 
@@ -34,8 +34,6 @@ __all__ = [
     "Returning",
     "Role",
     "Sent",
-    "alike",
-    "replacements",
     "residence",
 ]
 
@@ -103,13 +101,17 @@ class Sent:
 
 @dataclasses.dataclass(frozen=True)
 class Astray:
-    """A parameter that is not on a mesh whose named code uses it; `bytes` are those of the array on its devices."""
+    """A parameter that is not on a mesh whose named code uses it; `bytes` are those of the array on its devices.
+
+    Or the state of a parameter `of` that name, which is on another mesh than that one.
+    """
 
     name: str
     number: int
     bytes: int
     mesh: str
     used_on: tuple[str, ...]
+    of: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -232,10 +234,10 @@ class _Reader:
         wanted = [s for s in self.plan.arguments if s in self.replaced and self.forward[s] and _is_float(slots[s])]
         parameters = set()
         # What a forward alone reads is a parameter for sure; an update may be part of a forward and backward.
-        for slot in sorted(wanted, key=lambda s: (not any(self.forward[s].values()), len(_rest(slots[s].name)), s)):
-            rest, shape = _rest(slots[slot].name), slots[slot].type.tensor.shape
+        for slot in sorted(wanted, key=lambda s: (not any(self.forward[s].values()), len(path_in(slots[s].name)), s)):
+            rest, shape = path_in(slots[slot].name), slots[slot].type.tensor.shape
             sure = any(self.forward[slot].values())
-            if any(shape == other and (rest != tail or not sure) and _ends(rest, tail) for tail, other in found):
+            if any(shape == other and (rest != tail or not sure) and ends(rest, tail) for tail, other in found):
                 continue
             found.append((rest, shape))
             parameters.add(slot)
@@ -253,13 +255,20 @@ class _Reader:
         return tuple(m for m, sure in meshes.items() if sure or not any(meshes.values()))
 
     def astray(self) -> list[Astray]:
-        """Parameters that are not where they are used, the largest first."""
+        """Parameters that are not where they are used, and states that are not with them, the largest first."""
         found = []
+        slots = self.plan.slots
+        own = alike({s: (slots[s].name, slots[s].type.tensor) for s in self.plan.arguments})
         for number, slot in enumerate(self.plan.arguments):
-            here, used = self.plan.slots[slot].mesh, self._used_on(slot)
-            if self.roles[slot] == "parameters" and used and here not in used:
-                name = self.plan.slots[slot].name
-                found.append(Astray(name, number, self.plan.bytes_of([slot]), here, used))
+            here, used, of = slots[slot].mesh, self._used_on(slot), ""
+            if self.roles[slot] == "state":
+                parameter = own[slot]
+                is_of = self.roles[parameter] == "parameters" and slots[slot].bytes > SMALL
+                used, of = ((slots[parameter].mesh,), slots[parameter].name) if is_of else ((), "")
+            elif self.roles[slot] != "parameters":
+                continue
+            if used and here not in used:
+                found.append(Astray(slots[slot].name, number, self.plan.bytes_of([slot]), here, used, of))
         return sorted(found, key=lambda a: -a.bytes)
 
     def gathered(self) -> list[Gathered]:
@@ -437,15 +446,6 @@ def _phases(run: Run) -> frozenset[str]:
     return frozenset("B" if count else "F" for _, count in run.origins)
 
 
-def _rest(name: str) -> str:
-    """The path inside of an argument or of the result: `['w']` of `params['w']`."""
-    return re.sub(r"^[^\[.]*", "", name)
-
-
-def _ends(path: str, tail: str) -> bool:
-    return path.endswith(tail)  # both begin with a bracket or a dot, or are empty
-
-
 def _is_float(slot: Slot) -> bool:
     return slot.type.tensor.element.startswith(("f", "bf", "complex"))
 
@@ -456,46 +456,3 @@ def _replaced(plan: Plan, *, trains: bool) -> dict[int, int]:
     given = {s: (slots[s].name, slots[s].type.tensor) for s in plan.arguments}
     made = [(name, slots[s].type.tensor) for s, name in zip(plan.results, plan.result_names, strict=True)]
     return replacements(given, made, plan.donated, trains=trains)
-
-
-def replacements(
-    arguments: Mapping[int, tuple[str, Hashable]],
-    results: Sequence[tuple[str, Hashable]],
-    donated: Container[int],
-    *,
-    trains: bool,
-) -> dict[int, int]:
-    """The arguments that a result replaces, each with the number of the result.
-
-    Args:
-        arguments: the name (`params['w']`, or none) and type of each argument.
-        results: the name (`result[0]['w']`) and type of each result.
-        donated: the arguments that are donated.
-        trains: whether an argument may be replaced as a whole.
-    """
-    free = {n: (_rest(name), type) for n, (name, type) in enumerate(results)}
-    found: dict[int, int] = {}
-    # Long paths say most: `['w']` is the end of `[0].mu['w']`, too.
-    for argument in sorted(arguments, key=lambda a: (-len(_rest(arguments[a][0])), a)):
-        name, type = arguments[argument]
-        rest = _rest(name)
-        fits = [number for number, (path, made) in free.items() if made == type and _ends(path, rest)]
-        if fits and (rest or argument in donated or (trains and name)):
-            chosen = min(fits, key=lambda n: (len(free[n][0]), n))
-            found[argument] = chosen
-            del free[chosen]
-    return found
-
-
-def alike(arguments: Mapping[int, tuple[str, Hashable]]) -> dict[int, int]:
-    """For each argument the one of its type with the shortest path that its own path ends with: perhaps itself."""
-    order = sorted(arguments, key=lambda a: (len(_rest(arguments[a][0])), a))
-    found: dict[int, int] = {}
-    by_type: dict[Hashable, list[int]] = {}
-    for argument in order:
-        name, type = arguments[argument]
-        others = by_type.setdefault(type, [])
-        found[argument] = next((a for a in others if _ends(_rest(name), _rest(arguments[a][0]))), argument)
-        if found[argument] == argument:
-            others.append(argument)
-    return found

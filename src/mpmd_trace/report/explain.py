@@ -325,7 +325,7 @@ class _Explainer:
         self.module = module
         self.infer_transfers = infer_transfers
         self.constraints = tuple(SameMesh(i, o) for i, o in same_mesh)
-        self.cut = CutExplainer(module, self.constraints, most) if placement == "cut" else None
+        self.cut = CutExplainer(module, self.constraints, _described, most) if placement == "cut" else None
 
     def placements(self, targets: list[_Target]) -> tuple[Placement, ...]:
         if self.cut is not None:
@@ -456,6 +456,10 @@ def _is_shared(op: Op) -> bool:
 def _is_input(value: BlockArg) -> bool:
     owner = value.owner.parent_op
     return isinstance(owner, FuncOp) and owner.is_entry_point
+
+
+def _described(op: Op) -> str:
+    return _describe(op) + place(users_place(op.loc))
 
 
 def _describe(thing: Value | Op) -> str:

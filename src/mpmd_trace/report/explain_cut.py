@@ -7,7 +7,7 @@ a step would move with it on another mesh: a second cut, with the value fixed th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from mpmd_trace.diagnostics.spelling import quote
 from mpmd_trace.ir.core import BlockArg, Op, Value
@@ -22,20 +22,26 @@ __all__ = ["CutExplainer"]
 
 #: Fixes a node on a mesh: more than all that a step can move.
 _FIXED = 1 << 56
+#: What moves so many bytes is no scalar.
+_LITTLE = 256
 
 
 class CutExplainer:
     """The placement of a module of its own, and what it costs to put something elsewhere.
 
+    describe: a few words, with the place, for an op.
     most: the edges up to which costs are told; each is a cut of its own.
     """
 
-    def __init__(self, module: Module, same_mesh: Sequence[SameMesh], most: int | None = None) -> None:
+    def __init__(
+        self, module: Module, same_mesh: Sequence[SameMesh], describe: Callable[[Op], str], most: int | None = None
+    ) -> None:
         for function in module.mpmd_functions:
             if not function.is_declaration:
                 drop_markers(function)
         self.flow = Flow(module, {pair.output: pair.input for pair in same_mesh})
         self.edges = list(self.flow.edges())
+        self.describe = describe
         self.most = most
         self.labels = cut(self.flow.count, len(self.flow.meshes), self.edges)
         self.cost = cost(self.edges, self.labels)
@@ -73,9 +79,31 @@ class CutExplainer:
             why = "it shares a mesh with a result that replaces it (MeshOfInput)"
             return (where,), why + (self._else(home) if home >= len(self.flow.meshes) else "")
         if len(meshes) == 1:
-            return meshes, f"it is used on {mesh_list(meshes)} alone"
+            nodes = self.flow.readers[value]
+            why = f"it is used on {mesh_list(meshes)} alone"
+            if min(nodes) < len(self.flow.meshes):
+                return meshes, why
+            node = min(nodes)
+            return meshes, f"{why}, by code without a name{self._else(node)}{self._pulling(self.labels[node])}"
         where = "it is on the one that uses it last, and sent to the others once"
         return meshes, f"it is used on {mesh_list(meshes)}: {where}"
+
+    def _pulling(self, label: int) -> str:
+        """The op without a name that takes the most from other meshes to this one, if that is not little."""
+        op_of = {node: op for op, node in self.flow.node_of.items()}
+        taken: dict[int, int] = {}
+        for weight, nodes in self.edges:
+            if len({self.labels[node] for node in nodes}) > 1:
+                for node in nodes:
+                    if node in op_of and self.labels[node] == label:
+                        taken[node] = taken.get(node, 0) + weight
+        if max(taken.values(), default=0) < _LITTLE:
+            return ""
+        node = max(taken, key=lambda n: (taken[n], -n))
+        return (
+            f"; there {self.describe(op_of[node])} brings together what is on several meshes, {taken[node]:,} bytes "
+            "from others in a step: let it work on the values of each mesh by themselves, or take a scalar of them"
+        )
 
     def _else(self, node: int) -> str:
         """What a step would move with a node on other meshes."""
