@@ -86,6 +86,7 @@ _FOLDERS = {
         "delay-inferred-fragments",
         "delay-transfers-from-cpu",
         "share-programs",
+        "reuse-programs",
         "sink-create-token-into-fragments",
         "mark-aliasing-and-donation",
         "mark-fragment-reserved-memory",

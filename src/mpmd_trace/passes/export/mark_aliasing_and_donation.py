@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import ClassVar
 
 from mpmd_trace.ir.attributes import ArrayAttr, Attribute, BoolAttr, DictAttr, IntegerAttr
-from mpmd_trace.ir.core import BlockArg, Op, OpResult, Use, Value
+from mpmd_trace.ir.core import BlockArg, Op, OpResult, Region, Use, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, TransferOp
 from mpmd_trace.ir.shardings import sharding_class
-from mpmd_trace.ir.types import MeshTensorType, Type
+from mpmd_trace.ir.types import MeshTensorType, TensorType, Type
 from mpmd_trace.passes.base import FunctionPass
 from mpmd_trace.passes.export.value_attrs import EMPTY, LAYOUT_MODE, array_of, inserted, is_pinned_host, value_dicts
 
@@ -60,8 +60,8 @@ class MarkAliasingAndDonation(FunctionPass):
     name: ClassVar[str] = "mpmd-mark-aliasing-and-donation"
     summary: ClassVar[str] = "mark the fragment operands whose buffers may be reused"
     mpmd_only: ClassVar[bool] = True
-    #: Whether equal fragments donate the same (ours): the last one not what the others of its body read, too, and types
-    #: that differ in how they say that nothing is sharded are one.
+    #: Whether equal fragments donate the same (ours): the last one not what the others of its body read, too, none of
+    #: them scalars that another one keeps, and types that differ in how they say that nothing is sharded are one.
     equal_microbatches: bool = False
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
@@ -79,6 +79,8 @@ class MarkAliasingAndDonation(FunctionPass):
                 arg_attrs = self._marked(op, candidates, given, function, known, diagnostics)
                 if arg_attrs is not None:
                     op.attrs["arg_attrs"] = arg_attrs
+        if self.equal_microbatches:
+            _keep_scalars(op for op, _ in last_uses)
         return changed
 
     def _kind(self, type: Type) -> Hashable:
@@ -134,6 +136,24 @@ def _last_uses(function: FuncOp) -> tuple[list[tuple[FragmentOp, list[Use]]], se
 def _read_by_its_like(use: Use, op: FragmentOp) -> bool:
     """Whether another fragment with the same body reads the value: donated, it would make two programs of one."""
     return any(isinstance(user, FragmentOp) and user is not op and user.body is op.body for user in use.value.users)
+
+
+def _keep_scalars(fragments: Iterable[FragmentOp]) -> None:
+    """Donate no scalar that another fragment with the same body keeps, as where it is sent on to the next mesh."""
+    alike: dict[Region, list[FragmentOp]] = {}
+    for op in fragments:
+        alike.setdefault(op.body, []).append(op)
+    for members in alike.values():
+        given = [value_dicts(op, "arg_attrs") or [EMPTY] * op.num_operands for op in members]
+        for i, arg in enumerate(members[0].body.block.args):
+            if not isinstance(arg.type, TensorType) or arg.type.shape != ():
+                continue
+            marked = [op for op, dicts in zip(members, given, strict=True) if DONOR in dicts[i].entries]
+            if 0 < len(marked) < len(members):
+                for op in marked:
+                    dicts = list(value_dicts(op, "arg_attrs") or ())
+                    dicts[i] = DictAttr.get({k: v for k, v in dicts[i].entries.items() if k != DONOR})
+                    op.attrs["arg_attrs"] = array_of(dicts)
 
 
 def _donated(attributes: DictAttr) -> bool:

@@ -21,6 +21,7 @@ from mpmd_trace.passes.export.mark_aliasing_and_donation import MarkAliasingAndD
 from mpmd_trace.passes.export.mark_fragment_reserved_memory import MarkFragmentReservedMemory
 from mpmd_trace.passes.export.mark_input_output_with_layouts import MarkInputOutputWithLayouts
 from mpmd_trace.passes.export.mark_offloaded_input_output import MarkOffloadedInputOutput
+from mpmd_trace.passes.export.reuse_programs import ReusePrograms
 from mpmd_trace.passes.export.share_programs import SharePrograms
 from mpmd_trace.passes.export.sink_create_token_into_fragments import SinkCreateTokenIntoFragments
 from mpmd_trace.passes.export.validate_no_backward_deps import ValidateNoBackwardDeps
@@ -72,7 +73,7 @@ class ExportPipeline(Pipeline):
             FragmentDce(),
             UniquifyFunctionInputsOutputs(),
             MergeInferredFragments(microbatches_apart=self.microbatches_apart),
-            *([SharePrograms()] if self.microbatches_apart else []),
+            *([SharePrograms(), ReusePrograms()] if self.microbatches_apart else []),
             MarkOffloadedInputOutput(),
             MarkInputOutputWithLayouts(),
             DelayInferredFragments(),

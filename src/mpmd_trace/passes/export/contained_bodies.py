@@ -1,0 +1,223 @@
+"""Finding a body inside of a larger one, and what remains of that then."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from mpmd_trace.ir.bodies import BodyBuilder, effective_operands, remembered
+from mpmd_trace.ir.core import BlockArg, Op, OpResult, Region, Value
+from mpmd_trace.ir.semantics import is_pure
+from mpmd_trace.ir.types import TensorType
+
+__all__ = ["Division", "divided", "moving_ops"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Division:
+    """A body as a part, which is another body, and a rest (None if nothing is left).
+
+    Operands of the part: (True, i) is the i-th result of the rest, (False, i) the i-th argument of the whole.
+    Operands of the rest: (True, i) is the i-th result of the part, (False, i) the i-th argument of the whole.
+    Results of the whole: (True, i) is the i-th result of the part, (False, i) the i-th of the rest.
+    """
+
+    rest: Region | None
+    rest_first: bool
+    operands: tuple[tuple[bool, int], ...]
+    rest_operands: tuple[tuple[bool, int], ...]
+    results: tuple[tuple[bool, int], ...]
+
+
+def moving_ops(body: Region) -> list[Op]:
+    """The ops that depend on arguments, in order, without cheap ones: all others are where they are needed."""
+
+    def find() -> list[Op]:
+        moving = _moving(body)
+        return [op for op in body.block if not op.is_terminator and not _is_cheap(op) and op.results[0] in moving]
+
+    return remembered(body, "moving ops", find)
+
+
+def _moving(body: Region) -> set[Value]:
+    """The values that depend on arguments."""
+
+    def find() -> set[Value]:
+        found: set[Value] = set(body.block.args)
+        for op in body.block:
+            if not found.isdisjoint(effective_operands(op)):
+                found.update(op.results)
+        return found
+
+    return remembered(body, "moving", find)
+
+
+def divided(whole: Region, part: Region) -> Division | None:
+    """How `whole` is `part` and a rest; None when it is not, or when neither could run first.
+
+    Ops of both are compared in order: those of the part are a subsequence of those of the whole.
+    """
+    return remembered(whole, ("divided", part), lambda: _divided(whole, part))
+
+
+def _divided(whole: Region, part: Region) -> Division | None:
+    if not all(is_pure(op) and (op.results or op.is_terminator) for op in whole.block):
+        return None
+    ops, wanted = moving_ops(whole), moving_ops(part)
+    for start in range(len(ops) - len(wanted) + 1):
+        if wanted and _look_alike(wanted[0], ops[start]):
+            walk = _Walk(_moving(whole))
+            if walk.finds(wanted, ops[start:]) and walk.images.keys() >= set(part.block.args):
+                return _Divider(whole, part, walk.images).division()
+    return None
+
+
+class _Walk:
+    """Looks for ops among others, in order.
+
+    `images`: for each value of the part the value of the whole in its place.
+    """
+
+    def __init__(self, moving: set[Value]) -> None:
+        self.moving = moving
+        self.images: dict[Value, Value] = {}
+
+    def finds(self, wanted: Sequence[Op], ops: Sequence[Op]) -> bool:
+        rest = iter(ops)
+        return all(any(self._fits(op, other) for other in rest) for op in wanted)
+
+    def _fits(self, a: Op, b: Op) -> bool:
+        """Whether the ops are equal for the images so far and those of more arguments, which are kept then."""
+        if not _look_alike(a, b):
+            return False
+        more: dict[Value, Value] = {}
+        if not all(self._same(mine, other, more) for mine, other in zip(a.operands, b.operands, strict=True)):
+            return False
+        inside = {**self.images, **more}
+        if not all(self._same_region(x, y, inside) for x, y in zip(a.regions, b.regions, strict=True)):
+            return False
+        self.images.update(more)
+        self.images.update(zip(a.results, b.results, strict=True))
+        return True
+
+    def _same(self, mine: Value, other: Value, more: dict[Value, Value]) -> bool:
+        known = self.images.get(mine) or more.get(mine)
+        if known is not None:
+            return known is other
+        if mine.type is not other.type:
+            return False
+        if isinstance(mine, BlockArg):
+            more[mine] = other
+            return other in self.moving
+        # What is cheap, or a constant, is in no order.
+        if not isinstance(mine, OpResult) or not isinstance(other, OpResult) or mine.index != other.index:
+            return False
+        if not _look_alike(mine.op, other.op) or not (_is_cheap(mine.op) or other not in self.moving):
+            return False
+        return not mine.op.regions and all(
+            self._same(x, y, more) for x, y in zip(mine.op.operands, other.op.operands, strict=True)
+        )
+
+    def _same_region(self, a: Region, b: Region, images: dict[Value, Value]) -> bool:
+        """Whether regions of ops, such as those of a reduction, are equal."""
+        if len(a.blocks) != len(b.blocks):
+            return False
+        for x, y in zip(a.blocks, b.blocks, strict=True):
+            if [arg.type for arg in x.args] != [arg.type for arg in y.args]:
+                return False
+            images.update(zip(x.args, y.args, strict=True))
+            mine, others = list(x), list(y)
+            if len(mine) != len(others):
+                return False
+            for one, two in zip(mine, others, strict=True):
+                if not _look_alike(one, two) or [images.get(v) for v in one.operands] != two.operands:
+                    return False
+                if not all(self._same_region(r, s, images) for r, s in zip(one.regions, two.regions, strict=True)):
+                    return False
+                images.update(zip(one.results, two.results, strict=True))
+        return True
+
+
+def _look_alike(a: Op, b: Op) -> bool:
+    return (
+        a.name == b.name
+        and a.props == b.props
+        and a.attrs == b.attrs
+        and a.num_operands == b.num_operands
+        and [r.type for r in a.results] == [r.type for r in b.results]
+        and len(a.regions) == len(b.regions)
+    )
+
+
+class _Divider:
+    """Makes a division of the images of the values of the part."""
+
+    def __init__(self, whole: Region, part: Region, images: dict[Value, Value]) -> None:
+        self.whole = whole
+        self.part = part
+        self.images = images
+        self.taken = {images[r].defining_op for op in moving_ops(part) for r in op.results}
+        #: The results of the part, which it returns at that place.
+        self.made: dict[Value, int] = {}
+        for i, value in enumerate(part.returned):
+            if isinstance(image := images.get(value), OpResult):
+                self.made.setdefault(image, i)
+
+    def division(self) -> Division | None:
+        given = [self.images[arg] for arg in self.part.block.args]
+        if any(value.defining_op in self.taken for value in given if isinstance(value, OpResult)):
+            return None
+        fed = [value for value in given if isinstance(value, OpResult)]
+        returned = self.whole.returned
+        own = list(dict.fromkeys([*[value for value in returned if value not in self.made], *fed]))
+        needed = self._needed(own)
+        if needed is None:
+            return None
+        late = [value for value in needed if self._is_late(value)]
+        if fed and late:
+            return None
+        outside: dict[Value, int] = {arg: i for i, arg in enumerate(self.whole.block.args)}
+        operands = [*[v for v in needed if isinstance(v, BlockArg)], *late]
+        ops = {value.defining_op for value in needed if not self._is_late(value)}
+        builder = BodyBuilder()
+        mapping = {value: builder.arg(value.type, value.location) for value in operands}
+        for op in self.whole.block:
+            if op in ops:
+                builder.add(op, mapping)
+        numbers = {value: i for i, value in enumerate(own)}
+        return Division(
+            rest=builder.finish([mapping[value] for value in own]) if own else None,
+            rest_first=not late,
+            operands=tuple([(True, numbers[v]) if isinstance(v, OpResult) else (False, outside[v]) for v in given]),
+            rest_operands=tuple([(False, outside[v]) if v in outside else (True, self.made[v]) for v in operands]),
+            results=tuple([(True, self.made[v]) if v in self.made else (False, numbers[v]) for v in returned]),
+        )
+
+    def _needed(self, own: Sequence[Value]) -> list[Value] | None:
+        """The values that those of the rest depend on, these among them; None if too much would be computed twice."""
+        found: dict[Value, None] = {}
+        stack = list(reversed(own))
+        while stack:
+            value = stack.pop()
+            if value in found:
+                continue
+            found[value] = None
+            op = value.defining_op
+            if op is None or self._is_late(value):
+                continue
+            if op in self.taken and not _is_cheap(op):
+                return None
+            stack += effective_operands(op)
+        return list(found)
+
+    def _is_late(self, value: Value) -> bool:
+        """Whether the rest takes the value from the part."""
+        return value in self.made and not _is_cheap(value.defining_op)
+
+
+def _is_cheap(op: Op | None) -> bool:
+    """Whether it makes a scalar of scalars, or fills an array with one."""
+    if op is None:
+        return False
+    values = op.operands if op.name == "stablehlo.broadcast_in_dim" else [*op.operands, *op.results]
+    return not op.regions and all(isinstance(v.type, TensorType) and v.type.shape == () for v in values)

@@ -1,0 +1,148 @@
+"""`mpmd-reuse-programs` (ours): what contains the program of another mesh runs that one, and the rest apart."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+from mpmd_trace.ir.core import Region, Value
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, make_fragment
+from mpmd_trace.ir.shardings import sharding_class
+from mpmd_trace.ir.types import MeshTensorType, Type
+from mpmd_trace.passes.base import FunctionPass, option
+from mpmd_trace.passes.equal_bodies import first_equal
+from mpmd_trace.passes.export.contained_bodies import Division, divided, moving_ops
+from mpmd_trace.passes.fragment_info import is_of_microbatch
+from mpmd_trace.passes.import_.building_blocks import INFERRED_BY
+
+__all__ = ["ReusePrograms"]
+
+
+@dataclasses.dataclass(frozen=True)
+class ReusePrograms(FunctionPass):
+    """No inferred fragment that runs once a step computes all that one of another mesh does, and more.
+
+    An optimiser updates the layers of the first and the last stage as on all meshes between, and an embedding or a
+    head besides.  What is equal becomes a fragment of its own with the body of the others, so that XLA compiles it for
+    all of them at once; that costs one launch a step.  The meshes must have the same axes, the values the same
+    shardings, and one of the parts must be able to run first.  Scalars that both need are computed in both.
+
+    Before, with {least=2}:
+
+        %0 = mpmd.fragment<mesh="a", origin=[]> (%p) (%u: !t) {
+          %v = stablehlo.sine %u : !t
+          %w = stablehlo.negate %v : !t
+          mpmd.return %w : !t
+        } : (!a) -> !a
+        %1:2 = mpmd.fragment<mesh="b", origin=[]> (%q) (%u: !t) {
+          %v = stablehlo.sine %u : !t
+          %w = stablehlo.negate %v : !t
+          %y = stablehlo.cosine %u : !t
+          mpmd.return %y, %w : !t, !t
+        } : (!b) -> (!b, !b)
+        return %0, %1#0, %1#1 : !a, !b, !b
+
+    After:
+
+        %0 = mpmd.fragment<mesh="a", origin=[]> (%p) (%u: !t) {
+          %3 = stablehlo.sine %u : !t
+          %4 = stablehlo.negate %3 : !t
+          mpmd.return %4 : !t
+        } : (!a) -> !a
+        %1 = mpmd.fragment<mesh="b", origin=[]> (%q) (%u: !t) {
+          %3 = stablehlo.cosine %u : !t
+          mpmd.return %3 : !t
+        } : (!b) -> !b
+        %2 = mpmd.fragment<mesh="b", origin=[]> (%q) (%u: !t) {
+          %3 = stablehlo.sine %u : !t
+          %4 = stablehlo.negate %3 : !t
+          mpmd.return %4 : !t
+        } : (!b) -> !b
+        return %0, %1, %2 : !a, !b, !b
+    """
+
+    name: ClassVar[str] = "mpmd-reuse-programs"
+    summary: ClassVar[str] = "let inferred fragments run the programs of other meshes as far as they contain them"
+    mpmd_only: ClassVar[bool] = True
+    entry_only: ClassVar[bool] = True
+
+    least: int = option(64, "the least number of ops that it pays to compile once and to launch apart")
+
+    def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
+        topology = function.topology
+        assert topology is not None
+        alike: dict[object, list[FragmentOp]] = {}
+        for op in function.body:
+            if not isinstance(op, FragmentOp) or op.is_user or is_of_microbatch(op):
+                continue
+            if op.attrs.keys() <= {INFERRED_BY} and op.num_operands == len(op.body.block.args):
+                mesh = topology.meshes.get(op.mesh)
+                if mesh is not None and len(moving_ops(op.body)) >= self.least:
+                    alike.setdefault(mesh.axes, []).append(op)
+        changed = False
+        for fragments in alike.values():
+            same = first_equal(op.body for op in fragments)
+            for op in fragments:
+                op.body = same[op.body]
+            kept: dict[Region, FragmentOp] = {}
+            for op in sorted(fragments, key=lambda op: len(moving_ops(op.body))):
+                if op.body in kept:
+                    continue
+                if any(_divide(op, other) for other in reversed(kept.values())):
+                    changed = True
+                else:
+                    kept[op.body] = op
+        return changed
+
+
+def _divide(op: FragmentOp, other: FragmentOp) -> bool:
+    """Replace the fragment by one with the body of the other, and one for the rest.  Says whether that could be."""
+    found = divided(op.body, other.body)
+    types = None if found is None else _types(found, op, other)
+    block = op.block
+    if found is None or types is None or block is None:
+        return False
+    made: dict[bool, list[Value]] = {True: [], False: []}  # by the part, by the rest
+    bodies = {True: (other.body, found.operands), False: (found.rest, found.rest_operands)}
+    for is_part in (not found.rest_first, found.rest_first):
+        body, operands = bodies[is_part]
+        if body is not None:
+            given = [made[not is_part][i] if inner else op.operand(i) for inner, i in operands]
+            new = make_fragment(op.mesh, given, types[is_part], body, attrs=op.attrs, loc=op.loc)
+            block.insert_before(op, new)
+            made[is_part] = list(new.results)
+    for result, (is_part, i) in zip(op.results, found.results, strict=True):
+        result.replace_all_uses_with(made[is_part][i])
+    op.erase()
+    return True
+
+
+def _types(found: Division, op: FragmentOp, other: FragmentOp) -> dict[bool, list[Type]] | None:
+    """The types of the results of the part (True) and of the rest; None where shardings differ."""
+    rest: dict[int, Type] = {}
+    part: dict[int, Type] = {}
+    for result, (is_part, i) in zip(op.results, found.results, strict=True):
+        if (part if is_part else rest).setdefault(i, result.type) is not result.type:
+            return None
+    for (made, i), value in zip(found.operands, other.operands, strict=True):
+        type = rest.setdefault(i, _moved(value, op.mesh)) if made else op.operand(i).type
+        if not _alike(type, value.type):
+            return None
+    for i, value in enumerate(other.results):
+        if not _alike(part.setdefault(i, _moved(value, op.mesh)), value.type):
+            return None
+    return {True: [part[i] for i in range(len(part))], False: [rest[i] for i in range(len(rest))]}
+
+
+def _moved(value: Value, mesh: str) -> Type:
+    return value.type.with_mesh(mesh) if isinstance(value.type, MeshTensorType) else value.type
+
+
+def _alike(a: Type, b: Type) -> bool:
+    """Whether values of these types, on different meshes, are arguments or results of one program."""
+    if not isinstance(a, MeshTensorType) or not isinstance(b, MeshTensorType):
+        return False
+    one, two = sharding_class(a.sharding), sharding_class(b.sharding)
+    same = (one is None) == (two is None) and (one is None or two is None or one[1:] == two[1:])
+    return a.tensor is b.tensor and same and a.memory_kind is None and b.memory_kind is None

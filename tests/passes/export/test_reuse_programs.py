@@ -1,0 +1,140 @@
+"""`mpmd-reuse-programs`: what several meshes compute once a step is one program for all of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh
+
+import mpmd_trace
+from mpmd_trace import enumerated_for, named_computation, parse
+from mpmd_trace.ir.bodies import fingerprint
+from mpmd_trace.ir.ops import FragmentCallOp, FragmentOp
+from mpmd_trace.passes.manager import PassManager
+from oracle import assert_same_meaning
+
+LOCAL, SCALAR = "tensor<4xf32>", "tensor<f32>"
+FILL = "stablehlo.broadcast_in_dim %r, dims = [] : (!s) -> !t"
+#: Of an array `%u` and a scalar `%k`.
+PART = f"""%r = stablehlo.sqrt %k : !s
+%b = {FILL}
+%v = stablehlo.divide %u, %b : !t
+%w = stablehlo.negate %v : !t"""
+
+
+def types(names: str, mesh: str | None = None) -> str:
+    """The types of values, of which `%r` is a scalar."""
+    local = [SCALAR if name.strip() == "%r" else LOCAL for name in names.split(",")]
+    return ", ".join(t if mesh is None else f'!mpmd.mesh_tensor<"{mesh}", {t}>' for t in local)
+
+
+def fragment(mesh: str, ops: str, returned: str) -> str:
+    """A fragment of the two arguments of its mesh."""
+    text = f"""%{mesh}:{len(returned.split(","))} = mpmd.fragment<mesh="{mesh}", origin=[]>
+    (%{mesh}0, %{mesh}1) (%u: !t, %k: !s) {{
+      {ops}
+      mpmd.return {returned} : {types(returned)}
+    }} : ({types("%u, %r", mesh)}) -> ({types(returned, mesh)})"""
+    return text.replace("!t", LOCAL).replace("!s", SCALAR)
+
+
+def after(whole: str, returned: str, mesh: str = '["x"=2]') -> list[FragmentOp]:
+    """The fragments of a program of the part on mesh `a` and of the whole on mesh `b`."""
+    count = len(returned.split(","))
+    results = f"{types('%w', 'a')}, {types(returned, 'b')}"
+    arguments = ", ".join(f"%{m}{i}: {types(name, m)}" for m in "ab" for i, name in enumerate(("%u", "%r")))
+    module = parse(
+        f"func.func public @main({arguments}) -> ({results})\n"
+        f'attributes {{topology = #mpmd.topology<<"a" : <["x"=2]>>, <"b" : <{mesh}>>>}} {{\n'
+        f"{fragment('a', PART, '%w')}\n{fragment('b', whole, returned)}\n"
+        f"return %a#0, {', '.join(f'%b#{i}' for i in range(count))} : {results}\n}}"
+    )
+    work = module.clone()
+    PassManager("mpmd-reuse-programs{least=2}", verify=True).run(work)
+    assert_same_meaning(module, work)
+    return [op for op in work.main.body if isinstance(op, FragmentOp)]
+
+
+def test_the_rest_first_with_scalars_of_its_own() -> None:
+    first, rest, second = after(f"%x = stablehlo.sine %u : !t\n{PART}\n%y = stablehlo.add %x, %b : !t", "%y, %w")
+    assert second.body is first.body
+    assert [op.name for op in rest.body.block][:-1] == [
+        f"stablehlo.{name}" for name in ("sine", "sqrt", "broadcast_in_dim", "add")
+    ]
+
+
+def test_the_rest_makes_what_the_part_reads() -> None:
+    first, rest, second = after("%q = stablehlo.tanh %k : !s\n" + PART.replace("%k", "%q"), "%w, %r")
+    assert second.body is first.body and second.operand(1) in rest.results
+
+
+def test_the_rest_reads_what_the_part_makes() -> None:
+    first, second, rest = after(f"{PART}\n%x = stablehlo.sine %w : !t", "%x, %w")
+    assert second.body is first.body and rest.operands == [second.results[0]]
+
+
+def test_other_orders_of_scalars() -> None:
+    """What is filled with a scalar comes where it is first used, which may be in the rest."""
+    filled = f"%r = stablehlo.sqrt %k : !s\n%b = {FILL}\n%x = stablehlo.add %u, %b : !t\n"
+    first, _, second = after(filled + "\n".join(PART.splitlines()[2:]), "%x, %w")
+    assert second.body is first.body
+
+
+@pytest.mark.parametrize(
+    ("whole", "returned", "mesh"),
+    [
+        pytest.param(f"%x = stablehlo.sine %u : !t\n{PART}", "%x, %w", '["x"=4]', id="axes"),
+        pytest.param(f"%x = stablehlo.sine %u : !t\n{PART.replace('divide', 'power')}", "%x, %w", '["x"=2]', id="ops"),
+        pytest.param(f"{PART}\n%x = stablehlo.sine %v : !t", "%x, %w", '["x"=2]', id="not returned"),
+        pytest.param(
+            "%u1 = stablehlo.sine %u : !t\n" + PART.replace("%u", "%u1") + "\n%x = stablehlo.add %w, %u1 : !t",
+            "%x, %w",
+            '["x"=2]',
+            id="neither first",
+        ),
+    ],
+)
+def test_what_stays(whole: str, returned: str, mesh: str) -> None:
+    assert len(after(whole, returned, mesh)) == 2
+
+
+def test_updates_of_all_stages_are_one_program() -> None:
+    """The first stage has an embedding besides, and what it sends on is read by the last one for the last time."""
+    meshes = {f"m{i}": Mesh(np.array(jax.devices()[i : i + 1]), ("data",)) for i in range(3)}
+    config = mpmd_trace.make_config(
+        meshes,
+        {"embed": "m0", **{f"layer{i}": f"m{i}" for i in range(3)}},
+        pipeline_schedule="1F1B",
+        partitioning_options={"mpmd_infer_transfers": True},
+    )
+    names = [f"w{i:02}" for i in range(14)]
+    weights = {
+        "embed": np.ones((4, 3), np.float32),
+        **{f"layer{i}": {name: np.ones(3, np.float32) for name in names} for i in range(3)},
+    }
+
+    def loss(w: Any, x: jax.Array) -> jax.Array:
+        x = named_computation(lambda e, x: x @ e, name="embed")(w["embed"], x)
+        for i in range(3):
+            x = named_computation(lambda w, x: jnp.tanh(sum(w.values()) * x), name=f"layer{i}")(w[f"layer{i}"], x)
+        return jnp.mean(x)
+
+    def step(w: Any, m: Any, batch: jax.Array) -> Any:
+        def microbatch(i: jax.Array, total: Any, x: jax.Array) -> Any:
+            return jax.tree.map(jnp.add, total, jax.grad(loss)(w, x))
+
+        grads = enumerated_for(microbatch, jax.tree.map(jnp.zeros_like, w), batch)
+        scale = sum(jnp.sum(g) for g in jax.tree.leaves(grads))
+        m = jax.tree.map(lambda g, m: 0.9 * m + g / scale, grads, m)
+        return jax.tree.map(lambda w, m: w - m / (1 + jnp.abs(m)), w, m), m
+
+    lowered = mpmd_trace.jit(step, config).lower(weights, weights, np.ones((2, 2, 4), np.float32))
+    module = lowered.partitioned.module
+    calls = [op for op in module.main.body if isinstance(op, FragmentCallOp) and not op.origin]
+    updates = [module.lookup(op.callee) for op in calls if len(op.results) == 2 * len(names)]
+    programs = {(fingerprint(f.regions[0]), tuple(a.text for a in f.arg_attrs)) for f in updates if f is not None}
+    assert len(updates) == 3 and len(programs) == 1
