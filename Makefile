@@ -27,7 +27,10 @@ RUNS ?= 50
 # `make explorer`: of which programs.
 PROGRAMS ?= tests/programs/tiny.py tests/programs/uneven.py examples/char_gpt.py
 
-.PHONY: demo test test-newest fuzz deadlocks faults explorer docs lint bench clean setup $(if $(STALE),$(STAMP))
+# `make grid`: which of its parts, all by default.
+GRID ?=
+
+.PHONY: demo test test-newest fuzz deadlocks faults grid explorer docs lint bench clean setup $(if $(STALE),$(STAMP))
 .DELETE_ON_ERROR:
 
 demo: $(STAMP)
@@ -60,6 +63,11 @@ docs: $(STAMP)
 
 faults: $(STAMP)
 	PYTHONPATH=tests/processes $(BIN)/python -m injections --runs $(RUNS) $(if $(SEED),--seed $(SEED))
+
+grid: $(STAMP)
+	for processes in 2 4; do for size in 1 2; do \
+	  $(BIN)/mpmd-trace launch -n $$processes --devices 8 --timeout 600 tests/processes/grid.py --size $$size $(GRID) || exit 1; \
+	done; done
 
 lint: $(STAMP)
 	$(BIN)/ruff check src cli tests examples benchmarks

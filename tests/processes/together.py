@@ -47,6 +47,7 @@ STAGES = {"m0": [(0, 0), (0, 1)], "m1": [(1, 0), (1, 1)]}
 IN_TURNS = {"m0": [(0, 0)], "m1": [(1, 0)], "m2": [(0, 1)], "m3": [(1, 1)]}
 ACROSS = {"m0": [(0, 0), (1, 0)], "m1": [(0, 1), (1, 1)]}
 UNEQUAL = {"m0": [(1, 0), (1, 1)], "m1": [(0, 0)]}
+ONE_EACH = {"m0": [(0, 0)], "m1": [(1, 0)]}
 SECOND_ALONE = {"m0": [(1, 0)], "m1": [(1, 1)]}
 
 
@@ -165,6 +166,35 @@ def meshes_over_two_processes() -> None:
 @check
 def a_process_without_a_mesh() -> None:
     run(train, (weights(2), batch()), SECOND_ALONE)
+
+
+@check
+def all_decide_alike_what_fits() -> None:
+    """What XLA needs is known to the process that compiles it; another program for that is one in all of them."""
+
+    def step(ws: Any, batch: Any) -> Any:
+        def loss(ws: Any, x: Any) -> Any:
+            for i, w in enumerate(ws):
+                x = mt.named_computation(lambda w, x: jnp.tanh(jnp.sin(x @ w) @ w), name=f"f{i}")(w, x)
+            return jnp.mean(x**2)
+
+        value, grads = mt.value_and_grad(loss, microbatches=4)(ws, batch)
+        return jax.tree.map(lambda w, g: w - 0.1 * g, ws, grads), value
+
+    def compiled(places: Places, **options: Any) -> mt.Compiled:
+        made = mt.make_config(
+            topology(places, False), {"f0": "m0", "f1": "m1"}, pipeline_schedule="1F1B", **options
+        )
+        return mt.jit(step, made).lower(weights(2), rows).compile()
+
+    rows = np.random.default_rng(1).normal(size=(4 * 64, WIDTH)).astype(np.float32)
+    whole = compiled(ONE_EACH)
+    most = max(whole.program.peaks.values())
+    for places in (ONE_EACH, SECOND_ALONE):  # a process without a mesh has nothing to say
+        fitted = compiled(places, remat="auto", device_memory=most - 1)
+        assert fitted.lowered.attempts or places is not ONE_EACH, "XLA needs more than was known"
+        assert max(fitted.program.peaks.values()) < most
+        close(mt.fetch(fitted(weights(2), rows)), mt.fetch(whole(weights(2), rows)))
 
 
 @check

@@ -16,7 +16,7 @@ def reserved(program: LoadedProgram, limit: int, known: Mapping[str, int]) -> di
     """
     if not limit:
         return None
-    peaks = {mesh: found.peak for mesh, found in program.memory_analysis().items()}
+    peaks = program.peaks
     if max(peaks.values()) <= limit:
         return None
     values = program.plan.live_bytes()
@@ -35,8 +35,8 @@ def missing(program: LoadedProgram, limit: int) -> Iterator[str]:
             "make_config(device_memory=...) in bytes"
         )
         return
-    peaks = {mesh: found.peak for mesh, found in program.memory_analysis().items()}
-    above = [f"{peak - limit:,} bytes too many on mesh {mesh!r}" for mesh, peak in peaks.items() if peak > limit]
+    peaks = program.peaks.items()
+    above = [f"{peak - limit:,} bytes too many on mesh {mesh!r}" for mesh, peak in peaks if peak > limit]
     if above:
         yield (
             f"a step does not fit into {limit:,} bytes of a device, whatever is done with activations: "

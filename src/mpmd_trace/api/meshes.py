@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
+import jax
 from jax.sharding import Mesh
 
 from mpmd_trace.diagnostics.messages import Diagnostic
@@ -29,7 +30,7 @@ def device_memory(config: Config) -> int | None:
         (device.memory_stats() or {}).get("bytes_limit")
         for mesh in config.topology.values()
         if isinstance(mesh, Mesh)
-        for device in mesh.local_devices[:1]
+        for device in (mesh.local_devices or jax.local_devices())[:1]  # of the same kind, where others have the mesh
     ]
     return min((size for size in sizes if size), default=None)
 

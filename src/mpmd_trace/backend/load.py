@@ -258,6 +258,15 @@ class LoadedProgram:
         found = memory_of(self.plan, self.runtime.own_executables, *self._scratch)
         return {mesh: memory for mesh, memory in found.items() if mesh in self.placement.own}
 
+    @functools.cached_property
+    def peaks(self) -> dict[str, int]:
+        """The most bytes on a device of each mesh, of all processes, which all ask for it: they decide by it alike."""
+        found = {mesh: memory.peak for mesh, memory in self.memory_analysis().items()}
+        if not isinstance(self.runtime, ProcessRuntime):
+            return found
+        everyone = self.runtime.from_all("memory of programs", found)
+        return {mesh: max(one.get(mesh, 0) for one in everyone) for mesh in self.plan.meshes}
+
     def memory_use(self) -> Iterator[tuple[int, str, int]]:
         """What a device holds while an instruction runs, with its scratch memory; see `Plan.memory_use`."""
         return self.plan.memory_use(*self._scratch)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -78,6 +79,12 @@ class ProcessRuntime(Runtime):
         self._given = frozenset(run.inputs[position] for run in plan.runs for position in run.donated)
         self._lent = self._given.union(plan.arguments, plan.results)
         super().__init__(dataclasses.replace(plan, instructions=tuple(part)), executables, placement)
+
+    def from_all(self, what: str, mine: dict[str, int]) -> list[dict[str, int]]:
+        """These numbers of each process that has a part in the program; all of them call this."""
+        if not self.program:
+            return [mine]
+        return [json.loads(found) for found in self.job.peers.agree(what, json.dumps(mine).encode())]
 
     def run(self, args: list[jax.Array]) -> list[jax.Array]:
         """As `Runtime.run`; returns when what comes from other processes has come.
