@@ -31,19 +31,19 @@ FORMS = {
 PICTURES = ("svg", "html", "pdf", "png")
 
 
-def draw_all(results: list[Simulation], output: Path, width: float | None = None) -> None:
+def draw_all(results: list[Simulation], output: Path) -> None:
     """Draws several simulations into one file, in the form its ending names."""
     form = form_of(output)
     if form in PICTURES:
-        save_picture(draw(*results), form, output, width)
+        save_picture(draw(*results), form, output)
     elif form == "trace":
         write(chrome_trace(*results), output)
     else:
         refuse(f"cannot draw into {output}; use a name that ends in .svg, .html, .pdf, .png or .json")
 
 
-def save_picture(picture: Picture, form: str, output: Path | None, width: float | None = None) -> None:
-    """A picture to a file; those that are text to stdout without one.  `width` is that of a PDF, in inches."""
+def save_picture(picture: Picture, form: str, output: Path | None) -> None:
+    """A picture to a file; those that are text to stdout without one."""
     if form == "svg":
         write(to_svg(picture), output)
     elif form == "html":
@@ -51,7 +51,7 @@ def save_picture(picture: Picture, form: str, output: Path | None, width: float 
     elif output is None:
         refuse(f"a {form.upper()} needs a file: add --output FILE.{form}")
     else:
-        save_png(picture, output) if form == "png" else save_pdf(picture, output, width)
+        save_png(picture, output) if form == "png" else save_pdf(picture, output)
         say(f"wrote {output}")
 
 

@@ -109,7 +109,7 @@ def run_program(
     planned = planned_timeline(plan, actions, timelines)
     best = min(timelines, key=lambda t: t.seconds)
     measured = measured_timeline(plan, actions, best)
-    picture = draw(planned, measured, title=f"{program.name}: one step")
+    picture = draw(planned, measured, title=f"{program.name}: one step", names=list(plan.meshes))
     report: dict[str, Any] = {
         "program": program.name,
         "schedule": lowered.schedule.name,

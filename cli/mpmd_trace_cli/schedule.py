@@ -109,9 +109,10 @@ def show(
     ] = None,
     output: opt.Output = None,
     width: Annotated[
-        int | None, typer.Option(help="Characters per line of the grid; default: the terminal's.")
+        float | None,
+        typer.Option(help="Inches of a picture, which keeps its letters then; characters per line of the grid."),
     ] = None,
-    inches: Annotated[float | None, typer.Option(min=0.1, help="Width of a PDF in inches.")] = None,
+    mesh_names: Annotated[str | None, typer.Option(help="For a picture: the names of the meshes, a,b,c.")] = None,
 ) -> None:
     """Draw a schedule: text grid, orders, CSV, SVG, HTML, PDF, PNG or Chrome/Perfetto trace."""
     form = form or out.form_of(output)
@@ -133,11 +134,12 @@ def show(
         return
     result = play.run(schedule, costs, fraction)
     if form == "grid":
-        out.write(grid(result, width or out.terminal_width()), output)
+        out.write(grid(result, int(width) if width else out.terminal_width()), output)
     elif form == "trace":
         out.write(chrome_trace(result), output)
     else:
-        out.save_picture(draw(result), form, output, inches)
+        names = mesh_names.split(",") if mesh_names else ()
+        out.save_picture(draw(result, names=names, width=width), form, output)
 
 
 @app.command()

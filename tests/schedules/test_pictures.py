@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 import re
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 from mpmd_trace.schedules import (
     Costs,
     Event,
+    ScheduleError,
     Timeline,
     chrome_trace,
     draw,
@@ -26,6 +29,7 @@ from mpmd_trace.schedules import (
     to_html,
     to_svg,
 )
+from mpmd_trace.schedules._picture import Text
 
 
 def test_grid() -> None:
@@ -73,15 +77,42 @@ def test_png_is_reproducible(tmp_path: Path) -> None:
 
 
 def test_pdf_is_reproducible_and_as_wide_as_asked(tmp_path: Path) -> None:
-    picture = draw(simulate(get_schedule("dualpipe-v", 2, 4)))  # with fused actions
+    result = simulate(get_schedule("dualpipe-v", 2, 4))  # with fused actions
     for name, width in (("a.pdf", None), ("b.pdf", None), ("c.pdf", 3.0)):
-        save_pdf(picture, tmp_path / name, width)
+        save_pdf(draw(result, width=width), tmp_path / name)
     a, b, c = ((tmp_path / f"{name}.pdf").read_bytes() for name in "abc")
     assert a.startswith(b"%PDF") and a == b
     boxes = [re.search(rb"/MediaBox \[ 0 0 ([\d.]+) ([\d.]+) \]", data) for data in (a, c)]
-    (wide, high), (narrow, low) = (map(float, box.groups()) for box in boxes if box is not None)
-    assert wide == pytest.approx(picture.width * 0.75, abs=0.01) and narrow == pytest.approx(216)
-    assert low / narrow == pytest.approx(high / wide, rel=1e-3)
+    wide, narrow = (float(box.group(1)) for box in boxes if box is not None)
+    assert wide == pytest.approx(draw(result).width * 0.75, abs=0.01) and narrow == pytest.approx(216)
+
+
+@pytest.mark.parametrize(
+    ("name", "meshes", "microbatches", "width"),
+    [("interleaved-1f1b", 8, 16, 6.5), ("1f1b", 32, 128, 6.5), ("zb-h1", 4, 8, 3.3)],
+)
+def test_letters_on_a_page_can_be_read(name: str, meshes: int, microbatches: int, width: float) -> None:
+    names = [f"stage{n}" for n in range(meshes)]
+    picture = draw(simulate(get_schedule(name, meshes, microbatches)), width=width, names=names)
+    assert picture.width == math.ceil(96 * width)
+    boxes = []
+    for text in (shape for shape in picture.shapes if isinstance(shape, Text)):
+        assert text.size >= 8.9, text  # 6.7 points
+        wide = 0.6 * text.size * len(text.text)
+        left = text.x - wide * {"start": 0, "middle": 0.5, "end": 1}[text.anchor]
+        assert -1 <= left and left + wide <= picture.width + 1, text
+        boxes.append((left, text.y - 0.75 * text.size, left + wide, text.y, text.text))
+    assert {"stage0", f"stage{meshes - 1}"} <= {box[4] for box in boxes}
+    for a, b in itertools.combinations(boxes, 2):
+        assert a[2] <= b[0] or b[2] <= a[0] or a[3] <= b[1] or b[3] <= a[1], (a, b)
+
+
+def test_pictures_that_cannot_be() -> None:
+    result = simulate(get_schedule("1f1b", 4, 4))
+    with pytest.raises(ScheduleError, match=r"2 to 300 inches wide, not 0\.5"):
+        draw(result, width=0.5)
+    with pytest.raises(ScheduleError, match="there are 4 meshes, and 2 names for them"):
+        draw(result, names=["a", "b"])
 
 
 def test_html_is_a_page_of_its_own() -> None:

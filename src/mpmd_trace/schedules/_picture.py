@@ -1,12 +1,14 @@
-"""Timelines as pictures: the layout, in pixels, shared by SVG and PNG."""
+"""Timelines as pictures: the layout, in pixels of a 96th of an inch, shared by all kinds of files."""
 
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mpmd_trace.schedules._actions import KIND_NAMES, KINDS, Action, Kind, Step
+from mpmd_trace.schedules._errors import ScheduleError
 from mpmd_trace.schedules._result import Event, Simulation, Timeline
 
 COLOURS: dict[Kind, str] = {
@@ -19,8 +21,10 @@ COLOURS: dict[Kind, str] = {
 INK, PALE, GRID, IDLE = "#1f2430", "#5c6370", "#d9dce1", "#eceef2"
 AREA, AREA_EDGE = "#c9d8ea", "#3f6ea5"
 
-LEFT, RIGHT, TOP = 64.0, 64.0, 66.0
+LEFT, RIGHT, MARGIN = 64.0, 64.0, 8.0
 MAX_WIDTH = 30_000.0
+#: Seven points: what can be read on paper.
+SMALLEST = 28 / 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,45 +78,69 @@ class Picture:
 
 @dataclass(frozen=True)
 class Scale:
-    """Pixels per unit of time, and sizes that follow from the number of meshes."""
+    """Pixels per unit of time, sizes that follow from the number of meshes, and the names of meshes at the left.
+
+    `wide` is how wide the picture is to be, in pixels, where that is given, and `digits` how many a label has
+    room for then: where not all labels fit, none of a kind is written.
+    """
 
     pixels: float
     row: float
     font: float
     strip: float
+    left: float
+    names: tuple[str, ...]
+    wide: float | None = None
+    digits: int = 0
 
 
 def draw(
     *sources: Simulation | Timeline,
     memory: bool = True,
     title: str | None = None,
+    names: Sequence[str] = (),
+    width: float | None = None,
 ) -> Picture:
     """The timelines of one or more sources above each other, on one time axis.
 
     A simulation also gets its activation curves, one strip per mesh on one scale. To see plan
     beside measurement, give the simulation and the measured `Timeline` in the same unit.
+
+    - `names`: those of the meshes, instead of numbers.
+    - `width`: in inches, for a page: letters keep their size (7 points and more), lines are broken, and actions
+      that are too short for a label have none. Without it, a picture is as wide as the labels of its actions need.
     """
     timelines = [s.timeline if isinstance(s, Simulation) else s for s in sources]
-    scale = _scale(timelines)
+    if width is not None and not 2 <= width <= 300:
+        raise ScheduleError(f"a picture is 2 to 300 inches wide, not {width:g}")
+    scale = _scale(timelines, names, width)
     end = max(t.end for t in timelines)
     shapes: list[Shape] = []
-    y = TOP
-    for source, timeline in zip(sources, timelines, strict=True):
-        heading = _heading(source, timeline)
-        if len(sources) == 1 and title is None:
-            title = heading
-        else:
-            shapes.append(Text(LEFT, y - 8, heading, 11, INK, "start", True))
+    headings = [_heading(source, timeline) for source, timeline in zip(sources, timelines, strict=True)]
+    one = len(sources) == 1 and title is None
+    y = _lines(shapes, scale, headings[0] if one else title or " beside ".join(t.name for t in timelines), 22, 14, INK)
+    y = _legend(shapes, timelines, scale, y - 14) + 24
+    for source, timeline, heading in zip(sources, timelines, headings, strict=True):
+        if not one:
+            y = _lines(shapes, scale, heading, y - 8, 11, INK) - 6
         y = _timeline(shapes, timeline, scale, end, y)
         y = _axis(shapes, scale, end, y, timeline.unit)
         if memory and isinstance(source, Simulation):
             y = _memory(shapes, source, scale, end, y + 26)
         y += 40
-    head = title or " beside ".join(t.name for t in timelines)
-    shapes.append(Text(LEFT, 22, head, 14, INK, "start", True))
-    _legend(shapes, timelines)
-    width = max(LEFT + end * scale.pixels + RIGHT, 620.0)
-    return Picture(math.ceil(width), math.ceil(y - 14), tuple(shapes))
+    wide = scale.wide or max(scale.left + end * scale.pixels + RIGHT, 620.0)
+    return Picture(math.ceil(wide), math.ceil(y - 14), tuple(shapes))
+
+
+def _lines(shapes: list[Shape], scale: Scale, text: str, y: float, size: float, fill: str) -> float:
+    """A text at the left, in lines where the picture has a width; gives the height of the next line."""
+    left = scale.left if scale.wide is None else MARGIN
+    size = size if scale.wide is None else min(size, 11.0)
+    most = len(text) if scale.wide is None else int((scale.wide - 2 * MARGIN) / (0.62 * size))
+    for line in textwrap.wrap(text, max(most, 1)):
+        shapes.append(Text(left, y, line, size, fill, "start", fill == INK))
+        y += size + 3
+    return y + 14 - size - 3 if scale.wide is None else y
 
 
 def _heading(source: Simulation | Timeline, timeline: Timeline) -> str:
@@ -127,8 +155,8 @@ def _heading(source: Simulation | Timeline, timeline: Timeline) -> str:
     return f"{timeline.name}: makespan {_number(timeline.end)}{timeline.unit}"
 
 
-def _scale(timelines: Sequence[Timeline]) -> Scale:
-    """As wide as labels need, and no wider than a few screens for small schedules."""
+def _scale(timelines: Sequence[Timeline], names: Sequence[str], inches: float | None) -> Scale:
+    """As wide as labels need, and no wider than a few screens for small schedules; or as wide as it is to be."""
     lengths = sorted(
         e.end - e.start for t in timelines for row in t.rows for e in row if e.end > e.start
     )
@@ -140,13 +168,22 @@ def _scale(timelines: Sequence[Timeline]) -> Scale:
         default=1,
     )
     meshes = max(len(t.rows) for t in timelines)
+    if names and len(names) < meshes:
+        raise ScheduleError(f"there are {meshes} meshes, and {len(names)} names for them")
+    called = tuple(names) or tuple(f"mesh {n}" for n in range(meshes))
     font = 11.0 if meshes <= 8 else 9.0 if meshes <= 16 else 8.0
+    font = max(font, SMALLEST) if inches is not None else font
+    left = max(LEFT, max(map(len, called), default=0) * 0.6 * font + 16)
+    row = 30.0 if meshes <= 8 else 22.0 if meshes <= 16 else 17.0
+    strip = 30.0 if meshes <= 8 else 20.0 if meshes <= 16 else 14.0
+    if inches is not None:
+        wide = 96 * inches
+        row, strip = (24.0, 18.0) if meshes <= 8 else (16.0, 13.0) if meshes <= 16 else (12.0, 8.0)
+        return Scale(max(wide - left - RIGHT, 1.0) / end, row, SMALLEST, strip, left, called, wide, digits)
     needed = (digits * 0.6 * font + 3.0) / shortest
     pleasant = 1100.0 / end
     pixels = min(max(needed, min(pleasant, 34.0 / shortest)), MAX_WIDTH / end)
-    row = 30.0 if meshes <= 8 else 22.0 if meshes <= 16 else 17.0
-    strip = 30.0 if meshes <= 8 else 20.0 if meshes <= 16 else 14.0
-    return Scale(pixels, row, font, strip)
+    return Scale(pixels, row, font, strip, left, called)
 
 
 def _timeline(shapes: list[Shape], timeline: Timeline, scale: Scale, end: float, y: float) -> float:
@@ -154,16 +191,16 @@ def _timeline(shapes: list[Shape], timeline: Timeline, scale: Scale, end: float,
         top = y + mesh * scale.row
         height = scale.row - 3
         middle = top + height / 2 + scale.font * 0.35
-        shapes.append(Text(LEFT - 8, middle, f"mesh {mesh}", scale.font, PALE, "end"))
-        shapes.append(Rect(LEFT, top, end * scale.pixels, height, IDLE))
+        shapes.append(Text(scale.left - 8, middle, scale.names[mesh], scale.font, PALE, "end"))
+        shapes.append(Rect(scale.left, top, end * scale.pixels, height, IDLE))
         chunk = {s: n for n, s in enumerate(sorted({p.stage for e in row for p in e.step.parts}))}
         for e in row:
-            x, width = LEFT + e.start * scale.pixels, (e.end - e.start) * scale.pixels
+            x, width = scale.left + e.start * scale.pixels, (e.end - e.start) * scale.pixels
             gap = 0.8 if width > 4 else 0.0
             fill, second = _fill(e.step, chunk)
-            note = f"{e.step}  mesh {mesh}  {_number(e.start)} to {_number(e.end)}"
+            note = f"{e.step}  {scale.names[mesh]}  {_number(e.start)} to {_number(e.end)}"
             shapes.append(Rect(x, top, max(width - gap, 0.2), height, fill, note, second))
-            _label(shapes, e, x + (width - gap) / 2, top, height, width - gap, scale.font)
+            _label(shapes, e, x + (width - gap) / 2, top, height, width - gap, scale)
     return y + len(timeline.rows) * scale.row
 
 
@@ -180,9 +217,9 @@ def _shade(colour: str, chunk: int) -> str:
 
 
 def _label(
-    shapes: list[Shape], e: Event, x: float, top: float, height: float, width: float, font: float
+    shapes: list[Shape], e: Event, x: float, top: float, height: float, width: float, scale: Scale
 ) -> None:
-    parts = e.step.parts
+    parts, font = e.step.parts, scale.font
     if len(parts) == 2 and height >= 2 * font:
         halves = [(parts[0], top + height * 0.25), (parts[1], top + height * 0.75)]
     elif len(parts) > 1:
@@ -190,15 +227,15 @@ def _label(
     else:
         halves = [(parts[0], top + height / 2)]
     for part, centre in halves:
-        text = _fitting(part, width, font)
+        text = _fitting(part, width, font, scale.digits)
         if text:
             shapes.append(Text(x, centre + font * 0.35, text, font, INK, "middle"))
 
 
-def _fitting(action: Action, width: float, font: float) -> str:
+def _fitting(action: Action, width: float, font: float, digits: int) -> str:
     number = str(action.microbatch) if action.microbatch >= 0 else ""
-    for text in (f"{action.kind}{number}", number):
-        if text and len(text) * 0.6 * font <= width:
+    for text, room in ((f"{action.kind}{number}", digits + 1), (number, digits)):
+        if text and max(len(text), room if digits else 0) * 0.6 * font <= width:
             return text
     return ""
 
@@ -207,9 +244,9 @@ def _axis(shapes: list[Shape], scale: Scale, end: float, y: float, unit: str) ->
     rough = max(70.0 / scale.pixels, 1e-12)
     power = 10.0 ** math.floor(math.log10(rough))
     tick = next(power * n for n in (1, 2, 5, 10) if power * n >= rough)
-    shapes.append(Line(((LEFT, y + 2), (LEFT + end * scale.pixels, y + 2)), GRID))
+    shapes.append(Line(((scale.left, y + 2), (scale.left + end * scale.pixels, y + 2)), GRID))
     for n in range(math.floor(end / tick + 1e-9) + 1):
-        x = LEFT + n * tick * scale.pixels
+        x = scale.left + n * tick * scale.pixels
         shapes.append(Line(((x, y + 2), (x, y + 6)), PALE))
         shapes.append(Text(x, y + 16, _number(n * tick) + (unit if n else ""), 9, PALE, "middle"))
     return y + 18
@@ -218,42 +255,51 @@ def _axis(shapes: list[Shape], scale: Scale, end: float, y: float, unit: str) ->
 def _memory(shapes: list[Shape], result: Simulation, scale: Scale, end: float, y: float) -> float:
     peaks = result.peak_activations
     highest = max(max(peaks, default=0.0), 1e-9)
-    shapes.append(
-        Text(LEFT, y - 6, f"activations held, in microbatches (full height = {_number(highest)}, "
-             f"peak of each mesh at the right, w = {result.weight_fraction:g})", 10, PALE)
+    told = (
+        f"activations held, in microbatches (full height = {_number(highest)}, "
+        f"peak of each mesh at the right, w = {result.weight_fraction:g})"
     )
+    y = _lines(shapes, scale, told, y - 6, 10, PALE) - (8 if scale.wide is None else 3)
+    # Of names that would lie on each other every second or third is written.
+    every = math.ceil((scale.font + 1) / scale.strip) if scale.wide else 1
     for mesh in range(result.schedule.meshes):
         base = y + (mesh + 1) * scale.strip - 2
         height = scale.strip - 3
-        points = [(LEFT, base)]
+        points = [(scale.left, base)]
         level = base
         # Where one action frees what the next one takes, only the outcome is drawn.
         for time, held in {round(t, 9): h for t, h in result.memory_curve(mesh)}.items():
-            x = LEFT + time * scale.pixels
+            x = scale.left + time * scale.pixels
             points.append((x, level))
             level = base - height * held / highest
             points.append((x, level))
-        points += [(LEFT + end * scale.pixels, level), (LEFT + end * scale.pixels, base)]
+        points += [(scale.left + end * scale.pixels, level), (scale.left + end * scale.pixels, base)]
         shapes.append(Line(tuple(points), AREA_EDGE, 0.8, AREA))
-        font = min(scale.font, scale.strip - 3)
-        shapes.append(Text(LEFT - 8, base - 2, f"mesh {mesh}", font, PALE, "end"))
-        shapes.append(Text(LEFT + end * scale.pixels + 6, base - 2, _number(peaks[mesh]), font))
+        if mesh % every:
+            continue
+        font = scale.font if scale.wide else min(scale.font, scale.strip - 3)
+        shapes.append(Text(scale.left - 8, base - 2, scale.names[mesh], font, PALE, "end"))
+        shapes.append(Text(scale.left + end * scale.pixels + 6, base - 2, _number(peaks[mesh]), font))
     return y + result.schedule.meshes * scale.strip
 
 
-def _legend(shapes: list[Shape], timelines: Sequence[Timeline]) -> None:
+def _legend(shapes: list[Shape], timelines: Sequence[Timeline], scale: Scale, y: float) -> float:
+    """What the colours mean, from `y` down; gives the end of it."""
     used = {p.kind for t in timelines for row in t.rows for e in row for p in e.step.parts}
     several = any(len({p.stage for e in row for p in e.step.parts}) > 1
                   for t in timelines for row in t.rows)
-    x = LEFT
-    for kind in KINDS:
-        if kind in used:
-            shapes.append(Rect(x, 30, 12, 12, COLOURS[kind]))
-            name = f"{kind} {KIND_NAMES[kind]}"
-            shapes.append(Text(x + 16, 40, name, 10, PALE))
-            x += 16 + len(name) * 6.0 + 14
-    if several:
-        shapes.append(Text(x, 40, "lighter: later stage of the mesh", 10, PALE))
+    left = scale.left if scale.wide is None else MARGIN
+    x = left
+    told = [(COLOURS[kind], f"{kind} {KIND_NAMES[kind]}") for kind in KINDS if kind in used]
+    for colour, name in [*told, *([("", "lighter: later stage of the mesh")] if several else [])]:
+        wide = 16 + len(name) * 6.0 + 14
+        if scale.wide is not None and x > left and x + wide > scale.wide:
+            x, y = left, y + 16
+        if colour:
+            shapes.append(Rect(x, y + 8, 12, 12, colour))
+        shapes.append(Text(x + 16 * bool(colour), y + 18, name, 10, PALE))
+        x += wide
+    return y + 20
 
 
 def _number(value: float) -> str:

@@ -102,7 +102,7 @@ def save_png(picture: Picture, path: str | Path, zoom: float | None = None) -> N
                 (shape.x * zoom, shape.y * zoom), shape.text, fill=shape.fill, font=font,
                 anchor=anchors[shape.anchor],
             )
-    image.save(path, format="PNG")
+    image.save(path, format="PNG", dpi=(96 * zoom, 96 * zoom))
 
 
 def to_html(picture: Picture, title: str) -> str:
@@ -113,13 +113,12 @@ def to_html(picture: Picture, title: str) -> str:
     )
 
 
-def save_pdf(picture: Picture, path: str | Path, width: float | None = None) -> None:
-    """Writes a PDF, all lines and letters as such; needs Matplotlib.
+def save_pdf(picture: Picture, path: str | Path) -> None:
+    """Writes a PDF of the size of the picture, all lines and letters as such; needs Matplotlib.
 
     Args:
         picture: what to draw.
         path: the file.
-        width: of the page in inches; the height follows.  The default is a 96th of an inch for each unit.
 
     Raises:
         ScheduleError: without Matplotlib.
@@ -134,13 +133,12 @@ def save_pdf(picture: Picture, path: str | Path, width: float | None = None) -> 
             "nothing"
         ) from None
 
-    inches = (width or picture.width / 96) / picture.width
-    figure = Figure((picture.width * inches, picture.height * inches))
+    figure = Figure((picture.width / 96, picture.height / 96))
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set_axis_off()
     axes.set_xlim(0, picture.width)
     axes.set_ylim(picture.height, 0)
-    points = 72 * inches
+    points = 72 / 96
     anchors = {"start": "left", "middle": "center", "end": "right"}
     for shape in picture.shapes:
         if isinstance(shape, Rect):
