@@ -96,7 +96,7 @@ def plan_program(
         def compiled_one(done: int, total: int, name: str) -> None:
             shown.update(task, total=total, completed=done, info=name[:40])
 
-        compiled: Any = Estimated(lowered) if program.config.is_abstract else lowered.compile(compiled_one)
+        compiled: Any = Estimated(lowered) if program.config.is_abstract else lowered.compile(progress=compiled_one)
         timelines, steps = [], []
         if measure:
             task = shown.add_task("measure", total=MEASURED_STEPS, info="steps")

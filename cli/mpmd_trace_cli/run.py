@@ -76,7 +76,7 @@ def run_program(
         def compiled_one(done: int, total: int, name: str) -> None:
             shown.update(task, total=total, completed=done, info=name[:40])
 
-        compiled = lowered.compile(compiled_one)
+        compiled = lowered.compile(progress=compiled_one)
         xla_seconds = time.perf_counter() - started
         def plainly() -> dict[str, Any]:
             task = shown.add_task("plain jax.jit", total=program.steps, info="compiling")

@@ -39,6 +39,22 @@ def test_as_jax_stages(compiled):
     assert jax.tree.map(str, ours.in_avals) == jax.tree.map(str, theirs.in_avals)
     same = jax.tree.map(lambda a, b: (a.shape, a.dtype) == (b.shape, b.dtype), ours.out_info, theirs.out_info)
     assert all(jax.tree.leaves(same))
+    # `call` is a function of JAX's own that makes what __call__ is.
+    missing = {name for name in dir(theirs) if not name.startswith("_")} - set(dir(ours)) - {"call"}
+    assert not missing
+    if compiled:
+        assert jax.tree.map(lambda x: x.sharding, ours.out_info) == ours.output_shardings
+        assert {key: [d.id for d in e.local_devices()] for key, e in ours.runtime_executable().items()} == {
+            (e.name, e.mesh): [int(e.mesh[1])] for e in ours.executables()
+        }
+    else:
+        assert repr(ours.compiler_ir()).startswith("<mpmd_trace Module: @main, @p") and ours.compiler_ir().topology
+        assert str(ours.compiler_ir("stablehlo")).count("mpmd.named_computation") == 2
+        for stage in ("mpmd", "stablehlo"):
+            assert "test_described.py" in ours.as_text(stage, debug_info=True)
+            assert "test_described.py" not in ours.as_text(stage)
+        with pytest.raises(ValueError, match="'stablehlo' and 'mpmd', not 'hlo'"):
+            ours.compiler_ir("hlo")
 
 
 def test_shardings_of_arguments_and_results_and_shapes_without_compiling():
@@ -67,4 +83,7 @@ def test_they_print_in_a_line():
     assert repr(jitted) == "<mpmd_trace.jit of step over m0, m1>"
     assert repr(lowered) == "<mpmd_trace Lowered: step, 4 arrays in, 4 out; m0, m1; GPipe>"
     assert repr(lowered.compile()).startswith("<mpmd_trace Compiled: step, 4 arrays in, 4 out; ")
+    program = mt.Program(step, (*ARGS, 1.0), found, name="mine", steps=2)
+    assert repr(program) == "<mpmd_trace Program mine: step, 4 leaves in, 2 steps; m0, m1>"
+    assert repr(mt.Module()) == "<mpmd_trace Module: empty>"
     assert repr(found).startswith("Config({m0: {'x': 1}, m1: {'x': 1}}, {'f': 'm0', 'g': 'm1'}, pipeline_schedule=None")

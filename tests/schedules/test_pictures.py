@@ -100,7 +100,7 @@ def test_letters_on_a_page_can_be_read(name: str, meshes: int, microbatches: int
         assert text.size >= 8.9, text  # 6.7 points
         wide = 0.6 * text.size * len(text.text)
         left = text.x - wide * {"start": 0, "middle": 0.5, "end": 1}[text.anchor]
-        assert -1 <= left and left + wide <= picture.width + 1, text
+        assert left >= -1 and left + wide <= picture.width + 1, text
         boxes.append((left, text.y - 0.75 * text.size, left + wide, text.y, text.text))
     assert {"stage0", f"stage{meshes - 1}"} <= {box[4] for box in boxes}
     for a, b in itertools.combinations(boxes, 2):

@@ -118,6 +118,17 @@ class Compiled(Described):
         return self._caller.of_outputs(list(self.program.output_shardings))
 
     @property
+    def out_info(self) -> Any:
+        """Type and sharding of each result, as `jax.ShapeDtypeStruct`."""
+        types, treedef = jax.tree.flatten(super().out_info)
+        places = treedef.flatten_up_to(self.output_shardings)
+        found = [
+            jax.ShapeDtypeStruct(t.shape, t.dtype, sharding=place) if isinstance(t, jax.ShapeDtypeStruct) else t
+            for t, place in zip(types, places, strict=True)
+        ]
+        return jax.tree.unflatten(treedef, found)
+
+    @property
     def input_formats(self) -> Any:
         """Sharding and layout in memory of each argument, as `(args, kwargs)`; see `jax.stages.Compiled`."""
         return self._caller.of_inputs(list(self.program.input_formats[len(self._constants) :]))
@@ -162,10 +173,14 @@ class Compiled(Described):
         """Each program that XLA compiled: where and how often it runs, its optimised text, its cost and memory."""
         return executables(self.program)
 
+    def runtime_executable(self) -> dict[tuple[str, str], Any]:
+        """The executable of XLA for each program of this process, by its name and mesh; see `jax.stages.Compiled`."""
+        return {(one.name, one.mesh): one.runtime_executable() for one in self.executables()}
+
     def residence(self) -> Residence:
         """What each mesh holds (its peak with scratch memory), and what moves between them, by cause."""
         return self.program.residence()
 
-    def as_text(self, stage: Stage = "mpmd") -> str:
+    def as_text(self, stage: Stage = "mpmd", *, debug_info: bool = False) -> str:
         """See `Lowered.as_text`."""
-        return str(self.program.plan) if stage == "plan" else self.lowered.as_text(stage)
+        return str(self.program.plan) if stage == "plan" else self.lowered.as_text(stage, debug_info=debug_info)

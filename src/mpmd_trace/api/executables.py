@@ -33,6 +33,10 @@ class ExecutableInfo:
         """The HLO that XLA has optimised; each op has the `op_name` and the source line that `jax.jit` gives it."""
         return str(self._compiled.as_text())
 
+    def runtime_executable(self) -> Any:
+        """The executable of XLA itself, as `jax.stages.Compiled.runtime_executable` has it."""
+        return self._compiled.runtime_executable()
+
     def cost_analysis(self) -> Any:
         """XLA's estimates for one device and run: `flops`, `bytes accessed` and others."""
         return self._compiled.cost_analysis()

@@ -54,9 +54,9 @@ class Lowered(PartitionedProgram):
 
     def compile(
         self,
-        progress: Callable[[int, int, str], None] | None = None,
-        *,
         compiler_options: Mapping[str, Any] | None = None,
+        *,
+        progress: Callable[[int, int, str], None] | None = None,
     ) -> Compiled:
         """XLA executables for every distinct program, ready to be called.
 
@@ -104,7 +104,7 @@ class Lowered(PartitionedProgram):
                 warn(text, place)
             return Compiled(self, program)
         if (smaller := self._smaller(program)) is not None:
-            return smaller.compile(progress, compiler_options=compiler_options)
+            return smaller.compile(compiler_options, progress=progress)
         with recorded_warnings(self.warned):
             self._warn_of(program)
         if self.key is not None and not more:

@@ -32,6 +32,8 @@ from mpmd_trace.frontend.memories import HOST
 from mpmd_trace.frontend.trace import Traced
 from mpmd_trace.ir.ops import Module
 from mpmd_trace.ir.parser import parse_generic
+from mpmd_trace.ir.text import parse
+from mpmd_trace.jax_compat.mlir import prettify
 from mpmd_trace.passes.common.verify_stage_merging import VerifyStageMerging
 from mpmd_trace.passes.cpp_engine import partition_with_cpp
 from mpmd_trace.passes.manager import Hook
@@ -220,16 +222,32 @@ class PartitionedProgram(Described):
         """What each mesh holds and what moves between them, as far as that is known before XLA compiles it."""
         return residence(make_plan(self.partitioned.module))
 
-    def as_text(self, stage: Stage = "mpmd") -> str:
-        """The program as text: "jaxpr" as traced, "stablehlo" with named ops, "mpmd" as exported."""
+    def compiler_ir(self, stage: Literal["stablehlo", "mpmd"] = "mpmd") -> Module:
+        """The program as a module: "stablehlo" with named ops as traced, "mpmd" as exported; not to be changed.
+
+        XLA has no module of the whole; `Compiled.executables` has the parts.  Raises `MpmdError`, and `ValueError` for
+        another stage.
+        """
+        if stage == "stablehlo":
+            return parse(self.traced.mlir_text())
+        if stage == "mpmd":
+            return self.partitioned.module
+        raise ValueError(f"compiler_ir has 'stablehlo' and 'mpmd', not {stage!r}")
+
+    def as_text(self, stage: Stage = "mpmd", *, debug_info: bool = False) -> str:
+        """The program as text: "jaxpr" as traced, "stablehlo" with named ops, "mpmd" as exported.
+
+        `debug_info`: of modules, with places in source files.
+        """
         if stage == "jaxpr":
             if self.traced.jaxpr is None:
                 _ = self.traced.rewritten  # says that it was loaded from a file
             return str(self.traced.jaxpr)
         if stage == "stablehlo":
-            return self.traced.mlir_text(debug_info=False)
+            return self.traced.mlir_text(debug_info)
         if stage == "mpmd":
-            return self.partitioned.as_text()
+            module = self.partitioned.module
+            return prettify(module.to_generic(debug_info=True), debug_info=True) if debug_info else str(module)
         if stage == "plan":
             return str(make_plan(self.partitioned.module))
         raise ValueError(f"stage is 'jaxpr', 'stablehlo', 'mpmd' or 'plan', not {stage!r}")

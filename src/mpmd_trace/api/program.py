@@ -19,7 +19,7 @@ from mpmd_trace.frontend.errors import callers_place, raise_problems
 __all__ = ["Program"]
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Program:
     """What `mpmd-trace run FILE` and its siblings need to know.
 
@@ -60,6 +60,12 @@ class Program:
     def __post_init__(self) -> None:
         if self.where is None:
             object.__setattr__(self, "where", callers_place())
+
+    def __repr__(self) -> str:
+        called = getattr(self.fn, "__name__", None) or type(self.fn).__name__
+        arrays, steps = len(jax.tree.leaves(self.args)), "1 step" if self.steps == 1 else f"{self.steps} steps"
+        meshes = ", ".join(self.config.topology)
+        return f"<mpmd_trace Program {self.name}: {called}, {arrays} leaves in, {steps}; {meshes}>"
 
     @functools.cached_property
     def filters(self) -> bool:

@@ -419,6 +419,12 @@ class Module:
     def __str__(self) -> str:
         return prettify(self.to_generic())
 
+    def __repr__(self) -> str:
+        names = [f"@{f.sym_name}" for f in self.functions]
+        more = f" and {len(names) - 4} more functions" if len(names) > 4 else ""
+        meshes = "" if self.topology is None else f"; {', '.join(self.topology.meshes)}"
+        return f"<mpmd_trace Module: {', '.join(names[:4]) or 'empty'}{more}{meshes}>"
+
 
 def tensor_of(value: Value) -> TensorType | None:
     """The (global) tensor type of a tensor or mesh tensor; None for a token."""

@@ -183,6 +183,9 @@ class Built:
     def as_text(self) -> Any:
         return self._compiled.as_text()
 
+    def runtime_executable(self) -> Any:
+        return self._compiled.runtime_executable()
+
     @functools.cached_property
     def serialized(self) -> bytes | None:
         """The executable as bytes; None for one that calls back Python functions, and where a platform cannot."""
@@ -299,6 +302,9 @@ class Rebound:
 
     def as_text(self) -> str:
         return "\n\n".join(module.to_string() for module in self._executable.hlo_modules())
+
+    def runtime_executable(self) -> Any:
+        return self._executable
 
     def direct_call(self) -> Callable[[Sequence[jax.Array]], list[jax.Array]]:
         """As `direct_call` of the compiled program."""
