@@ -1,6 +1,6 @@
-"""Pages of the docs site that are made of the package itself: the API, every option, command and pass.
+"""Pages of the docs site that are made of the package itself: the API, every option, command and pass; and notebooks.
 
-A hook of mkdocs; `pages()` has their text, which a test holds against what the package offers.
+A hook of mkdocs; `pages()` has the text of the first, which a test holds against what the package offers.
 """
 
 from __future__ import annotations
@@ -9,8 +9,15 @@ import dataclasses
 import importlib
 import inspect
 import re
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+import notebooks
+
+NOTEBOOKS = sorted((Path(__file__).parents[1] / "docs" / "notebooks").glob("*.ipynb"))
 
 #: The names of `mpmd_trace` by subject; those that are not listed come last.
 SUBJECTS = {
@@ -47,7 +54,8 @@ def on_files(files: Any, config: Any) -> Any:
     """Add the pages to those that are written by hand."""
     from mkdocs.structure.files import File
 
-    for path, text in pages().items():
+    run = {f"notebooks/{name}.md": page for name, page in notebooks.pages(NOTEBOOKS).items()}
+    for path, text in (pages() | run).items():
         files.append(File.generated(config, path, content=text))
     return files
 

@@ -21,7 +21,7 @@ def compile_program(file: str, out: str, settings: Sequence[str]) -> dict[str, A
         shown.update(task, completed=1)
         task = shown.add_task("XLA", total=None, info="")
         compiled = lowered.compile(
-            lambda done, total, name: shown.update(task, total=total, completed=done, info=name[:40])
+            progress=lambda done, total, name: shown.update(task, total=total, completed=done, info=name[:40])
         )
     os.makedirs(os.path.dirname(os.path.abspath(out)), exist_ok=True)
     compiled.save(out)

@@ -47,7 +47,7 @@ def test_costs_are_those_of_xla(command) -> None:  # type: ignore[no-untyped-def
     assert first["activation_bytes"] > 0 and first["static_bytes"] > 0
 
 
-def test_a_better_assignment(command) -> None:  # type: ignore[no-untyped-def]
+def test_a_better_assignment(command, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     found = planned(command, UNEVEN)
     best, now = found["best"], found["now"]
     assert now["schedule"] == "1f1b" and now["assignment"] == "as assigned"
@@ -61,10 +61,14 @@ def test_a_better_assignment(command) -> None:  # type: ignore[no-untyped-def]
     usable = [o for o in [best, *found["alternatives"]] if o["in_order"]]
     steps = [round(o["step"], 9) for o in usable]
     assert steps == sorted(steps)
-    text = command(UNEVEN)
-    assert text.status == 0
+    page = (PROGRAMS.parents[1] / "docs" / "choosing.md").read_text()
+    (tmp_path / "six.py").write_text(re.findall(r"```python\n(.*?)```", page, re.S)[0])
+    text = command(str(tmp_path / "six.py"))
+    assert text.status == 0, text.err
     assert "To have the best of these:" in text.out and "'layer_5': 'm" in text.out
-    assert f"pipeline_schedule = '{best['schedule']}'" in text.out
+    printed = [" ".join(line.split()[:4]) for line in text.out.splitlines()]
+    shown = re.findall(r"\n    ((?:stage|schedule|1f1b|One|To have) .*)", page)
+    assert len(shown) == 5 and all(" ".join(line.split()[:4]) in printed for line in shown), text.out
     assert "best" in text.out and "now" in text.out
     assert "counted operations" in text.err
     # What it promises, its own choice of stages gives: the same program with them has nothing to move.

@@ -1,4 +1,4 @@
-"""Timelines as pictures: the layout, in pixels of a 96th of an inch, shared by all kinds of files."""
+"""Timelines as pictures: the layout, in pixels of a 96th of an inch, shared by all kinds of files, and SVG."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
+from xml.sax.saxutils import escape
 
 from mpmd_trace.schedules._actions import KIND_NAMES, KINDS, Action, Kind, Step
 from mpmd_trace.schedules._errors import ScheduleError
@@ -21,6 +22,7 @@ COLOURS: dict[Kind, str] = {
 INK, PALE, GRID, IDLE = "#1f2430", "#5c6370", "#d9dce1", "#eceef2"
 AREA, AREA_EDGE = "#c9d8ea", "#3f6ea5"
 
+FONT = "DejaVu Sans, Verdana, Helvetica, sans-serif"
 LEFT, RIGHT, MARGIN = 64.0, 64.0, 8.0
 MAX_WIDTH = 30_000.0
 #: Seven points: what can be read on paper.
@@ -75,6 +77,58 @@ class Picture:
     height: float
     shapes: tuple[Shape, ...]
 
+    def _repr_svg_(self) -> str:
+        """What notebooks show."""
+        return to_svg(self)
+
+
+def to_svg(picture: Picture) -> str:
+    """A self-contained SVG; resting the pointer on an action shows its name and times."""
+    out = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_n(picture.width)}" '
+        f'height="{_n(picture.height)}" viewBox="0 0 {_n(picture.width)} {_n(picture.height)}" '
+        f'font-family="{FONT}">',
+        f'<rect width="{_n(picture.width)}" height="{_n(picture.height)}" fill="#ffffff"/>',
+    ]
+    for shape in picture.shapes:
+        if isinstance(shape, Rect):
+            out.append(_rect(shape))
+        elif isinstance(shape, Text):
+            weight = ' font-weight="bold"' if shape.bold else ""
+            anchor = f' text-anchor="{shape.anchor}"' if shape.anchor != "start" else ""
+            # Labels lie on the actions, and must not catch the pointer.
+            out.append(
+                f'<text x="{_n(shape.x)}" y="{_n(shape.y)}" font-size="{_n(shape.size)}" '
+                f'fill="{shape.fill}"{anchor}{weight} pointer-events="none">'
+                f"{escape(shape.text)}</text>"
+            )
+        else:
+            points = " ".join(f"{_n(x)},{_n(y)}" for x, y in shape.points)
+            out.append(
+                f'<polyline points="{points}" fill="{shape.fill or "none"}" '
+                f'stroke="{shape.stroke}" stroke-width="{_n(shape.width)}"/>'
+            )
+    out.append("</svg>")
+    return "\n".join(out) + "\n"
+
+
+def _rect(shape: Rect) -> str:
+    title = f"<title>{escape(shape.title)}</title>" if shape.title else ""
+    place = f'x="{_n(shape.x)}" width="{_n(shape.width)}"'
+    if not shape.second:
+        box = f'<rect {place} y="{_n(shape.y)}" height="{_n(shape.height)}" fill="{shape.fill}"'
+        return f"{box}>{title}</rect>" if title else f"{box}/>"
+    half = shape.height / 2
+    return (
+        f"<g>{title}"
+        f'<rect {place} y="{_n(shape.y)}" height="{_n(half)}" fill="{shape.fill}"/>'
+        f'<rect {place} y="{_n(shape.y + half)}" height="{_n(half)}" fill="{shape.second}"/></g>'
+    )
+
+
+def _n(value: float) -> str:
+    return f"{round(value, 2):g}" if abs(value) < 1e5 else str(round(value))
+
 
 @dataclass(frozen=True)
 class Scale:
@@ -128,7 +182,8 @@ def draw(
         if memory and isinstance(source, Simulation):
             y = _memory(shapes, source, scale, end, y + 26)
         y += 40
-    wide = scale.wide or max(scale.left + end * scale.pixels + RIGHT, 620.0)
+    texts = [s.x + 0.65 * s.size * len(s.text) for s in shapes if isinstance(s, Text) and s.anchor == "start"]
+    wide = scale.wide or max(scale.left + end * scale.pixels + RIGHT, 620.0, *texts)
     return Picture(math.ceil(wide), math.ceil(y - 14), tuple(shapes))
 
 

@@ -1,4 +1,4 @@
-"""Pictures as SVG and HTML (no dependency), PNG (Pillow) and PDF (Matplotlib)."""
+"""Pictures as HTML (no dependency), PNG (Pillow) and PDF (Matplotlib)."""
 
 from __future__ import annotations
 
@@ -8,58 +8,9 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 from mpmd_trace.schedules._errors import ScheduleError
-from mpmd_trace.schedules._picture import Line, Picture, Rect, Text
+from mpmd_trace.schedules._picture import Line, Picture, Rect, to_svg
 
-FONT = "DejaVu Sans, Verdana, Helvetica, sans-serif"
 MAX_PNG_SIDE = 32_000
-
-
-def to_svg(picture: Picture) -> str:
-    """A self-contained SVG; resting the pointer on an action shows its name and times."""
-    out = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_n(picture.width)}" '
-        f'height="{_n(picture.height)}" viewBox="0 0 {_n(picture.width)} {_n(picture.height)}" '
-        f'font-family="{FONT}">',
-        f'<rect width="{_n(picture.width)}" height="{_n(picture.height)}" fill="#ffffff"/>',
-    ]
-    for shape in picture.shapes:
-        if isinstance(shape, Rect):
-            out.append(_rect(shape))
-        elif isinstance(shape, Text):
-            weight = ' font-weight="bold"' if shape.bold else ""
-            anchor = f' text-anchor="{shape.anchor}"' if shape.anchor != "start" else ""
-            # Labels lie on the actions, and must not catch the pointer.
-            out.append(
-                f'<text x="{_n(shape.x)}" y="{_n(shape.y)}" font-size="{_n(shape.size)}" '
-                f'fill="{shape.fill}"{anchor}{weight} pointer-events="none">'
-                f"{escape(shape.text)}</text>"
-            )
-        else:
-            points = " ".join(f"{_n(x)},{_n(y)}" for x, y in shape.points)
-            out.append(
-                f'<polyline points="{points}" fill="{shape.fill or "none"}" '
-                f'stroke="{shape.stroke}" stroke-width="{_n(shape.width)}"/>'
-            )
-    out.append("</svg>")
-    return "\n".join(out) + "\n"
-
-
-def _rect(shape: Rect) -> str:
-    title = f"<title>{escape(shape.title)}</title>" if shape.title else ""
-    place = f'x="{_n(shape.x)}" width="{_n(shape.width)}"'
-    if not shape.second:
-        box = f'<rect {place} y="{_n(shape.y)}" height="{_n(shape.height)}" fill="{shape.fill}"'
-        return f"{box}>{title}</rect>" if title else f"{box}/>"
-    half = shape.height / 2
-    return (
-        f"<g>{title}"
-        f'<rect {place} y="{_n(shape.y)}" height="{_n(half)}" fill="{shape.fill}"/>'
-        f'<rect {place} y="{_n(shape.y + half)}" height="{_n(half)}" fill="{shape.second}"/></g>'
-    )
-
-
-def _n(value: float) -> str:
-    return f"{round(value, 2):g}" if abs(value) < 1e5 else str(round(value))
 
 
 def save_png(picture: Picture, path: str | Path, zoom: float | None = None) -> None:
