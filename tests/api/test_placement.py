@@ -7,9 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import placement_recipes as recipes
 import pytest
+from jax.flatten_util import ravel_pytree
 from pipelines import assert_same, config
 from placement_recipes import ACTIVATION, MICROBATCHES, WIDTH, WORDS, Recipe
 
@@ -117,8 +119,19 @@ def by_phase(ws: Any, moments: Any, phase: Any, batch: Any) -> Any:
     return jax.tree.map(lambda w, u: w - 0.1 * u, ws, chosen), moments, phase
 
 
-@pytest.mark.parametrize(("step", "small"), [(kept_if_better, np.float32(9)), (by_phase, np.int32(1))])
-def test_what_is_chosen_stays_at_home(step: Any, small: Any) -> None:
+def raveled(ws: Any, moments: Any, rate: Any, batch: Any) -> Any:
+    """All gradients as one vector, which is clipped and cut again."""
+    flat, apart = ravel_pytree(recipes.summed(recipes.token_loss, ws, batch)[0])
+    grads = apart(flat * jnp.minimum(1.0, 1.0 / jnp.linalg.norm(flat)))
+    moments = jax.tree.map(lambda m, g: 0.9 * m + g, moments, grads)
+    return jax.tree.map(lambda w, m: w - rate * m, ws, moments), moments, rate
+
+
+STEPS = [(kept_if_better, np.float32(9)), (by_phase, np.int32(1)), (raveled, np.float32(0.1))]
+
+
+@pytest.mark.parametrize(("step", "small"), STEPS)
+def test_what_looks_like_one_value_stays_at_home(step: Any, small: Any) -> None:
     made = config({f"f{i}": f"m{i // 2}" for i in range(4)}, 2, pipeline_schedule="1F1B")
     lowered = mpmd_trace.jit(step, made).lower(recipes.weights(), recipes.weights(), small, recipes.data())
     found = lowered.residence()

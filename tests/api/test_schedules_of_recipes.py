@@ -148,9 +148,9 @@ def test_two_chains_in_opposite_directions() -> None:
     check("dualpipe", "weighted clipped scaled", loop=False, runs=False, chains=("down_", "up_"), names=plain.BOTH_WAYS)
 
 
-@pytest.mark.parametrize("name", ["1f1b", "zb-v"])
-def test_each_of_two_loops_has_the_order_of_the_schedule(name: str) -> None:
-    """As in a step that takes a second gradient where the first one has led, with the norm of all in between."""
+@pytest.mark.parametrize(("name", "epochs"), [("1f1b", False), ("zb-v", False), ("1f1b", True)])
+def test_each_of_two_loops_has_the_order_of_the_schedule(name: str, epochs: bool) -> None:
+    """Epochs; or a second gradient where the first one has led, with the norm of all in between."""
     schedule = schedules.get_schedule(name, 2, MICROBATCHES, guard=False)
     model, actions = plain.Model(schedule.stages), FragmentActions()
     parameters, static = eqx.partition(model, eqx.is_array)
@@ -160,9 +160,15 @@ def test_each_of_two_loops_has_the_order_of_the_schedule(name: str) -> None:
 
     def step(parameters: Any, xs: jax.Array) -> Any:
         gradients = mpmd_trace.value_and_grad(loss, microbatches=MICROBATCHES)
-        _, first = gradients(parameters, xs)
-        norm = jnp.sqrt(sum(jnp.sum(g**2) for g in jax.tree.leaves(first)))
-        return gradients(jax.tree.map(lambda p, g: p + 0.1 * g / norm, parameters, first), xs)
+
+        def epoch(parameters: Any, _: None) -> Any:
+            _, found = gradients(parameters, xs)
+            norm = jnp.sqrt(sum(jnp.sum(g**2) for g in jax.tree.leaves(found)))
+            return jax.tree.map(lambda p, g: p + 0.1 * g / norm, parameters, found), None
+
+        if epochs:
+            return jax.lax.scan(epoch, parameters, None, length=2)[0]
+        return gradients(epoch(parameters, None)[0], xs)
 
     config = mpmd_trace.make_config(topology(2, size=1), plain.assign(schedule), pipeline_schedule=name)
     xs = jnp.ones((2 * MICROBATCHES, plain.WIDTH))

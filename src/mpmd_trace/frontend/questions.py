@@ -84,13 +84,13 @@ class Questions:
             return True
         return any(self.has_names(inner) for inner in tracing.subjaxprs(eqn))
 
-    def has_calls(self, closed: Closed) -> bool:
-        """Whether `closed` contains a call."""
+    def has_calls(self, closed: Closed, kinds: tuple[str, ...] = ("call",)) -> bool:
+        """Whether `closed` contains a call, or, if its kind is asked for, a loop that makes calls."""
         for eqn in opened(closed).eqns:
             tag = tag_of(eqn)
-            if tag is not None and tag.kind == "call":
+            if tag is not None and tag.kind in kinds:
                 return True
-            if any(self.has_calls(inner) for inner in tracing.subjaxprs(eqn)):
+            if any(self.has_calls(inner, kinds) for inner in tracing.subjaxprs(eqn)):
                 return True
         return False
 

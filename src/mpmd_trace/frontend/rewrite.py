@@ -210,6 +210,7 @@ class Rewriter:
             if tag is not None and tag.kind == "call" and scope.level == "main" and not self._apart:
                 return self.call(eqn.params["jaxpr"], tag.name, args, scope)
             if name in INLINED:
+                scope = dataclasses.replace(scope, is_ours=tag is not None and tag.kind == "loop")
                 return self.evaluate(eqn.params[INLINED[name]], args, scope)
             if name == "sharding_constraint":
                 return [self._sharded(eqn, 0, folding.whole(args[0]), eqn.params["sharding"])]
@@ -498,7 +499,9 @@ class Rewriter:
         first = layout.constants + layout.carries
         constants, carry, scanned = args[: layout.constants], args[layout.constants : first], args[first:]
         avals = tracing.in_avals(layout.body)
-        as_calls = scope.level == "main" and not self._ask.has_calls(layout.body) and not self._apart
+        # A loop around loops over microbatches (epochs) is opened; theirs are the calls.
+        calls = ("call",) if scope.is_ours else ("call", "loop")
+        as_calls = scope.level == "main" and not self._ask.has_calls(layout.body, calls) and not self._apart
         wanted = [False] * len(tracing.out_avals(layout.body)) if unused else None
         order = range(layout.length)
         outputs: dict[int, list[Any]] = {}
@@ -508,7 +511,7 @@ class Rewriter:
                 known.add_slices(scanned, i, items)
             values = [*constants, *carry, *items]
             values = [folding.as_known(v, a) for v, a in zip(values, avals, strict=True)]
-            inside = dataclasses.replace(scope, counter=i)
+            inside = dataclasses.replace(scope, counter=i, is_ours=False)
             if as_calls:
                 results = self.call(layout.body, "iteration", values, inside)
             else:

@@ -26,6 +26,8 @@ class Scope:
     parent: str | None = None
     #: What ordered callbacks here come in order with: those of the mesh of the named computation, None outside of any.
     chain: Hashable = None
+    #: Whether the scan here is a loop of ours, whose iterations are microbatches whatever is in them.
+    is_ours: bool = False
 
     @property
     def is_open(self) -> bool:

@@ -35,6 +35,7 @@ _FOLDERS = {
     "placement": (
         "split-loops",
         "open-conditionals",
+        "split-concatenations",
         "regroup-sums",
         "place",
     ),

@@ -49,6 +49,7 @@ from mpmd_trace.passes.import_.validate_named_ops_in_mpmd_func import ValidateNa
 from mpmd_trace.passes.placement.open_conditionals import OpenConditionals
 from mpmd_trace.passes.placement.place import Place
 from mpmd_trace.passes.placement.regroup_sums import RegroupSums
+from mpmd_trace.passes.placement.split_concatenations import SplitConcatenations
 from mpmd_trace.passes.placement.split_loops import SplitLoops
 from mpmd_trace.passes.stablehlo_optimize import StablehloOptimize
 from mpmd_trace.passes.symbol_dce import SymbolDce
@@ -197,7 +198,8 @@ class ImportPipeline(Pipeline):
             *([CutInCalls()] if self.cut_in_calls else []),
             IntroduceTransfers(direct_only=cut),
             EraseUnusedCalleeBlockArguments(unused_calls=self.stages is not None),
-            *([SplitLoops(), OpenConditionals(), RegroupSums(), Place(self.constraints)] if cut else []),
+            *([SplitLoops(), OpenConditionals(), SplitConcatenations(), RegroupSums()] if cut else []),
+            *([Place(self.constraints)] if cut else []),
             *infer.passes(),
             *([GatherIndices(stay=not self.microbatches_apart)] if self.cut_in_calls else []),
             *merge,

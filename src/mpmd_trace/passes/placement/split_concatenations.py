@@ -1,0 +1,223 @@
+"""`mpmd-split-concatenations`: one array made of values of several meshes does not bring them together."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import ClassVar
+
+from mpmd_trace.ir.attributes import DenseArrayAttr
+from mpmd_trace.ir.bodies import region_dce
+from mpmd_trace.ir.core import Op, Value, make_op
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import FuncOp, Module
+from mpmd_trace.ir.semantics import REDUCTION_OPS, region_reduction_kind
+from mpmd_trace.ir.types import TensorType, tensor
+from mpmd_trace.passes.base import Pass
+from mpmd_trace.passes.import_.reductions import is_neutral
+from mpmd_trace.passes.placement.call_graph import CallGraph
+from mpmd_trace.passes.placement.free import CHEAP
+from mpmd_trace.passes.placement.sums import Origins
+
+__all__ = ["SplitConcatenations"]
+
+_RESHAPING = {"bitcast_convert", "broadcast_in_dim", "reshape", "reverse", "transpose"}
+_ELEMENTWISE = CHEAP - {f"stablehlo.{name}" for name in _RESHAPING}
+
+
+@dataclasses.dataclass(frozen=True)
+class SplitConcatenations(Pass):
+    """What is computed, element by element, of concatenated values of several meshes is computed of each by itself.
+
+    Reductions over what is concatenated are reductions of the parts, and slices of it are slices of a part, where they
+    lie in one.  So all gradients may be raveled into one vector, for its norm, or to be scaled and cut again.
+
+    Before:
+
+        %u = mpmd.unassign %p : (!a) -> tensor<4xf32>
+        %v = mpmd.unassign %q : (!b) -> tensor<4xf32>
+        %0 = stablehlo.concatenate %u, %v, dim = 0 : (tensor<4xf32>, tensor<4xf32>) -> tensor<8xf32>
+        %1 = stablehlo.tanh %0 : tensor<8xf32>
+        %2 = stablehlo.slice %1 [0:4] : (tensor<8xf32>) -> tensor<4xf32>
+        %3 = stablehlo.slice %1 [4:8] : (tensor<8xf32>) -> tensor<4xf32>
+        return %2, %3 : tensor<4xf32>, tensor<4xf32>
+
+    After:
+
+        %u = mpmd.unassign %p : (!a) -> tensor<4xf32>
+        %v = mpmd.unassign %q : (!b) -> tensor<4xf32>
+        %0 = stablehlo.tanh %u : tensor<4xf32>
+        %1 = stablehlo.tanh %v : tensor<4xf32>
+        return %0, %1 : tensor<4xf32>, tensor<4xf32>
+    """
+
+    name: ClassVar[str] = "mpmd-split-concatenations"
+    summary: ClassVar[str] = "compute of each part what is computed of concatenated values of several meshes"
+
+    def run(self, module: Module, diagnostics: Diagnostics) -> bool:
+        if not any(op.name == "stablehlo.concatenate" for function in module.mpmd_functions for op in function.body):
+            return False
+        graph = CallGraph(module)
+        origins = Origins(graph)
+        changed = False
+        for function in graph.functions:
+            origins.learn(function)
+            changed = _Splitting(function, origins).run() or changed
+        return changed
+
+
+class _Splitting:
+    """The values of a function that are made of parts, and the parts."""
+
+    def __init__(self, function: FuncOp, origins: Origins) -> None:
+        self.function = function
+        self.origins = origins
+        #: The dimension along which a value is made of parts, and these.
+        self.parts: dict[Value, tuple[int, list[Value]]] = {}
+        self.changed = False
+
+    def run(self) -> bool:
+        """Whether a result of an op is now made of parts."""
+        for op in self.function.body.ops:
+            if op.name == "stablehlo.concatenate" and _integers(op, "dimension"):
+                meshes = {self.origins.of(value) for value in op.operands}
+                if len(meshes) > 1 or (None in meshes and op.num_operands > 1):
+                    self.parts[op.results[0]] = _integers(op, "dimension")[0], list(op.operands)
+            elif any(value in self.parts for value in op.operands) and len(op.results) == 1:
+                self._follow(op)
+        if self.parts:
+            region_dce(self.function.regions[0])
+        return self.changed
+
+    def _follow(self, op: Op) -> None:
+        """Make an op that reads a value of parts one of the parts, if that is possible."""
+        if op.name in _ELEMENTWISE:
+            self._elementwise(op)
+            return
+        found: Value | None = None
+        if op.name == "stablehlo.slice":
+            found = self._slice(op)
+        elif op.name == "stablehlo.reduce" and op.num_operands == 2 and op.operand(0) in self.parts:
+            found = self._reduction(op)
+        elif op.name == "stablehlo.dot_general" and _shape(op.results[0]) == ():
+            found = self._product(op)
+        if found is not None:
+            op.results[0].replace_all_uses_with(found)
+            self.changed = True
+
+    def _elementwise(self, op: Op) -> None:
+        dim, parts = next(self.parts[v] for v in op.operands if v in self.parts)
+        shapes = [_shape(part) for part in parts]
+        operands = [self._as_parts(op, value, dim, shapes) for value in op.operands]
+        type = op.results[0].type
+        if None in shapes or not isinstance(type, TensorType):
+            return
+        made: list[Value] = []
+        for i, shape in enumerate(shapes):
+            read = [values[i] for values in operands if values is not None]
+            if len(read) < len(operands) or shape is None:
+                return
+            part = make_op(
+                op.name, read, [tensor(shape, type.element)], props=op.props, attrs=op.attrs, loc=op.loc
+            )
+            self.function.body.insert_before(op, part)
+            made.append(part.results[0])
+        self.parts[op.results[0]] = dim, made
+
+    def _as_parts(
+        self, reader: Op, value: Value, dim: int, shapes: Sequence[tuple[int, ...] | None]
+    ) -> Sequence[Value] | None:
+        """The parts of an operand: of one made of such parts, of a scalar, or of one scalar everywhere."""
+        if value in self.parts:
+            other, parts = self.parts[value]
+            return parts if other == dim and [_shape(part) for part in parts] == list(shapes) else None
+        if _shape(value) == ():
+            return [value] * len(shapes)
+        maker, type = value.defining_op, value.type
+        if maker is None or not isinstance(type, TensorType):
+            return None
+        filled: list[Value] = []
+        for shape in shapes:
+            if shape is None or not _fills(maker):
+                return None
+            made = self._filled(maker, tensor(shape, type.element))
+            self.function.body.insert_before(reader, made)
+            filled.append(made.results[0])
+        return filled
+
+    @staticmethod
+    def _filled(maker: Op, type: TensorType) -> Op:
+        from mpmd_trace.passes.stablehlo.elements import make_constant, splat_text  # NumPy, which is slow to import
+
+        text = splat_text(maker.results[0])
+        if text is not None:
+            return make_constant(text, type, maker.loc)
+        return make_op(maker.name, maker.operands, [type], props=maker.props, attrs=maker.attrs, loc=maker.loc)
+
+    def _slice(self, op: Op) -> Value | None:
+        dim, parts = self.parts[op.operand(0)]
+        starts, limits = _integers(op, "start_indices"), _integers(op, "limit_indices")
+        end = 0
+        for part in parts:
+            shape = _shape(part)
+            if shape is None:
+                return None
+            begin, end = end, end + shape[dim]
+            if begin <= starts[dim] and limits[dim] <= end and shape[dim]:
+                break
+        else:
+            return None
+        own = [s - begin * (i == dim) for i, s in enumerate(starts)]
+        ends = [s - begin * (i == dim) for i, s in enumerate(limits)]
+        if op.results[0].type is part.type:
+            return part
+        props = {**op.props, "start_indices": DenseArrayAttr.get(own), "limit_indices": DenseArrayAttr.get(ends)}
+        made = make_op(op.name, [part], [op.results[0].type], props=props, attrs=op.attrs, loc=op.loc)
+        return self.function.body.insert_before(op, made).results[0]
+
+    def _reduction(self, op: Op) -> Value | None:
+        dim, parts = self.parts[op.operand(0)]
+        kind = region_reduction_kind(op.regions[0])
+        if kind is None or dim not in _integers(op, "dimensions") or not is_neutral(op.operand(1), kind):
+            return None
+        return self._combined(op, kind, [[part, op.operand(1)] for part in parts])
+
+    def _product(self, op: Op) -> Value | None:
+        """The inner product of two vectors of parts."""
+        left, right = (self.parts.get(value) for value in op.operands)
+        if left is None or right is None or any(len(_shape(v) or ()) != 1 for v in op.operands):
+            return None
+        if [_shape(part) for part in left[1]] != [_shape(part) for part in right[1]]:
+            return None
+        return self._combined(op, "add", [list(pair) for pair in zip(left[1], right[1], strict=True)])
+
+    def _combined(self, op: Op, kind: str, operands: Sequence[Sequence[Value]]) -> Value:
+        """The op of each of the operands, reduced."""
+        body, type = self.function.body, op.results[0].type
+        found = [body.insert_before(op, op.clone(operands=list(own))).results[0] for own in operands]
+        value = found[0]
+        for other in found[1:]:
+            both = make_op(REDUCTION_OPS[kind], [value, other], [type], attrs=op.attrs, loc=op.loc)
+            value = body.insert_before(op, both).results[0]
+        return value
+
+
+def _shape(value: Value) -> tuple[int, ...] | None:
+    return value.type.shape if isinstance(value.type, TensorType) else None
+
+
+def _integers(op: Op, name: str) -> tuple[int, ...]:
+    """The values of an attribute of integers."""
+    found = op.attr(name)
+    values = getattr(found, "values", None)
+    value = getattr(found, "value", None)
+    return tuple(int(v) for v in values) if values is not None else () if value is None else (int(value),)
+
+
+def _fills(maker: Op) -> bool:
+    """Whether the op fills an array with one scalar."""
+    if maker.name == "stablehlo.broadcast_in_dim":
+        return _shape(maker.operand(0)) == ()
+    from mpmd_trace.passes.stablehlo.elements import splat_text  # NumPy, which is slow to import
+
+    return splat_text(maker.results[0]) is not None
