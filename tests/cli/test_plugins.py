@@ -53,12 +53,34 @@ class Forgets(FunctionPass):
 
     def run_on_function(self, function, module, diagnostics):
         pass
+
+@dataclasses.dataclass(frozen=True)
+class Cheats(FunctionPass):
+    name: ClassVar[str] = "cheats"
+    summary: ClassVar[str] = "Negates where a shared body takes the sine."
+
+    def run_on_function(self, function, module, diagnostics):
+        body = next(op for op in function.body if op.name == "mpmd.fragment").body
+        object.__setattr__(next(iter(body.block)), "name", "stablehlo.negate")
+        return True
 '''
 NEGATES = """func.func @main(%a: tensor<4xf32>) -> tensor<4xf32> {
   %0 = stablehlo.negate %a : tensor<4xf32>
   %1 = stablehlo.negate %0 : tensor<4xf32>
   return %1 : tensor<4xf32>
 }
+"""
+
+
+FRAGMENT = """module { func.func @main(%a: !mpmd.mesh_tensor<"m1", tensor<4xf32>>)
+    -> !mpmd.mesh_tensor<"m1", tensor<4xf32>>
+    attributes {topology = #mpmd.topology<<"m1" : <["x"=2]>>>} {
+  %0 = mpmd.fragment<mesh="m1", origin=[]> (%a) (%b: tensor<4xf32>) {
+    %1 = stablehlo.sine %b : tensor<4xf32>
+    mpmd.return %1 : tensor<4xf32>
+  } : (!mpmd.mesh_tensor<"m1", tensor<4xf32>>) -> !mpmd.mesh_tensor<"m1", tensor<4xf32>>
+  return %0 : !mpmd.mesh_tensor<"m1", tensor<4xf32>>
+} }
 """
 
 
@@ -102,6 +124,14 @@ def test_a_plugin_is_run_by_name(files: tuple[str, str], capsys: pytest.CaptureF
     assert "negate" not in capsys.readouterr().out
     assert main([*files, "-fold-negat"]) == 1
     assert "did you mean fold-negate?" in capsys.readouterr().err
+
+
+def test_a_pass_that_changes_what_others_share(files: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    pathlib.Path(files[0]).write_text(FRAGMENT)
+    assert main([*files, "-cheats"]) == 1
+    out, err = capsys.readouterr()
+    assert out == "" and "error: cheats changed 1 of the 1 bodies that fragments and named computations share" in err
+    assert main([*files, "-cheats", "-verify-each=false"]) == 0
 
 
 def test_a_pass_that_says_nothing(files: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:

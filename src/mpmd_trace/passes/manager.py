@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.collector import paused_collector
@@ -17,7 +18,7 @@ from mpmd_trace.passes.base import Pass, said_by
 from mpmd_trace.passes.registry import build
 from mpmd_trace.passes.run_caches import caches_of_a_run
 
-__all__ = ["PassManager", "PassRun", "run_passes", "verify_after"]
+__all__ = ["PassManager", "PassRun", "check_bodies", "printed_bodies", "run_passes", "verify_after"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +70,7 @@ class PassManager:
         bodies: dict[Region, str] = {}
         for one in self.passes:
             if self.verify:
-                bodies = _printed(module, bodies)
+                bodies = printed_bodies(module, bodies)
             started = time.process_time()
             try:
                 changed = said_by(one, one.run(module, self.diagnostics))
@@ -83,7 +84,7 @@ class PassManager:
             record = PassRun(self.first_index + len(self.runs), one.spec, changed, time.process_time() - started)
             self.runs.append(record)
             if self.verify and not self.diagnostics.failed:
-                _check_bodies(one, bodies, self.diagnostics)
+                check_bodies(one, bodies, self.diagnostics)
                 if changed:
                     verify_after(one, module, self.diagnostics)
             if self.diagnostics.failed:
@@ -107,8 +108,8 @@ def verify_after(one: Pass, module: Module, diagnostics: Diagnostics) -> None:
         diagnostics.fail()
 
 
-def _printed(module: Module, known: dict[Region, str]) -> dict[Region, str]:
-    """The text of each distinct body of the module."""
+def printed_bodies(module: Module, known: Mapping[Region, str] = MappingProxyType({})) -> dict[Region, str]:
+    """The text of each distinct body of the module; `known` are those that were printed before."""
     found: dict[Region, str] = {}
     for op in module.walk():
         for region in op.regions:
@@ -117,7 +118,7 @@ def _printed(module: Module, known: dict[Region, str]) -> dict[Region, str]:
     return found
 
 
-def _check_bodies(one: Pass, before: dict[Region, str], diagnostics: Diagnostics) -> None:
+def check_bodies(one: Pass, before: Mapping[Region, str], diagnostics: Diagnostics) -> None:
     """The pass has failed if one of these bodies does not print as it did."""
     changed = sum(print_region(body) != text for body, text in before.items())
     if changed:
