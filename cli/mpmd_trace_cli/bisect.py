@@ -12,6 +12,7 @@ from mpmd_trace.api.lowered import Lowered
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.text import parse
 from mpmd_trace.report.bisect import Modules, Stage, bisect, reduce_wrong_pass
+from mpmd_trace.report.execution import Wrong, wrong_instruction
 from mpmd_trace.report.numbers import Error, Numbers, largest
 from mpmd_trace_cli.files import check_output, write_text
 from mpmd_trace_cli.program import copied, load_program
@@ -41,7 +42,8 @@ def bisect_program(
 
     Returns:
         `passes`: number, spec, error and result of each that was looked at; `wrong`: the number of the first wrong
-        one, or None; `reduced`: the small module, or None.
+        one, or None; `reduced`: the small module, or None; `executed`, where no pass is wrong: the error of the step
+        that is executed, and if it is too large the first `instruction` that is wrong.
 
     Raises:
         MpmdError: where the program cannot be interpreted.
@@ -69,7 +71,7 @@ def bisect_program(
         "reduced": None,
     }
     if found.wrong is None:
-        report["executed"] = _executed(program, lowered, numbers)
+        report["executed"] = _executed(lowered, numbers, limit)
     elif found.wrong > 0 and seconds > 0:
         before, spec = stages[found.wrong - 1].module, stages[found.wrong].spec
         small = reduce_wrong_pass(before, spec, limit, seconds, say)
@@ -88,8 +90,7 @@ def tell(report: dict[str, Any]) -> None:
         if executed is not None and not executed["error"] <= limit:
             raise MpmdError(
                 f"every pass computes what jax.jit does, but the step, executed, does not: {executed['result']} "
-                f"differs by {executed['error']:.1e} of its norm. The fault is in XLA or in the runtime; "
-                "compiler_options={\"xla_backend_optimization_level\": 0} may tell"
+                f"differs by {executed['error']:.1e} of its norm. {_blame(executed)}"
             )
         data("every module, and the step that is executed, computes what jax.jit does")
         return
@@ -102,16 +103,46 @@ def tell(report: dict[str, Any]) -> None:
     raise MpmdError(f"{row['spec']} ({wrong}) is the first pass that changes numbers: {what}")
 
 
+def _blame(executed: dict[str, Any]) -> str:
+    """What the step, executed instruction by instruction, tells of the fault."""
+    at, error = executed["instruction"], executed["instruction_error"]
+    if at is None and error <= executed["tolerance"]:
+        return "Executed one instruction after the other it is right: something is read or overwritten too early"
+    if at is None:
+        return "Each of its instructions is right for itself, so that the plan reads other values than the module"
+    which = f"instruction {at['number']} of the plan, the {at['what']}"
+    if at["fault"] == "overwritten":
+        return f"In {which}, {at['result']} is read, which has changed since: its memory was given away too early"
+    if at["fault"] == "transfer":
+        return f"In {which}, {at['result']} is not what was sent"
+    return (
+        f"In {which}, {at['result']} differs by {at['error']:.1e} from what its ops give one by one for the "
+        "same arrays: XLA compiled it wrongly; compiler_options={\"xla_backend_optimization_level\": 0} may tell"
+    )
+
+
 def _line(stage: Stage, error: Error, limit: float) -> str:
     verdict = "right" if error.size <= limit else f"wrong: {error.result}"
     return f"{stage.number:3}  {error.size:8.1e}  {verdict:24} {stage.spec[:80]}"
 
 
-def _executed(program: Any, lowered: Lowered, numbers: Numbers) -> dict[str, Any] | None:
-    """How far the step is off when it is executed; None on abstract meshes."""
+def _executed(lowered: Lowered, numbers: Numbers, limit: float) -> dict[str, Any] | None:
+    """How far the step is off when it is executed, and in which instruction that begins; None on abstract meshes."""
     if lowered.config.is_abstract:
         return None
     compiled = lowered.compile()
     results = compiled.program(*copied([jax.numpy.asarray(a) for a in numbers.arguments]))
     error = largest([np.asarray(r) for r in results], numbers.expected, numbers.results)
-    return {"error": error.size, "result": error.result}
+    report: dict[str, Any] = {"error": error.size, "result": error.result}
+    if error.size <= limit:
+        return report
+    say(f"executed, {error.result} differs by {error.size:.1e}; one instruction after the other")
+    given = copied([jax.numpy.asarray(a) for a in numbers.arguments])
+    wrong, found = wrong_instruction(compiled.program, lowered.partitioned.module, given, limit)
+    at = None if wrong is None else {"number": wrong.number, "what": wrong.what, "fault": wrong.fault, **_error(wrong)}
+    left = None if wrong is not None else largest(found, numbers.expected, numbers.results).size
+    return {**report, "tolerance": limit, "instruction": at, "instruction_error": left}
+
+
+def _error(wrong: Wrong) -> dict[str, Any]:
+    return {"error": wrong.error.size, "result": wrong.error.result}

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from commands import Command, runner
 
+from mpmd_trace.backend.runtime import Runtime
 from mpmd_trace.ir.bodies import map_ops
 from mpmd_trace.ir.core import Region
 from mpmd_trace.ir.ops import FragmentOp, Module
 from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.cse_native import CseNative
+from mpmd_trace.report.execution import wrong_instruction
+from mpmd_trace.report.numbers import Numbers, largest
 from mpmd_trace.report.reduce import count_ops
 
 TINY = str(Path(__file__).parent.parent / "programs" / "tiny.py")
@@ -68,6 +73,53 @@ def test_a_wrong_pass_is_found_and_shown(command: Command, wrong_pass: None, tmp
     module = parse(small.read_text())
     assert count_ops(module) < 12 and "stablehlo.subtract" in small.read_text()
     assert result.out.startswith("// mpmd-cse makes this compute something else:\n") and "subtract" in result.out
+
+
+def spoil(monkeypatch: pytest.MonkeyPatch, wanted: str, change: Callable[[list[Any]], list[Any]]) -> None:
+    """The first instruction whose description has the text `wanted` gives something else."""
+    right = Runtime._call
+
+    def call(self: Runtime, instruction: Any) -> Any:
+        found, number = right(self, instruction), self.instructions.index(instruction)
+        first = next((i for i, _ in enumerate(self.instructions) if wanted in self.describe(i)), None)
+        return found if number != first else lambda arrays: change(found(arrays))
+
+    monkeypatch.setattr(Runtime, "_call", call)
+
+
+def test_a_wrong_execution_is_found(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    negated = lambda arrays: [-arrays[0], *arrays[1:]]  # noqa: E731
+    with monkeypatch.context() as patch:
+        spoil(patch, "(second(1))", negated)
+        result = command("bisect", TINY)
+    assert result.status == 1 and "every pass computes what jax.jit does, but the step, executed" in result.err
+    said = r"In instruction \d+ of the plan, the run of @.* \(second\(1\)\) on mesh 'm1', result 0 differs by 2.0e\+00"
+    assert re.search(said, result.err.replace("\n", " ")), result.err
+    with monkeypatch.context() as patch:
+        spoil(patch, "to 'm1'", negated)
+        report = json.loads(command("bisect", TINY, "--json").out)
+    at = report["executed"]["instruction"]
+    assert at["fault"] == "transfer" and at["what"].endswith("from mesh 'm0' to 'm1'")
+
+
+def test_memory_that_is_given_away_too_early_is_found(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    lost: list[Any] = []
+
+    def keep(arrays: list[Any]) -> list[Any]:
+        lost[:] = [arrays[0]]
+        return arrays
+
+    spoil(monkeypatch, "(first)", keep)
+    program = importlib.import_module("tests.programs.tiny").program()
+    lowered = program.jitted().lower(*program.args)
+    loaded, numbers = lowered.compile().program, Numbers.of(program, lowered)
+    found = wrong_instruction(loaded, lowered.partitioned.module, numbers.arguments, 1e-5)
+    assert found[0] is None and largest(found[1], numbers.expected, numbers.results).size < 1e-5
+    at = next(i for i in range(len(loaded.runtime.calls)) if "(second)" in loaded.runtime.describe(i))
+    call = loaded.runtime.calls[at]
+    loaded.runtime.calls[at] = lambda arrays: [call(arrays), lost[0].delete()][0]
+    wrong, _ = wrong_instruction(loaded, lowered.partitioned.module, numbers.arguments, 1e-5)
+    assert wrong is not None and wrong.fault == "overwritten" and "(first)" in wrong.error.result
 
 
 def test_programs_with_callbacks_are_told(command: Command, tmp_path: Path) -> None:
