@@ -130,6 +130,37 @@ def test_products_that_no_device_has_alone_stay() -> None:
     assert reduced(before) == (str(before), 0)
 
 
+@pytest.mark.parametrize("first", ["%t", "%z"])
+def test_the_last_gradient_is_added_to_zeros_of_its_own(first: str) -> None:
+    """Where the total is finished, another sum of parts starts from zeros, as they are or in another shape."""
+    last = f"""
+        %t = stablehlo.transpose %z, dims = [1, 0] : (tensor<6x4xf32>) -> {G}
+        %own = stablehlo.add %t, %h : {G}
+        %sum = stablehlo.add %s, %own : {G}
+        %r = stablehlo.tanh %sum : {G}"""
+    if first == "%z":
+        last = re.sub(r".*transpose.*\n", "", last).replace("%t,", "%z,")
+    zeros = "tensor<6x4xf32>" if first == "%t" else G
+    before = parse(f"""{PRELUDE}
+    func.func public @main(%in: {on_mesh(X)}, %on: {on_mesh(Y)}) -> {on_mesh(G)} attributes {{topology = #meshes}} {{
+      %a:2 = mpmd.fragment<mesh="a", origin=["f"], in_shardings=[{ROWS}, {ROWS}],
+            out_shardings=[<@mesh, [{{}}, {{}}]>, <@mesh, [{{}}, {{}}]>]> (%in, %on) (%x: {X}, %y: {Y}) {{
+        {gradient()}
+        %z = stablehlo.constant dense<0.000000e+00> : {zeros}
+        mpmd.return %g, %z : {G}, {zeros}
+      }} : ({on_mesh(X)}, {on_mesh(Y)}) -> ({on_mesh(G)}, {on_mesh(zeros)})
+      %c = mpmd.fragment<mesh="a", origin=["f"],
+            in_shardings=[{ROWS}, {ROWS}, <@mesh, [{{}}, {{}}]>, <@mesh, [{{}}, {{}}]>],
+            out_shardings=[<@mesh, [{{}}, {{}}]>]> (%in, %on, %a#0, %a#1) (%x: {X}, %y: {Y}, %s: {G}, %z: {zeros}) {{
+        {gradient("%h")}
+        {last}
+        mpmd.return %r : {G}
+      }} : ({on_mesh(X)}, {on_mesh(Y)}, {on_mesh(G)}, {on_mesh(zeros)}) -> {on_mesh(G)}
+      return %c : {on_mesh(G)}
+    }}""")
+    assert reduced(before)[1] == 1
+
+
 def test_a_sharded_gradient_has_whole_parts_on_each_device() -> None:
     """As of a weight that is sharded over the same axis; its other axis stays."""
     text, finished = reduced(step(gradient(axes='{"data"}, {"model"}'), total='<@mesh, [{"data"}, {"model"}]>'))

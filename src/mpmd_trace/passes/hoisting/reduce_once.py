@@ -292,17 +292,22 @@ class _Chains:
         source: dict[tuple[FragmentOp, int], tuple[FragmentOp, _Zero]] = {}
         for fragment, one in self.found.items():
             given[fragment] = {i: axes for i, axes in one.given.items() if axes != ZERO}
+            wanted: dict[int, set[Form]] = {}
             for j, (arguments, _) in one.growth.reads.items():
                 for i in sorted(arguments.difference(given[fragment])):
-                    value = fragment.operand(i)
-                    maker = cast(FragmentOp, cast(OpResult, value).op)
-                    type = cast(MeshTensorType, value.type).tensor
-                    axes = one.growth.results[j]
-                    sharding = partial_sharding(in_sharding(fragment, i), axes, type, one.like)
-                    zero = _Zero(type, axes, sharding, partial_type(type, axes, one.forms.sizes))
-                    given[fragment][i] = axes
-                    zeros.setdefault(maker, {})[zero] = None
-                    source[fragment, i] = maker, zero
+                    wanted.setdefault(i, set()).add(one.growth.results[j])
+            for i, forms in wanted.items():
+                if len(forms) > 1:
+                    continue  # zeros of several sums over different axes: the body makes those of each
+                value = fragment.operand(i)
+                maker = cast(FragmentOp, cast(OpResult, value).op)
+                type = cast(MeshTensorType, value.type).tensor
+                (axes,) = forms
+                sharding = partial_sharding(in_sharding(fragment, i), axes, type, one.like)
+                zero = _Zero(type, axes, sharding, partial_type(type, axes, one.forms.sizes))
+                given[fragment][i] = axes
+                zeros.setdefault(maker, {})[zero] = None
+                source[fragment, i] = maker, zero
         made: dict[FragmentOp, FragmentOp] = {}
         for fragment in self.fragments:
             mine = list(zeros.get(fragment, {}))
@@ -324,10 +329,12 @@ class _Chains:
     ) -> FragmentOp:
         """Insert the fragment in its new form; the old one stays, unused."""
         like = zeros[0].sharding if known is None else known.like
-        forms = self._forms(fragment, given, like)
+        of_zeros = {} if known is None else {i: axes for i, axes in known.given.items() if axes == ZERO}
+        forms = self._forms(fragment, {**of_zeros, **given}, like)
         found = Growth({}, {}, {}, frozenset()) if known is None else known.growth
         listed = [(zero.type, zero.axes) for zero in zeros]
-        key = ("with parts", tuple(given.items()), fragment.in_shardings, tuple(found.results.items()), found.ops)
+        known_forms = [tuple(one.items()) for one in (of_zeros, given, found.results)]
+        key = ("with parts", *known_forms, fragment.in_shardings, found.ops)
         body: Region = remembered(
             fragment.body,
             (*key, like, tuple(listed)),
