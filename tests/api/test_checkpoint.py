@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from pipelines import Weights, batch, check, config, layer, weights
 
 import mpmd_trace
-from mpmd_trace import MpmdError, call, enumerated_for, fori_loop, named_computation
+from mpmd_trace import MpmdError, call, enumerated_for, fori_loop, named_computation, named_tensor
 
 STAGES = {f"f{i}": (f"m{i // 2}", i // 2) for i in range(4)}
 Model = Callable[[Weights, jax.Array], jax.Array]
@@ -137,6 +138,27 @@ def test_gradient_around_the_loop(loop: str, stages: bool, with_value: bool) -> 
 def test_gradient_around_the_loop_of_parts(model: Model) -> None:
     fn = around(model, "enumerated_for", with_value=True)
     check(fn, weights(4), batch(2), config=config(STAGES, placement="cut"))
+
+
+def handed(ws: Weights, x: jax.Array) -> jax.Array:
+    return jnp.mean(part(2, 4)(ws, named_tensor(part(0, 2)(ws, x), "handed")) ** 2)
+
+
+def handed_by_stages(ws: Weights, x: jax.Array) -> jax.Array:
+    h = named_tensor(jax.checkpoint(part(0, 2))(ws, x), "handed")
+    return jnp.mean(jax.checkpoint(part(2, 4))(ws, h) ** 2)
+
+
+@pytest.mark.parametrize("placement", ["reference", "cut"])
+@pytest.mark.parametrize("mesh", ["m0", "m1"])
+@pytest.mark.parametrize("model", [handed, handed_by_stages, jax.checkpoint(handed)])
+def test_gradient_around_the_loop_of_what_is_on_the_host(model: Model, mesh: str, placement: str) -> None:
+    """In calls of forwards and backwards, a named tensor is moved to the memory of the host."""
+    step = around(model, "enumerated_for", with_value=True)
+    names = {**STAGES, "handed": f"{mesh}#pinned_host"}
+    jitted = check(step, weights(4), batch(2), config=config(names, placement=placement))
+    text = jitted.lower(weights(4), batch(2)).as_text("mpmd")
+    assert len(re.findall(r'= mpmd.transfer .* -> .*"pinned_host">$', text, re.MULTILINE)) >= 2
 
 
 @pytest.mark.parametrize("model", [whole, across, nested, with_policy, residual])

@@ -107,7 +107,7 @@ class Rewriter:
             return [folding.whole(r) for r in results]
 
         types = [jax.typeof(c) for c in large.values()] + list(tracing.in_avals(closed))
-        return self._traced(run, lambda run: tracing.make_program(run, types, name))
+        return self._traced(run, lambda run: tracing.make_program(run, types, name, without_unused=self._apart))
 
     def _traced(self, run: Callable[..., Any], make: Callable[[Callable[..., Any]], Any]) -> Any:
         """What `make` traces of `run`; what only the backward needs of the forward pass goes first."""
@@ -378,10 +378,20 @@ class Rewriter:
         if scope.level == "kept":
             return [x]
         if is_name:
-            return list(lowering.named_tensor_p.bind(x, name=eqn.params["name"]))
+            return self._bind_named(x, eqn.params["name"], scope)
         if eqn.primitive is markers.broadcast_p:
             return list(lowering.broadcast_p.bind(x))
         return list(lowering.reduce_p.bind(x, reduction="none"))
+
+    def _bind_named(self, x: Any, name: str, scope: Scope) -> list[Any]:
+        """`x` as a named tensor; between calls, in a call of its own, as a named computation is."""
+        if not self._apart or scope.level != "main" or scope.counter is None:
+            return list(lowering.named_tensor_p.bind(x, name=name))
+        type = jax.typeof(x)
+        if (key := (name, type)) not in self._calls:
+            made = tracing.make_closed(lambda x: lowering.named_tensor_p.bind(x, name=name), [type])
+            self._calls[key] = None, made
+        return list(lowering.call_p.bind(x, body=self._calls[key][1], name=name, call_counter=scope.counter))
 
     def _sharded(self, eqn: Equation, index: int, x: Any, sharding: Any) -> Any:
         """`x`, the result number `index` of `eqn`, with this sharding."""

@@ -238,13 +238,35 @@ def call_as(jitted: Any, name: str, *args: Any) -> tuple[Any] | None:
     return (jax.tree_util.tree_unflatten(traced.out_tree, results),)
 
 
-def make_program(function: Callable[..., Any], avals: Sequence[Aval], name: str) -> Any:
+def make_program(
+    function: Callable[..., Any], avals: Sequence[Aval], name: str, without_unused: bool = False
+) -> Any:
     """`function` on arguments of the types `avals`, traced as a program of this name, unused arguments included.
 
-    Its `jaxpr` can be read, and `lowering.lower` makes a module of it without tracing it again.
+    Its `jaxpr` can be read, and `lowering.lower` makes a module of it without tracing it again.  `without_unused`
+    equations: those that no result depends on, and that have no effects, are left out.
     """
+    if without_unused:
+        function = _without_unused(make_closed(function, avals))
     function.__name__ = name
     return jax.jit(function, keep_unused=True).trace(*map(struct, avals))
+
+
+def _without_unused(closed: Closed) -> Callable[..., list[Any]]:
+    """`closed` as a function, without the equations that no result depends on and nothing happens in."""
+
+    def acts(eqn: Equation) -> bool:
+        return bool(eqn.effects) or any(acts(one) for inner in subjaxprs(eqn) for one in opened(inner).eqns)
+
+    inner: Any = getattr(closed, "jaxpr", closed)
+    needed = {v for v in inner.outvars if not is_literal(v)}
+    kept: list[Any] = []
+    for eqn in reversed(inner.eqns):
+        if not needed.isdisjoint(eqn.outvars) or acts(eqn):
+            kept.append(eqn)
+            needed.update(v for v in eqn.invars if not is_literal(v))
+    smaller = inner.replace(eqns=kept[::-1])
+    return lambda *args: core.eval_jaxpr(smaller, closed.consts, *args)
 
 
 def structure_differences(wanted: Any, found: Any) -> list[tuple[tuple[Any, ...], str]]:

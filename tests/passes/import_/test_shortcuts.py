@@ -25,7 +25,7 @@ from mpmd_trace.passes.manager import run_passes
 
 #: What to put in the place of each shortcut, so that the long way is taken.
 SHORTCUTS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
-    "finalize": (infer_mesh_finalize, "drop_pairs", lambda module: None),
+    "finalize": (infer_mesh_finalize, "drop_pairs", lambda *_: None),
     "absorb": (absorb_meshless.Absorber, "absorb_again", lambda absorber, op: False),
     "introduce": (introduce_transfers, "stays", lambda op, settled: False),
     "clones": (clones, "holds_computations", lambda body: True),

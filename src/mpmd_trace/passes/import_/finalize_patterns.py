@@ -34,7 +34,7 @@ from mpmd_trace.passes.import_.mesh_flow import op_line
 from mpmd_trace.passes.import_.mesh_sets import names, use_of_op
 from mpmd_trace.passes.mesh_order import in_topology_order
 
-__all__ = ["AssignOfUnassign", "LowerBroadcast", "LowerReduce", "changes_memory_for_call"]
+__all__ = ["AssignOfUnassign", "LowerBroadcast", "LowerReduce", "changes_memory"]
 
 
 class AssignOfUnassign:
@@ -42,8 +42,9 @@ class AssignOfUnassign:
 
     op_name: str | None = "mpmd.assign"
 
-    def __init__(self, infer_transfers: bool) -> None:
+    def __init__(self, infer_transfers: bool, keep_memories: bool) -> None:
         self.infer_transfers = infer_transfers
+        self.keep_memories = keep_memories
 
     def match_and_rewrite(self, op: Op, rewriter: Rewriter) -> bool:
         assert isinstance(op, AssignOp)
@@ -51,7 +52,7 @@ class AssignOfUnassign:
         if not isinstance(unassign, UnassignOp):
             return False
         value = unassign.operand(0)
-        if unassign.mesh_type.mesh == op.mesh_type.mesh and not changes_memory_for_call(unassign, op):
+        if unassign.mesh_type.mesh == op.mesh_type.mesh and not changes_memory(unassign, op, self.keep_memories):
             rewriter.replace_op(op, [value])
             return True
         transfer = _transfer_to(value, op)
@@ -74,11 +75,15 @@ class AssignOfUnassign:
         return False
 
 
-def changes_memory_for_call(unassign: UnassignOp, assign: AssignOp) -> bool:
-    """Whether a call wants the value in another memory of its mesh: its callee says in which one, by type."""
-    return unassign.mesh_type.memory_kind != assign.mesh_type.memory_kind and any(
-        isinstance(user, CallOp) for user in assign.results[0].users
-    )
+def changes_memory(unassign: UnassignOp, assign: AssignOp, keep_memories: bool) -> bool:
+    """Whether the value is wanted in another memory of its mesh: by a call, whose callee says in which one, by type,
+    or, with `keep_memories`, as an argument of a callee."""
+    if unassign.mesh_type.memory_kind == assign.mesh_type.memory_kind:
+        return False
+    if any(isinstance(user, CallOp) for user in assign.results[0].users):
+        return True
+    value = unassign.operand(0)
+    return keep_memories and isinstance(value, BlockArg) and isinstance(value.owner.parent_op, FuncOp)
 
 
 def _transfer_to(value: Value, assign: AssignOp) -> TransferOp | None:

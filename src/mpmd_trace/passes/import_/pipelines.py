@@ -85,13 +85,15 @@ class InferMeshPipeline(Pipeline):
     constraints: tuple[SameMesh, ...] = ()
     #: Whether `mpmd-place` has decided everything but where unused values are.
     placed: bool = False
+    #: See `InferMeshFinalize`.
+    keep_memories: bool = False
 
     def passes(self) -> list[Pass]:
         """The steps, in order."""
         if self.placed:
             leaves = InferMeshAssignMeshFuncLeaves(True, self.error_limit)
             rewrite = InferMeshRewriteUsingAnalysis(self.max_clones)
-            return [leaves, InferMeshPopulateUseSet(), rewrite, InferMeshFinalize(True)]
+            return [leaves, InferMeshPopulateUseSet(), rewrite, InferMeshFinalize(True, self.keep_memories)]
         steps: list[Pass] = [InferMeshPopulateUseSet(), InferMeshPopulateSrcSet()]
         if self.constraints:
             steps.append(InferMeshAssignUsingInputOutputConstraints(self.constraints, self.error_limit == -1))
@@ -102,7 +104,8 @@ class InferMeshPipeline(Pipeline):
         steps += [InferMeshAssignMeshFuncLeaves(self.infer_transfers, self.error_limit), InferMeshPopulateUseSet()]
         if not self.infer_transfers:
             steps.append(InferMeshValidateNoAdditionalTransfersNeeded(self.error_limit))
-        return [*steps, InferMeshRewriteUsingAnalysis(self.max_clones), InferMeshFinalize(self.infer_transfers)]
+        finalize = InferMeshFinalize(self.infer_transfers, self.keep_memories)
+        return [*steps, InferMeshRewriteUsingAnalysis(self.max_clones), finalize]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,6 +189,7 @@ class ImportPipeline(Pipeline):
             self.error_limit,
             self.constraints,
             placed=cut,
+            keep_memories=self.stages is not None,
         )
         merge = [] if self.merge_after_scheduling else merge_inferred(self.absorb_on_entry_point)
         return [
