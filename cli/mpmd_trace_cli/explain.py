@@ -9,18 +9,18 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from mpmd_trace.diagnostics.messages import MpmdError, shortened
+from mpmd_trace.api.partitioned import PartitionedProgram
+from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.ops import Module
 from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.manager import PassRun
-from mpmd_trace.passes.memory.remarks import MEMORY
 from mpmd_trace.passes.request import PartitionRequest
 from mpmd_trace.report.explain import BeforePlacement, Explanation, explain
 from mpmd_trace_cli.files import read_text
 from mpmd_trace_cli.program import load_program
 from mpmd_trace_cli.residence import as_data as residence_data
 from mpmd_trace_cli.residence import as_text as residence_text
-from mpmd_trace_cli.residence import reasons_of
+from mpmd_trace_cli.residence import collectives_data, collectives_text, reasons_of, remarks_data, remarks_text
 from mpmd_trace_cli.talk import data
 
 __all__ = ["as_json", "explain_placement", "explain_value"]
@@ -70,21 +70,24 @@ def _place_of_name(text: str, name: str, value: str) -> str:
 
 
 def explain_placement(file: str, *, as_json: bool) -> None:
-    """Print what each mesh of a program holds and what moves between them.  Raises `MpmdError`."""
+    """Print what each mesh of a program holds, what is sent between and inside of them, and what passes did about it.
+
+    The program is compiled, unless its meshes have no devices.  Raises `MpmdError`.
+    """
     if file == "-" or file.endswith(".mlir"):
         raise MpmdError(f"of a module one value is explained: mpmd-trace explain {file} --value 'input 0'")
     program = load_program(file)
-    lowered = program.jitted().lower(*program.args)
-    found, remarks = lowered.residence(), [d.message for d in lowered.partitioned.diagnostics if d.severity == "remark"]
+    first = program.jitted().lower(*program.args)
+    lowered: PartitionedProgram = first
+    found, collectives = first.residence(), {}
+    if not program.config.is_abstract:
+        compiled = first.compile()
+        lowered, found, collectives = compiled.lowered, compiled.residence(), compiled.collectives()
     why = reasons_of(found, lowered)
-    memory = [text.removeprefix(MEMORY) for text in remarks if text.startswith(MEMORY)]
-    once = [text for text in remarks if not text.startswith(MEMORY)]
     if as_json:
-        data({**residence_data(found, why), "once_per_step": once, "memory": memory})
+        data({**residence_data(found, why), "collectives": collectives_data(collectives), **remarks_data(lowered)})
         return
-    lists = (("memory", memory), ("once per step", once))
-    listed = [[f"{name}:", *shortened([f"  {text}" for text in texts]), ""] for name, texts in lists if texts]
-    data(residence_text(found, why, file) + "".join(map("\n".join, listed)))
+    data(residence_text(found, why, file) + collectives_text(collectives) + remarks_text(lowered))
 
 
 def as_json(found: Explanation) -> dict[str, Any]:

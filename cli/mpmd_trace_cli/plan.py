@@ -26,7 +26,7 @@ from mpmd_trace_cli.plan_text import as_data, as_text, mib
 from mpmd_trace_cli.program import copied, load_program
 from mpmd_trace_cli.residence import as_data as placement_data
 from mpmd_trace_cli.residence import as_text as placement_text
-from mpmd_trace_cli.residence import collectives_data, collectives_text, reasons_of
+from mpmd_trace_cli.residence import collectives_data, collectives_text, reasons_of, remarks_data, remarks_text
 from mpmd_trace_cli.talk import data, progress, say
 
 __all__ = ["plan_program"]
@@ -152,10 +152,10 @@ def plan_program(
     collectives = {} if isinstance(compiled, Estimated) else compiled.collectives()
     if as_json:
         more = {"placement": placement_data(residence, why), "collectives": collectives_data(collectives)}
-        data({**as_data(program.name, found, options, now), **more})
+        data({**as_data(program.name, found, options, now), **more, **remarks_data(compiled.lowered)})
         return
     data(as_text(found, options, now, rows, save))
-    say(placement_text(residence, why, file) + collectives_text(collectives))
+    say(placement_text(residence, why, file) + collectives_text(collectives) + remarks_text(compiled.lowered))
     if isinstance(found.layer_values, str):
         say(f"other stages are not tried: {found.layer_values}")
     if found.unit != "ms":
@@ -168,9 +168,12 @@ def plan_program(
 
 
 def _phases_apart(program: Program) -> Program:
-    """The program without the options that merge forwards with backwards, since each has its own cost."""
+    """The program without the options that merge forwards with backwards, since each has its own cost.
+
+    Likewise gathers are programs of their own, whatever the memory.
+    """
     options = {**program.config.partitioning_options, **dict.fromkeys(OUR_OPTIONS, False)}
-    config = dataclasses.replace(program.config, partitioning_options=options)
+    config = dataclasses.replace(program.config, partitioning_options=options, gather="step")
     return dataclasses.replace(program, config=config)
 
 

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from mpmd_trace.report.plan_copies import WORDS, cost_of
 from mpmd_trace.report.plan_options import Option
 from mpmd_trace.report.planning import Study
 from mpmd_trace.scheduling.transfers import Link
@@ -51,6 +52,9 @@ def as_data(name: str, study: Study, options: Sequence[Option], now: Option | No
                 {"from": a, "to": b, **dataclasses.asdict(link)} for (a, b), link in study.links.single.items()
             ],
         },
+        "gather": [cost_of(word, options[0].choice.schedule, options[0].copies).as_dict() for word in WORDS]
+        if any(one.bytes for one in study.copies)
+        else None,
         "measured_step": study.measured_step,
         "why_no_other_stages": study.layer_values if isinstance(study.layer_values, str) else None,
         "now": None if now is None else now.as_dict(study.meshes),
@@ -96,7 +100,8 @@ def as_text(
     if now is not None and now not in shown:
         shown.append(now)
     head = ["schedule", "stages", "assignment", "M", f"step {study.unit}", "bubble", "of span"]
-    head += ["peak M", "MiB per device", ""]
+    gathers = any(one.bytes for one in study.copies)
+    head += [*(["gather"] if gathers else []), "peak M", "MiB per device", ""]
     lines = [
         [
             option.choice.schedule.name,
@@ -106,6 +111,7 @@ def as_text(
             f"{option.step:.4g}",
             _percent(option.choice.result.bubble_rate_makespan),
             _percent(option.choice.result.bubble_rate_span),
+            *([option.gather] if gathers else []),
             "/".join(f"{p:.3g}" for p in option.choice.result.peak_activations)
             if len(study.meshes) <= 4
             else f"{option.choice.peak:.3g}",
@@ -115,11 +121,21 @@ def as_text(
         for option in shown
     ]
     parts += _table(head, lines)
+    if gathers:
+        parts += ["", *_gathers(study, best)]
     if study.measured_step is not None:
         predicted = f", {now.step:.4g} ms predicted" if now is not None else ""
         parts += ["", f"A step as the program is now: {study.measured_step:.4g} ms measured{predicted}."]
     parts += ["", *_use(study, best, best is now, saved)]
     return "\n".join(line.rstrip() for line in parts)
+
+
+def _gathers(study: Study, best: Option) -> Iterator[str]:
+    """Both costs of each word."""
+    yield "Gathered and cast copies of weights, with the schedule of the best, on the mesh with most of them:"
+    head = ["gather", "MiB per device", "MiB made in a step", study.unit]
+    costs = (cost_of(word, best.choice.schedule, best.copies) for word in WORDS)
+    yield from _table(head, [[c.gather, mib(c.bytes), mib(c.made_bytes), f"{c.time:.4g}"] for c in costs])
 
 
 def _transfers(study: Study) -> Iterator[str]:
@@ -162,7 +178,7 @@ def _time_between(study: Study, source: int, target: int, size: float) -> float 
 
 def _use(study: Study, best: Option, is_now: bool, saved: str | None) -> Iterator[str]:
     """What to write in `make_config` to get the best option."""
-    if is_now and saved is None:
+    if is_now and saved is None and best.gather == "step":
         yield "The program has the best of these already."
         return
     name = best.choice.schedule.name
@@ -177,6 +193,8 @@ def _use(study: Study, best: Option, is_now: bool, saved: str | None) -> Iterato
     if best.microbatches != study.stages.microbatches:
         yield f"# {best.microbatches} microbatches instead of {study.stages.microbatches}"
     yield f"pipeline_schedule = {text}"
+    if best.gather != "step":
+        yield f"gather = {best.gather!r}"
     if best.assignment == "balanced":
         yield "name_to_mesh_assignment = {"
         yield from (f"    {n!r}: {m!r}," for n, m in best.name_to_mesh(study.meshes).items())

@@ -11,12 +11,22 @@ from mpmd_trace.api.partitioned import PartitionedProgram
 from mpmd_trace.backend.collectives import Collectives
 from mpmd_trace.backend.residence import CAUSES, Residence
 from mpmd_trace.diagnostics.messages import shortened
+from mpmd_trace.passes.memory.remarks import MEMORY
 from mpmd_trace.report.reasons import reasons
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["as_data", "as_text", "collectives_data", "collectives_text", "drawn", "reasons_of"]
+__all__ = [
+    "as_data",
+    "as_text",
+    "collectives_data",
+    "collectives_text",
+    "drawn",
+    "reasons_of",
+    "remarks_data",
+    "remarks_text",
+]
 
 _WIDTH = 160
 
@@ -103,6 +113,22 @@ def collectives_text(found: Mapping[str, Collectives]) -> str:
         for kind, one in all_of.of.items():
             table.add_row(mesh, kind, f"{one.runs:,}", f"{one.arrays:,}", f"{one.bytes:,}")
     return drawn(table) if table.row_count else ""
+
+
+def remarks_data(lowered: PartitionedProgram) -> dict[str, Any]:
+    """What passes did about memory and about repetition, and what not and why: their remarks."""
+    remarks = [d.message for d in lowered.partitioned.diagnostics if d.severity == "remark"]
+    return {
+        "memory": [text.removeprefix(MEMORY) for text in remarks if text.startswith(MEMORY)],
+        "once_per_step": [text for text in remarks if not text.startswith(MEMORY)],
+    }
+
+
+def remarks_text(lowered: PartitionedProgram) -> str:
+    """The remarks as lists."""
+    lists = ((name.replace("_", " "), texts) for name, texts in remarks_data(lowered).items() if texts)
+    listed = ([f"{name}:", *shortened([f"  {text}" for text in texts]), ""] for name, texts in lists)
+    return "".join(map("\n".join, listed))
 
 
 def drawn(*tables: Table) -> str:

@@ -86,9 +86,11 @@ def test_what_is_done_once_per_step(tmp_path: pathlib.Path, capsys: pytest.Captu
     status, out, err = run(capsys, str(source))
     assert status == 0, err
     assert "once per step:\n  on mesh 'm0' reshard(ws[0]) (64 bytes, " in out and "hoisted" in out
+    assert "collectives of a device in a step" in out
     assert "on mesh 'm1' 2 sums over devices are finished once per step" in out
     status, out, _ = run(capsys, str(source), "--json")
     found = json.loads(out)
+    assert found["collectives"]["m1"]["all-gather"] == {"runs": 1, "arrays": 1, "bytes": 64}
     assert found["meshes"][1]["hoisted"] == 64 and len(found["once_per_step"]) == 4 and not found["memory"]
 
 

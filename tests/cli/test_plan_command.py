@@ -45,6 +45,7 @@ def test_costs_are_those_of_xla(command) -> None:  # type: ignore[no-untyped-def
     for stage, names in ((first, [0, 1]), (second, [2, 3, 4, 5])):
         assert sum(costs[i] for i in names) == pytest.approx(stage["forward"])
     assert first["activation_bytes"] > 0 and first["static_bytes"] > 0
+    assert found["gather"] is None and found["once_per_step"] == found["memory"] == []
 
 
 def test_a_better_assignment(command, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]

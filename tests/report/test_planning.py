@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import itertools
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from mpmd_trace.ir.text import parse
 from mpmd_trace.report.layers import LayerValues, values_of_layers
 from mpmd_trace.report.link_times import fit_link, measure_links
 from mpmd_trace.report.plan_check import check_best, check_option
+from mpmd_trace.report.plan_copies import WORDS, Copies, cost_of
 from mpmd_trace.report.plan_options import Option, layer_cuts, options_of
 from mpmd_trace.report.plan_values import at_fraction
 from mpmd_trace.report.planning import Layer, Study, program_costs, study
@@ -24,6 +26,7 @@ from mpmd_trace.report.timeline import FragmentActions
 from mpmd_trace.schedules import Action, Cut, load_csv
 from mpmd_trace.scheduling.auto import StageCosts
 from mpmd_trace.scheduling.transfers import Link, Links, Traffic, Value, crossings
+from mpmd_trace_cli.plan_text import as_data, as_text
 
 
 def _program_file(name: str) -> Any:
@@ -334,6 +337,31 @@ def test_divisions_that_fit() -> None:
     assert [[len(n) for n in o.names] for o in fitting] == [[2, 4]]
     assert max(fitting[0].peak_bytes) <= 5000
     assert not any(o.fits for o in options_of(known, memory_limit=1000.0))
+
+
+def test_gathered_copies_are_kept_as_long_as_they_fit() -> None:
+    """A mesh with several stages in turns has the copies of one of them; that takes gathers, and their time."""
+    gathered = [Copies(1200.0 * n, 1200.0, 0.25 * n, frozenset("FB")) for n in (5, 1)]
+    static = ((500.0 + 6000.0,), (100.0 + 1200.0,))
+    known = made_up(None, (0.0,) * 5, static=static, copies=tuple(gathered))
+
+    def looped(limit: float | None) -> Option:
+        found = [o for o in options_of(known, memory_limit=limit) if len(o.mesh_of) == 6]
+        return pick(found, "interleaved-1f1b", "balanced", 6)
+
+    free = looped(None)
+    phase = looped(max(free.peak_bytes) - 1)
+    each = looped(max(phase.peak_bytes) - 1)
+    assert [o.gather for o in (free, phase)] == ["step", "phase"] and phase.fits
+    assert max(free.peak_bytes) - max(phase.peak_bytes) == 2 * 1200 and not each.fits
+    costs = {word: cost_of(word, free.choice.schedule, free.copies) for word in WORDS}
+    assert [costs[word].bytes for word in WORDS] == [3600, 1200, 1200]
+    assert costs["step"].time == 3 * 0.25 and costs["microbatch"].time == 3 * 2 * 4 * 0.25
+    assert costs["step"].time < costs["phase"].time < costs["microbatch"].time
+    assert phase.step - free.step == pytest.approx(costs["phase"].time - costs["step"].time)
+    text = as_text(known, [phase], None, 1)
+    assert re.search(r"^step +0\.0034 +0\.0034 +0\.75$", text, re.M) and "gather = 'phase'" in text
+    assert as_data("it", known, [phase], None)["gather"][2]["time"] == 6.0
 
 
 def test_memory_grows_with_the_backwards() -> None:

@@ -34,6 +34,7 @@ __all__ = [
     "Returning",
     "Role",
     "Sent",
+    "is_hoisted",
     "residence",
 ]
 
@@ -369,7 +370,7 @@ class _Reader:
                 at[mesh] = used, place
         gradients = self._at(at, {s.number for s in plan.slots if self._is_gradient(s)})
         made = self._at(at, {s.number for s in plan.slots if self._maker(s)})
-        copies = {s.number for s in plan.slots if _is_hoisted(self._maker(s))}
+        copies = {s.number for s in plan.slots if is_hoisted(self._maker(s))}
         hoisted, lent = self._at(at, copies, reused={}), self._at(at, copies)
         found = []
         for mesh in plan.meshes:
@@ -437,7 +438,8 @@ def _parts_of(type: MeshTensorType) -> TensorType | None:
     return tensor(shape[1:], type.tensor.element)
 
 
-def _is_hoisted(run: Run | None) -> bool:
+def is_hoisted(run: Run | None) -> bool:
+    """Whether a run computes once what is the same for all microbatches."""
     return run is not None and run.origins == ((HOISTED, 0),)
 
 

@@ -8,7 +8,9 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
+from mpmd_trace.passes.hoisting.choice import Gather
 from mpmd_trace.report.layers import LayerValues
+from mpmd_trace.report.plan_copies import WORDS, Copies, cost_of
 from mpmd_trace.report.plan_values import Profile, activations, at_fraction
 from mpmd_trace.report.planning import SECONDS, Layer, Study
 from mpmd_trace.schedules import Cut, Placement, Schedule, ScheduleError, partition_layers
@@ -40,6 +42,9 @@ class Option:
     stages: StageCosts
     activations: tuple[float, ...]
     static: tuple[Profile, ...]
+    copies: tuple[Copies, ...] = ()
+    #: How long gathered copies are kept.
+    gather: Gather = "step"
     limit: float | None = None
     #: After the passes were run for it: "" when its order is as promised, otherwise what is not.
     checked: str | None = None
@@ -57,6 +62,7 @@ class Option:
             "bubble_rate_span": round(result.bubble_rate_span, 6),
             "peak_activations": list(result.peak_activations),
             "peak_bytes": dict(zip(meshes, map(round, self.peak_bytes), strict=True)),
+            "gather": self.gather,
             "fits": self.fits,
             "checked": self.checked,
             "in_order": self.choice.in_order,
@@ -82,6 +88,7 @@ class _Variant:
     names: tuple[tuple[str, ...], ...]
     activations: tuple[float, ...]
     static: tuple[Profile, ...]
+    copies: tuple[Copies, ...]
 
 
 def options_of(
@@ -98,7 +105,8 @@ def options_of(
     another order than the microbatches, which the data flow of most programs forbids, come last.
     """
     counts = list(dict.fromkeys(microbatches)) or [study.stages.microbatches]
-    own = _Variant("as assigned", study.stages, study.names, study.activations, study.static)
+    copies = _copies(study, study.names)
+    own = _Variant("as assigned", study.stages, study.names, study.activations, study.static, copies)
     variants = [own, *_balanced(study, memory_limit)]
     found: list[Option] = []
     for done, variant in enumerate(variants):
@@ -122,18 +130,47 @@ def ranked(options: Sequence[Option]) -> list[Option]:
 
 def with_choice(option: Option, choice: Choice, study: Study) -> Option:
     """The option with other orders: its step and its peaks are those of these."""
-    peaks = _peaks(choice.schedule, option.activations, option.static)
+    gather, peaks = _gather(choice.schedule, option.activations, option.static, option.copies, option.limit)
     return dataclasses.replace(
         option,
         choice=choice,
-        step=_step(choice, study),
+        step=_step(choice, study, option.copies, gather),
         peak_bytes=peaks,
         fits=option.limit is None or max(peaks) <= option.limit,
+        gather=gather,
     )
 
 
-def _step(choice: Choice, study: Study) -> float:
-    return choice.makespan + max(study.once, default=0.0) + study.besides(*_idle(study, choice))
+def _step(choice: Choice, study: Study, copies: Sequence[Copies], gather: Gather) -> float:
+    again = cost_of(gather, choice.schedule, copies).time - cost_of("step", choice.schedule, copies).time
+    return choice.makespan + max(study.once, default=0.0) + again + study.besides(*_idle(study, choice))
+
+
+def _gather(
+    schedule: Schedule,
+    held: Sequence[float],
+    static: Sequence[Profile],
+    copies: Sequence[Copies],
+    limit: float | None,
+) -> tuple[Gather, tuple[float, ...]]:
+    """How long copies are kept, as long as there is memory for it, and the peak of each mesh then."""
+    found: tuple[Gather, tuple[float, ...]] | None = None
+    for gather in WORDS if any(one.bytes for one in copies) else WORDS[:1]:
+        peaks = _peaks(schedule, held, static, copies, gather)
+        if limit is None or max(peaks) <= limit:
+            return gather, peaks
+        if found is None or max(peaks) < max(found[1]):
+            found = gather, peaks
+    assert found is not None
+    return found
+
+
+def _copies(study: Study, names: Sequence[Sequence[str]]) -> tuple[Copies, ...]:
+    """What each of these stages reads of copies; layers of a stage read equal parts."""
+    layer: dict[str, Copies] = {}
+    for own, found in zip(study.names, study.copies, strict=False):
+        layer.update({name: found.part(1 / len(own)) for name in own})
+    return tuple(sum((layer.get(name, Copies()) for name in own), Copies()) for own in names)
 
 
 def _options(study: Study, variant: _Variant, count: int, memory_limit: float | None) -> Iterator[Option]:
@@ -144,21 +181,24 @@ def _options(study: Study, variant: _Variant, count: int, memory_limit: float | 
     held = [a * ratio for a in variant.activations]
     room = None
     if memory_limit is not None and not stages.forward_only:
-        room = _room(stages, held, [max(profile) for profile in variant.static], memory_limit)
+        least = [max(p) - c.bytes for p, c in zip(variant.static, variant.copies, strict=True)]
+        room = _room(stages, held, least, memory_limit)
     for choice in rank_schedules(stages, room):
-        peaks = _peaks(choice.schedule, held, variant.static)
+        gather, peaks = _gather(choice.schedule, held, variant.static, variant.copies, memory_limit)
         yield Option(
             variant.kind,
             variant.names,
             stages.mesh_of,
             count,
             choice,
-            _step(choice, study),
+            _step(choice, study, variant.copies, gather),
             peaks,
             memory_limit is None or max(peaks) <= memory_limit,
             stages,
             tuple(held),
             variant.static,
+            variant.copies,
+            gather,
             memory_limit,
         )
 
@@ -177,13 +217,19 @@ def _idle(study: Study, choice: Choice) -> tuple[dict[str, float], dict[str, flo
 
 
 def _peaks(
-    schedule: Schedule, held: Sequence[float], static: Sequence[Profile]
+    schedule: Schedule, held: Sequence[float], static: Sequence[Profile], copies: Sequence[Copies], gather: Gather
 ) -> tuple[float, ...]:
-    """The most bytes that a device of each mesh holds: activations, and the rest at the time."""
+    """The most bytes that a device of each mesh holds: activations, and the rest at the time.
+
+    `static` has all copies, of which those go that `gather` does not keep.
+    """
     peaks = []
     for order, stages in zip(schedule.orders, schedule.placement.stages_on, strict=True):
         done = dict.fromkeys(stages, 0)
-        now = peak = sum(static[s][0] for s in stages)
+        all_copies = sum(copies[s].bytes for s in stages)
+        kept = {active: sum(copies[s].held(gather, s == active) for s in stages) for active in stages}
+        now = sum(static[s][0] for s in stages) - all_copies
+        peak = now + min(kept.values(), default=0.0)
         taken = 0.0
         for action in (part for step in order for part in step.parts):
             stage = action.stage
@@ -194,7 +240,7 @@ def _peaks(
                 now -= at_fraction(static[stage], done[stage], whole)
                 done[stage] += 1
                 now += at_fraction(static[stage], done[stage], whole)
-            peak = max(peak, now + taken)
+            peak = max(peak, now + taken + kept[stage])
             if action.kind in "BIW":
                 part = {"B": 1.0, "I": 1.0 - WEIGHT_FRACTION, "W": WEIGHT_FRACTION}[action.kind]
                 taken -= held[stage] * part
@@ -295,6 +341,7 @@ def _variant(
         sends=sent.sends,
     )
     held = activations(between.values, stage_of, [study.stages.microbatches] * len(groups))
+    copies = _copies(study, names)
     # No program of these stages was compiled: they get the scratch memory of those that were.
     length = max((len(p) for p in (*study.scratch, *between.static)), default=1)
     scratch = [
@@ -306,10 +353,11 @@ def _variant(
         share = placement.mesh_of.count(placement.mesh_of[stage])
         static.append(
             tuple(
-                sum(at_fraction(p, k, length - 1) for p in own) + scratch[k] / share for k in range(length)
+                sum(at_fraction(p, k, length - 1) for p in own) + scratch[k] / share + copies[stage].bytes
+                for k in range(length)
             )
         )
-    return _Variant("balanced", stages, names, tuple(held), tuple(static))
+    return _Variant("balanced", stages, names, tuple(held), tuple(static), copies)
 
 
 def _input_share(usual: float, mesh_of: Sequence[int], stage: int) -> float:

@@ -13,6 +13,7 @@ from mpmd_trace.backend.timeline import Timeline
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.ops import FragmentOp, Module
 from mpmd_trace.report.layers import LayerValues, values_of_layers
+from mpmd_trace.report.plan_copies import Copies, copies_of_stages
 from mpmd_trace.report.plan_values import Profile, activation_slots, activations, other_bytes, values_of_plan
 from mpmd_trace.report.timeline import FragmentActions, run_actions
 from mpmd_trace.scheduling.auto import StageCosts, stage_costs, stage_ranks
@@ -73,6 +74,8 @@ class Study:
     links: Links | None
     #: The values between the layers, or why they are not known.
     layer_values: LayerValues | str
+    #: What each stage reads that is gathered or cast once per step; `static` has it, if the program keeps it so long.
+    copies: tuple[Copies, ...] = ()
     #: What a step took, in the median, where it was measured.
     measured_step: float | None = None
 
@@ -223,6 +226,7 @@ def study(
         rest=sent.rest,
         links=links,
         layer_values=between,
+        copies=copies_of_stages(plan, values, rank, stages, cost),
         measured_step=1000 * statistics.median(steps) if steps else None,
     )
 
