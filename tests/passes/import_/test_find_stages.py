@@ -72,6 +72,14 @@ def test_meshes_follow_the_flow(meshes: tuple[str, ...]) -> None:
     assert set(_stages(module).values()) == {None}
 
 
+@pytest.mark.parametrize("meshes", [list("abcd"), list("dbac")])
+def test_two_chains_in_opposite_directions_have_the_order_of_their_stages(meshes: list[str]) -> None:
+    """As those of DualPipe: both ends are the first mesh of a chain."""
+    down = [(f"down{i}", mesh, i, (f"down{i - 1}",) if i else ()) for i, mesh in enumerate("abcd")]
+    up = [(f"up{i}", mesh, 4 + i, (f"up{i - 1}",) if i else ()) for i, mesh in enumerate("dcba")]
+    assert _order_after(meshes, [*down, *up]) == "a b c d"
+
+
 def test_meshes_without_a_flow_keep_their_order() -> None:
     towers: list[Computation] = [("f", "z", None, ()), ("g", "a", None, ())]
     assert _order_after(["z", "a"], towers) == "z a"

@@ -26,8 +26,9 @@ class FindStages(Pass):
 
     Schedules go by that order, and a user's dictionary need not have it.  The *depth* of a named forward computation
     is the number of changes of mesh on the longest way to it; one before the first change, such as the embedding of a
-    decoder's tokens, is as deep as what it is for allows.  Meshes are sorted by their first depth; where these are
-    equal, and for meshes without named computations, the given order stays.
+    decoder's tokens, is as deep as what it is for allows.  Meshes are sorted by their first depth, or, if the user
+    numbered all of these computations, by their first stage: chains that run in opposite directions have no order of
+    their own.  Where these are equal, and for meshes without named computations, the given order stays.
 
     With `number`, for schedules that go by stages: where no name has one, computations of one depth on one mesh become
     a stage, numbered along the flow, their backwards with them.  For "v", where the flow turns on the last mesh and
@@ -191,9 +192,10 @@ def _joined(several: list[_Sources]) -> _Sources:
 
 
 def _order_meshes(module: Module, topology: TopologyAttr, depths: dict[FragmentOp, int]) -> bool:
+    stages = {op: op.stage for op in depths if op.stage is not None}
     first: dict[str, int] = {}
-    for op, depth in depths.items():
-        first[op.mesh] = min(first.get(op.mesh, depth), depth)
+    for op, place in (stages if len(stages) == len(depths) else depths).items():
+        first[op.mesh] = min(first.get(op.mesh, place), place)
     wanted = iter(sorted((m for m in topology.meshes if m in first), key=first.__getitem__))
     # Meshes without named computations (of hosts, for example) keep their places.
     order = [next(wanted) if name in first else name for name in topology.meshes]
@@ -213,7 +215,10 @@ def _number_stages(module: Module, depths: dict[FragmentOp, int], *, turns: bool
     places: dict[tuple[int, str], list[FragmentOp]] = {}
     for op, depth in depths.items():
         places.setdefault((depth, op.mesh), []).append(op)
-    stages = [places[place] for place in sorted(places, key=lambda place: place[0])]
+    topology = module.main.topology
+    assert topology is not None
+    order = {name: number for number, name in enumerate(topology.meshes)}
+    stages = [places[place] for place in sorted(places, key=lambda place: (place[0], order[place[1]]))]
     if turns:
         stages = _with_turn(stages)
     of_name: dict[str, int] = {}
