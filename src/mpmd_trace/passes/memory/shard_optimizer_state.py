@@ -13,7 +13,7 @@ from typing import ClassVar, NamedTuple
 
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.attributes import UNIT, MeshAttr, StringAttr, TensorShardingAttr
-from mpmd_trace.ir.bodies import BodyBuilder, remembered
+from mpmd_trace.ir.bodies import BodyBuilder, effective_operands, remembered
 from mpmd_trace.ir.core import BlockArg, Op, OpResult, Region, Value, make_op
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import SHARDED_STATE, FragmentOp, FuncOp, Module
@@ -309,7 +309,7 @@ def _depends_only_on(body: Region, result: int, argument: int) -> bool:
             if isinstance(value, BlockArg):
                 found.add(value.index)
             elif value.defining_op is not None:
-                pending += value.defining_op.operands
+                pending += effective_operands(value.defining_op)
         return frozenset(found)
 
     return remembered(body, ("arguments of result", result), make) == {argument}
