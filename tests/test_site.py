@@ -6,12 +6,14 @@ import dataclasses
 import importlib.util
 import inspect
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+import typer
 
 import mpmd_trace
 import mpmd_trace.equinox
@@ -21,6 +23,8 @@ import mpmd_trace.rules
 import mpmd_trace.schedules
 from mpmd_trace.passes import registry
 from mpmd_trace.passes.request import PartitioningOptions
+from mpmd_trace_cli.main import app
+from mpmd_trace_cli.schedule import app as schedule_app
 
 ROOT = Path(__file__).parents[1]
 
@@ -68,9 +72,13 @@ def test_every_function_of_a_public_module_is_there(module: ModuleType, pages: d
 def test_every_option_command_and_pass_is_there(pages: dict[str, str]) -> None:
     for field in dataclasses.fields(PartitioningOptions):
         assert f"| `{field.name}` |" in pages["reference/options.md"]
-    for command in ("run", "dump", "plan", "schedule show", "explain", "opt"):
-        assert f"## mpmd-trace {command}\n" in pages["reference/cli.md"]
-    assert "`--measure`" in pages["reference/cli.md"]
+    sections = dict(re.findall(r"## mpmd-trace ([^\n]*)\n(.*?)(?=\n## |\Z)", pages["reference/cli.md"], re.S))
+    for group, prefix in ((app, ""), (schedule_app, "schedule ")):
+        command = typer.main.get_command(group)
+        for name, one in command.commands.items():
+            flags = [flag for p in one.params for flag in p.opts if flag.startswith("-") and flag != "--help"]
+            assert all(f"`{flag}`" in sections[f"{prefix}{name}"] for flag in flags), name
+    assert {"run", "explore", "bisect", "schedule show", "opt"} <= set(sections)
     passes = pages["reference/all_passes.md"]
     assert all(f"## {name}\n" in passes for name in [*registry.PASSES, *registry.PIPELINES])
     assert passes.count("\nBefore:") >= 60

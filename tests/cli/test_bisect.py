@@ -106,7 +106,7 @@ def test_memory_that_is_given_away_too_early_is_found(command: Command, monkeypa
     lost: list[Any] = []
 
     def keep(arrays: list[Any]) -> list[Any]:
-        lost[:] = [arrays[0]]
+        lost[:] = arrays
         return arrays
 
     spoil(monkeypatch, "(first)", keep)
@@ -117,7 +117,7 @@ def test_memory_that_is_given_away_too_early_is_found(command: Command, monkeypa
     assert found[0] is None and largest(found[1], numbers.expected, numbers.results).size < 1e-5
     at = next(i for i in range(len(loaded.runtime.calls)) if "(second)" in loaded.runtime.describe(i))
     call = loaded.runtime.calls[at]
-    loaded.runtime.calls[at] = lambda arrays: [call(arrays), lost[0].delete()][0]
+    loaded.runtime.calls[at] = lambda arrays: [call(arrays), *(array.delete() for array in lost)][0]
     wrong, _ = wrong_instruction(loaded, lowered.partitioned.module, numbers.arguments, 1e-5)
     assert wrong is not None and wrong.fault == "overwritten" and "(first)" in wrong.error.result
 

@@ -124,7 +124,7 @@ function lanes(view, here) {
 // The text of the main function, with the bodies folded.
 function listing(view, here) {
   const type = (v) => index().types[view.types[v]], at = current(here.pass), name = (v) => link({ view: "values", pass: at, value: `%${v}`, node: null }, `%${v}`);
-  const most = 4000, first = Math.max(0, Math.min(Number(here.node ?? 0) - most / 2, view.nodes.length - most));
+  const most = 1200, first = Math.max(0, Math.min(Number(here.node ?? 0) - most / 2, view.nodes.length - most));
   const given = view.arguments.slice(0, 12).map(([called, v]) => `${name(v)}: <span class="ty">${escape(type(v))}</span> ${link({ view: "values", value: called }, called)}`);
   if (view.arguments.length > 12) given.push(`... ${view.arguments.length} in all`);
   const head = `func @main(${given.join(",\n           ")}) {`;
@@ -148,16 +148,23 @@ async function body(n) {
 
 const pretty = (text) => escape(text).replace(/&quot;([a-z_]+\.[a-z_.]+)&quot;\(/g, '<span class="op">$1</span>(');
 
-// The runs of a plan are the fragments of the last module, in its order.
+// The runs of a mesh are its fragments in the last module, in their order; between meshes a plan has an order of its own.
 const fragments = (view) => view.nodes.map((node, i) => [node, i]).filter(([node]) => node.k === FRAGMENT).map(([, i]) => i);
 const runs = (plan) => plan.instructions.map((one, at) => [one, at]).filter(([one]) => one[0] === "R").map(([, at]) => at);
-const nodeOf = (plan, view, at) => fragments(view)[runs(plan).indexOf(at)] ?? null;
+function nodeOf(plan, view, at) {
+  const mesh = plan.instructions[at][1], nth = runs(plan).filter((other) => plan.instructions[other][1] === mesh).indexOf(at);
+  return fragments(view).filter((i) => view.nodes[i].m === plan.meshes[mesh])[nth] ?? null;
+}
+function runOf(plan, view, node) {
+  const mesh = plan.meshes.indexOf(view.nodes[node].m), nth = fragments(view).filter((i) => view.nodes[i].m === view.nodes[node].m).indexOf(node);
+  return runs(plan).filter((at) => plan.instructions[at][1] === mesh)[nth];
+}
 
 // What is known of the program of a fragment after the last pass: cost, memory, times, and what XLA made of it.
 async function executable(view, here, at, pass) {
   const plan = index().plan;
   if (!plan || pass !== views()[views().length - 1]) return "";
-  const run = runs(plan)[fragments(view).indexOf(Number(at))];
+  const run = view.nodes[Number(at)].k === FRAGMENT ? runOf(plan, view, Number(at)) : undefined;
   if (run === undefined) return "";
   const program = plan.instructions[run][2], facts = (index().programs || []).find((one) => one.name === plan.programs[program][0] && one.mesh === plan.programs[program][1]);
   const rows = [["operations", number(Math.round(facts && facts.flops > 0 ? facts.flops : index().costs[program]))]];

@@ -89,7 +89,8 @@ function made(plan, found) {
     add(plan.instructions[at][0] === "R" ? `computing on ${plan.meshes[plan.instructions[at][1]]}` : "sending", e.end - Math.max(e.start, by ? by.end : 0));
     add("between programs: launching, busy links and processors", e.start - (by ? by.end : 0));
   }
-  return [...parts].sort((a, b) => b[1] - a[1]);
+  const all = [...parts].sort((a, b) => b[1] - a[1]), most = 10;
+  return all.length <= most ? all : [...all.slice(0, most), [`${all.length - most} smaller parts`, all.slice(most).reduce((sum, [, time]) => sum + time, 0)]];
 }
 
 // How the time of a mesh is spent: computing, waiting for others to compute, for what they send, for other reasons,
@@ -143,7 +144,7 @@ async function time(here) {
     for (const [id, text] of [["speed", `${(10 ** speedOf(now)).toPrecision(2)} Gflop/s`], ["latency", `${now.latency ?? 5} µs`], ["link", `${(10 ** Number(now.link ?? 1)).toPrecision(2)} GB/s`], ["zoom", `${(2 ** Number(now.tz ?? 0)).toFixed(1)}x`]])
       if ($(`${id}-is`)) $(`${id}-is`).textContent = text;
     chart(plan, found, memory(plan, found), Number(now.tz ?? 0), now.at === undefined ? -1 : Number(now.at));
-    about(now);
+    if (now !== here) about(now);
   };
   const about = async (now) => { const text = await oneStep(plan, found, steps, measured, now); if ($("chart")) $("side").innerHTML = text; };
   found = measured ? measuredStep(plan, steps[which]) : simulated(here);

@@ -71,7 +71,7 @@ async function ssaStory(view, at, v) {
   const own = facts(view, at, v), node = view.nodes[own.maker];
   let text = `<h2>%${v} of pass ${at}</h2>${own.text}${await reason(node.k === TRANSFER ? view.nodes.find((one) => one.o.includes(node.i[0])) ?? node : node)}`, last = own.key;
   if (index().plan && at === views()[views().length - 1] && node.k === FRAGMENT) {
-    const run = index().plan.instructions[runs(index().plan)[fragments(view).indexOf(own.maker)]], slot = run && run[7][node.o.indexOf(v)];
+    const run = index().plan.instructions[runOf(index().plan, view, own.maker)], slot = run && run[7][node.o.indexOf(v)];
     if (slot !== undefined) text += `<h3>in the plan</h3>${held(index().plan, slot)}`;
   }
   if (!node.a || !node.a.length) return text;
