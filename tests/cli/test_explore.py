@@ -192,7 +192,8 @@ def test_what_a_fragment_and_a_run_tell(folder: Path, walker: Walker) -> None:
     # A residual, from the forward of its microbatch to its backward, in the plan and in other passes.
     value = view["nodes"][forward]["o"][0]
     walker.go(f"view=values&value=%25{value}")
-    for text in ("made by second on m1", "freed after second(1)", f"{inlined} mpmd-call-inline", "made by second (0) on m1"):
+    before = f"{inlined} mpmd-call-inline", "made by second (0) on m1"
+    for text in ("made by second on m1", "freed after second(1)", *before):
         assert text in walker.text(), text
     plan = data(folder, "index")["plan"]
     second = next(i for i, row in enumerate(plan["instructions"]) if row[0] == "R" and row[1] == 1 and row[4] == "F")
