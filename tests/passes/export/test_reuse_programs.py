@@ -1,4 +1,4 @@
-"""`mpmd-reuse-programs`: what several meshes compute once a step is one program for all of them."""
+"""`mpmd-reuse-programs`: what several stages compute is one program for all of them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import mpmd_trace
 from mpmd_trace import enumerated_for, named_computation, parse
 from mpmd_trace.ir.bodies import fingerprint
 from mpmd_trace.ir.ops import FragmentCallOp, FragmentOp
+from mpmd_trace.passes.export import reuse_programs
 from mpmd_trace.passes.manager import PassManager
 from oracle import assert_same_meaning
 
@@ -138,3 +139,32 @@ def test_updates_of_all_stages_are_one_program() -> None:
     updates = [module.lookup(op.callee) for op in calls if len(op.results) == 2 * len(names)]
     programs = {(fingerprint(f.regions[0]), tuple(a.text for a in f.arg_attrs)) for f in updates if f is not None}
     assert len(updates) == 3 and len(programs) == 1
+
+
+def test_launches_must_pay() -> None:
+    """Both stages have the same two layers, the first an embedding besides, which two microbatches run."""
+    body = 'mpmd.fragment<mesh="{m}", origin=[{o}]> (%{m}{i}) {{call_counter = {i} : ui32}} (%u: !t) {{ {ops} }}'
+    layer = "%v = stablehlo.negate %{x} : !t\n%w = stablehlo.sine %v : !t\nmpmd.return %w : !t"
+    embed = "%x = stablehlo.cosine %u : !t\n" + layer.format(x="x")
+    text = (
+        'func.func public @main({args}) -> ({types}) attributes {{topology = #mpmd.topology<<"a" : <["x"=2]>>, '
+        '<"b" : <["x"=2]>>>}} {{\n{ops}\nreturn %ra0, %ra1, %rb0, %rb1 : {types}\n}}'
+    )
+    ops = "\n".join(
+        f"%r{m}{i} = {body.format(m=m, i=i, o=o, ops=code)} : ({types('%w', m)}) -> {types('%w', m)}"
+        for m, o, code in (("a", '"embed", "layer0"', embed), ("b", '"layer1"', layer.format(x="u")))
+        for i in range(2)
+    )
+    args = ", ".join(f"%{m}{i}: {types('%w', m)}" for m in "ab" for i in range(2))
+    results = ", ".join(types("%w", m) for m in "aabb")
+    module = parse(text.format(args=args, types=results, ops=ops).replace("!t", LOCAL))
+    for launches, wanted in ((4, 4), (1, 6)):
+        work = module.clone()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(reuse_programs, "_OPS_OF_A_LAUNCH", launches)
+            PassManager("mpmd-reuse-programs{least=2}", verify=True).run(work)
+        assert_same_meaning(module, work)
+        found = [op for op in work.main.body if isinstance(op, FragmentOp)]
+        assert len(found) == wanted
+    assert [[o.name for o in op.origin] for op in found] == [["embed"], ["layer0"]] * 2 + [["layer1"]] * 2
+    assert [op.call_counter for op in found] == [0, 0, 1, 1, 0, 1] and len({op.body for op in found}) == 2

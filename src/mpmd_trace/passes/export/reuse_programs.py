@@ -1,10 +1,13 @@
-"""`mpmd-reuse-programs` (ours): what contains the program of another mesh runs that one, and the rest apart."""
+"""`mpmd-reuse-programs` (ours): what contains the program of another stage runs that one, and the rest apart."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
+from collections.abc import Sequence
 from typing import ClassVar
 
+from mpmd_trace.ir.attributes import UserOriginAttr
 from mpmd_trace.ir.core import Region, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, make_fragment
@@ -13,20 +16,25 @@ from mpmd_trace.ir.types import MeshTensorType, Type
 from mpmd_trace.passes.base import FunctionPass, option
 from mpmd_trace.passes.equal_bodies import first_equal
 from mpmd_trace.passes.export.contained_bodies import Division, divided, moving_ops
-from mpmd_trace.passes.fragment_info import is_of_microbatch
 from mpmd_trace.passes.import_.building_blocks import INFERRED_BY
 
 __all__ = ["ReusePrograms"]
 
 
+#: How many ops more it must be for each further launch in a step.  To compile an op takes XLA milliseconds, a launch
+#: some ten microseconds, which nobody waits for when programs are large: a few hundred steps later both cost the same.
+_OPS_OF_A_LAUNCH = 4
+
+
 @dataclasses.dataclass(frozen=True)
 class ReusePrograms(FunctionPass):
-    """No inferred fragment that runs once a step computes all that one of another mesh does, and more.
+    """No fragment computes all that one of another stage does, and more.
 
-    An optimiser updates the layers of the first and the last stage as on all meshes between, and an embedding or a
-    head besides.  What is equal becomes a fragment of its own with the body of the others, so that XLA compiles it for
-    all of them at once; that costs one launch a step.  The meshes must have the same axes, the values the same
-    shardings, and one of the parts must be able to run first.  Scalars that both need are computed in both.
+    The first and the last stage have an embedding and a head besides layers as on all meshes between, and so have
+    their updates.  What is equal becomes a fragment of its own with the body of the others, so that XLA compiles it for
+    all of them at once.  That costs a launch whenever it runs: what runs often must be large.  The meshes must have the
+    same axes, the values the same shardings, and one of the parts must be able to run first.  Scalars that both need
+    are computed in both.
 
     Before, with {least=2}:
 
@@ -63,20 +71,20 @@ class ReusePrograms(FunctionPass):
     """
 
     name: ClassVar[str] = "mpmd-reuse-programs"
-    summary: ClassVar[str] = "let inferred fragments run the programs of other meshes as far as they contain them"
+    summary: ClassVar[str] = "let fragments run the programs of other stages as far as they contain them"
     mpmd_only: ClassVar[bool] = True
     entry_only: ClassVar[bool] = True
 
-    least: int = option(64, "the least number of ops that it pays to compile once and to launch apart")
+    least: int = option(64, "the least number of ops that it pays to compile once, and to launch apart")
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         topology = function.topology
         assert topology is not None
         alike: dict[object, list[FragmentOp]] = {}
         for op in function.body:
-            if not isinstance(op, FragmentOp) or op.is_user or is_of_microbatch(op):
+            if not isinstance(op, FragmentOp) or op.num_operands != len(op.body.block.args):
                 continue
-            if op.attrs.keys() <= {INFERRED_BY} and op.num_operands == len(op.body.block.args):
+            if op.attrs.keys() <= {INFERRED_BY, "call_counter"}:
                 mesh = topology.meshes.get(op.mesh)
                 if mesh is not None and len(moving_ops(op.body)) >= self.least:
                     alike.setdefault(mesh.axes, []).append(op)
@@ -85,11 +93,14 @@ class ReusePrograms(FunctionPass):
             same = first_equal(op.body for op in fragments)
             for op in fragments:
                 op.body = same[op.body]
+            launches = Counter(op.body for op in fragments)
             kept: dict[Region, FragmentOp] = {}
             for op in sorted(fragments, key=lambda op: len(moving_ops(op.body))):
                 if op.body in kept:
                     continue
-                if any(_divide(op, other) for other in reversed(kept.values())):
+                least = _OPS_OF_A_LAUNCH * (launches[op.body] - 1)
+                parts = [other for body, other in kept.items() if len(moving_ops(body)) >= least]
+                if any(_divide(op, other) for other in reversed(parts)):
                     changed = True
                 else:
                     kept[op.body] = op
@@ -109,13 +120,24 @@ def _divide(op: FragmentOp, other: FragmentOp) -> bool:
         body, operands = bodies[is_part]
         if body is not None:
             given = [made[not is_part][i] if inner else op.operand(i) for inner, i in operands]
-            new = make_fragment(op.mesh, given, types[is_part], body, attrs=op.attrs, loc=op.loc)
+            origin = _origin(op.origin, len(other.origin), is_part, is_part != found.rest_first)
+            new = make_fragment(
+                op.mesh, given, types[is_part], body, origin=origin, stage=op.stage, attrs=op.attrs, loc=op.loc
+            )
             block.insert_before(op, new)
             made[is_part] = list(new.results)
     for result, (is_part, i) in zip(op.results, found.results, strict=True):
         result.replace_all_uses_with(made[is_part][i])
     op.erase()
     return True
+
+
+def _origin(
+    all: Sequence[UserOriginAttr], of_part: int, is_part: bool, is_first: bool
+) -> Sequence[UserOriginAttr]:
+    """The names in a part of a fragment: as many as there, of the first ones or the last; all where that is none."""
+    count = of_part if is_part else len(all) - of_part
+    return all if not 0 < of_part < len(all) else all[:count] if is_first else all[len(all) - count :]
 
 
 def _types(found: Division, op: FragmentOp, other: FragmentOp) -> dict[bool, list[Type]] | None:
