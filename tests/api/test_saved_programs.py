@@ -104,9 +104,9 @@ import jax
 jax.config.update("jax_num_cpu_devices", 4)
 import mpmd_trace as mt
 from test_saved_programs import arguments, check
-def trace(*_, **__): raise AssertionError("traced")
-import mpmd_trace.frontend.trace
-mpmd_trace.frontend.trace.trace = trace
+def trace(*_, **__): raise AssertionError("traced, or read the module")
+import mpmd_trace.api.partitioned, mpmd_trace.frontend.trace
+mpmd_trace.frontend.trace.trace = mpmd_trace.api.partitioned.parse_generic = trace
 check(mt.load(sys.argv[1]))
 """
 

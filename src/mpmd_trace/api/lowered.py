@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import pickle
 import time
 import warnings
 from collections.abc import Callable, Mapping
@@ -77,7 +78,8 @@ class Lowered(PartitionedProgram):
         _check_devices(self.config)
         started = time.monotonic()
         ready = {} if self.stored is None or more else self.stored.ready
-        name, module = self.traced.name, self.partitioned.module
+        name = self.traced.name
+        plan = None if self.stored is None or not ready else pickle.loads(self.stored.plan)
         with contextlib.ExitStack() as around:
             if progress is not None:
                 around.enter_context(without_bar())
@@ -91,13 +93,14 @@ class Lowered(PartitionedProgram):
                     progress(done, total, program)
 
             program = load(
-                module,
+                (lambda: self.partitioned.module) if plan is not None else self.partitioned.module,
                 dict(self.config.topology),
                 progress=count,
                 compiler_options=options,
                 host_callbacks=() if self.stored is not None else self.traced.host_callbacks,
                 keep_unused=self.keep_unused,
                 ready=ready,
+                plan=plan,
             )
         if self.stored is not None:
             for text, place in self.stored.warnings:

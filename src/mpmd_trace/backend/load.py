@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -21,12 +21,13 @@ from mpmd_trace.backend.distribution.moves import move
 from mpmd_trace.backend.distribution.runtime import ProcessRuntime, process_runtime
 from mpmd_trace.backend.executables import CompilerOptions, Executable, Progress, compile_programs
 from mpmd_trace.backend.placement import Placement, check_topology
-from mpmd_trace.backend.plan import Plan, ProgramSpec
+from mpmd_trace.backend.plan import Plan, ProgramSpec, parse_mesh
 from mpmd_trace.backend.planner import make_plan
 from mpmd_trace.backend.residence import Residence, residence
 from mpmd_trace.backend.runtime import Runtime
 from mpmd_trace.backend.timeline import Timeline, measure
 from mpmd_trace.diagnostics.messages import MpmdError, shortened
+from mpmd_trace.ir.attributes import TopologyAttr
 from mpmd_trace.ir.ops import Module
 from mpmd_trace.jax_compat.layouts import Format, full_format
 
@@ -291,7 +292,7 @@ def _is_gone(x: Any) -> bool:
 
 
 def load(
-    module: Module,
+    module: Module | Callable[[], Module],
     topology: Mapping[str, Mesh],
     *,
     progress: Progress | None = None,
@@ -300,12 +301,13 @@ def load(
     host_callbacks: Sequence[Any] = (),
     keep_unused: bool = False,
     ready: Mapping[int, bytes] = MappingProxyType({}),
+    plan: Plan | None = None,
 ) -> LoadedProgram:
     """Compile an exported module for these meshes.
 
     Args:
         module: the result of the export passes, or any module of that form: `@main` consists of fragment
-            calls and transfers.
+            calls and transfers.  Or a function that gives it, when something is to be compiled.
         topology: the devices of each mesh of the program, with the same axes.
         progress: called after each program with (done, all, name).
         threads: how many programs XLA compiles at a time; by default one per CPU.
@@ -313,24 +315,25 @@ def load(
         keep_unused: whether arguments that nothing uses are placed, too.
         host_callbacks: the Python functions that the module calls back, by number; see `Traced.host_callbacks`.
         ready: serialised executables of programs, by number, which are not compiled.
+        plan: that of the module, if it is known.
 
     Raises:
         MpmdError: when the module is not exported, meshes are missing or have other axes, or XLA refuses.
     """
-    plan = make_plan(module)
-    main = module.main
-    assert main.topology is not None
-    check_topology(main.topology, topology)
-    placement = Placement({name: topology[name] for name in main.topology.meshes})
+    given = module if callable(module) else lambda: module
+    plan = plan or make_plan(given())
+    check_topology(TopologyAttr.get({name: parse_mesh(body) for name, body in plan.meshes.items()}), topology)
+    placement = Placement({name: topology[name] for name in plan.meshes})
     options = compiler_options or {}
     job = job_for(placement.meshes.values())
-    number = 0 if job is None else admit(job, plan, placement, options, module.to_generic())
+    number = 0 if job is None else admit(job, plan, placement, options, given().to_generic())
     own = [spec for spec in plan.programs if spec.mesh in placement.own]
     restored = _restored(own, placement, ready)
+    missing = tuple(spec for spec in own if spec.number not in restored)
     try:
-        compiled = compile_programs(
-            module,
-            dataclasses.replace(plan, programs=tuple(spec for spec in own if spec.number not in restored)),
+        compiled = [] if not missing else compile_programs(
+            given(),
+            dataclasses.replace(plan, programs=missing),
             placement,
             progress=progress,
             threads=threads,

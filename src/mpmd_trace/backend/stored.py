@@ -1,7 +1,8 @@
 """Compiled programs as bytes: the exported module and XLA's executables, ready without tracing and compiling.
 
-They are a zip: `header.json` (what it was made with and for), `module.mlir`, `executables/N`, and what Python needs to
-call the program, pickled.  Executables and pickles are code: they are to be trusted, or not to be loaded.
+They are a zip: `header.json` (what it was made with and for), `module.mlir`, `executables/N`, and, pickled, the plan
+and what Python needs to call the program.  Executables and pickles are code: they are to be trusted, or not to be
+loaded.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import hashlib
 import importlib.metadata
 import io
 import json
+import pickle
 import platform
 import zipfile
 from collections.abc import Mapping
@@ -25,7 +27,7 @@ from mpmd_trace.diagnostics.messages import MpmdError
 
 __all__ = ["Stored", "read", "stored_form", "versions", "written"]
 
-_FORMAT = 1
+_FORMAT = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +36,8 @@ class Stored:
 
     #: The exported module, in generic form.
     module: str
+    #: Its plan, pickled: reading the module takes longer than anything else but the executables.
+    plan: bytes
     #: The distinct serialised executables.
     executables: tuple[bytes, ...]
     #: For each program of the plan its executable; None: it is to be compiled, for the platform cannot serialise it.
@@ -69,7 +73,9 @@ def stored_form(
     distinct = tuple(dict.fromkeys(e for e in found if e is not None))
     place = {executable: i for i, executable in enumerate(distinct)}
     numbers = tuple(None if e is None else place[e] for e in found)
-    return Stored(module, distinct, numbers, _header(name, program.topology, schedule, program.keeps_unused), warnings)
+    plan = pickle.dumps(program.plan, protocol=5)
+    header = _header(name, program.topology, schedule, program.keeps_unused)
+    return Stored(module, plan, distinct, numbers, header, warnings)
 
 
 def _header(name: str, topology: Mapping[str, Mesh], schedule: str, keep_unused: bool) -> dict[str, Any]:
@@ -109,7 +115,7 @@ def _features() -> str:
 
 def written(stored: Stored, signature: bytes = b"") -> bytes:
     """The bytes of a file."""
-    parts = {"module.mlir": stored.module.encode(), "signature.pickle": signature}
+    parts = {"module.mlir": stored.module.encode(), "plan.pickle": stored.plan, "signature.pickle": signature}
     parts.update({f"executables/{i}": executable for i, executable in enumerate(stored.executables)})
     header = {
         **stored.header,
@@ -139,6 +145,7 @@ def read(data: bytes, what: str) -> tuple[Stored, bytes]:
         count = sum(name.startswith("executables/") for name in parts)
         stored = Stored(
             parts["module.mlir"].decode(),
+            parts["plan.pickle"],
             tuple(parts[f"executables/{i}"] for i in range(count)),
             numbers,
             header,

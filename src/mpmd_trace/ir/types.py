@@ -7,6 +7,7 @@ the functions below or with `parse_type`; never call the constructors.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from mpmd_trace.diagnostics.spelling import matching_bracket, quote, split_top_level, unquote
 from mpmd_trace.ir.attribute_base import Attribute, intern
@@ -30,6 +31,9 @@ class Type(Interned):
     """Any MLIR type.  `text` is its canonical spelling."""
 
     __slots__ = ()
+
+    def __reduce__(self) -> tuple[Callable[[str], Type], tuple[str]]:
+        return parse_type, (self.text,)  # pickled, it is the one object with this text again
 
     @property
     def is_token(self) -> bool:
