@@ -97,6 +97,11 @@ def main():
         for array in (params[name], state[0].mu[name], state[0].nu[name]):
             assert array.sharding.mesh == meshes[mesh]
         assert sampling[name].sharding.mesh == meshes["c"]
+    # And nothing else: what the programs of a mesh take is that, and what was played.
+    for mesh, memory in learner.memory_analysis().items():
+        shards = [s for x in jax.tree.leaves((params, state)) for s in x.addressable_shards]
+        own = sum(s.data.nbytes for s in shards if s.device == meshes[mesh].devices[0])
+        assert 0 <= memory.arguments - own <= sum(x.nbytes for x in played)  # the batch
     print("transfers and bytes of an update:", learner.residence().causes)
     assert actor.residence().sent == ()
 

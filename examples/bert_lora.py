@@ -138,6 +138,11 @@ def main():
         for part in (adapters, state[0].mu, state[0].nu, frozen):
             for array in jax.tree.leaves(eqx.filter(part.blocks[i], eqx.is_array)):
                 assert array.devices() == set(mesh.devices.flat)
+    # And nothing else: what the programs of a mesh take is that, and the batch.
+    arrays = jax.tree.leaves(eqx.filter((adapters, state, frozen), eqx.is_array))
+    for name, memory in train.memory_analysis().items():
+        own = sum(x.nbytes for x in arrays if x.devices() == set(meshes[name].devices.flat))
+        assert 0 <= memory.arguments - own <= tokens.nbytes + labels.nbytes  # sentences
     assert len(jax.tree.leaves(state[0].mu)) == len(jax.tree.leaves(adapters))
     residence = train.residence()
     for mesh in residence.meshes:

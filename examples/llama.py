@@ -143,6 +143,11 @@ def main():
         for shard in stacked.addressable_shards:
             mesh = 0 if shard.device in devices[0] else 1
             assert shard.index[0] == slice(mesh * LAYERS // 2, (mesh + 1) * LAYERS // 2)
+    # And nothing else: what the programs of a mesh take on each of its devices is that, and the batch.
+    for mesh, memory in train.memory_analysis().items():
+        shards = [s for x in jax.tree.leaves((params, state)) for s in x.addressable_shards]
+        own = sum(s.data.nbytes for s in shards if s.device == config.topology[mesh].devices[0])
+        assert 0 <= memory.arguments - own <= tokens.nbytes  # tokens
     residence = train.residence()
     for mesh in residence.meshes:
         print(f"{mesh.mesh} holds {mesh.parameters} bytes of parameters and {mesh.state} of optimiser state")

@@ -82,6 +82,11 @@ def main():
             for name in ("up", "down"):
                 assert part[name].devices() == set(mesh.devices.flat)
                 assert {shard.data.shape[0] for shard in part[name].addressable_shards} == {EXPERTS // 2}
+    # And nothing else: what its programs take is that, and the batch.
+    for mesh, memory in train.memory_analysis().items():
+        shards = [s for array in jax.tree.leaves((params, state)) for s in array.addressable_shards]
+        own = sum(s.data.nbytes for s in shards if s.device == meshes[mesh].devices.flat[0])
+        assert 0 <= memory.arguments - own <= x.nbytes + y.nbytes  # rows
     for mesh, found in train.collectives().items():
         print(f"collectives of {mesh}: {found}")
     print("transfers and bytes of a step:", train.residence().causes)

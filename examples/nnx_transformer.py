@@ -104,6 +104,11 @@ def main():
             held = {d for x in jax.tree.leaves(nnx.state(part)) for d in x.devices()}
             assert held == {devices[i // (LAYERS // 2)]}
     assert int(model.blocks[0].dropout.rngs.count[...]) == STEPS * MICROBATCHES
+    # And nothing else: what the programs of a mesh take is that, and the batch.
+    for mesh, memory in train.memory_analysis().items():
+        shards = [s for x in jax.tree.leaves(nnx.state((model, optimizer))) for s in x.addressable_shards]
+        own = sum(s.data.nbytes for s in shards if s.device == topology[mesh].devices[0])
+        assert 0 <= memory.arguments - own <= tokens.nbytes  # tokens
     residence = train.residence()
     for mesh in residence.meshes:
         print(f"{mesh.mesh} holds {mesh.parameters} bytes of parameters and {mesh.state} of optimiser state")

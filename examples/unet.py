@@ -80,6 +80,11 @@ def main():
     for name, mesh in (("down", "m0"), ("inner", "m1"), ("up", "m0")):
         for part in (params, state[0].mu, state[0].nu):
             assert part[name].devices() == set(meshes[mesh].devices.flat)
+    # And nothing else: what the programs of a mesh take is that, and the batch.
+    for mesh, memory in train.memory_analysis().items():
+        shards = [s for x in jax.tree.leaves((params, state)) for s in x.addressable_shards]
+        own = sum(s.data.nbytes for s in shards if s.device == meshes[mesh].devices[0])
+        assert 0 <= memory.arguments - own <= noisy.nbytes + clean.nbytes  # images
     # Each microbatch goes to the inner level and comes back, and so do its gradients.
     causes = train.residence().causes
     print("transfers and bytes of a step:", causes)

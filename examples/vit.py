@@ -89,6 +89,11 @@ def main():
         for part in (state.params, state.opt_state[0].mu, state.opt_state[0].nu):
             for array in jax.tree.leaves(part[f"block_{i}"]):
                 assert array.devices() == set(mesh.devices[2 * i // LAYERS])
+    # And nothing else: what the programs of a stage take on each of its devices is that, and the batch.
+    for stage, memory in train.memory_analysis().items():
+        shards = [s for x in jax.tree.leaves(state) for s in x.addressable_shards]
+        own = sum(s.data.nbytes for s in shards if s.device == config.topology[stage].devices[0])
+        assert 0 <= memory.arguments - own <= images.nbytes + labels.nbytes  # images and labels
     residence = train.residence()
     for one in residence.meshes:
         print(f"{one.mesh} holds {one.parameters} bytes of parameters and {one.state} of optimiser state")
