@@ -151,14 +151,19 @@ def _print(module: Module, options: Options) -> str:
 def _run(module: Module, passes: Sequence[Pass], options: Options, found: Diagnostics) -> bool:
     """Run the passes; whether all went well."""
     timing: list[tuple[str, float]] = []
+    folder = options.flags.get("mlir-print-ir-tree-dir")
     verifies = options.on("verify-each", default=True)
     good = True
-    for one in passes:
+    for number, one in enumerate(passes):
+        file = None
+        if folder:
+            name = f"builtin_module_{module.name or 'no-symbol-name'}"
+            file = os.path.join(folder, name, f"{number}_{_name(one)}.mlir")
         # Those of plugins may find ways to change what others share; ours are known not to.
         is_foreign = not type(one).__module__.startswith("mpmd_trace.")
         bodies = printed_bodies(module) if verifies and is_foreign else {}
         if options.on("mlir-print-ir-before-all") or _name(one) in options.names("mlir-print-ir-before"):
-            _dump("Before", one, str(module))
+            _dump("Before", one, str(module), file)
         started = time.process_time()
         changed = _run_pass(one, module, options, found)
         timing.append((one.spec, time.process_time() - started))
@@ -169,7 +174,7 @@ def _run(module: Module, passes: Sequence[Pass], options: Options, found: Diagno
             if not found.errors:
                 found.error(None, f"{_name(one)} failed without saying why")
             if options.on("mlir-print-ir-after-failure") or options.on("mlir-print-ir-after-all"):
-                _dump("After", one, module.to_generic(), " Failed")
+                _dump("After", one, module.to_generic(), file, " Failed")
             good = False
             break
         if (
@@ -177,7 +182,7 @@ def _run(module: Module, passes: Sequence[Pass], options: Options, found: Diagno
             or (options.on("mlir-print-ir-after-change") and changed)
             or _name(one) in options.names("mlir-print-ir-after")
         ):
-            _dump("After", one, str(module))
+            _dump("After", one, str(module), file)
     if options.on("mlir-timing"):
         _print_timing(timing)
     return good
@@ -220,9 +225,15 @@ def _verify(module: Module, found: Diagnostics) -> None:
         found.fail()
 
 
-def _dump(when: str, one: Pass, text: str, suffix: str = "") -> None:
-    kind = type(one).__name__
-    print(f"// -----// IR Dump {when} {kind}{suffix} ({one.spec}) //----- //\n{text}", file=sys.stderr)
+def _dump(when: str, one: Pass, text: str, file: str | None, suffix: str = "") -> None:
+    """Print the module, or write it to a file.  Raises `OSError`."""
+    dump = f"// -----// IR Dump {when} {type(one).__name__}{suffix} ({one.spec}) //----- //\n{text}"
+    if file is None:
+        print(dump, file=sys.stderr)
+        return
+    os.makedirs(os.path.dirname(file), exist_ok=True)
+    with open(file, "w", encoding="utf-8") as out:
+        out.write(dump if dump.endswith("\n") else f"{dump}\n")
 
 
 def _print_timing(timing: Sequence[tuple[str, float]]) -> None:

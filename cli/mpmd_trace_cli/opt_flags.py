@@ -46,6 +46,7 @@ FLAGS: dict[str, tuple[str, str]] = {
     "mlir-print-ir-after": ("PASSES", "the same, after passes of these names only"),
     "mlir-print-ir-after-change": ("", "the same, only after passes that changed something"),
     "mlir-print-ir-after-failure": ("", "print the module to stderr when a pass fails"),
+    "mlir-print-ir-tree-dir": ("DIR", "what is printed between passes goes into DIR/MODULE/N_PASS.mlir"),
     "mlir-timing": ("", "print CPU seconds per pass to stderr"),
     "mlir-diagnostic-verbosity-level": (
         "errors|warnings|remarks",

@@ -6,6 +6,7 @@ import io
 import pathlib
 import re
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -127,6 +128,18 @@ def test_dumps_between_passes(adds: str, capsys: pytest.CaptureFixture[str]) -> 
     assert err.count("IR Dump After") == 1 and re.search(r"100\.0%\s+total", err)
     _, _, err = run(capsys, adds, "-cse", "-mpmd-unroll-for-loops", "-dump-pass-pipeline")
     assert "builtin.module(cse,mpmd-unroll-for-loops)" in err
+
+
+def test_dumps_between_passes_as_files(adds: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tree = f"-mlir-print-ir-tree-dir={tmp_path / 'tree'}"
+    status, _, err = run(capsys, adds, "-cse", "-canonicalize", "-mlir-print-ir-after-change", tree)
+    assert status == 0 and "IR Dump" not in err
+    [file] = [p for p in (tmp_path / "tree").rglob("*") if p.is_file()]
+    assert file.relative_to(tmp_path).as_posix() == "tree/builtin_module_no-symbol-name/0_cse.mlir"
+    head, _, text = file.read_text().partition("\n")
+    assert head.startswith("// -----// IR Dump After") and "(cse)" in head and text.startswith("module")
+    run(capsys, adds, "-cse", "-canonicalize", "-mlir-print-ir-after-all", tree)
+    assert sorted(p.name for p in file.parent.iterdir()) == ["0_cse.mlir", "1_canonicalize.mlir"]
 
 
 def test_unregistered_dialects(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
