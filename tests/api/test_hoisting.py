@@ -265,3 +265,47 @@ def test_embeddings_are_gathered_and_their_gradients_summed_once_per_step(table:
     found = mpmd_trace.jit(step, config, in_shardings=places).lower(ps, batch).compile()
     assert counted(found) == {"m0": (1 if table else 0, 1), "m1": (0, 1)}
     assert_same(found(ps, batch), jax.jit(step)(ps, batch))
+
+
+def convolved(p: Any, x: jax.Array) -> jax.Array:
+    dims = ("NHWC", "HWIO", "NHWC")
+    return jnp.tanh(jax.lax.conv_general_dilated(x, p["w"], (1, 1), "SAME", dimension_numbers=dims) + p["b"])
+
+
+@pytest.mark.parametrize("clips", [False, True])
+def test_kernels_are_gathered_once_and_clipped_gradients_summed_once(clips: bool) -> None:
+    """The norm of all gradients and the update read the same sums."""
+    meshes = topology()
+
+    def loss(ps: Any, x: jax.Array) -> jax.Array:
+        for i, p in enumerate(ps):
+            x = mpmd_trace.named_computation(convolved if not clips else dense, name=f"f{i}")(p, x)
+        return jnp.mean(x**2)
+
+    def dense(p: Any, x: jax.Array) -> jax.Array:
+        return jnp.tanh(x @ p["w"] + p["b"])
+
+    def step(ps: Any, batch: jax.Array) -> Any:
+        def microbatch(i: Any, total: Any, x: jax.Array) -> Any:
+            return jax.tree.map(jnp.add, total, jax.grad(loss)(ps, x))
+
+        grads = mpmd_trace.enumerated_for(microbatch, jax.tree.map(jnp.zeros_like, ps), batch)
+        if clips:
+            norm = jnp.sqrt(sum(jnp.sum(g * g) for g in jax.tree.leaves(grads)))
+            grads = jax.tree.map(lambda g: g * jnp.minimum(1.0, 0.1 / norm), grads)
+        return jax.tree.map(lambda p, g: p - 0.1 * g, ps, grads)
+
+    keys = jax.random.split(jax.random.key(0), 3)
+    shape = (WIDTH, WIDTH) if clips else (3, 3, 4, 4)
+    ps = [{"w": 0.3 * jax.random.normal(key, shape), "b": jnp.zeros(shape[-1])} for key in keys[:2]]
+    batch = jax.random.normal(keys[2], (MICROBATCHES, ROWS, WIDTH) if clips else (MICROBATCHES, ROWS, 6, 6, 4))
+    config = mpmd_trace.make_config(meshes, {"f0": "m0", "f1": "m1"}, pipeline_schedule="1F1B")
+    kernel = P() if clips else P(None, None, None, "data")
+    places = [{"w": NamedSharding(mesh, kernel), "b": None} for mesh in meshes.values()]
+    rows = NamedSharding(meshes["m0"], SHARDED_ROWS)
+    found = mpmd_trace.jit(step, config, in_shardings=(places, rows)).lower(ps, batch).compile()
+    # Forwards read the kernel and, but for the first stage, backwards its reverse.
+    assert [count for count, _ in counted(found).values()] == ([0, 0] if clips else [1, 2])
+    if clips:
+        assert [count for _, count in counted(found).values()] == [1, 1]
+    assert_same(found(ps, batch), jax.jit(step)(ps, batch))

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from mpmd_trace.ir.attributes import DenseArrayAttr, TensorShardingAttr
+from mpmd_trace.ir.attributes import DenseArrayAttr, IntegerAttr, TensorShardingAttr
 from mpmd_trace.ir.core import Op, Value
 from mpmd_trace.ir.shardings import sharding_like
 from mpmd_trace.ir.types import TensorType
@@ -18,10 +18,12 @@ from mpmd_trace.passes.sharding.constants_apart import EXPRESSIONS
 
 __all__ = [
     "Axes",
+    "Convolution",
     "Dot",
     "Scatter",
     "ShardingOf",
     "axes_of",
+    "convolution_dimensions",
     "dot_dimensions",
     "same_axes",
     "scatter_dimensions",
@@ -112,6 +114,37 @@ def scatter_dimensions(op: Op) -> Scatter:
     )
 
 
+class Convolution(NamedTuple):
+    """The dimensions of a `stablehlo.convolution` that are not those of its window.
+
+    It sums over the features of its left operand, which are the input dimension of the right one.
+    """
+
+    left_batch: int
+    left_feature: int
+    right_input: int
+    right_output: int
+    batch: int
+    feature: int
+
+
+def convolution_dimensions(op: Op) -> Convolution | None:
+    """The dimensions of a `stablehlo.convolution`; None for one in groups."""
+    groups = (op.props.get(name) for name in ("feature_group_count", "batch_group_count"))
+    if any(isinstance(count, IntegerAttr) and count.value != 1 for count in groups):
+        return None
+    attribute = op.props.get("dimension_numbers")
+    found = _CONVOLUTION.search("" if attribute is None else attribute.text)
+    if found is None:
+        return None
+    left, right, result = ([name.strip() for name in part.split(",")] for part in found.groups())
+    places = (left.index("b"), left.index("f"), right.index("i"), right.index("o"), result.index("b"))
+    return Convolution(*places, result.index("f"))
+
+
+_CONVOLUTION = re.compile(r"\[([^\]]*)\]x\[([^\]]*)\]->\[([^\]]*)\]")
+
+
 class _Link(NamedTuple):
     """What a dimension of an operand goes with: one of the result, one of another operand, or none (`looked_up`)."""
 
@@ -165,6 +198,8 @@ def _links(op: Op, index: int) -> Iterator[_Link]:
         return
     if op.name == "stablehlo.dot_general":
         yield from _links_of_dot(op, index, operand.rank)
+    elif op.name == "stablehlo.convolution":
+        yield from _links_of_convolution(op, index, operand.rank)
     elif op.name == "stablehlo.gather" and index == 0:
         yield from _links_of_table(op, operand)
     elif op.name == "stablehlo.broadcast_in_dim":
@@ -175,8 +210,19 @@ def _links(op: Op, index: int) -> Iterator[_Link]:
         order = op.props.get("permutation")
         if isinstance(order, DenseArrayAttr):
             yield from (_Link(order.values.index(d)) for d in range(operand.rank))
-    elif op.name in EXPRESSIONS and operand.shape == result.shape:
+    elif (op.name in EXPRESSIONS or op.name == "stablehlo.reverse") and operand.shape == result.shape:
         yield from (_Link(d) for d in range(operand.rank))
+
+
+def _links_of_convolution(op: Op, index: int, rank: int) -> Iterator[_Link]:
+    """The dimensions of its window, over which nothing may be sharded, are those that are looked up."""
+    dims = convolution_dimensions(op)
+    if dims is None:
+        return
+    left = {dims.left_batch: _Link(dims.batch), dims.left_feature: _Link(other=(1, dims.right_input))}
+    right = {dims.right_output: _Link(dims.feature), dims.right_input: _Link(other=(0, dims.left_feature))}
+    of = right if index else left
+    yield from (of.get(d, _Link(looked_up=True)) for d in range(rank))
 
 
 def _links_of_table(op: Op, table: TensorType) -> Iterator[_Link]:

@@ -183,6 +183,11 @@ class _Chains:
                 value = fragment.operand(i)
                 ends[value] = ends.get(value, 0) + 1
                 sums[value] = sums.get(value, 0) + int(grows)
+        # What several fragments read finished (a norm and an update) is finished where it is made, once.
+        several = {value for value, count in ends.items() if count > 1}
+        if several:
+            self.banned |= several
+            return True
         total_sums: dict[Value, int] = {}
         total_ends: dict[Value, int] = {}
         for totals, counts in ((total_sums, sums), (total_ends, ends)):
