@@ -211,9 +211,8 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     parser.add_argument("--programs", type=int, default=10**9, help="end after so many, too")
-    parser.add_argument(
-        "--oracles", default="run,text,processes", help="run, text, interpret, cpp, processes (comma separated)"
-    )
+    known_oracles = "run, text, interpret, cpp, engines, processes (comma separated)"
+    parser.add_argument("--oracles", default="run,text,processes", help=known_oracles)
     parser.add_argument("--processes", type=int, default=2, help="how many of them the last of these starts")
     parser.add_argument(
         "--share", type=float, default=0.05, help="of the programs, how many they run; all, without other oracles"
@@ -223,7 +222,8 @@ def main() -> int:
     parser.add_argument("--found", type=Path, default=HERE / "found", help="where test files are written")
     options = parser.parse_args()
     oracles, end = options.oracles.split(","), time.monotonic() + 60 * options.minutes
-    if "cpp" in oracles:
+    both = not {"cpp", "engines"}.isdisjoint(oracles)
+    if both:
         options.engine = "cpp"  # asks for what both know
     here = [name for name in oracles if name != "processes"]
     share = 0.0 if "processes" not in oracles else options.share if here else 1.0
@@ -239,7 +239,7 @@ def main() -> int:
         for _ in range(SETUPS_PER_STEP):
             setup = random_setup(rng, step, options.engine)
             setup = later_setup(setup, later) if options.engine == "python" else setup
-            if "cpp" in oracles:
+            if both:
                 setup = dataclasses.replace(setup, engine="python")
             program = Program(step, setup)
             checker: Checker = worker

@@ -31,6 +31,8 @@ REFUSALS = (
     r"\(the program has \d+ meshes, \d+ microbatches, \d+ stages on mesh",
     # docs/schedules.md: stages that the user numbered against the flow.
     r"is of stage \d+ and needs what '\w+' of stage \d+ computes; a stage follows those that it needs",
+    # docs/steps.md: a sharding puts a result on its mesh; another one is asked for.
+    r"is on mesh '\w+' in output_mesh_assignment, and its sharding is over the devices of mesh",
     # A whole array where layers on several meshes are wanted: the optimiser has a name for all of them.
     r"is whole, and the layers of [\w'\[\]]+, which it replaces, are on several meshes",
     # Stages in a cycle, and loops whose microbatches have the same numbers (the message says what to do).
@@ -39,6 +41,7 @@ REFUSALS = (
     # The option asks for it.
     r"drop fail-on-backward-deps|is not before it in the pipeline; microbatches cannot overlap there",
     # It is for inference only.
+    r"the schedule '[\w-]+' is for programs without backward passes",
     r"schedule 'parallel-pipelines-with-wrap-around' has no action for",
     r"ParallelPipelinesWithWrapAround is for forward-only programs",
 )
@@ -174,6 +177,17 @@ def interpret(subject: Subject) -> None:
     compare(attempt(lambda: evaluate(module, arrays)), subject.expected, subject.rtol)
 
 
+def engines(subject: Subject) -> None:
+    """What the C++ partitioner made runs as what our passes make does; both compute what `jax.jit` does."""
+    results = []
+    for engine in ("python", "cpp"):
+        options = {**subject.names["OPTIONS"], "engine": engine}
+        one = dataclasses.replace(subject, names={**subject.names, "OPTIONS": options})
+        run(one)
+        results.append(attempt(functools.partial(one.jitted(), *one.arguments())))
+    compare(results[1], results[0], subject.rtol)
+
+
 def plain_module(subject: Subject) -> list[Any]:
     """The results of the module that `jax.jit` makes of the step, op by op."""
     given = subject.arguments()
@@ -207,8 +221,10 @@ def cpp_text(subject: Subject) -> None:
     from comparison import difference  # of tests/cpp_differential, which is not always at hand
 
     text, asked = attempt(lambda: (subject.lowered.traced.mlir_text(), subject.lowered.request))
-    ours = {"own_meshes": False, "copies_between_hosts": False, "merge_parts": False, "stages": None}
-    exact = dataclasses.replace(asked, **ours)
+    off = dict.fromkeys(("own_meshes", "copies_between_hosts", "merge_parts", "cut_in_calls", "senders_apart"), False)
+    none = dict.fromkeys(("stages", "hoist", "reduce", "state", "fit"), None)
+    options = dataclasses.replace(asked.options, mpmd_equal_microbatches=False)
+    exact = dataclasses.replace(asked, options=options, **off, **none)
     found = difference(cpp_process(), Traced(text, exact))
     if found is not None:
         raise Finding(f"C++: {found}")
@@ -229,4 +245,10 @@ def compare(found: Any, expected: Any, rtol: float) -> None:
             raise Finding(f"values: result{where} is\n{wide[0]}\ninstead of\n{wide[1]}")
 
 
-ORACLES: dict[str, Callable[[Subject], None]] = {"run": run, "text": text, "interpret": interpret, "cpp": cpp_text}
+ORACLES: dict[str, Callable[[Subject], None]] = {
+    "run": run,
+    "text": text,
+    "interpret": interpret,
+    "cpp": cpp_text,
+    "engines": engines,
+}

@@ -9,11 +9,13 @@ from __future__ import annotations
 import dataclasses
 import random
 
+import jax.numpy as jnp
 import pytest
 
 from fuzz import driver, oracles
 from fuzz.programs import Layer, Program, Step, random_program, random_setup, random_step, shrink
 from fuzz.source import setup_source, source, tolerance, topology_source
+from mpmd_trace.passes.cpp_engine import available
 
 #: `SETUPS` setups for each of `STEPS` steps.
 PARTS, STEPS, SETUPS = 10, 100, 10
@@ -82,6 +84,20 @@ def test_what_is_wrong_is_found() -> None:
     subject = oracles.load(text.replace("'f0': 's0'", "'f1': 's0'"), tolerance(program.step))
     with pytest.raises(oracles.Finding, match=r"refused: .*'f0'"):
         oracles.run(subject)
+
+
+@pytest.mark.skipif(not available(), reason="this jaxlib has no C++ partitioner")
+def test_what_engines_run_differently_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = Program(Step(layers=(Layer(),)))
+    subject = oracles.load(source(program), tolerance(program.step))
+    subject.expected = oracles.plain_results(subject)
+    oracles.engines(subject)
+    asked: list[str] = []
+    monkeypatch.setattr(oracles, "run", lambda one: asked.append(one.names["OPTIONS"]["engine"]))
+    monkeypatch.setattr(oracles, "attempt", lambda what: jnp.float32(len(asked)))
+    with pytest.raises(oracles.Finding, match=r"values: result is\n2.0\ninstead of\n1.0"):
+        oracles.engines(subject)
+    assert asked == ["python", "cpp"]
 
 
 def test_crashes_and_hangs_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
