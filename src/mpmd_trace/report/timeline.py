@@ -169,7 +169,8 @@ def planned_timeline(
             events.append(Event(mesh, step, start, end))
         for slot in instruction.outputs:
             ready[slot] = end
-    return Timeline.from_events("planned", events, " ms" if costs else "")
+    made_of = "programs as fast as measured" if costs else "each program one unit of time"
+    return Timeline.from_events(f"planned ({made_of}, transfers free)", events, " ms" if costs else "")
 
 
 def bubble(timeline: Timeline) -> float:
