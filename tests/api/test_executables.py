@@ -11,9 +11,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
-from pipelines import batch, config, loss, weights
+from pipelines import assert_same, batch, config, loss, weights
 
 import mpmd_trace
+from mpmd_trace.jax_compat import runtime
 
 MICROBATCHES = 3
 NAMES = {"f0": "m0", "f1": "m1", "f2": "m2", "f3": "m3"}
@@ -29,9 +30,31 @@ def step(ws: Any, xs: Any) -> Any:
 
 
 @pytest.fixture(scope="module")
-def compiled() -> mpmd_trace.Compiled:
-    settings = config(NAMES, meshes=4, pipeline_schedule="1F1B")
-    return mpmd_trace.jit(step, settings, donate_argnums=0).lower(weights(4), batch(MICROBATCHES)).compile()
+def jitted() -> Any:
+    return mpmd_trace.jit(step, config(NAMES, meshes=4, pipeline_schedule="1F1B"), donate_argnums=0)
+
+
+@pytest.fixture(scope="module")
+def compiled(jitted: Any) -> mpmd_trace.Compiled:
+    return jitted.lower(weights(4), batch(MICROBATCHES)).compile()
+
+
+def test_what_batches_of_another_length_share_is_compiled_once(
+    jitted: Any, compiled: mpmd_trace.Compiled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The optimiser's updates, and the zeros that sums start from, know nothing of the length."""
+    asked: list[str] = []
+    original = runtime.compile_lowered
+    monkeypatch.setattr(runtime, "compile_lowered", lambda *args: asked.append("one") or original(*args))
+    ws, xs = weights(4), jnp.concatenate([batch(MICROBATCHES)] * 2, axis=1)
+    longer = jitted.lower(ws, xs).compile()
+    found = longer.executables()
+    layers = {e.compiled_as for e in found if "_fwd_" in e.name or "_bwd_" in e.name}
+    others = {e.compiled_as for e in found} - layers
+    assert others and others <= {e.compiled_as for e in compiled.executables()}
+    assert {e.mesh for e in found if e.compiled_as in others} == {"m0", "m1", "m2", "m3"}
+    assert len(asked) == len(layers), "forwards and backwards, nothing else"
+    assert_same(longer(ws, xs), jax.jit(step)(weights(4), xs))
 
 
 def test_each_program(compiled: mpmd_trace.Compiled) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import MappingProxyType
@@ -21,6 +22,7 @@ from mpmd_trace.api.lowered import Lowered
 from mpmd_trace.api.options import Donation, JitOptions, statics
 from mpmd_trace.api.options import compiler_options as options_of_meshes
 from mpmd_trace.backend.arguments import TracedArgument, WrongSharding
+from mpmd_trace.backend.executables import Known
 from mpmd_trace.backend.stacked import Pieces
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.diagnostics.progress import compiling, stage
@@ -103,6 +105,7 @@ class Jitted:
         self.engine = engine
         self.adapter = adapter
         #: For each kind of call the programs compiled for it, which differ in the shardings they want.
+        self._known: Known = weakref.WeakValueDictionary()
         self._compiled: dict[Any, list[Compiled]] = {}
         self._last: _Kind | None = None
         #: What marks an array as a result of one of them, which may be passed back from whichever mesh it is on.
@@ -215,6 +218,7 @@ class Jitted:
             keep_unused=self.keep_unused,
             warns_of_donations=self.donation.warns,
             key=key,
+            known=self._known,
         )
         if stored is not None:
             return lowered

@@ -17,7 +17,7 @@ from mpmd_trace.api.compiled import Compiled
 from mpmd_trace.api.options import compiler_options as chosen_options
 from mpmd_trace.api.partitioned import PartitionedProgram, loud
 from mpmd_trace.api.placement_warnings import placement_warnings
-from mpmd_trace.backend.executables import CompilerOptions
+from mpmd_trace.backend.executables import CompilerOptions, Known
 from mpmd_trace.backend.load import LoadedProgram, load
 from mpmd_trace.backend.residence import residence
 from mpmd_trace.diagnostics.messages import MpmdError, shortened
@@ -47,6 +47,8 @@ class Lowered(PartitionedProgram):
     warns_of_donations: bool = False
     #: The key under which the persistent compilation cache keeps it, None: not at all.
     key: str | None = None
+    #: Executables that programs of the same function have been compiled to for other arguments.
+    known: Known | None = dataclasses.field(default=None, repr=False, compare=False)
     #: How often it was compiled before, to know what programs take besides values.
     attempts: int = 0
 
@@ -101,6 +103,7 @@ class Lowered(PartitionedProgram):
                 keep_unused=self.keep_unused,
                 ready=ready,
                 plan=plan,
+                known=self.known,
             )
         if self.stored is not None:
             for text, place in self.stored.warnings:

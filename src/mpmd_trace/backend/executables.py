@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, MutableMapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from types import MappingProxyType
 from typing import Any, cast
@@ -21,7 +21,7 @@ from mpmd_trace.ir.core import Op
 from mpmd_trace.ir.diagnostics import describe
 from mpmd_trace.ir.ops import FuncOp, Module
 
-__all__ = ["CompilerOptions", "Executable", "Progress", "compile_programs"]
+__all__ = ["CompilerOptions", "Executable", "Known", "Progress", "compile_programs"]
 
 #: Called with (programs done, programs in all, name of the program just done).
 Progress = Callable[[int, int, str], None]
@@ -30,13 +30,17 @@ CompilerOptions = Mapping[str, Mapping[str, bool | int | float | str]]
 _NO_OPTIONS: CompilerOptions = MappingProxyType({})
 
 
+#: Executables of other plans, which programs that are equal to theirs are bound to.
+Known = MutableMapping[Hashable, "Executable"]
+
+
 class Executable:
     """A compiled program with the fastest way to call it.
 
     `compiled_as`: the program, equal but for names, for which XLA compiled it.
     """
 
-    __slots__ = ("call", "compiled", "compiled_as", "name", "spec")
+    __slots__ = ("__weakref__", "call", "compiled", "compiled_as", "name", "spec")
 
     def __init__(self, spec: ProgramSpec, compiled: Any, compiled_as: str | None = None) -> None:
         from mpmd_trace.jax_compat.runtime import direct_call
@@ -120,12 +124,15 @@ def compile_programs(
     threads: int | None = None,
     compiler_options: CompilerOptions = _NO_OPTIONS,
     host_callbacks: Sequence[Any] = (),
+    known: Known | None = None,
 ) -> list[Executable]:
     """The executables of `plan.programs`, in that order.
 
     Programs that are equal but for their names, on meshes of the same shape and kind of device and with the same
-    options, are compiled once, for the first of these meshes, and bound to the devices of the others.  Lowering is
-    Python and done here one after the other; XLA compiles in threads meanwhile.
+    options, are compiled once, for the first of these meshes, and bound to the devices of the others; and not at all
+    if they are `known` from another plan.  What is compiled becomes known, unless it calls back Python functions, which
+    each plan numbers for itself.  Lowering is Python and done here one after the other; XLA compiles in threads
+    meanwhile.
 
     Raises:
         MpmdError: when XLA refuses an option or a program (every refusal is in the message), or when a program
@@ -138,7 +145,7 @@ def compile_programs(
 
     texts: dict[str, str] = {}
     donated: dict[int, dict[int, int | None]] = {}
-    equal: dict[_Kind, list[ProgramSpec]] = {}
+    equal: dict[Hashable, list[ProgramSpec]] = {}
     for spec in plan.programs:
         if spec.callee not in texts:
             texts[spec.callee] = program_text(module, spec.callee)
@@ -162,31 +169,44 @@ def compile_programs(
     workers = threads or max(1, min(total, os.cpu_count() or 1))
     done: dict[int, Executable] = {}
     problems: list[str] = []
+    def finish(executable: Executable) -> None:
+        done[executable.spec.number] = executable
+        if progress is not None:
+            progress(len(done), total, executable.name)
+
+    def bind(like: Executable, specs: Sequence[ProgramSpec]) -> list[ProgramSpec]:
+        """Bind an executable to programs that are equal; gives those that the platform wants compiled."""
+        left = []
+        for spec in specs:
+            devices = list(placement.meshes[spec.mesh].devices.flat)
+            bound = rebound(like.compiled, devices, _structs(placement, spec.outputs))
+            if bound is None:
+                left.append(spec)
+            else:
+                finish(Executable(spec, bound, like.compiled_as))
+        return left
+
     with ThreadPoolExecutor(workers, thread_name_prefix="mpmd-compile") as pool:
-        waiting: dict[Any, list[ProgramSpec]] = {}
-        for specs in equal.values():
-            waiting[submitted(specs[0])] = specs
+        waiting: dict[Any, tuple[Hashable, list[ProgramSpec]]] = {}
+        for key, specs in equal.items():
+            before = None if known is None else known.get(key)
+            left = specs if before is None else bind(before, specs)
+            if left:
+                waiting[submitted(left[0])] = (key, left)
         while waiting:
             for future in wait(waiting, return_when=FIRST_COMPLETED).done:
-                first, *others = waiting.pop(future)
+                key, (first, *others) = waiting.pop(future)
                 try:
                     compiled = future.result()
                 except jax.errors.JaxRuntimeError as error:
                     hint = _FFT_HINT if "stablehlo.fft" in texts[first.callee] else ""
                     problems.append(f"XLA cannot compile @{first.callee} for mesh '{first.mesh}': {error}{hint}")
                     continue
-                found = [Executable(first, compiled)]
-                for spec in others:
-                    devices = list(placement.meshes[spec.mesh].devices.flat)
-                    bound = rebound(compiled, devices, _structs(placement, spec.outputs))
-                    if bound is not None:
-                        found.append(Executable(spec, bound, first.callee))
-                    else:
-                        waiting[submitted(spec)] = [spec]
-                for executable in found:
-                    done[executable.spec.number] = executable
-                    if progress is not None:
-                        progress(len(done), total, executable.name)
+                finish(executable := Executable(first, compiled))
+                if known is not None and not _CALLBACK.search(texts[first.callee]):
+                    known[key] = executable
+                for spec in bind(executable, others):
+                    waiting[submitted(spec)] = (key, [spec])
     if problems:
         raise MpmdError("\n".join(sorted(problems)))
     return [done[spec.number] for spec in plan.programs]

@@ -19,7 +19,7 @@ from mpmd_trace.backend.distribution.job import Job, job_for
 from mpmd_trace.backend.distribution.measuring import measure_together
 from mpmd_trace.backend.distribution.moves import move
 from mpmd_trace.backend.distribution.runtime import ProcessRuntime, process_runtime
-from mpmd_trace.backend.executables import CompilerOptions, Executable, Progress, compile_programs
+from mpmd_trace.backend.executables import CompilerOptions, Executable, Known, Progress, compile_programs
 from mpmd_trace.backend.placement import Placement, check_topology
 from mpmd_trace.backend.plan import Plan, ProgramSpec, parse_mesh
 from mpmd_trace.backend.planner import make_plan
@@ -302,6 +302,7 @@ def load(
     keep_unused: bool = False,
     ready: Mapping[int, bytes] = MappingProxyType({}),
     plan: Plan | None = None,
+    known: Known | None = None,
 ) -> LoadedProgram:
     """Compile an exported module for these meshes.
 
@@ -316,6 +317,7 @@ def load(
         host_callbacks: the Python functions that the module calls back, by number; see `Traced.host_callbacks`.
         ready: serialised executables of programs, by number, which are not compiled.
         plan: that of the module, if it is known.
+        known: executables of other plans, by what they compute; those of this one are added.
 
     Raises:
         MpmdError: when the module is not exported, meshes are missing or have other axes, or XLA refuses.
@@ -339,6 +341,7 @@ def load(
             threads=threads,
             compiler_options={mesh: found for mesh, found in options.items() if mesh in placement.own},
             host_callbacks=host_callbacks,
+            known=known if job is None else None,  # what is still known may differ between processes
         )
     except BaseException as error:
         if job is not None:
