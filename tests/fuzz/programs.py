@@ -140,6 +140,10 @@ class Setup:
     reduces_each: bool = False
     #: Whether the state of the optimiser is sharded.
     shard_optimizer: bool = False
+    #: How long gathered copies are kept, the bytes of a device, and whether activations are recomputed to fit.
+    gather: str = "auto"
+    device_memory: int | None = None
+    remat: bool = False
     #: The process of each device, in the order of the meshes (repeated as needed); none: this one.
     processes: tuple[int, ...] = several(0)
 
@@ -260,6 +264,9 @@ def later_setup(setup: Setup, rng: random.Random) -> Setup:
         hoists_nothing=rng.random() < 0.1,
         reduces_each=rng.random() < 0.1,
         shard_optimizer=even and rng.random() < 0.1,
+        gather=rng.choice(("phase", "microbatch", "step")) if rng.random() < 0.15 else "auto",
+        device_memory=(memory := rng.choice((64, 256, 1024, 4096)) if rng.random() < 0.2 else None),
+        remat=memory is not None and "mpmd_fragment_remat" not in setup.options and rng.random() < 0.5,
     )
 
 

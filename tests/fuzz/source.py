@@ -291,6 +291,12 @@ def setup_source(setup: Setup, step: Step) -> str:
         lines.append("    gradient_reduction='microbatch',")
     if setup.shard_optimizer:
         lines.append("    optimizer_sharding='data',")
+    if setup.gather != "auto":
+        lines.append(f"    gather={setup.gather!r},")
+    if setup.device_memory is not None:
+        lines.append(f"    device_memory={setup.device_memory},")
+    if setup.remat:
+        lines.append("    remat='auto',")
     if setup.schedule is not None:
         lines.append(f"    pipeline_schedule={setup.schedule!r},")
     others = f"dict.fromkeys({[k for k in step.parameters if k != 'w0']})"
