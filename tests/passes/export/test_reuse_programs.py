@@ -141,6 +141,23 @@ def test_updates_of_all_stages_are_one_program() -> None:
     assert len(updates) == 3 and len(programs) == 1
 
 
+def test_what_is_sent_is_made_by_one_fragment() -> None:
+    """Values for one mesh travel together; both parts are returned here, and the whole sends both."""
+    a, b = types("%w", "a"), types("%w", "b")
+    ops = f"%x = stablehlo.sine %u : !t\n{PART}"
+    text = (
+        f"func.func public @main(%a0: {a}, %a1: {types('%r', 'a')}, %b0: {b}, %b1: {types('%r', 'b')})"
+        f" -> ({a}, {a}, {a})\n"
+        'attributes {topology = #mpmd.topology<<"a" : <["x"=2]>>, <"b" : <["x"=2]>>>} {\n'
+        f"{fragment('a', PART, '%w')}\n{fragment('b', ops, '%x, %w')}\n"
+        f"%x = mpmd.transfer %b#0 : ({b}) -> {a}\n%y = mpmd.transfer %b#1 : ({b}) -> {a}\n"
+        f"return %a#0, %x, %y : {a}, {a}, {a}\n}}"
+    )
+    work = parse(text.replace("!t", LOCAL))
+    PassManager("mpmd-reuse-programs{least=2}", verify=True).run(work)
+    assert sum(isinstance(op, FragmentOp) for op in work.main.body) == 2
+
+
 def test_launches_must_pay() -> None:
     """Both stages have the same two layers, the first an embedding besides, which two microbatches run."""
     body = 'mpmd.fragment<mesh="{m}", origin=[{o}]> (%{m}{i}) {{call_counter = {i} : ui32}} (%u: !t) {{ {ops} }}'

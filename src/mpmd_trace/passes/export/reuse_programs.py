@@ -10,7 +10,7 @@ from typing import ClassVar
 from mpmd_trace.ir.attributes import UserOriginAttr
 from mpmd_trace.ir.core import Region, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
-from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, make_fragment
+from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, TransferOp, make_fragment
 from mpmd_trace.ir.shardings import sharding_class
 from mpmd_trace.ir.types import MeshTensorType, Type
 from mpmd_trace.passes.base import FunctionPass, option
@@ -33,8 +33,8 @@ class ReusePrograms(FunctionPass):
     The first and the last stage have an embedding and a head besides layers as on all meshes between, and so have
     their updates.  What is equal becomes a fragment of its own with the body of the others, so that XLA compiles it for
     all of them at once.  That costs a launch whenever it runs: what runs often must be large.  The meshes must have the
-    same axes, the values the same shardings, and one of the parts must be able to run first.  Scalars that both need
-    are computed in both.
+    same axes, the values the same shardings, one of the parts must be able to run first, and not both may make what is
+    sent.  Scalars that both need are computed in both.  Named fragments that are of no microbatch stay.
 
     Before, with {least=2}:
 
@@ -84,6 +84,8 @@ class ReusePrograms(FunctionPass):
         for op in function.body:
             if not isinstance(op, FragmentOp) or op.num_operands != len(op.body.block.args):
                 continue
+            if op.is_user and op.call_counter is None:  # without microbatches a step is short, such as that of a token
+                continue
             if op.attrs.keys() <= {INFERRED_BY, "call_counter"}:
                 mesh = topology.meshes.get(op.mesh)
                 if mesh is not None and len(moving_ops(op.body)) >= self.least:
@@ -112,7 +114,7 @@ def _divide(op: FragmentOp, other: FragmentOp) -> bool:
     found = divided(op.body, other.body)
     types = None if found is None else _types(found, op, other)
     block = op.block
-    if found is None or types is None or block is None:
+    if found is None or types is None or block is None or _sends_twice(op, found):
         return False
     made: dict[bool, list[Value]] = {True: [], False: []}  # by the part, by the rest
     bodies = {True: (other.body, found.operands), False: (found.rest, found.rest_operands)}
@@ -138,6 +140,12 @@ def _origin(
     """The names in a part of a fragment: as many as there, of the first ones or the last; all where that is none."""
     count = of_part if is_part else len(all) - of_part
     return all if not 0 < of_part < len(all) else all[:count] if is_first else all[len(all) - count :]
+
+
+def _sends_twice(op: FragmentOp, found: Division) -> bool:
+    """Whether both would make values that are sent, which travel together as long as one fragment makes them."""
+    pairs = zip(op.results, found.results, strict=True)
+    return len({part for value, (part, _) in pairs if any(isinstance(u, TransferOp) for u in value.users)}) > 1
 
 
 def _types(found: Division, op: FragmentOp, other: FragmentOp) -> dict[bool, list[Type]] | None:
