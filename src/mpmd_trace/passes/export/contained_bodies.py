@@ -34,7 +34,7 @@ def moving_ops(body: Region) -> list[Op]:
 
     def find() -> list[Op]:
         moving = _moving(body)
-        return [op for op in body.block if not op.is_terminator and not _is_cheap(op) and op.results[0] in moving]
+        return [op for op in body.block if not _is_cheap(op) and not moving.isdisjoint(op.results)]
 
     return remembered(body, "moving ops", find)
 
