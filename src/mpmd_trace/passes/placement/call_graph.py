@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from mpmd_trace.ir.core import Value
-from mpmd_trace.ir.ops import CallOp, FuncOp, Module
+from mpmd_trace.ir.ops import CallOp, FuncOp, Module, local_type
+from mpmd_trace.ir.types import TensorType, Type
 from mpmd_trace.passes.import_.building_blocks import all_calls, enclosing_function
 
 __all__ = ["CallGraph"]
@@ -26,14 +27,16 @@ class CallGraph:
         self.functions = self._callees_first()
         #: How often a step runs each function.
         self.runs: dict[FuncOp, int] = {}
-        #: How many different values a step has for an argument: those that calls pass, one for one of the program.
+        #: How many different values a step has for an argument: those that calls pass, one for one of the program. None
+        #: for integers there (tokens, positions, masks): nobody trains them, and they are given wherever they are used.
         self.passed: dict[Value, int] = {}
         for function in reversed(self.functions):
             calls = self.calls[function]
             self.runs[function] = int(function.is_entry_point) + sum(self.runs[self.caller[c]] for c in calls)
             for arg in function.body.args:
                 operands = {call.operand(arg.index): self.runs[self.caller[call]] for call in calls}
-                self.passed[arg] = int(function.is_entry_point) + sum(operands.values())
+                is_trained = function.is_entry_point and not _is_integer(arg.type)
+                self.passed[arg] = int(is_trained) + sum(operands.values())
 
     def _callees_first(self) -> list[FuncOp]:
         calling: dict[FuncOp, dict[FuncOp, None]] = {f: {} for f in self.calls}
@@ -52,3 +55,8 @@ class CallGraph:
         for function in calling:
             visit(function)
         return list(found)
+
+
+def _is_integer(type: Type) -> bool:
+    found = local_type(type)
+    return isinstance(found, TensorType) and found.element.startswith(("i", "ui"))
