@@ -104,8 +104,9 @@ class Jitted:
         self.compiler_options = options_of_meshes(compiler_options, config, callers_place())
         self.engine = engine
         self.adapter = adapter
-        #: For each kind of call the programs compiled for it, which differ in the shardings they want.
+        #: The executables of these programs that are alive, which programs for other arguments are bound to.
         self._known: Known = weakref.WeakValueDictionary()
+        #: For each kind of call the programs compiled for it, which differ in the shardings they want.
         self._compiled: dict[Any, list[Compiled]] = {}
         self._last: _Kind | None = None
         #: What marks an array as a result of one of them, which may be passed back from whichever mesh it is on.

@@ -287,13 +287,13 @@ class _Reader:
         return sorted(found, key=lambda one: -one.bytes)
 
     def returning(self) -> list[Returning]:
-        """The replaced arguments whose results are on another mesh."""
-        slots = self.plan.slots
+        """The replaced arguments whose results are on another mesh; what nothing reads stays where it is."""
+        slots, staying = self.plan.slots, self.plan.unused.difference(self.plan.donated)
         pairs = ((slots[a], slots[self.plan.results[r]], r) for a, r in self.replaced.items())
         return [
             Returning(a.name, self.plan.bytes_of([a.number]), a.mesh, out.mesh, r)
             for a, out, r in pairs
-            if a.mesh != out.mesh
+            if a.mesh != out.mesh and a.number not in staying
         ]
 
     # What moves.
