@@ -21,6 +21,7 @@ import numpy as np
 
 from mpmd_trace.frontend import in_place, markers
 from mpmd_trace.frontend.errors import mistake
+from mpmd_trace.frontend.frames import own_frames
 from mpmd_trace.frontend.statics import StaticLeaf, is_hashable, without_statics
 from mpmd_trace.jax_compat import tracing
 
@@ -185,7 +186,8 @@ def _jit_of(function: Callable[..., Any] | None, tag: Tag, shared: bool = False)
         callee, args, kwargs = jax.tree.unflatten(statics.treedef, leaves)
         given = tuple(map(_value, args)), {k: _value(v) for k, v in kwargs.items()}
         target = callee if function_is_argument else reference()
-        result = in_place.kept(target, *given, tag.kind, "mpmd_trace.nnx.named_computation", owner=callee)
+        with own_frames(tag.kind):
+            result = in_place.kept(target, *given, tag.kind, "mpmd_trace.nnx.named_computation", owner=callee)
         result = _with_statics(result)
         return markers.counted(result) if tag.kind == "named_computation" else result
 
