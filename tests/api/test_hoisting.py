@@ -306,6 +306,5 @@ def test_kernels_are_gathered_once_and_clipped_gradients_summed_once(clips: bool
     found = mpmd_trace.jit(step, config, in_shardings=(places, rows)).lower(ps, batch).compile()
     # Forwards read the kernel and, but for the first stage, backwards its reverse.
     assert [count for count, _ in counted(found).values()] == ([0, 0] if clips else [1, 2])
-    if clips:
-        assert [count for _, count in counted(found).values()] == [1, 1]
+    assert [count for _, count in counted(found).values()] == [1, 1]
     assert_same(found(ps, batch), jax.jit(step)(ps, batch))

@@ -33,17 +33,24 @@ def gradient(name: str = "%g", axes: str = "{}, {}") -> str:
 
 
 def step(
-    body: str, update: str = "%r = stablehlo.negate %s : {G}", total: str = "<@mesh, [{}, {}]>", x: str = ROWS
+    body: str,
+    update: str = "%r = stablehlo.negate %s : {G}",
+    total: str = "<@mesh, [{}, {}]>",
+    x: str = ROWS,
+    y: str = "",
+    types: tuple[str, str, str] = (X, Y, G),
 ) -> Module:
     """Three microbatches that add `%g` to `%s`, and an update of the sum.
 
-    `total`: the sharding of the sum; `x`: that of both operands.
+    `total`: the sharding of the sum; `x` and `y`: those of the operands, which are alike by default.  `types`: of the
+    operands and the sum.
     """
+    X, Y, G = types
     fragments = []
     for m in range(3):
         carried = "%zeros" if m == 0 else f"%{m - 1}"
         fragments.append(f"""
-      %{m} = mpmd.fragment<mesh="a", origin=["f"(1)], in_shardings=[{x}, {x}, {total}], out_shardings=[{total}]>
+      %{m} = mpmd.fragment<mesh="a", origin=["f"(1)], in_shardings=[{x}, {y or x}, {total}], out_shardings=[{total}]>
           (%in{m}, %on{m}, {carried}) {{call_counter = {m} : ui32}} (%x: {X}, %y: {Y}, %s: {G}) {{
         {body}
         %sum = stablehlo.add %s, %g : {G}
@@ -80,6 +87,24 @@ def test_a_gradient_is_summed_over_devices_in_the_update() -> None:
     assert finished == 1
     assert text.count("tensor<2x4x4xf32>, tensor<2x4x6xf32>) -> tensor<2x4x6xf32>") == 3
     assert text.index("across dimensions = [0]") > text.index('origin=["u"]')
+
+
+@pytest.mark.parametrize(
+    ("groups", "columns", "once"), [(1, "{}", True), (1, '{"model"}', True), (2, "{}", True), (2, '{"model"}', False)]
+)
+def test_the_gradient_of_a_kernel_is_summed_in_the_update(groups: int, columns: str, once: bool) -> None:
+    """A convolution that sums over examples; in groups, and with its columns sharded over another axis."""
+    types = "tensor<8x6x3x2xf32>", "tensor<8x4x3x4xf32>", f"tensor<3x1x{2 // groups}x4xf32>"
+    sharding = f"<@mesh, [{{}}, {{}}, {{}}, {columns}]>"
+    kernel = f"""
+      %g = stablehlo.convolution(%x, %y) dim_numbers = [f, 0, 1, b]x[i, 0, 1, o]->[0, 1, b, f], window = {{}}
+          {{batch_group_count = {groups} : i64, feature_group_count = 1 : i64,
+           sdy.sharding = #sdy.sharding_per_value<[{sharding}]>}} : ({types[0]}, {types[1]}) -> {types[2]}"""
+    rows = '<@mesh, [{"data"}, {}, {}, {}]>'
+    before = step(kernel, total=sharding, x=rows, y=rows.replace(", {}]", f", {columns}]"), types=types)
+    text, _ = reduced(before)
+    assert ("sdy.manual_computation" in text) == once
+    assert once or text == str(before)
 
 
 def test_zeros_are_made_with_a_part_for_each_device() -> None:

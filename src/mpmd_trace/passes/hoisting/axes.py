@@ -117,7 +117,7 @@ def scatter_dimensions(op: Op) -> Scatter:
 class Convolution(NamedTuple):
     """The dimensions of a `stablehlo.convolution` that are not those of its window.
 
-    It sums over the features of its left operand, which are the input dimension of the right one.
+    It sums over the features of its left operand, which are the input dimension of the right one, in groups.
     """
 
     left_batch: int
@@ -126,20 +126,21 @@ class Convolution(NamedTuple):
     right_output: int
     batch: int
     feature: int
+    feature_groups: int
+    batch_groups: int
 
 
 def convolution_dimensions(op: Op) -> Convolution | None:
-    """The dimensions of a `stablehlo.convolution`; None for one in groups."""
-    groups = (op.props.get(name) for name in ("feature_group_count", "batch_group_count"))
-    if any(isinstance(count, IntegerAttr) and count.value != 1 for count in groups):
-        return None
+    """The dimensions of a `stablehlo.convolution`, if it has them all."""
+    counts = [op.props.get(name) for name in ("feature_group_count", "batch_group_count")]
+    groups = [count.value if isinstance(count, IntegerAttr) else 1 for count in counts]
     attribute = op.props.get("dimension_numbers")
     found = _CONVOLUTION.search("" if attribute is None else attribute.text)
     if found is None:
         return None
     left, right, result = ([name.strip() for name in part.split(",")] for part in found.groups())
     places = (left.index("b"), left.index("f"), right.index("i"), right.index("o"), result.index("b"))
-    return Convolution(*places, result.index("f"))
+    return Convolution(*places, result.index("f"), *groups)
 
 
 _CONVOLUTION = re.compile(r"\[([^\]]*)\]x\[([^\]]*)\]->\[([^\]]*)\]")
@@ -217,7 +218,7 @@ def _links(op: Op, index: int) -> Iterator[_Link]:
 def _links_of_convolution(op: Op, index: int, rank: int) -> Iterator[_Link]:
     """The dimensions of its window, over which nothing may be sharded, are those that are looked up."""
     dims = convolution_dimensions(op)
-    if dims is None:
+    if dims is None or (dims.feature_groups, dims.batch_groups) != (1, 1):
         return
     left = {dims.left_batch: _Link(dims.batch), dims.left_feature: _Link(other=(1, dims.right_input))}
     right = {dims.right_output: _Link(dims.feature), dims.right_input: _Link(other=(0, dims.left_feature))}

@@ -18,7 +18,14 @@ from collections.abc import Mapping, Sequence
 from mpmd_trace.ir.core import Op, Value
 from mpmd_trace.ir.semantics import region_reduction_kind
 from mpmd_trace.ir.types import TensorType
-from mpmd_trace.passes.hoisting.axes import Axes, ShardingOf, axes_of, dot_dimensions, scatter_dimensions
+from mpmd_trace.passes.hoisting.axes import (
+    Axes,
+    ShardingOf,
+    axes_of,
+    convolution_dimensions,
+    dot_dimensions,
+    scatter_dimensions,
+)
 from mpmd_trace.passes.hoisting.expressions import CONSTRAINT
 
 __all__ = ["CONSTANTS", "ZERO", "Base", "Form", "Forms", "base_of", "is_zero"]
@@ -70,6 +77,8 @@ def base_of(op: Op, of: ShardingOf, sizes: Mapping[str, int]) -> Base | None:
         pairs = list(zip(dims.left_contracting, dims.right_contracting, strict=True))
     elif op.name == "stablehlo.scatter":
         return _scattered(op, of, sizes)
+    elif op.name == "stablehlo.convolution":
+        return _convolved(op, of, sizes)
     elif _is_sum(op):
         pairs = [(d,) for d in getattr(op.props.get("dimensions"), "values", ())]
     found: list[tuple[int, Base]] = []
@@ -108,6 +117,31 @@ def _scattered(op: Op, of: ShardingOf, sizes: Mapping[str, int]) -> Base | None:
         if only and axes[0][row] == only and count > 1 and shapes[1][update] % count == 0:
             return Base(only, (row, update))
     return None
+
+
+def _convolved(op: Op, of: ShardingOf, sizes: Mapping[str, int]) -> Base | None:
+    """The features of both operands, where they are sharded alike: examples, if it is the gradient of a kernel.
+
+    Each device can do that alone with its examples if no dimension of the window is sharded, and each axis shards one
+    dimension of the result.
+    """
+    dims = convolution_dimensions(op)
+    left, right = (_axes(op.operand(i), of) for i in (0, 1))
+    if dims is None or left is None or right is None or dims.feature_groups != 1:
+        return None
+    only, rows, columns = left[dims.left_feature], left[dims.left_batch], right[dims.right_output]
+    if not only or right[dims.right_input] != only or (dims.batch_groups != 1 and (rows or columns)):
+        return None
+    names = [*only, *rows, *columns]
+    if len(set(names)) < len(names) or sum(map(len, (*left, *right))) > len(names) + len(only):
+        return None
+    shapes = [getattr(op.operand(i).type, "shape", ()) for i in (0, 1)]
+    split = [(only, shapes[0][dims.left_feature]), (rows, shapes[0][dims.left_batch])]
+    split.append((columns, shapes[1][dims.right_output]))
+    counts = [(math.prod(sizes.get(name, 0) for name in axes), size) for axes, size in split]
+    if any(count == 0 or size % count for count, size in counts) or counts[0][0] == 1:
+        return None
+    return Base(only, (dims.left_feature, dims.right_input))
 
 
 class Forms:

@@ -6,14 +6,22 @@ import math
 from collections.abc import Mapping, Sequence
 
 from mpmd_trace.diagnostics.location import Location
-from mpmd_trace.ir.attributes import DenseArrayAttr, TensorShardingAttr, parse_attribute
+from mpmd_trace.ir.attributes import DenseArrayAttr, TensorShardingAttr, parse_attribute, parse_sharding_body
 from mpmd_trace.ir.bodies import BodyBuilder
 from mpmd_trace.ir.core import Block, Op, Region, Value, make_op
-from mpmd_trace.ir.types import TensorType, tensor
-from mpmd_trace.passes.hoisting.axes import Axes, axes_of, dot_dimensions, scatter_dimensions, with_axes
+from mpmd_trace.ir.types import TensorType, Type, tensor
+from mpmd_trace.passes.hoisting.axes import (
+    Axes,
+    axes_of,
+    convolution_dimensions,
+    dot_dimensions,
+    scatter_dimensions,
+    with_axes,
+)
 from mpmd_trace.passes.hoisting.expressions import CONSTRAINT
 from mpmd_trace.passes.hoisting.partial_forms import Base, Form
 from mpmd_trace.passes.placement.zeros import make_zero
+from mpmd_trace.passes.sharding.edges import sharding_list
 
 __all__ = ["PartialOps", "partial_sharding", "partial_type"]
 
@@ -69,6 +77,8 @@ class PartialOps:
         count = math.prod(self.sizes[name] for name in base.axes)
         if op.name == "stablehlo.scatter":
             return self._scatter(op, base, operands, shardings, count)
+        if op.name == "stablehlo.convolution":
+            return self._convolution(op, base, operands, shardings)
         split = [
             self._split(value, dim, count, axes, base.axes)
             for value, dim, axes in zip(operands, base.dims, shardings, strict=False)
@@ -124,6 +134,46 @@ class PartialOps:
         copy.results[0].type = partial_type(type, base.axes, self.sizes)
         copy.attrs.clear()
         return self.builder.block.append(copy).results[0]
+
+    def _convolution(self, op: Op, base: Base, operands: Sequence[Value], shardings: Sequence[Axes]) -> Value:
+        """Each device does its own: a convolution has no dimension of which there could be a part for each device."""
+        dims = convolution_dimensions(op)
+        assert dims is not None
+        type = op.results[0].type
+        assert isinstance(type, TensorType)
+        axes: list[tuple[str, ...]] = [()] * type.rank
+        axes[dims.batch], axes[dims.feature] = shardings[0][dims.left_batch], shardings[1][dims.right_output]
+        block = Block([self._local(value.type, own) for value, own in zip(operands, shardings, strict=True)])
+        copy = block.append(op.clone(operands=block.args))
+        copy.results[0].type = local = self._local(type, tuple(axes))
+        copy.attrs.clear()
+        part = tensor((1, *(local.shape or ())), local.element)
+        own = block.append(make_op("stablehlo.reshape", copy.results, [part], loc=op.loc))
+        block.append(make_op("sdy.return", own.results))
+        names = ", ".join(f'"{name}"' for name in self.sizes)
+        props = {
+            "in_shardings": sharding_list(tuple(map(self._manual, shardings))),
+            "out_shardings": sharding_list((self._manual((base.axes, *axes)),)),
+            "manual_axes": parse_attribute(f"#sdy<manual_axes{{{names}}}>"),
+        }
+        found = partial_type(type, base.axes, self.sizes)
+        regions = [Region([block])]
+        return self.builder.op(
+            "sdy.manual_computation", operands, [found], props=props, regions=regions, loc=op.loc
+        ).results[0]
+
+    def _local(self, type: Type, axes: Axes) -> TensorType:
+        """The type of what a device has of a value."""
+        assert isinstance(type, TensorType) and type.shape is not None
+        parts = (math.prod(self.sizes[name] for name in names) for names in axes)
+        return tensor(tuple(size // n for size, n in zip(type.shape, parts, strict=True)), type.element)
+
+    def _manual(self, axes: Axes) -> TensorShardingAttr:
+        """A sharding that says of each axis of the mesh what it does."""
+        left = [f'"{name}"' for name in self.sizes if not any(name in names for names in axes)]
+        found = with_axes(self.like, axes)
+        text = f", replicated={{{', '.join(left)}}}" if left else ""
+        return parse_sharding_body(f"<{found.mesh}, [{', '.join(found.dims)}]{text}>")
 
     def _reduce(self, op: Op, base: Base, operands: Sequence[Value], count: int) -> Value:
         at = base.dims[0]

@@ -34,11 +34,11 @@ class ReduceOnce(FunctionPass):
 
     That are gradients of weights and losses of a batch that is sharded: each device adds up what it has, in an array
     with a part for each device.  An array is carried in this form from fragment to fragment as long as nothing but such
-    sums is made of it: products and sums over the sharded dimension, rows added to a table, and what is linear in them
-    (widening conversions, reshapes, transposes, products with values that all devices have).  Rounding may differ,
-    since the order of additions does.  Chains of fewer than two sums stay, and, with `limit`, those that need most
-    memory until the others fit: a gradient in the layout of a sharded weight is smaller than one with a part for each
-    device.
+    sums is made of it: products, convolutions and sums over the sharded dimension, rows added to a table, and what is
+    linear in them (widening conversions, reshapes, transposes, products with values that all devices have).  Rounding
+    may differ, since the order of additions does.  Chains of fewer than two sums stay, and, with `limit`, those that
+    need most memory until the others fit: a gradient in the layout of a sharded weight is smaller than one with a part
+    for each device.
 
     Before:
 
