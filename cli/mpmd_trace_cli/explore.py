@@ -62,7 +62,7 @@ def _of_program(file: str, settings: Sequence[str], measure: bool, errors: bool)
     estimated = lowered.estimated
     plan = estimated.plan
     more["assignment"] = program.config.name_to_mesh_assignment
-    more["costs"] = [found.cost["flops"] for found in estimated.runtime.executables]
+    of_plan: dict[str, Any] = {"costs": [found.cost["flops"] for found in estimated.runtime.executables]}
     texts: dict[str, Any] = {}
     if ready.module is not None:
         texts["why"] = _why(ready.module, lowered.request, [*recorder.names, *recorder.results])
@@ -72,10 +72,10 @@ def _of_program(file: str, settings: Sequence[str], measure: bool, errors: bool)
         compiled(*program.dynamic(copied(program.args)))
         timelines = [compiled.measure(*program.dynamic(copied(program.args)))[1] for _ in range(3)]
         plan = compiled.program.plan
-        more["measured"] = measured_rows(timelines)
-        more["programs"], hlo = program_facts(compiled)
+        of_plan["measured"] = measured_rows(timelines)
+        of_plan["facts"], hlo = program_facts(compiled)
         texts |= hlo
-    return explorer_files(program.name, recorder, plan, actions, more, texts)
+    return explorer_files(program.name, recorder, plan, actions, more, of_plan, texts)
 
 
 def _why(module: Module, request: PartitionRequest, names: Sequence[str]) -> dict[str, Any]:

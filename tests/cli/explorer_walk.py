@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 OUT = Path("out/explorer-walk")
 
@@ -82,15 +84,18 @@ class Walker:
     def hold(self, box: str, name: str) -> None:
         """Click the middle of a box of a picture, as the page says where it is."""
         x, y = self.page.evaluate(box)
-        self.does(lambda: self.page.locator(f"#{name}").click(position={"x": x, "y": y}))
+        self.does(lambda: self.page.locator(f"#{name} canvas").click(position={"x": x, "y": y}))
 
 
 #: Where the first fragment with a name is, in the program.
 _BOX = """async () => {
-  const view = await explorer.want(`pass${current(place().pass)}`), { boxes } = layout(view);
-  const box = boxes.find((b) => view.nodes[b.i].a && view.nodes[b.i].a.length) ?? boxes[0];
-  const unit = 54 * 2 ** Number(place().zoom ?? 0);
-  return [LEFT + (box.column + 0.4) * unit, box.row * ROW + ROW / 2]; }"""
+  const view = await explorer.view(current(place().pass)), boxes = [...layout(view).boxes.values()];
+  const one = boxes.find((b) => view.nodes[b.i].a && view.nodes[b.i].a.length) ?? boxes[0];
+  return [pictures.lanes.x()(one.column + 0.4), one.row * ROW + ROW / 2]; }"""
+
+
+def _near(value: Any) -> Any:
+    return pytest.approx(value, rel=1e-3, abs=1e-5)
 
 
 def walk(walker: Walker, shot: Callable[[str], None] = lambda name: None) -> None:
@@ -139,16 +144,31 @@ def walk(walker: Walker, shot: Callable[[str], None] = lambda name: None) -> Non
     assert walker.here["node"] != node and page.evaluate("$('view').scrollTop") == scrolled
     walker.press("h")
     assert walker.here["node"] == node
+    # What is around it, as a graph whose boxes are links.
+    page.wait_for_selector("#around svg a")
+    assert page.locator("#around rect").count() == page.locator("#around text").count() > 0
     walker.press("Escape")
     assert "node" not in walker.here
-    # A slider can be used with the keyboard: it stays, and what it changes is drawn.
-    wide = page.evaluate("$('lanes').clientWidth")
-    page.focus("#zoom")
-    for _ in range(4):
-        page.keyboard.press("ArrowRight")
-    assert page.evaluate("$('lanes').clientWidth") > wide and page.evaluate("document.activeElement.id") == "zoom"
-    assert walker.here["zoom"] == "1"
-    page.evaluate("document.activeElement.blur()")
+    # The picture is zoomed and moved by keys, buttons and dragging, without another page; the address keeps it.
+    shown, all_of_it = page.evaluate("document.body.dataset.shown"), "pictures.lanes.x().domain()"
+    page.keyboard.press("0")
+    low, high = page.evaluate(all_of_it)
+    page.keyboard.press("+")
+    page.click("[data-zoom='+']")
+    near = page.evaluate(all_of_it)
+    assert low < near[0] and near[1] < high
+    page.keyboard.press("ArrowLeft")
+    moved = page.evaluate(all_of_it)
+    assert moved[0] < near[0] and moved[1] - moved[0] == _near(near[1] - near[0])
+    spot = page.locator("#lanes canvas").bounding_box()
+    page.mouse.move(spot["x"] + 500, spot["y"] + 10)
+    page.mouse.down()
+    page.mouse.move(spot["x"] + 420, spot["y"] + 10, steps=3)
+    page.mouse.up()
+    dragged = page.evaluate(all_of_it)
+    assert dragged[0] > moved[0] and page.evaluate("document.body.dataset.shown") == shown
+    assert [float(part) for part in walker.here["seen"].split(",")] == _near([t / high for t in dragged])
+    page.keyboard.press("0")
     # Two passes beside each other.
     walker.does(lambda: page.select_option("#with", index=1))
     assert f"From pass {walker.here['with']} to {last}" in walker.text()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import json
 import re
@@ -17,6 +18,7 @@ from explorer_walk import CHROMIUM, Walker, browser, walk
 from mpmd_trace.report.explorer import pages
 from mpmd_trace.schedules import Costs, ScheduleWarning, get_schedule, simulate
 from mpmd_trace_cli.explore import explore
+from mpmd_trace_cli.inspect import dump_program
 
 TINY = str(Path(__file__).parent.parent / "programs" / "tiny.py")
 
@@ -33,6 +35,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.fixture(scope="module")
+def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("dump") / "passes"
+    dump_program(TINY, str(out), debug_info=False)
+    return out
+
+
 def data(folder: Path, name: str) -> Any:
     """What a page gets as `name`."""
     text = (folder / "data" / f"{name}.js").read_text()
@@ -41,9 +50,8 @@ def data(folder: Path, name: str) -> Any:
     return json.loads(found.group(2))
 
 
-def test_views_are_the_snapshots_of_dump(folder: Path, command: Command, tmp_path: Path) -> None:
-    assert command("dump", TINY, "--out", str(tmp_path / "dump")).status == 0
-    snapshots = json.loads((tmp_path / "dump" / "index.json").read_text())["passes"]
+def test_views_are_the_snapshots_of_dump(folder: Path, dump: Path) -> None:
+    snapshots = json.loads((dump / "index.json").read_text())["passes"]
     rows = data(folder, "index")["passes"]
     assert [(r["pass"], r["spec"], r["changed"]) for r in rows] == [
         (s["index"], s["pass"], s["changed"]) for s in snapshots
@@ -51,7 +59,7 @@ def test_views_are_the_snapshots_of_dump(folder: Path, command: Command, tmp_pat
     for row, snapshot in zip(rows, snapshots, strict=True):
         if not row["changed"]:
             continue
-        text = (tmp_path / "dump" / snapshot["file"]).read_text()
+        text = (dump / snapshot["file"]).read_text()
         main = text[text.index("@main") :].partition("\n  }\n")[0]
         assert row["transfers"] == main.count("mpmd.transfer"), row["spec"]
         assert row["fragments"] == len(re.findall(r"mpmd\.fragment(?:_call)?<", main)), row["spec"]
@@ -77,7 +85,7 @@ def test_values_types_and_bodies_are_there(folder: Path) -> None:
     index = data(folder, "index")
     changed = [row["pass"] for row in index["passes"] if row["changed"]]
     for number in changed:
-        view = data(folder, f"pass{number}")
+        view = data(folder, f"pass{index['same'][str(number)]}")
         known = {value for _, value in view["arguments"]}
         for node in view["nodes"]:
             assert known.issuperset(node["i"])
@@ -86,7 +94,7 @@ def test_values_types_and_bodies_are_there(folder: Path) -> None:
         assert known == set(range(len(view["types"]))) and max(view["types"]) < len(index["types"])
     files = {file: data(folder, f"bodies{file}") for file in {body["in"][0] for body in index["bodies"]}}
     assert sorted(body["in"] for body in index["bodies"]) == [[f, at] for f in files for at in range(len(files[f]))]
-    last = data(folder, f"pass{changed[-1]}")
+    last = data(folder, f"pass{index['same'][str(changed[-1])]}")
     assert [name for name, _ in last["arguments"]] == ["ws[0]", "ws[1]", "x"]
     assert index["types"][last["types"][1]] == '!mpmd.mesh_tensor<"m1", tensor<4x4xf32>>'
     [body] = {node["b"] for node in last["nodes"] if node.get("a") == [["second", 0]]}  # shared by the microbatches
@@ -97,6 +105,42 @@ def test_values_types_and_bodies_are_there(folder: Path) -> None:
     assert index["lines"][source] == Path(TINY).read_text().splitlines()[19].strip()
 
 
+def test_what_is_told_of_arguments_is_what_views_say(folder: Path) -> None:
+    index = data(folder, "index")
+    names = [name for name, *_ in index["ends"]]
+    assert names[:4] == ["ws[0]", "ws[1]", "x", "result[0][0]"]
+    for name, chunk, at, type in index["ends"]:
+        rows = data(folder, f"ends{chunk}")[at]
+        assert [row["pass"] for row in rows] == sorted({row["pass"] for row in rows}) and rows[-1]["type"] == type
+        for row in rows:
+            view = data(folder, f"pass{index['same'][str(row['pass'])]}")
+            value = dict([*view["results"], *view["arguments"]])[name]
+            used = [i for i, node in enumerate(view["nodes"]) if value in node["i"]]
+            assert row["uses"] == len(used) and row["at"][1:] == used[:8] and view["types"][value] == row["type"]
+            maker, *_ = row["at"]
+            assert row["made"] is None if maker is None else value in view["nodes"][maker]["o"]
+
+
+def test_passes_that_leave_the_same_share_a_file(folder: Path) -> None:
+    same = data(folder, "index")["same"]
+    assert {f"pass{number}.js" for number in same.values()} == {f.name for f in (folder / "data").glob("pass*.js")}
+    assert len(set(same.values())) < len(same)
+    assert all(first <= int(number) and same[str(first)] == first for number, first in same.items())
+
+
+def test_libraries_are_as_they_were_released() -> None:
+    folder = Path(pages.__file__).parent / "libraries"
+    licences = (folder / "LICENSES.txt").read_text()
+    listed = re.findall(r"^(\S+\.js): (\S+) [\d.]+, [\w-]+\n  sha256 (\w+)$", licences, re.M)
+    assert {file for file, _, _ in listed} == {file.name for file in folder.glob("*.js")}
+    assert {file for file, _, _ in listed} == {f"{name}.min.js" for name in (*pages._LIBRARIES, "dagre")}
+    for file, library, digest in listed:
+        assert hashlib.sha256((folder / file).read_bytes()).hexdigest() == digest, file
+        assert re.search(rf"^-+\n(?:.*, )?{re.escape(library)}[,\n]", licences, re.M), library
+    for said in ("Permission to use, copy, modify", "Permission is hereby granted", "Redistribution and use"):
+        assert said in licences
+
+
 def test_large_bodies_are_in_files_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages, "_CHUNK", 10)
     files, places = pages._chunks(["a" * 4, "b" * 6, "c", "d" * 30, "e"])
@@ -105,8 +149,8 @@ def test_large_bodies_are_in_files_of_their_own(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_plan_and_what_was_measured(folder: Path) -> None:
-    index = data(folder, "index")
-    plan, measured = index["plan"], index["measured"]
+    plan = data(folder, "plan")
+    measured = plan["measured"]
     runs = [row for row in plan["instructions"] if row[0] == "R"]
     assert plan["meshes"] == ["m0", "m1"] and len(measured) == 3
     for step in measured:
@@ -115,8 +159,8 @@ def test_the_plan_and_what_was_measured(folder: Path) -> None:
     assert sorted(row[4] for row in runs).count("F") == 4
     order = [(row[4], row[5]) for row in runs if row[1] == 1 and row[4] != "O"]
     assert order == [("F", 0), ("B", 0), ("F", 1), ("B", 1)]
-    assert len(index["costs"]) == len(plan["programs"]) and max(index["costs"]) > 100
-    programs = index["programs"]
+    assert len(plan["costs"]) == len(plan["programs"]) and max(plan["costs"]) > 100
+    programs = plan["facts"]
     assert [[p["name"], p["mesh"]] for p in programs] == plan["programs"]
     assert sum(p["runs"] for p in programs) == len(runs) and all(p["scratch"] >= 0 for p in programs)
     texts = {p["hlo"]: data(folder, p["hlo"]) for p in programs}
@@ -140,13 +184,13 @@ def test_why_unnamed_code_is_where_it_is(folder: Path) -> None:
     assert data(folder, "index")["assignment"] == {"first": "m0", "second": "m1"}
 
 
-def test_a_folder_of_snapshots_and_a_module(command: Command, tmp_path: Path) -> None:
-    assert command("dump", TINY, "--out", str(tmp_path / "dump")).status == 0
-    assert command("explore", str(tmp_path / "dump"), "--out", str(tmp_path / "a")).status == 0
+def test_a_folder_of_snapshots_and_a_module(dump: Path, command: Command, tmp_path: Path) -> None:
+    assert command("explore", str(dump), "--out", str(tmp_path / "a")).status == 0
     last = [row["pass"] for row in data(tmp_path / "a", "index")["passes"]][-1]
-    [module] = (tmp_path / "dump").glob(f"{last:03d}_*.mlir")
+    [module] = dump.glob(f"{last:03d}_*.mlir")
     assert command("explore", str(module), "--out", str(tmp_path / "b")).status == 0
-    one, other = data(tmp_path / "a", f"pass{last}"), data(tmp_path / "b", "pass0")
+    rows = data(tmp_path / "a", "index")
+    one, other = data(tmp_path / "a", f"pass{rows['same'][str(last)]}"), data(tmp_path / "b", "pass0")
     assert [node["l"] for node in one["nodes"]] == [node["l"] for node in other["nodes"]]
 
 
@@ -181,7 +225,7 @@ def test_all_views_in_a_browser(walker: Walker) -> None:
 @in_browser
 def test_what_a_fragment_and_a_run_tell(folder: Path, walker: Walker) -> None:
     last = [row["pass"] for row in data(folder, "index")["passes"] if row["changed"]][-1]
-    view = data(folder, f"pass{last}")
+    view = data(folder, f"pass{data(folder, 'index')['same'][str(last)]}")
     forward = next(i for i, n in enumerate(view["nodes"]) if n.get("a") == [["second", 0]])
     walker.go(f"view=program&node={forward}")
     for text in ("run 2 times in the step", "stablehlo.dot_general", "second is assigned to m1", "scratch"):
@@ -192,10 +236,11 @@ def test_what_a_fragment_and_a_run_tell(folder: Path, walker: Walker) -> None:
     # A residual, from the forward of its microbatch to its backward, in the plan and in other passes.
     value = view["nodes"][forward]["o"][0]
     walker.go(f"view=values&value=%25{value}")
+    walker.page.wait_for_function("document.body.dataset.told === document.body.dataset.shown")
     before = f"{inlined} mpmd-call-inline", "made by second (0) on m1"
     for text in ("made by second on m1", "freed after second(1)", *before):
         assert text in walker.text(), text
-    plan = data(folder, "index")["plan"]
+    plan = data(folder, "plan")
     second = next(i for i, row in enumerate(plan["instructions"]) if row[0] == "R" and row[1] == 1 and row[4] == "F")
     walker.go(f"view=time&mode=measured&at={second}")
     assert "m1 waits" in walker.text() and "in the program" in walker.text()
@@ -206,11 +251,13 @@ def test_what_a_fragment_and_a_run_tell(folder: Path, walker: Walker) -> None:
     found = walker.page.evaluate(f"() => {{ {small} return [0, 2, 3].map((at) => nodeOf(plan, view, at)); }}")
     back = walker.page.evaluate(f"() => {{ {small} return [2, 0, 3].map((node) => runOf(plan, view, node)); }}")
     assert found == [2, 0, 3] and back == [0, 2, 3]
-    parts = walker.page.evaluate("made(index().plan, measuredStep(index().plan, index().measured[0]))")
-    whole = walker.page.evaluate("measuredStep(index().plan, index().measured[0]).makespan")
+    plan_of = "async () => { const plan = await explorer.plan(); return"
+    parts = walker.page.evaluate(f"{plan_of} made(plan, measuredStep(plan, plan.measured[0])); }}")
+    whole = walker.page.evaluate(f"{plan_of} measuredStep(plan, plan.measured[0]).makespan; }}")
     assert sum(time for _, time in parts) == pytest.approx(whole, rel=1e-6)
-    spent = walker.page.evaluate("spent(index().plan, simulated({}))")
-    assert all(sum(one.values()) == pytest.approx(walker.page.evaluate("simulated({}).makespan")) for one in spent)
+    spent = walker.page.evaluate(f"{plan_of} spent(plan, simulated(plan, {{}})); }}")
+    whole = walker.page.evaluate(f"{plan_of} simulated(plan, {{}}).makespan; }}")
+    assert all(sum(one.values()) == pytest.approx(whole) for one in spent)
     assert not walker.told, walker.told
 
 

@@ -31,8 +31,9 @@ __all__ = ["Recorder"]
 FRAGMENT, TRANSFER, NAMED, CALL, OTHER = range(5)
 #: Large constants, of which the page shows the beginning.
 _LONG = re.compile(r'dense<"?([^>"]{24})[^>"]{400,}"?>')
-#: Things of a kind that the page lists.
+#: Things of a kind that the page lists, and users of a value.
 _THINGS = 40
+_USERS = 8
 
 
 @dataclasses.dataclass
@@ -53,6 +54,8 @@ class Recorder:
     bodies: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     #: What stands at the places that bodies were written in.
     lines: dict[str, str] = dataclasses.field(default_factory=dict)
+    #: For each argument and result what there is to tell of it after the passes that changed that.
+    ends: dict[str, list[dict[str, Any]]] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._last: Outline | None = None
@@ -80,8 +83,8 @@ class Recorder:
             if self._last is not None:
                 row["changes"] = _told(changes(self._last, found))
             self._last = found
-            view = self._view(module, main)
-            self.views[number] = view
+            view = self.views[number] = self._view(module, main)
+            self._tell_ends(number, view)
             nodes = view["nodes"]
             row["ops"] = sum(count_ops(module).values())
             row["fragments"] = sum(node["k"] == FRAGMENT for node in nodes)
@@ -129,6 +132,29 @@ class Recorder:
             "types": kinds,
             "nodes": nodes,
         }
+
+    def _tell_ends(self, number: int, view: dict[str, Any]) -> None:
+        nodes = view["nodes"]
+        named = {value: name for name, value in [*view["results"], *view["arguments"]]}
+        users: dict[int, list[int]] = {value: [] for value in named}
+        makers: dict[int, int] = {}
+        for at, node in enumerate(nodes):
+            for value in node["i"]:
+                if value in users and users[value][-1:] != [at]:
+                    users[value].append(at)
+            makers.update((value, at) for value in node["o"] if value in named)
+        for name, value in [*view["arguments"], *view["results"]]:
+            used, maker = users[value], makers.get(value)
+            told = {
+                "type": view["types"][value],
+                "made": None if maker is None else _place(nodes[maker]),
+                "used": [_place(nodes[at]) for at in used[:_USERS]],
+                "uses": len(used),
+                "sent": sorted({nodes[at]["m"] for at in used if nodes[at]["k"] == TRANSFER}),
+            }
+            rows = self.ends.setdefault(name, [])
+            if not rows or {k: rows[-1][k] for k in told} != told:
+                rows.append({"pass": number, **told, "at": [maker, *used[:_USERS]]})
 
     def _node(self, op: Op, module: Module, symbols: Any) -> dict[str, Any]:
         """One op: k kind, m mesh, l label, a its named computations, c microbatch, s stage, b body, n bytes sent."""
@@ -215,6 +241,12 @@ def _told(found: Changes) -> dict[str, Any]:
         for name, things in found.lists()
     }
     return {"head": found.head(), "lists": lists, "counts": {name: len(things) for name, things in found.lists()}}
+
+
+def _place(node: dict[str, Any]) -> str:
+    """A node in words, as the page says it."""
+    call, mesh = node.get("c"), node.get("m")
+    return f"{node['l'][:60]}{'' if call is None else f' ({call})'}{f' on {mesh}' if mesh else ''}"
 
 
 def _label(atoms: Sequence[Sequence[Any]]) -> str:

@@ -1,30 +1,34 @@
-// The pages of the explorer.  No library and no network: data come as scripts that call `explorer.have`.
+// The pages of the explorer.  There is no network: data come as scripts that call `explorer.have`.
 "use strict";
 const FRAGMENT = 0, TRANSFER = 1, NAMED = 2, CALL = 3, OTHER = 4;
 const TABS = [["passes", "Passes"], ["program", "Program"], ["values", "Values"], ["time", "Timeline"], ["schedules", "Schedules"]];
-const ROW = 26, BOX = 18, LEFT = 90;
 
 const explorer = {
-  data: new Map(), waiting: new Map(),
+  data: new Map(), scripts: new Map(),
   have(name, value) {
     this.data.set(name, value);
-    for (const done of this.waiting.get(name) || []) done(value);
-    this.waiting.delete(name);
     if (name === "index") start();
   },
   // A chunk of data, loaded when it is first wanted.
-  want(name) {
-    if (this.data.has(name)) return Promise.resolve(this.data.get(name));
-    return new Promise((done, fail) => {
-      const others = this.waiting.get(name);
-      if (others) { others.push(done); return; }
-      this.waiting.set(name, [done]);
-      const script = document.createElement("script");
-      script.src = `data/${name}.js`;
-      script.onerror = () => fail(new Error(`data/${name}.js cannot be read`));
-      document.head.append(script);
-    });
+  async want(name) {
+    if (!this.data.has(name)) await this.library(`data/${name}.js`);
+    return this.data.get(name);
   },
+  // A script, loaded once.
+  library(file) {
+    if (!this.scripts.has(file)) this.scripts.set(file, new Promise((done, fail) => {
+      const script = document.createElement("script");
+      script.src = file;
+      script.onload = done;
+      script.onerror = () => fail(new Error(`${file} cannot be read`));
+      document.head.append(script);
+    }));
+    return this.scripts.get(file);
+  },
+  // The program after a pass; passes that left the same share it.
+  view(pass) { return this.want(`pass${index().same[pass]}`); },
+  // How a step is executed; nothing if that is not known.
+  plan() { return index().planned ? this.want("plan") : null; },
 };
 
 const $ = (id) => document.getElementById(id);
@@ -72,6 +76,7 @@ function key(event) {
   if (event.key === "Enter" && event.target.tagName === "TR") return event.target.click();
   if (event.key === "Escape") return go({ node: null, value: null, at: null });
   if (event.key === "/" && $("find")) { event.preventDefault(); return $("find").focus(); }
+  if (["+", "-", "0", "ArrowLeft", "ArrowRight"].includes(event.key) && zoomed) { event.preventDefault(); return zoomed(event.key); }
   if ("hl".includes(event.key) && move) return move(event.key === "l" ? 1 : -1);
   const tab = TABS[Number(event.key) - 1];
   if (tab) return go({ view: tab[0] });
@@ -93,7 +98,7 @@ function clickable(selector, act) {
   for (const row of document.querySelectorAll(selector)) { row.tabIndex = 0; row.onclick = () => act(row.dataset); }
 }
 
-const SCROLLED = ["view", "side", "scroller", "text"];
+const SCROLLED = ["view", "side", "text"];
 let shown = 0, before = {};
 async function show() {
   const here = place(), turn = ++shown;
@@ -108,8 +113,8 @@ async function show() {
     const places = SCROLLED.map((id) => $(id)).map((one) => one && [one.scrollLeft, one.scrollTop]);
     $("view").innerHTML = page;
     $("side").innerHTML = side;
-    $("status").textContent = "1-5 views, j k passes, h l boxes, / find, Esc nothing chosen";
-    move = null;
+    $("status").textContent = "1-5 views, j k passes, h l boxes, + − 0 ← → zoom, / find, Esc nothing chosen";
+    move = zoomed = null;
     if (after) after();
     SCROLLED.forEach((id, i) => { if ($(id) && id !== "side") [$(id).scrollLeft, $(id).scrollTop] = same && places[i] ? places[i] : [$(id).scrollLeft, 0]; });
     if (focus && $(focus)) $(focus).focus({ preventScroll: true });

@@ -5,6 +5,8 @@ Scripts may be loaded from disk by a page, other files may not: data are scripts
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import importlib.resources
 import itertools
 import json
@@ -27,8 +29,11 @@ from mpmd_trace.schedules import (
 
 __all__ = ["explorer_files", "measured_rows", "program_facts"]
 
-_SCRIPTS = ("explorer", "program", "values", "time", "schedules")
+_SCRIPTS = ("explorer", "picture", "languages", "program", "values", "time", "schedules")
 _PAGES = ("index.html", "explorer.css", *(f"{name}.js" for name in _SCRIPTS))
+#: What is of d3, in an order in which each finds what it needs, and the highlighter.
+_D3 = ("dispatch", "color", "interpolate", "timer", "ease", "selection", "drag", "transition", "zoom", "path", "shape")
+_LIBRARIES = (*(f"d3-{name}" for name in (*_D3, "array", "format", "scale", "axis")), "prism-core", "prism-python")
 #: How many characters of bodies are in a file, or one body.
 _CHUNK = 200_000
 #: What schedules are shown for.
@@ -41,6 +46,7 @@ def explorer_files(
     plan: Plan | None = None,
     actions: FragmentActions | None = None,
     more: Mapping[str, Any] | None = None,
+    of_plan: Mapping[str, Any] | None = None,
     texts: Mapping[str, Any] | None = None,
 ) -> Iterator[tuple[str, str]]:
     """The names and contents of all files.
@@ -50,13 +56,28 @@ def explorer_files(
         recorder: the passes, with the views of those that changed something.
         plan: how a step is executed, if the program got so far.
         actions: what each run of the plan is.
-        more: what else is known: `measured` (see `measured_rows`), `costs` and `programs` (see `program_facts`) of
-            each program of the plan, `tolerance`, the `assignment` of names to meshes, whether there is a `why`.
+        more: what else is known: `tolerance`, the `assignment` of names to meshes, whether there is a `why`.
+        of_plan: what else is known of the plan: `costs` and `facts` (see `program_facts`) of each program, `measured`
+            (see `measured_rows`).
         texts: long texts by name, each of which is read when it is wanted; `why` has one for each of the `ends`, and
             of unnamed code for its `places`.
     """
     for name in _PAGES:
-        yield name, (importlib.resources.files(__package__) / name).read_text(encoding="utf-8")
+        yield name, _ours(name)
+    yield "libraries.js", "var Prism = { manual: true };\n" + "".join(
+        f"{_ours(f'libraries/{name}.min.js')}\n" for name in _LIBRARIES
+    )
+    for name in ("dagre.min.js", "LICENSES.txt"):
+        yield name, _ours(f"libraries/{name}")
+    # Many passes change what is in bodies, or attributes, alone.
+    first: dict[str, int] = {}
+    same: dict[int, int] = {}
+    for number, view in recorder.views.items():
+        text = _json(view)
+        same[number] = first.setdefault(hashlib.sha256(text.encode()).hexdigest(), number)
+        if same[number] == number:
+            yield f"data/pass{number}.js", _script(f"pass{number}", text)
+    ends, ends_at = _chunks(list(recorder.ends.values()))
     chunks, places = _chunks([body["text"] for body in recorder.bodies])
     index = {
         "title": title,
@@ -68,40 +89,52 @@ def explorer_files(
         ],
         "lines": recorder.lines,
         "sizes": _SIZES,
+        "same": same,
+        "ends": [
+            [name, chunk, at, rows[-1]["type"]]
+            for (name, rows), (chunk, at) in zip(recorder.ends.items(), ends_at, strict=True)
+        ],
+        "planned": plan is not None,
         **(more or {}),
     }
+    data: dict[str, Any] = {"index": index, **(texts or {})}
     if plan is not None:
-        index["plan"] = _plan(plan, actions or FragmentActions())
-    yield "data/index.js", _script("index", index)
-    for number, view in recorder.views.items():
-        yield f"data/pass{number}.js", _script(f"pass{number}", view)
-    for number, bodies in enumerate(chunks):
-        yield f"data/bodies{number}.js", _script(f"bodies{number}", bodies)
-    for name, text in (texts or {}).items():
-        yield f"data/{name}.js", _script(name, text)
+        data["plan"] = {**_plan(plan, actions or FragmentActions()), **(of_plan or {})}
+    data |= {f"ends{number}": some for number, some in enumerate(ends)}
+    data |= {f"bodies{number}": some for number, some in enumerate(chunks)}
+    for name, value in data.items():
+        yield f"data/{name}.js", _script(name, _json(value))
     for meshes, microbatches in itertools.product(*_SIZES.values()):
         name = f"schedules{meshes}x{microbatches}"
         yield f"data/{name}.js", _script(name, _schedules(meshes, microbatches))
 
 
-def _script(name: str, value: Any) -> str:
+def _ours(name: str) -> str:
+    return (importlib.resources.files(__package__) / name).read_text(encoding="utf-8")
+
+
+def _json(value: Any) -> str:
     # A text may contain "</script>", and line separators that are none in Python.
-    text = json.dumps(value, separators=(",", ":")).replace("<", "\\u003c")
+    return json.dumps(value, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def _script(name: str, text: str) -> str:
     return f'explorer.have("{name}", {text});\n'
 
 
-def _chunks(texts: Sequence[str]) -> tuple[list[list[str]], list[tuple[int, int]]]:
-    """The texts by file, and of each the number of its file and its place there."""
-    files: list[list[str]] = []
+def _chunks(texts: Sequence[Any]) -> tuple[list[list[Any]], list[tuple[int, int]]]:
+    """The texts, or what becomes one, by file, and of each the number of its file and its place there."""
+    files: list[list[Any]] = []
     places: list[tuple[int, int]] = []
     size = _CHUNK
     for text in texts:
-        if size + len(text) > _CHUNK:
+        length = len(text if isinstance(text, str) else _json(text))
+        if size + length > _CHUNK:
             files.append([])
             size = 0
         places.append((len(files) - 1, len(files[-1])))
         files[-1].append(text)
-        size += len(text)
+        size += length
     return files, places
 
 
@@ -172,7 +205,8 @@ def measured_rows(measured: Sequence[Timeline]) -> list[list[list[Any]]]:
     ]
 
 
-def _schedules(meshes: int, microbatches: int) -> dict[str, Any]:
+@functools.cache
+def _schedules(meshes: int, microbatches: int) -> str:
     """Every schedule of the library that there is for a size, for the page to play with costs of its user."""
     found: dict[str, Any] = {}
     for name in schedule_names():
@@ -188,4 +222,4 @@ def _schedules(meshes: int, microbatches: int) -> dict[str, Any]:
             "mesh": schedule.placement.mesh_of,
             "chunks": schedule.chunks_of,
         }
-    return found
+    return _json(found)

@@ -7,22 +7,21 @@ const short = (type) => type.replace(/^!mpmd\.mesh_tensor<"[^"]*", (.*)>$/, "$1"
 // ---- program at a pass: meshes are lanes, boxes stand in the order of the program
 
 async function program(here) {
-  const at = current(here.pass), view = await explorer.want(`pass${at}`);
+  const at = current(here.pass), view = await explorer.view(at);
   const options = (chosen) => views().map((n) => `<option value="${n}" ${n === chosen ? "selected" : ""}>${n} ${escape(index().passes.find((p) => p.pass === n).spec.slice(0, 70))}</option>`);
   const beside = here.with === undefined ? null : current(here.with);
   const page = `<div class="bar"><select id="pass" aria-label="pass">${options(at).join("")}</select>
     <label>since <select id="with" aria-label="compare with"><option value="">no other pass</option>${options(beside).join("")}</select></label>
-    <label>zoom <input type="range" id="zoom" min="-4" max="3" step="0.25" value="${here.zoom ?? 0}"></label>
-    <input type="search" id="find" placeholder="find a name" value="${escape(here.find ?? "")}"><span id="legend"></span></div>
-    <div id="scroller"><canvas id="lanes" role="img" aria-label="fragments by mesh, in their order"></canvas></div><h3>Text</h3><pre id="text"></pre>`;
+    <input type="search" id="find" placeholder="find a name" value="${escape(here.find ?? "")}">${ZOOM}<span>${legend(["F", "B", "O", "T"])}</span></div>
+    <div id="lanes" data-says="fragments by mesh, in their order"></div><h3>Text</h3><pre id="text"></pre>`;
   const side = beside === null || here.node !== undefined ? await details(view, here, at)
-    : `<h2>From pass ${beside} to ${at}</h2>${told(difference(await explorer.want(`pass${beside}`), view), at)}`;
+    : `<h2>From pass ${beside} to ${at}</h2>${told(difference(await explorer.view(beside), view), at)}`;
   return [page, side, () => {
     $("pass").onchange = (event) => go({ pass: event.target.value, node: null });
     $("with").onchange = (event) => go({ with: event.target.value || null, node: null });
     $("find").onchange = (event) => go({ find: event.target.value || null });
-    slider("zoom", "zoom", (now) => lanes(view, now));
     lanes(view, here);
+    if (here.node !== undefined && $("around")) around(view, Number(here.node));
     $("text").innerHTML = listing(view, here);
     const row = (i) => view.nodes[i].k === FRAGMENT ? view.nodes[i].m : "";
     move = (by) => {
@@ -39,86 +38,95 @@ function kind(node) {
   return node.a.some(([, count]) => count > 0) ? "B" : "F";
 }
 
+// Which node makes each value.
+function makers(view) {
+  if (!view.makers) { view.makers = new Map(); view.nodes.forEach((node, i) => node.o.forEach((v) => view.makers.set(v, i))); }
+  return view.makers;
+}
+
+// The box of each node: its row, and its column, which follows the order of the row and, between rows, the data.
 function layout(view) {
-  const names = [...view.meshes];
-  const lane = (node) => {
-    const name = node.k === FRAGMENT ? node.m : "no mesh";
-    if (!names.includes(name)) names.push(name);
-    return names.indexOf(name);
-  };
-  const boxes = [];
-  view.nodes.forEach((node, i) => { if (node.k !== TRANSFER) boxes.push({ i, row: lane(node), column: 0 }); });
-  // Columns follow the order of each lane; between lanes they follow the data.
-  const ready = new Map(), next = new Map();
-  let width = 1;
-  const of = new Map(boxes.map((box) => [box.i, box]));
+  const names = [...view.meshes], boxes = new Map(), ready = new Map(), next = [];
   view.nodes.forEach((node, i) => {
-    const at = node.i.reduce((most, v) => Math.max(most, ready.get(v) ?? 0), 0);
-    const box = of.get(i);
-    let end = at;
-    if (box) {
-      box.column = Math.max(at, next.get(box.row) ?? 0);
-      end = box.column + 1;
-      next.set(box.row, end);
-      width = Math.max(width, end);
+    let end = node.i.reduce((most, v) => Math.max(most, ready.get(v) ?? 0), 0);
+    if (node.k !== TRANSFER) {
+      const name = node.k === FRAGMENT ? node.m : "no mesh";
+      if (!names.includes(name)) names.push(name);
+      const row = names.indexOf(name), column = Math.max(end, next[row] ?? 0);
+      boxes.set(i, { i, row, column });
+      end = next[row] = column + 1;
     }
     for (const v of node.o) ready.set(v, end);
   });
-  return { names, boxes, of, width };
+  return { names, boxes, width: d3.max(boxes.values(), (one) => one.column + 1) ?? 1 };
 }
 
 function lanes(view, here) {
-  const { names, boxes, of, width } = layout(view);
-  const canvas = $("lanes"), scale = 2 ** Number(here.zoom ?? 0), unit = 54 * scale, ratio = devicePixelRatio || 1;
-  const wide = Math.min(LEFT + width * unit + 20, 30000), high = names.length * ROW + 10;
-  canvas.style.width = `${wide}px`; canvas.style.height = `${high}px`;
-  canvas.width = Math.min(wide * ratio, 32000); canvas.height = high * ratio;
-  const pen = canvas.getContext("2d");
-  pen.scale(canvas.width / wide, ratio);
-  pen.font = "11px system-ui, sans-serif"; pen.textBaseline = "middle";
-  names.forEach((name, row) => {
-    if (row % 2 === 0) { pen.fillStyle = color("band"); pen.fillRect(0, row * ROW, wide, ROW); }
-    pen.fillStyle = color("ink"); pen.fillText(name, 6, row * ROW + ROW / 2);
-  });
-  const middle = (box, end) => [LEFT + (box.column + (end ? 0.95 : 0.02)) * unit, box.row * ROW + ROW / 2];
-  const maker = new Map();
-  view.nodes.forEach((node, i) => node.o.forEach((v) => maker.set(v, i)));
-  const chosen = here.node === undefined ? null : Number(here.node);
-  const wanted = here.value === undefined ? null : Number(here.value);
-  const through = (v) => { let n = maker.get(v); while (n !== undefined && view.nodes[n].k === TRANSFER) n = maker.get(view.nodes[n].i[0]); return n; };
-  pen.lineWidth = 1;
-  if (view.nodes.length < 6000 || chosen !== null) view.nodes.forEach((node, i) => {
-    const target = of.get(i);
-    if (!target) return;
-    for (const v of node.i) {
-      const sender = maker.get(v), source = of.get(through(v));
-      if (sender === undefined || !source || view.nodes[sender].k !== TRANSFER) continue;
-      const near = chosen === null || chosen === i || chosen === source.i || chosen === sender;
-      if (!near && view.nodes.length >= 6000) continue;
-      pen.strokeStyle = color("T"); pen.globalAlpha = near ? 0.8 : 0.12;
-      const [x0, y0] = middle(source, true), [x1, y1] = middle(target, false);
-      pen.beginPath(); pen.moveTo(x0, y0); pen.bezierCurveTo(x0 + unit / 2, y0, x1 - unit / 2, y1, x1, y1); pen.stroke();
-    }
-  });
-  pen.globalAlpha = 1;
-  for (const box of boxes) {
-    const node = view.nodes[box.i], x = LEFT + box.column * unit, y = box.row * ROW + (ROW - BOX) / 2;
-    const found = here.find && node.l.includes(here.find), holds = wanted !== null && (node.i.includes(wanted) || node.o.includes(wanted));
-    pen.fillStyle = box.i === chosen || found || holds ? color("hot") : color(kind(node));
-    pen.fillRect(x, y, Math.max(unit - 2, 1), BOX);
-    if (box.i === chosen) { pen.strokeStyle = color("ink"); pen.strokeRect(x, y, unit - 2, BOX); }
-    if (unit < 24) continue;
-    pen.save(); pen.beginPath(); pen.rect(x, y, unit - 3, BOX); pen.clip();
-    pen.fillStyle = color("ink"); pen.fillText(`${node.c === undefined ? "" : `${node.c} `}${node.l}`, x + 3, y + BOX / 2);
-    pen.restore();
+  const { names, boxes, width } = layout(view), chosen = here.node === undefined ? null : Number(here.node), wanted = here.value === undefined ? null : Number(here.value.replace("%", ""));
+  const from = makers(view), at = (one) => boxes.get(one), arrows = [], link = (pen) => d3.linkHorizontal().context(pen);
+  for (const one of boxes.values()) for (const v of view.nodes[one.i].i) {
+    const sender = from.get(v);
+    if (sender === undefined || view.nodes[sender].k !== TRANSFER) continue;
+    let source = sender;
+    while (source !== undefined && view.nodes[source].k === TRANSFER) source = from.get(view.nodes[source].i[0]);
+    if (at(source)) arrows.push([at(source), one, chosen === null || [one.i, source, sender].includes(chosen)]);
   }
-  canvas.onclick = (event) => {
-    const x = event.offsetX, y = event.offsetY;
-    const hit = boxes.find((b) => x >= LEFT + b.column * unit && x < LEFT + (b.column + 1) * unit && y >= b.row * ROW && y < (b.row + 1) * ROW);
-    go({ node: hit ? hit.i : null });
+  const many = Math.min(width, Math.max(1, Math.floor($("lanes").clientWidth / 60))), middle = chosen === null || !at(chosen) ? 0 : at(chosen).column - many / 3;
+  const start = Math.max(0, Math.min(middle, width - many));
+  picture("lanes", {
+    names, extent: width, seen: [start, start + many], key: "seen",
+    draw(pen, x) {
+      const [low, high] = x.domain(), y = (one) => one.row * ROW + ROW / 2, seen = arrows.filter(([a, b]) => Math.max(a.column, b.column) > low - 1 && Math.min(a.column, b.column) < high);
+      pen.strokeStyle = color("T"); pen.lineWidth = 1;
+      for (const [a, b, near] of seen) {
+        if (!near && seen.length > 4000) continue;
+        pen.globalAlpha = near ? 0.8 : 0.12;
+        pen.beginPath(); link(pen)({ source: [x(a.column + 0.95), y(a)], target: [x(b.column + 0.02), y(b)] }); pen.stroke();
+      }
+      pen.globalAlpha = 1;
+      for (const one of boxes.values()) {
+        if (one.column + 1 < low || one.column > high) continue;
+        const node = view.nodes[one.i], marked = one.i === chosen || here.find && node.l.includes(here.find) || wanted !== null && (node.i.includes(wanted) || node.o.includes(wanted));
+        box(pen, x(one.column), x(one.column + 1) - 1, one.row * ROW + (ROW - BOX) / 2, BOX, marked ? "hot" : kind(node), `${node.c === undefined ? "" : `${node.c} `}${node.l}`, one.i === chosen);
+      }
+    },
+    find(value, row) { for (const one of boxes.values()) if (one.row === row && one.column === Math.floor(value)) return one.i; },
+    say: (i) => named(view, i),
+    choose: (i) => go({ node: i }),
+  });
+}
+
+// A node in words.
+function named(view, i) {
+  const node = view.nodes[i];
+  return `${node.l.length > 60 ? `${node.l.slice(0, 57)}...` : node.l}${node.c === undefined ? "" : ` (${node.c})`}${node.m ? ` on ${node.m}` : ""}`;
+}
+
+// What is before and after a node, with what is sent between them, as a graph.
+function around(view, at) {
+  const from = makers(view), most = 6, near = [], edges = [];
+  const before = [...new Set(view.nodes[at].i.map((v) => from.get(v)).filter((i) => i !== undefined))], after = view.nodes.map((_, i) => i).filter((i) => view.nodes[i].i.some((v) => from.get(v) === at));
+  const shorter = (text) => text.length > 30 ? `${text.slice(0, 29)}…` : text;
+  const add = (i) => {
+    const node = view.nodes[i];
+    if (!near.some(([id]) => id === String(i))) near.push([String(i), node.k === TRANSFER ? `${bytes(node.n)} to ${node.m}` : shorter(named(view, i)), i === at ? "hot" : kind(node), `#${new URLSearchParams({ ...place(), node: i, value: "" })}`]);
+    return String(i);
   };
-  $("legend").innerHTML = [["F", "forward"], ["B", "backward"], ["O", "inferred"], ["T", "transfer"]]
-    .map(([id, name]) => `<span class="key" style="background:var(--${id})"></span>${name}&ensp;`).join("");
+  add(at);
+  for (const i of before.slice(0, most)) {
+    edges.push([add(i), String(at)]);
+    const source = view.nodes[i].k === TRANSFER ? from.get(view.nodes[i].i[0]) : undefined;
+    if (source !== undefined) edges.push([add(source), String(i)]);
+  }
+  for (const i of after.slice(0, most)) {
+    edges.push([String(at), add(i)]);
+    if (view.nodes[i].k === TRANSFER) view.nodes.forEach((node, k) => { if (node.i.includes(view.nodes[i].o[0])) edges.push([String(i), add(k)]); });
+  }
+  for (const [list, id] of [[before, "more before"], [after, "more after"]]) if (list.length > most) {
+    near.push([id, `${list.length - most} more`, "O", null]);
+    edges.push(list === before ? [id, String(at)] : [String(at), id]);
+  }
+  return graph("around", near, edges);
 }
 
 // The text of the main function, with the bodies folded.
@@ -146,8 +154,6 @@ async function body(n) {
   return (await explorer.want(`bodies${file}`))[at];
 }
 
-const pretty = (text) => escape(text).replace(/&quot;([a-z_]+\.[a-z_.]+)&quot;\(/g, '<span class="op">$1</span>(');
-
 // The runs of a mesh are its fragments in the last module, in their order; between meshes a plan has an order of its own.
 const fragments = (view) => view.nodes.map((node, i) => [node, i]).filter(([node]) => node.k === FRAGMENT).map(([, i]) => i);
 const runs = (plan) => plan.instructions.map((one, at) => [one, at]).filter(([one]) => one[0] === "R").map(([, at]) => at);
@@ -162,35 +168,33 @@ function runOf(plan, view, node) {
 
 // What is known of the program of a fragment after the last pass: cost, memory, times, and what XLA made of it.
 async function executable(view, here, at, pass) {
-  const plan = index().plan;
+  const plan = await explorer.plan();
   if (!plan || pass !== views()[views().length - 1]) return "";
   const run = view.nodes[Number(at)].k === FRAGMENT ? runOf(plan, view, Number(at)) : undefined;
   if (run === undefined) return "";
-  const program = plan.instructions[run][2], facts = (index().programs || []).find((one) => one.name === plan.programs[program][0] && one.mesh === plan.programs[program][1]);
-  const rows = [["operations", number(Math.round(facts && facts.flops > 0 ? facts.flops : index().costs[program]))]];
+  const program = plan.instructions[run][2], facts = (plan.facts || []).find((one) => one.name === plan.programs[program][0] && one.mesh === plan.programs[program][1]);
+  const rows = [["operations", number(Math.round(facts && facts.flops > 0 ? facts.flops : plan.costs[program]))]];
   if (facts) for (const [key, name] of [["accessed", "bytes read and written"], ["arguments", "arguments"], ["results", "results"], ["scratch", "scratch memory"]])
     if (facts[key] !== null && facts[key] !== undefined) rows.push([name, bytes(facts[key])]);
-  const times = (index().measured || []).flatMap((step) => step.filter((e) => e[0] === run).map((e) => ms((e[2] - e[1]) / 1000)));
+  const times = (plan.measured || []).flatMap((step) => step.filter((e) => e[0] === run).map((e) => ms((e[2] - e[1]) / 1000)));
   if (times.length) rows.push(["measured", times.join(", ")]);
   let text = `<h3>Program</h3><p>@${escape(plan.programs[program][0])}, of one device; ${link({ view: "time", at: run }, "in the timeline")}</p><table>${rows.map(([name, value]) => `<tr><td>${name}</td><td class="n">${value}</td></tr>`).join("")}</table>`;
-  if (facts) text += here.hlo ? `<h3>Optimised HLO</h3><p>${link({ hlo: null }, "hide")}</p><pre>${hlo(await explorer.want(facts.hlo))}</pre>` : `<p>${link({ hlo: 1 }, "its optimised HLO")}</p>`;
+  if (facts) text += here.hlo ? `<h3>Optimised HLO</h3><p>${link({ hlo: null }, "hide")}</p>${code(bare(await explorer.want(facts.hlo)), "hlo")}` : `<p>${link({ hlo: 1 }, "its optimised HLO")}</p>`;
   return text;
 }
 
 // Without tables of files and functions, and what each op says of its place.
-const hlo = (text) => escape(text.replace(/\nFileNames\n[\s\S]*?\n(?=%|ENTRY )/, "\n").replace(/, (metadata|backend_config)=\{[^{}]*(\{[^{}]*\}[^{}]*)*\}/g, "")).replace(/ ([a-z][a-z0-9-]*)\(/g, ' <span class="op">$1</span>(').replace(/([a-z][a-z0-9]*\[[0-9,]*\]\{?[0-9,]*\}?)/g, '<span class="ty">$1</span>');
+const bare = (text) => text.replace(/\nFileNames\n[\s\S]*?\n(?=%|ENTRY )/, "\n").replace(/, (metadata|backend_config)=\{[^{}]*(\{[^{}]*\}[^{}]*)*\}/g, "");
 
 async function details(view, here, pass) {
   const at = here.node, node = view.nodes[Number(at)];
   if (at === undefined || !node) return `<h2>Nothing chosen</h2><p>Click a box, or a number in the text. What is chosen is in the address: copy it to show somebody.</p>`;
-  const maker = new Map();
-  view.nodes.forEach((one, i) => one.o.forEach((v) => maker.set(v, i)));
-  const given = new Map(view.arguments.map(([name, v]) => [v, name]));
+  const maker = makers(view), given = new Map(view.arguments.map(([name, v]) => [v, name]));
   const users = new Map();
   view.nodes.forEach((one, i) => one.i.forEach((v) => users.set(v, [...(users.get(v) || []), i])));
   const ssa = (v) => link({ view: "values", pass, value: `%${v}`, node: null }, `%${v}`);
   const returned = new Map(view.results.map(([name, v]) => [v, name]));
-  const label = (i) => `${view.nodes[i].l.length > 60 ? `${view.nodes[i].l.slice(0, 57)}...` : view.nodes[i].l}${view.nodes[i].c === undefined ? "" : ` (${view.nodes[i].c})`}${view.nodes[i].m ? ` on ${view.nodes[i].m}` : ""}`;
+  const label = (i) => named(view, i);
   const from = node.i.map((v) => `<tr><td>${ssa(v)}</td><td>${given.has(v) ? link({ view: "values", value: given.get(v) }, given.get(v)) : link({ node: maker.get(v) }, label(maker.get(v)))}</td><td class="ty">${escape(short(index().types[view.types[v]]))}</td></tr>`);
   const to = node.o.map((v) => `<tr><td>${ssa(v)}</td><td>${[...(users.get(v) || []).slice(0, 12).map((i) => link({ node: i }, label(i))), ...(returned.has(v) ? [escape(returned.get(v))] : [])].join(", ") || "nobody"}</td><td class="ty">${escape(short(index().types[view.types[v]]))}</td></tr>`);
   let text = `<h2>${escape(label(Number(at)))}</h2>`;
@@ -198,12 +202,12 @@ async function details(view, here, pass) {
   if (node.b !== undefined) {
     const facts = index().bodies[node.b], same = view.nodes.filter((one) => one.b === node.b).length;
     text += `<p>body ${node.b}: ${facts.ops} ops, ${number(Math.round(facts.flops))} operations; run ${same} times in the step</p>`;
-    if (facts.sources.length) text += `<h3>Written in</h3><table>${facts.sources.map((s) => `<tr><td>${escape(s)}</td><td><code>${escape((index().lines || {})[s] ?? "")}</code></td></tr>`).join("")}</table>`;
+    if (facts.sources.length) text += `<h3>Written in</h3><table>${facts.sources.map((s) => `<tr><td>${escape(s)}</td><td><code class="code">${Prism.highlight((index().lines || {})[s] ?? "", Prism.languages.python, "python")}</code></td></tr>`).join("")}</table>`;
   }
   text += await reason(node);
   text += await executable(view, here, at, pass);
-  text += `<h3>Takes</h3><table>${from.join("") || "nothing"}</table><h3>Gives, and to whom</h3><table>${to.join("")}</table>`;
-  if (node.b !== undefined) text += `<h3>Body</h3><pre>${pretty(await body(node.b))}</pre>`;
+  text += `<h3>Around it</h3><div id="around" class="graph"></div><h3>Takes</h3><table>${from.join("") || "nothing"}</table><h3>Gives, and to whom</h3><table>${to.join("")}</table>`;
+  if (node.b !== undefined) text += `<h3>Body</h3>${code(await body(node.b), "mlir")}`;
   return text;
 }
 

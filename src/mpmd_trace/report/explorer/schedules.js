@@ -62,8 +62,8 @@ async function schedules(here) {
   const slide = ([id, name, low, high]) => `<label>${name} <input type="range" id="${id}" min="${low}" max="${high}" step="${id === "lim" ? 1 : 0.05}" value="${costs(here)[id]}"> <output id="${id}-is"></output></label>`;
   const page = `<div class="bar">${pick("a", first)} beside ${pick("b", second)} ${size("meshes", "meshes", sizes.meshes, meshes)}${size("mb", "microbatches", sizes.microbatches, count)}</div>
     <div class="bar">${COSTS.map(slide).join("")}</div>
-    <h3>${escape(first)} <span id="one-is" class="ty"></span></h3><canvas id="one" role="img" aria-label="${escape(first)}"></canvas><h3>${escape(second)} <span id="two-is" class="ty"></span></h3><canvas id="two" role="img" aria-label="${escape(second)}"></canvas>
-    <p class="legend">${[["F", "forward"], ["B", "backward"], ["I", "input gradient"], ["W", "weight gradient"]].map(([id, name]) => `<span class="key" style="background:var(--${id})"></span>${name}&ensp;`).join("")}</p>
+    <h3>${escape(first)} <span id="one-is" class="ty"></span></h3><div id="one" data-says="${escape(first)}"></div><h3>${escape(second)} <span id="two-is" class="ty"></span></h3><div id="two" data-says="${escape(second)}"></div>
+    <p class="legend">${legend(["F", "B", "I", "W"])} ${ZOOM}</p>
     <p class="ty">Costs are of a mesh for one microbatch, all its stages together; both pictures have the same scale. Memory is counted in the activations of one microbatch on one mesh.</p>`;
   const played = (now) => names.map((name) => [name, playSchedule(all[name], costs(now))]).sort((x, y) => x[1].makespan - y[1].makespan);
   const table = (now) => {
@@ -77,7 +77,8 @@ async function schedules(here) {
     const draw = (now) => {
       for (const [id] of COSTS) $(`${id}-is`).textContent = id === "lim" && !costs(now).lim ? "none" : costs(now)[id];
       const pair = [first, second].map((n) => all[n] && playSchedule(all[n], costs(now))), most = Math.max(...pair.map((p) => p ? p.makespan : 0), 1e-9);
-      ["one", "two"].forEach((id, k) => { rows($(id), pair[k], most); $(`${id}-is`).textContent = pair[k] ? `time ${Number(pair[k].makespan.toFixed(2))}, idle ${(100 * pair[k].bubble).toFixed(1)} %, peak ${Number(pair[k].peak.toFixed(2))}` : ""; });
+      const others = [];
+      ["one", "two"].forEach((id, k) => { if (pair[k]) others.push(rows(id, pair[k], most, others)); else $(id).textContent = "not for this size"; $(`${id}-is`).textContent = pair[k] ? `time ${Number(pair[k].makespan.toFixed(2))}, idle ${(100 * pair[k].bubble).toFixed(1)} %, peak ${Number(pair[k].peak.toFixed(2))}` : ""; });
       $("side").innerHTML = table(now);
       clickable("#side tbody tr", (data) => go({ b: data.name }));
     };
@@ -86,21 +87,20 @@ async function schedules(here) {
   }];
 }
 
-function rows(canvas, one, most) {
-  const ratio = devicePixelRatio || 1, wide = $("view").clientWidth - 40, row = one && one.rows.length > 16 ? 14 : ROW, box = row - 8, high = one ? one.rows.length * row : row;
-  canvas.style.width = `${wide}px`; canvas.style.height = `${high}px`; canvas.width = wide * ratio; canvas.height = high * ratio;
-  const pen = canvas.getContext("2d"), scale = (wide - LEFT - 10) / most;
-  pen.scale(ratio, ratio); pen.font = "11px system-ui, sans-serif"; pen.textBaseline = "middle"; pen.fillStyle = color("ink");
-  if (!one) { pen.fillText("not for this size", 6, row / 2); return; }
-  one.rows.forEach((line, m) => {
-    pen.fillStyle = color("ink"); pen.fillText(`mesh ${m}`, 6, m * row + row / 2);
-    for (const { parts, start, end } of line) {
-      const x = LEFT + start * scale, w = (end - start) * scale;
-      parts.forEach(([stage, kind, mb], k) => {
-        const y = m * row + 4 + k * box / parts.length;
-        pen.fillStyle = color(kind); pen.fillRect(x, y, Math.max(w - 0.7, 0.5), box / parts.length);
-        if (k === 0 && mb >= 0 && w > 6 + 6 * String(mb).length) { pen.fillStyle = color("ink"); pen.fillText(mb, x + 2, m * row + row / 2); }
+function rows(id, one, most, others) {
+  const each = one.rows.length > 16 ? 14 : ROW, high = each - 8;
+  return picture(id, {
+    names: one.rows.map((_, m) => `mesh ${m}`), each, extent: most, others,
+    draw(pen, x) {
+      const [low, top] = x.domain();
+      one.rows.forEach((row, m) => {
+        for (const { parts, start, end } of row) {
+          if (end < low || start > top) continue;
+          parts.forEach(([, kind, mb], k) => box(pen, x(start), x(end), m * each + 4 + k * high / parts.length, high / parts.length, kind, k === 0 && mb >= 0 && x(end) - x(start) > 6 + 7 * String(mb).length ? mb : ""));
+        }
       });
-    }
+    },
+    find: (t, row) => one.rows[row] && one.rows[row].find((e) => t >= e.start && t <= e.end),
+    say: ({ parts, start, end }) => `${parts.map(([stage, kind, mb]) => `${KEYS[kind]} of stage ${stage}${mb < 0 ? "" : `, microbatch ${mb}`}`).join("; ")}: ${start} to ${end}`,
   });
 }

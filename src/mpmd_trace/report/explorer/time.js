@@ -114,43 +114,42 @@ function spent(plan, found) {
 // The speed at which the programs ran when they were measured, in Gflop/s as the slider has it.
 function measuredSpeed(plan) {
   let work = 0, time = 0;
-  for (const step of index().measured || []) for (const [at, start, end] of step) {
+  for (const step of plan.measured || []) for (const [at, start, end] of step) {
     const one = plan.instructions[at];
-    if (one[0] === "R") { work += index().costs[one[2]]; time += (end - start) / 1000; }
+    if (one[0] === "R") { work += plan.costs[one[2]]; time += (end - start) / 1000; }
   }
   return time > 0 && work > 0 ? Math.max(-3, Math.min(6, Math.round(20 * Math.log10(work / time / 1e9)) / 20)) : 2;
 }
 
-const speedOf = (here) => Number(here.speed ?? measuredSpeed(index().plan));
-const settings = (here) => [1e9 * 10 ** speedOf(here), Number(here.latency ?? 5) * 1e-6, 1e9 * 10 ** Number(here.link ?? 1)];
-const simulated = (here) => simulate(index().plan, index().costs || [], ...settings(here));
+const speedOf = (plan, here) => Number(here.speed ?? measuredSpeed(plan));
+const settings = (plan, here) => [1e9 * 10 ** speedOf(plan, here), Number(here.latency ?? 5) * 1e-6, 1e9 * 10 ** Number(here.link ?? 1)];
+const simulated = (plan, here) => simulate(plan, plan.costs, ...settings(plan, here));
 
 async function time(here) {
-  const plan = index().plan;
+  const plan = await explorer.plan();
   if (!plan) return ["<h2>Timeline</h2><p>This program was not planned.</p>", ""];
-  const steps = index().measured || [], mode = here.mode ?? (steps.length ? "measured" : "simulated"), which = Math.min(Number(here.step ?? 0), Math.max(steps.length - 1, 0));
+  const steps = plan.measured || [], mode = here.mode ?? (steps.length ? "measured" : "simulated"), which = Math.min(Number(here.step ?? 0), Math.max(steps.length - 1, 0));
   const option = (value, name, chosen) => `<option value="${value}" ${chosen ? "selected" : ""}>${name}</option>`;
   const measured = mode === "measured" && steps.length > 0;
   const slide = (id, name, low, high, step, value) => `<label>${name} <input type="range" id="${id}" min="${low}" max="${high}" step="${step}" value="${value}"> <output id="${id}-is"></output></label>`;
   const page = `<div class="bar"><select id="mode" aria-label="what is drawn">${option("simulated", "simulated", !measured)}${steps.map((_, k) => option(`measured${k}`, `measured, step ${k + 1}`, measured && k === which)).join("")}</select>
-    ${measured ? "" : slide("speed", "speed", -3, 6, 0.05, speedOf(here)) + slide("latency", "latency", 0, 200, 1, here.latency ?? 5) + slide("link", "link", -1, 3, 0.25, here.link ?? 1)}
-    ${slide("zoom", "zoom", 0, 6, 0.25, here.tz ?? 0)}</div>
-    <div id="scroller"><canvas id="chart" role="img" aria-label="the step in time, by mesh"></canvas></div>
-    <p class="legend">${[["F", "forward"], ["B", "backward"], ["I", "input gradient"], ["W", "weight gradient"], ["O", "other"], ["T", "transfer"], ["mark", "memory"]].map(([id, name]) => `<span class="key" style="background:var(--${id})"></span>${name}&ensp;`).join("")} framed: the critical path</p>
+    ${measured ? "" : slide("speed", "speed", -3, 6, 0.05, speedOf(plan, here)) + slide("latency", "latency", 0, 200, 1, here.latency ?? 5) + slide("link", "link", -1, 3, 0.25, here.link ?? 1)}
+    ${ZOOM}</div><div id="chart" data-says="the step in time, by mesh"></div>
+    <p class="legend">${legend(["F", "B", "I", "W", "O", "T", "mark"])} framed: the critical path</p>
     <p class="ty">${measured ? "Measured: when each program and transfer ran on this machine, a thread for each mesh and link waiting for each of them; meshes that share processors slow each other." : `Simulated: a program takes its floating point operations over the speed${steps.length ? " (at first that which was measured)" : ""}, a transfer its latency and its bytes over the bandwidth of a link; each mesh runs in the order of the plan, each program as soon as its inputs are there.`} Below each mesh the memory of one of its devices, without scratch memory.</p>`;
   let found = null;
   const draw = (now) => {
-    found = measured ? measuredStep(plan, steps[which]) : simulated(now);
-    for (const [id, text] of [["speed", `${(10 ** speedOf(now)).toPrecision(2)} Gflop/s`], ["latency", `${now.latency ?? 5} µs`], ["link", `${(10 ** Number(now.link ?? 1)).toPrecision(2)} GB/s`], ["zoom", `${(2 ** Number(now.tz ?? 0)).toFixed(1)}x`]])
+    found = measured ? measuredStep(plan, steps[which]) : simulated(plan, now);
+    for (const [id, text] of [["speed", `${(10 ** speedOf(plan, now)).toPrecision(2)} Gflop/s`], ["latency", `${now.latency ?? 5} µs`], ["link", `${(10 ** Number(now.link ?? 1)).toPrecision(2)} GB/s`]])
       if ($(`${id}-is`)) $(`${id}-is`).textContent = text;
-    chart(plan, found, memory(plan, found), Number(now.tz ?? 0), now.at === undefined ? -1 : Number(now.at));
+    chart(plan, found, memory(plan, found), now.at === undefined ? -1 : Number(now.at));
     if (now !== here) about(now);
   };
   const about = async (now) => { const text = await oneStep(plan, found, steps, measured, now); if ($("chart")) $("side").innerHTML = text; };
-  found = measured ? measuredStep(plan, steps[which]) : simulated(here);
+  found = measured ? measuredStep(plan, steps[which]) : simulated(plan, here);
   return [page, await oneStep(plan, found, steps, measured, here), () => {
     $("mode").onchange = (event) => { const value = event.target.value; go({ mode: value.startsWith("m") ? "measured" : "simulated", step: value.startsWith("m") ? value.slice(8) : null }); };
-    for (const [id, name] of [["speed", "speed"], ["latency", "latency"], ["link", "link"], ["zoom", "tz"]]) if ($(id)) slider(id, name, draw);
+    for (const [id, name] of [["speed", "speed"], ["latency", "latency"], ["link", "link"]]) if ($(id)) slider(id, name, draw);
     draw(here);
     move = (by) => {
       const row = found.rows.find((one) => one.some((e) => e.at === Number(here.at))) ?? found.rows[0], next = row[here.at === undefined ? 0 : row.findIndex((e) => e.at === Number(here.at)) + by];
@@ -164,7 +163,7 @@ async function oneStep(plan, found, steps, measured, here) {
   const part = (time) => `${(100 * time / (found.makespan || 1)).toFixed(1)} %`, used = memory(plan, found);
   const rows = spent(plan, found).map((sum, m) => `<tr><td>${escape(plan.meshes[m])}</td>${["work", "others", "sending", "rest", "done"].map((name) => `<td class="n">${part(sum[name])}</td>`).join("")}<td class="n">${bytes(used[m].peak)}</td></tr>`);
   let text = `<h2>One step: ${ms(found.makespan)}</h2><p>From the first start to the last end, along the critical path:</p><table>${made(plan, found).map(([name, time]) => `<tr><td>${escape(name)}</td><td class="n">${ms(time)}</td><td class="n">${part(time)}</td></tr>`).join("")}</table>`;
-  if (steps.length) text += `<p>Measured: ${steps.map((step) => ms(Math.max(...step.map((e) => e[2])) / 1000)).join(", ")}. Simulated at ${(10 ** speedOf(here)).toPrecision(2)} Gflop/s: ${ms(simulated(here).makespan)}; what was measured beyond that is launching, and meshes that share processors.</p>`;
+  if (steps.length) text += `<p>Measured: ${steps.map((step) => ms(Math.max(...step.map((e) => e[2])) / 1000)).join(", ")}. Simulated at ${(10 ** speedOf(plan, here)).toPrecision(2)} Gflop/s: ${ms(simulated(plan, here).makespan)}; what was measured beyond that is launching, and meshes that share processors.</p>`;
   text += `<h3>How meshes spend it</h3><table class="small"><thead><tr><th>mesh</th><th class="n">works</th><th class="n" title="idle: what it needs is still being computed elsewhere">waits for meshes</th><th class="n" title="idle: what it needs is on its way">for transfers</th><th class="n" title="idle: its inputs are there">other idle</th><th class="n" title="idle: it has nothing more to do">is done</th><th class="n" title="memory of a device">peak</th></tr></thead><tbody>${rows.join("")}</tbody></table>`;
   return text + await run(plan, found, here);
 }
@@ -188,44 +187,29 @@ async function run(plan, found, here) {
   return text;
 }
 
-function chart(plan, found, used, zoom, chosen) {
-  const canvas = $("chart"), ratio = devicePixelRatio || 1, wide = Math.min(($("view").clientWidth - 40) * 2 ** zoom, 30000);
-  const each = ROW + 22, high = plan.meshes.length * each + 24, scale = (wide - LEFT - 10) / (found.makespan || 1);
-  canvas.style.width = `${wide}px`; canvas.style.height = `${high}px`;
-  canvas.width = Math.min(wide * ratio, 32000); canvas.height = high * ratio;
-  const pen = canvas.getContext("2d");
-  pen.scale(canvas.width / wide, ratio);
-  pen.font = "11px system-ui, sans-serif"; pen.textBaseline = "middle";
-  const boxes = [], most = Math.max(...used.map((u) => u.peak), 1);
-  plan.meshes.forEach((name, m) => {
-    const top = m * each;
-    pen.fillStyle = color("ink"); pen.fillText(name, 6, top + ROW / 2);
-    for (const e of found.rows[m]) {
-      const x = LEFT + e.start * scale, w = Math.max((e.end - e.start) * scale, 0.5), y = top + (ROW - BOX) / 2;
-      pen.fillStyle = color(e.at === chosen ? "hot" : { F: "F", B: "B", I: "I", W: "W", FB: "B" }[e.kind] || "O");
-      pen.fillRect(x, y, Math.max(w - 0.5, 0.5), BOX);
-      if (found.critical.has(e.at) || e.at === chosen) { pen.strokeStyle = color("ink"); pen.strokeRect(x + 0.5, y + 0.5, Math.max(w - 1.5, 0.5), BOX - 1); }
-      if (w > 14) { pen.save(); pen.beginPath(); pen.rect(x, y, w - 2, BOX); pen.clip(); pen.fillStyle = color("ink"); pen.fillText(w > 60 ? `${e.mb < 0 ? "" : `${e.mb} `}${e.label}` : `${e.mb < 0 ? "" : e.mb}`, x + 2, y + BOX / 2); pen.restore(); }
-      boxes.push({ x, w, y: top, e, m });
-    }
-    const floor = top + ROW + 18;
-    pen.beginPath(); pen.moveTo(LEFT, floor);
-    let level = floor;
-    for (const [t, n] of used[m].line) { const x = LEFT + t * scale; pen.lineTo(x, level); level = floor - 16 * n / most; pen.lineTo(x, level); }
-    pen.lineTo(LEFT + found.makespan * scale, level); pen.lineTo(LEFT + found.makespan * scale, floor); pen.closePath();
-    pen.globalAlpha = 0.35; pen.fillStyle = color("mark"); pen.fill(); pen.globalAlpha = 1;
+function chart(plan, found, used, chosen) {
+  const each = ROW + 22, most = d3.max(used, (one) => one.peak) || 1;
+  picture("chart", {
+    names: plan.meshes, each, extent: found.makespan, key: "span", axis: (t) => ms(t, found.makespan),
+    draw(pen, x) {
+      const [low, high] = x.domain(), middle = (row) => row * each + ROW / 2, sent = found.links.filter((e) => e.from !== e.to && e.end >= low && e.start <= high);
+      found.rows.forEach((row, m) => {
+        for (const e of row) {
+          if (e.end < low || e.start > high) continue;
+          const paint = e.at === chosen ? "hot" : { F: "F", B: "B", I: "I", W: "W", FB: "B" }[e.kind] || "O", short = e.mb < 0 ? "" : String(e.mb);
+          box(pen, x(e.start), x(e.end), m * each + (ROW - BOX) / 2, BOX, paint, x(e.end) - x(e.start) > 60 ? `${short} ${e.label}` : short, found.critical.has(e.at) || e.at === chosen);
+        }
+        const floor = m * each + ROW + 18, line = [...used[m].line, [found.makespan, used[m].line.length ? used[m].line[used[m].line.length - 1][1] : 0]];
+        pen.globalAlpha = 0.35; pen.fillStyle = color("mark"); pen.beginPath();
+        d3.area(([t]) => x(t), floor, ([, n]) => floor - 16 * n / most).curve(d3.curveStepAfter).context(pen)(line);
+        pen.fill(); pen.globalAlpha = 1;
+      });
+      pen.strokeStyle = color("T"); pen.globalAlpha = 0.5;
+      if (sent.length < 4000) for (const e of sent) { pen.beginPath(); pen.moveTo(x(e.start), middle(e.from)); pen.lineTo(x(e.end), middle(e.to)); pen.stroke(); }
+      pen.globalAlpha = 1;
+    },
+    find: (t, row) => found.rows[row] && found.rows[row].find((e) => t >= e.start && t <= e.end),
+    say: (e) => `${e.mb < 0 ? "" : `microbatch ${e.mb}, `}${e.label}, ${ms(e.end - e.start)}`,
+    choose: (e) => go({ at: e ? e.at : null }),
   });
-  pen.strokeStyle = color("T"); pen.globalAlpha = 0.5;
-  if (found.links.length < 4000) for (const e of found.links) {
-    if (e.from === e.to) continue;
-    pen.beginPath(); pen.moveTo(LEFT + e.start * scale, e.from * each + ROW / 2); pen.lineTo(LEFT + e.end * scale, e.to * each + ROW / 2); pen.stroke();
-  }
-  pen.globalAlpha = 1;
-  const floor = plan.meshes.length * each + 12;
-  pen.fillStyle = color("soft");
-  for (let k = 0; k <= 8; k++) pen.fillText(ms(found.makespan * k / 8, found.makespan), LEFT + found.makespan * k / 8 * scale - (k === 8 ? 50 : 0), floor);
-  canvas.onclick = (event) => {
-    const hit = boxes.find((b) => event.offsetX >= b.x && event.offsetX <= b.x + b.w && event.offsetY >= b.y && event.offsetY < b.y + ROW);
-    go({ at: hit ? hit.e.at : null });
-  };
 }

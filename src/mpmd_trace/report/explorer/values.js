@@ -2,13 +2,12 @@
 "use strict";
 
 async function values(here) {
-  const at = current(here.pass), view = await explorer.want(`pass${at}`), first = await explorer.want(`pass${views()[0]}`);
-  const rows = [...new Set([...first.arguments, ...view.arguments, ...view.results].map(([name]) => name))];
-  const list = rows.filter((name) => !here.find || name.includes(here.find)).slice(0, 500).map((name) =>
-    `<tr class="${name === here.value ? "on" : ""}" data-name="${escape(name)}"><td>${escape(name)}</td><td class="ty">${escape(typeOf(view, name) ?? typeOf(first, name) ?? "")}</td></tr>`);
+  const at = current(here.pass), chosen = here.value ?? "", rows = index().ends.map(([name]) => name);
+  const list = index().ends.filter(([name]) => !here.find || name.includes(here.find)).slice(0, 500).map(([name, , , type]) =>
+    `<tr class="${name === chosen ? "on" : ""}" data-name="${escape(name)}"><td>${escape(name)}</td><td class="ty">${escape(index().types[type])}</td></tr>`);
   const page = `<h2>Arguments and results</h2><div class="bar"><input type="search" id="find" placeholder="find a name" value="${escape(here.find ?? "")}"></div><table><tbody>${list.join("")}</tbody></table>`;
-  const chosen = here.value ?? "";
-  const side = chosen.startsWith("%") ? await ssaStory(view, at, Number(chosen.slice(1))) : chosen ? await story(chosen) : "<h2>Nothing chosen</h2><p>Click a value, or an SSA name in the text of a program.</p>";
+  const view = chosen.startsWith("%") ? await explorer.view(at) : null, v = Number(chosen.slice(1));
+  const side = view ? await ssaStory(view, at, v) : chosen ? await story(chosen) : "<h2>Nothing chosen</h2><p>Click a value, or an SSA name in the text of a program.</p>";
   return [page, side, () => {
     $("find").onchange = (event) => go({ find: event.target.value || null });
     clickable("tbody tr[data-name]", (data) => go({ value: data.name }));
@@ -16,39 +15,37 @@ async function values(here) {
       const next = rows[here.value === undefined ? 0 : rows.indexOf(here.value) + by];
       if (next !== undefined) go({ value: next });
     };
+    if ($("elsewhere")) elsewhere(view, at, v);
   }];
 }
 
-const entry = (view, name) => view.arguments.find(([n]) => n === name) || view.results.find(([n]) => n === name);
-const typeOf = (view, name) => { const found = entry(view, name); return found && index().types[view.types[found[1]]]; };
-
 async function story(name) {
-  let text = `<h2>${escape(name)}</h2>`, last = null;
+  let text = `<h2>${escape(name)}</h2>`;
   const why = index().why ? (await explorer.want("why")).ends[name] : null;
   if (why) text += `<h3>why it is there</h3><pre class="said">${escape(why)}</pre>`;
-  for (const at of views()) {
-    const view = await explorer.want(`pass${at}`), found = entry(view, name);
-    if (!found) continue;
-    const told = facts(view, at, found[1]);
-    if (told.key === last) continue;
-    last = told.key;
-    text += told.text;
-  }
-  const plan = index().plan, slot = plan ? plan.arguments.find((s) => plan.slots[s][3] === name) : undefined;
+  const [, chunk, place] = index().ends.find(([one]) => one === name) ?? [];
+  if (chunk === undefined) return `${text}<p>there is no such value</p>`;
+  for (const one of (await explorer.want(`ends${chunk}`))[place]) text += facts(one);
+  const plan = await explorer.plan(), slot = plan ? plan.arguments.find((s) => plan.slots[s][3] === name) : undefined;
   return slot === undefined ? text : `${text}<h3>in the plan</h3>${held(plan, slot)}`;
 }
 
-// Type, maker, users and transfers of a value of a view.
-function facts(view, at, v) {
-  const type = index().types[view.types[v]], users = view.nodes.map((node, i) => [node, i]).filter(([node]) => node.i.includes(v));
-  const sent = users.filter(([node]) => node.k === TRANSFER).map(([node]) => node.m), maker = view.nodes.findIndex((node) => node.o.includes(v));
-  const call = (i) => `${view.nodes[i].l.slice(0, 60)}${view.nodes[i].c === undefined ? "" : ` (${view.nodes[i].c})`}${view.nodes[i].m ? ` on ${view.nodes[i].m}` : ""}`;
-  const head = link({ view: "program", pass: at, value: null, node: users.length ? users[0][1] : maker >= 0 ? maker : null }, `${at} ${index().passes.find((p) => p.pass === at).spec.split("{")[0]}`);
-  let text = `<h3>${head}</h3><div class="ty">${escape(type)}</div>`;
-  if (maker >= 0) text += `<div>made by ${link({ view: "program", pass: at, node: maker }, call(maker))}</div>`;
-  if (users.length) text += `<div>used by ${users.slice(0, 8).map(([, i]) => link({ view: "program", pass: at, node: i }, call(i))).join(", ")}${users.length > 8 ? ` and ${users.length - 8} more` : ""}</div>`;
-  if (sent.length) text += `<div>sent to ${escape([...new Set(sent)].join(", "))}</div>`;
-  return { text, maker, key: JSON.stringify([type, users.map(([node]) => [node.l, node.m, node.c]), maker >= 0 && view.nodes[maker].l]) };
+// Type, maker, users and transfers of a value after a pass; `at` has the numbers of its maker and users.
+function facts(one) {
+  const at = (node) => link.bind(null, { view: "program", pass: one.pass, value: null, node }), [maker, ...users] = one.at;
+  let text = `<h3>${at(users[0] ?? maker)(`${one.pass} ${index().passes.find((p) => p.pass === one.pass).spec.split("{")[0]}`)}</h3><div class="ty">${escape(index().types[one.type])}</div>`;
+  if (one.made) text += `<div>made by ${at(maker)(one.made)}</div>`;
+  if (one.uses) text += `<div>used by ${one.used.map((name, k) => at(users[k])(name)).join(", ")}${one.uses > one.used.length ? ` and ${one.uses - one.used.length} more` : ""}</div>`;
+  if (one.sent.length) text += `<div>sent to ${escape(one.sent.join(", "))}</div>`;
+  return text;
+}
+
+// The same of a value of a view, and a key that is equal where the same is told.
+function factsOf(view, pass, v) {
+  const users = view.nodes.map((_, i) => i).filter((i) => view.nodes[i].i.includes(v)), maker = makers(view).get(v), most = 8;
+  const told = { type: view.types[v], made: maker === undefined ? null : named(view, maker), used: users.slice(0, most).map((i) => named(view, i)), uses: users.length,
+    sent: [...new Set(users.filter((i) => view.nodes[i].k === TRANSFER).map((i) => view.nodes[i].m))] };
+  return [facts({ ...told, pass, at: [maker ?? null, ...users.slice(0, most)] }), JSON.stringify(told)];
 }
 
 // What the plan does with a slot: where it is, how large, and when it goes.
@@ -67,25 +64,31 @@ async function ssaStory(view, at, v) {
   if (!(v in view.types)) return `<h2>%${v}</h2><p>pass ${at} has no such value</p>`;
   const given = [...view.arguments, ...view.results].find(([, value]) => value === v);
   if (given) return `<p>%${v} of pass ${at} is</p>${await story(given[0])}`;
-  const type = (one, value) => index().types[one.types[value]].replace(/^!mpmd\.mesh_tensor<"[^"]*", (tensor<[^>]*>).*$/, "$1");
-  const own = facts(view, at, v), node = view.nodes[own.maker];
-  let text = `<h2>%${v} of pass ${at}</h2>${own.text}${await reason(node.k === TRANSFER ? view.nodes.find((one) => one.o.includes(node.i[0])) ?? node : node)}`, last = own.key;
-  if (index().plan && at === views()[views().length - 1] && node.k === FRAGMENT) {
-    const run = index().plan.instructions[runOf(index().plan, view, own.maker)], slot = run && run[7][node.o.indexOf(v)];
-    if (slot !== undefined) text += `<h3>in the plan</h3>${held(index().plan, slot)}`;
+  const [text] = factsOf(view, at, v), node = view.nodes[makers(view).get(v)], plan = await explorer.plan();
+  let told = `<h2>%${v} of pass ${at}</h2>${text}${await reason(node.k === TRANSFER ? view.nodes[makers(view).get(node.i[0])] ?? node : node)}`;
+  if (plan && at === views()[views().length - 1] && node.k === FRAGMENT) {
+    const run = plan.instructions[runOf(plan, view, makers(view).get(v))], slot = run && run[7][node.o.indexOf(v)];
+    if (slot !== undefined) told += `<h3>in the plan</h3>${held(plan, slot)}`;
   }
-  if (!node.a || !node.a.length) return text;
-  const nth = node.o.filter((o) => type(view, o) === type(view, v)).indexOf(v);
-  text += "<h3>in other passes</h3>";
+  return node.a && node.a.length ? `${told}<h3>in other passes</h3><div id="elsewhere"></div>` : told;
+}
+
+// What is told of a value in the other passes, each when its program is there: in large ones that takes a while.
+async function elsewhere(view, at, v) {
+  const turn = shown, type = (one, value) => index().types[one.types[value]].replace(/^!mpmd\.mesh_tensor<"[^"]*", (tensor<[^>]*>).*$/, "$1");
+  const node = view.nodes[makers(view).get(v)], nth = node.o.filter((o) => type(view, o) === type(view, v)).indexOf(v);
+  let [, last] = factsOf(view, at, v);
   for (const other of views()) {
-    if (other === at) continue;
-    const there = await explorer.want(`pass${other}`);
+    if (other === at || index().same[other] === index().same[at]) continue;
+    const there = await explorer.view(other);
+    await new Promise((done) => setTimeout(done));
+    if (turn !== shown) return;
     const twin = there.nodes.find((one) => one.l === node.l && one.k !== TRANSFER && (one.c === undefined || node.c === undefined || one.c === node.c));
     const found = twin && twin.o.filter((o) => type(there, o) === type(view, v))[nth];
     if (found === undefined) continue;
-    const told = facts(there, other, found);
-    if (told.key !== last) text += told.text;
-    last = told.key;
+    const [text, key] = factsOf(there, other, found);
+    if (key !== last) $("elsewhere").insertAdjacentHTML("beforeend", text);
+    last = key;
   }
-  return text;
+  document.body.dataset.told = turn;
 }
