@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -15,8 +15,9 @@ import numpy as np
 from jax.sharding import NamedSharding, SingleDeviceSharding
 
 from mpmd_trace.backend.distribution.boxes import Box, Piece, pieces
+from mpmd_trace.jax_compat.runtime import from_shards, shards_of
 
-__all__ = ["Parcel", "boxes_of", "from_blocks", "owners_of", "parts_of", "sample"]
+__all__ = ["Parcel", "boxes_of", "owners_of", "parts_of", "sample"]
 
 
 def owners_of(sharding: NamedSharding) -> tuple[int, ...]:
@@ -77,13 +78,51 @@ class Parcel:
     def _wanted(self) -> tuple[Box, ...]:
         return boxes_of(self.spec.shape, self.target)
 
+    @functools.cached_property
+    def _make(self) -> Callable[[list[jax.Array]], jax.Array]:
+        return from_shards(self.spec)
+
+    @functools.cached_property
+    def _shard(self) -> dict[int, int]:
+        """For each device of the source in this process, by its position on the mesh, which of them it is."""
+        me = jax.process_index()
+        mine = (i for i, device in enumerate(self.source.mesh.devices.flat) if device.process_index == me)
+        return {position: number for number, position in enumerate(mine)}
+
+    @functools.cached_property
+    def _incoming(self) -> dict[int, list[jax.ShapeDtypeStruct]]:
+        devices = self.target.mesh.devices.flat
+        with jax.enable_x64(True):
+            return {
+                process: [
+                    jax.ShapeDtypeStruct(
+                        tuple(stop - start for start, stop in p.box),
+                        self.spec.dtype,
+                        sharding=SingleDeviceSharding(devices[p.targets[0]]),
+                    )
+                    for p in pieces
+                ]
+                for process, pieces in self.receives.items()
+            }
+
+    @functools.cached_property
+    def _arrives_whole(self) -> int | None:
+        """The process that sends all that this one holds of the array as one block, which then is the array's."""
+        me = jax.process_index()
+        mine = [(i, d) for i, d in enumerate(self.target.mesh.devices.flat) if d.process_index == me]
+        pieces = [(process, p) for process, those in self.receives.items() for p in those]
+        if self.own or len(mine) != 1 or len(pieces) != 1:
+            return None
+        [(position, device)], [(process, piece)] = mine, pieces
+        usual = self.target.memory_kind in (None, device.default_memory().kind)
+        return process if usual and piece.box == self._wanted[position] else None
+
     def blocks(self, array: jax.Array, which: Sequence[Piece], fresh: bool = False) -> list[jax.Array]:
         """Pieces of the array, each on the device that holds it; `fresh` ones share no buffer with it."""
-        shards = {s.device: s.data for s in array.addressable_shards}
-        devices = self.source.mesh.devices.flat
+        shards = shards_of(array)
         found = []
         for piece in which:
-            block, held = shards[devices[piece.source]], self._held[piece.source]
+            block, held = shards[self._shard[piece.source]], self._held[piece.source]
             if held != piece.box:
                 block = _cut(block, held, piece.box)
             elif fresh:
@@ -93,21 +132,14 @@ class Parcel:
 
     def incoming(self, process: int) -> list[jax.ShapeDtypeStruct]:
         """Shape, dtype and device of the pieces that another process sends."""
-        devices = self.target.mesh.devices.flat
-        with jax.enable_x64(True):
-            return [
-                jax.ShapeDtypeStruct(
-                    tuple(stop - start for start, stop in p.box),
-                    self.spec.dtype,
-                    sharding=SingleDeviceSharding(devices[p.targets[0]]),
-                )
-                for p in self.receives[process]
-            ]
+        return self._incoming[process]
 
     def assembled(self, array: jax.Array | None, arrived: Mapping[int, Sequence[jax.Array]]) -> jax.Array | None:
         """The array where it is wanted, of the pieces that are here and those that arrived from each process."""
         if not self.arrives:
             return None
+        if self._arrives_whole is not None:
+            return self._make(list(arrived[self._arrives_whole]))
         found: list[tuple[Piece, jax.Array, bool]] = []
         if self.own:
             assert array is not None
@@ -121,11 +153,11 @@ class Parcel:
             if device.process_index == me:
                 parts = [(p.box, block, own) for p, block, own in found if position in p.targets]
                 made.append(self._block(position, device, parts))
-        return from_blocks(self.spec, made)
+        return self._make(made)
 
     def nothing(self) -> jax.Array:
         """The array in a process that has none of its devices."""
-        return from_blocks(self.spec, [])
+        return self._make([])
 
     def _block(self, position: int, device: jax.Device, parts: list[tuple[Box, jax.Array, bool]]) -> jax.Array:
         box = self._wanted[position]
@@ -139,12 +171,6 @@ class Parcel:
         if len(parts) == 1:
             return here[0]
         return jax.device_put(_joined(tuple(b for b, _, _ in parts), here), place)
-
-
-def from_blocks(spec: jax.ShapeDtypeStruct, blocks: list[jax.Array]) -> jax.Array:
-    """The array of the blocks of this process's devices; without blocks it is elsewhere."""
-    assert spec.sharding is not None
-    return jax.make_array_from_single_device_arrays(spec.shape, spec.sharding, blocks, dtype=spec.dtype)
 
 
 def sample(array: jax.Array) -> jax.Array:

@@ -20,7 +20,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
-from mpmd_trace.backend.distribution.waits import Wait, is_broken, is_done, is_pending, is_there, reason
+from mpmd_trace.backend.distribution.waits import Patience, Wait, is_broken, is_done, is_pending, is_there, reason
 from mpmd_trace.diagnostics.messages import MpmdError, MpmdWarning
 
 __all__ = ["Fault", "PeerError", "Peers", "Store"]
@@ -101,6 +101,7 @@ class Peers:
         self._answers: dict[int, _Awaited | None] = {}
         self._asked = 0.0
         self._agreements: dict[str, int] = {}
+        self._patience = Patience()
         self._lock = threading.RLock()
         self._beat = max(0.02, min(1.0, timeout / 10))
         self._selector = selectors.DefaultSelector()
@@ -203,6 +204,7 @@ class Peers:
                 return False
             self.fault = fault
         self._answered.set()
+        self._patience.end()
         for call in self.on_fault:
             call()
         return True
@@ -236,13 +238,11 @@ class Peers:
             PeerError: when there is a fault before.
             Exception: of JAX, when something cannot be computed, or its source is gone.  See `failed`.
         """
-        pause = 0.0
         while self._waits:
             array = self._waits[0].array
             while not is_there(array):
                 self.check()
-                time.sleep(pause)
-                pause = min(pause + 2e-5, 1e-3)
+                self._patience.until(array)
             if not array.is_deleted():
                 array.block_until_ready()  # raises what it is instead of a value
             self._waits.popleft()

@@ -23,7 +23,7 @@ from mpmd_trace.backend.distribution.order import (
     describe,
     distribute,
 )
-from mpmd_trace.backend.distribution.parcels import Parcel, from_blocks, sample
+from mpmd_trace.backend.distribution.parcels import Parcel, sample
 from mpmd_trace.backend.distribution.transport import MESSAGES, DevicePut, Log, tag_of
 from mpmd_trace.backend.distribution.waits import Wait
 from mpmd_trace.backend.executables import Executable
@@ -32,6 +32,7 @@ from mpmd_trace.backend.plan import Free, Instruction, Plan, Run, Slot, Transfer
 from mpmd_trace.backend.runtime import Call, Copy, Runtime
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.jax_compat.layouts import put
+from mpmd_trace.jax_compat.runtime import from_shards
 
 __all__ = ["ProcessRuntime", "process_runtime"]
 
@@ -78,6 +79,9 @@ class ProcessRuntime(Runtime):
         #: The values whose buffers programs reuse, and those whose buffers may be reused while they are sent.
         self._given = frozenset(run.inputs[position] for run in plan.runs for position in run.donated)
         self._lent = self._given.union(plan.arguments, plan.results)
+        slots = (plan.slots[s] for s in plan.results)
+        #: For each result what makes its array where no device of it is this process's.
+        self._elsewhere = [from_shards(placement.spec(*slot.place)) for slot in slots]
         super().__init__(dataclasses.replace(plan, instructions=tuple(part)), executables, placement)
 
     def from_all(self, what: str, mine: dict[str, int]) -> list[dict[str, int]]:
@@ -102,11 +106,7 @@ class ProcessRuntime(Runtime):
 
     def with_all_results(self, found: Sequence[Any]) -> list[jax.Array]:
         """The results, where those of other processes are arrays without blocks."""
-        slots = (self.plan.slots[s] for s in self.plan.results)
-        return [
-            from_blocks(self.placement.spec(*slot.place), []) if x is None else x
-            for x, slot in zip(found, slots, strict=True)
-        ]
+        return [self._elsewhere[i]([]) if x is None else x for i, x in enumerate(found)]
 
     def _call(self, instruction: Run | Transfer) -> Call:
         actions = self.actions[self.numbers[len(self.instructions) - 1]]
@@ -236,8 +236,8 @@ class ProcessRuntime(Runtime):
             prepare = _first(program)
         if here:
             return between, prepare
-        spec = self.placement.spec(*before.place).update(sharding=between)
-        return between, lambda _: from_blocks(spec, [])
+        make = from_shards(self.placement.spec(*before.place).update(sharding=between))
+        return between, lambda _: make([])
 
 
 def process_runtime(

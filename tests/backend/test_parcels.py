@@ -1,0 +1,35 @@
+"""What a process does with blocks that arrive."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from mpmd_trace.backend.distribution.boxes import Piece
+from mpmd_trace.backend.distribution.parcels import Parcel
+
+
+def _parcel(receives: dict[int, tuple[Piece, ...]], devices: int) -> Parcel:
+    mesh = Mesh(jax.devices()[:devices], "x")
+    target = NamedSharding(mesh, PartitionSpec("x"))
+    spec = jax.ShapeDtypeStruct((4, 2), jnp.float32, sharding=target)
+    return Parcel(spec, target, sends={}, receives=receives, own=(), arrives=True)
+
+
+def test_a_block_that_is_all_of_the_array_becomes_the_array() -> None:
+    parcel = _parcel({1: (Piece(((0, 4), (0, 2)), 0, (0,)),)}, 1)
+    block = jnp.arange(8.0).reshape(4, 2)
+    found = parcel.assembled(None, {1: [block]})
+    assert found is not None
+    assert found.sharding == parcel.target
+    assert found.unsafe_buffer_pointer() == block.unsafe_buffer_pointer()
+    assert found.tolist() == block.tolist()
+    assert parcel.incoming(1) is parcel.incoming(1)  # said to the transport for every step
+
+
+def test_blocks_of_several_senders_are_joined() -> None:
+    upper, lower = Piece(((0, 2), (0, 2)), 0, (0,)), Piece(((2, 4), (0, 2)), 0, (0,))
+    found = _parcel({1: (upper,), 2: (lower,)}, 1).assembled(None, {1: [jnp.zeros((2, 2))], 2: [jnp.ones((2, 2))]})
+    assert found is not None
+    assert found.tolist() == [[0, 0], [0, 0], [1, 1], [1, 1]]
