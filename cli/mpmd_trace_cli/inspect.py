@@ -21,13 +21,13 @@ from mpmd_trace_cli.talk import data, say
 __all__ = ["diff_snapshots", "dump_program", "list_passes", "print_passes", "show_program"]
 
 
-def dump_program(file: str, out: str, debug_info: bool) -> list[dict[str, Any]]:
+def dump_program(file: str, out: str, debug_info: bool, tree: bool = False) -> list[dict[str, Any]]:
     """Compile the program and write its snapshots; gives the index."""
     from mpmd_trace_cli.program import load_program  # late: `passes` does without jax
 
     check_folder(out)
     program = load_program(file)
-    snapshots = Snapshots(debug_info=debug_info, keep_changes=True)
+    snapshots = Snapshots(debug_info=debug_info, keep_changes=True, keep_tree=tree)
     lowered = program.jitted().lower_lazily(*program.args, hooks=[snapshots])
     snapshots.start(parse(lowered.traced.mlir_text()))
     _ = lowered.partitioned

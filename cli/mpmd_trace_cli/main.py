@@ -117,10 +117,11 @@ def dump(
     file: File,
     out: Out = "dump",
     debug_info: Annotated[bool, typer.Option(help="Print source locations.")] = False,
+    tree: Annotated[bool, typer.Option("--tree", help="Also each function, as -mlir-print-ir-tree-dir.")] = False,
     json: Json = False,
 ) -> None:
     """Write a numbered snapshot for each pass that changed something, with op counts, time and diff."""
-    index = dump_program(file, out, debug_info)
+    index = dump_program(file, out, debug_info, tree)
     if json:
         data({"passes": index})
 

@@ -57,6 +57,29 @@ def test_as_jax_stages(compiled):
             ours.compiler_ir("hlo")
 
 
+def test_traced_as_jax_stages():
+    ours = mt.jit(step, config(), donate_argnums=0).trace(*ARGS, scale=jnp.float32(2))
+    theirs = jax.jit(step, donate_argnums=0).trace(*ARGS, scale=jnp.float32(2))
+    for name in ("in_tree", "out_tree", "donate_argnums", "fun_name", "effects"):
+        if hasattr(theirs, name):  # effects: JAX 0.12
+            assert getattr(ours, name) == getattr(theirs, name), name
+    for name in ("args_info", "in_avals", "out_avals", "out_info"):
+        assert jax.tree.map(_type, getattr(ours, name)) == jax.tree.map(_type, getattr(theirs, name)), name
+    assert ours.jaxpr.in_avals == jax.tree.leaves(theirs.in_avals)
+    assert repr(ours).startswith("<mpmd_trace Traced: step, 4")
+    # What is left are steps of JAX's own towards its lowering.
+    own = {"lojax", "physicalize", "closure_convert", "with_consts_as_arg"}
+    assert not {name for name in dir(theirs) if not name.startswith("_")} - set(dir(ours)) - own
+    seen = []
+    lowered = ours.lower(hooks=[lambda run, module: seen.append(run.spec)])
+    assert seen and lowered.traced is ours.traced  # it was not traced again
+    assert lowered.as_text() == mt.jit(step, config(), donate_argnums=0).lower(*ARGS, scale=jnp.float32(2)).as_text()
+
+
+def _type(x):
+    return (x.shape, x.dtype, getattr(x, "donated", None))
+
+
 def test_shardings_of_arguments_and_results_and_shapes_without_compiling():
     jitted = mt.jit(step, config())
     compiled = jitted.lower(*ARGS, scale=jnp.float32(2)).compile()

@@ -110,7 +110,7 @@ def test_equal_layers_are_rewritten_once(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_module_of_jaxlib_is_partitioned_as_its_text_is() -> None:
     jitted, args = _jitted()
-    traced = jitted.trace(*args)
+    traced = jitted.trace(*args).traced
     before = traced.mlir_text()
     request = ("step", [("first", [("data", 1)]), ("second", [("data", 1)])])
     names = {f"layer{i}": ("first" if i < 2 else "second") for i in range(4)}
@@ -126,7 +126,7 @@ def test_a_module_of_jaxlib_with_a_call_of_nothing_is_an_error() -> None:
     from jaxlib.mlir import ir
 
     jitted, args = _jitted()
-    module = jitted.trace(*args).module
+    module = jitted.trace(*args).traced.module
     with module.context:
         copy = ir.Module.parse(str(module))
         for op in copy.body.operations:
@@ -175,7 +175,7 @@ def test_a_function_that_closes_over_what_a_loop_changes_is_traced_for_each_name
 
 def test_layers_of_one_body_are_lowered_once_and_keep_their_names() -> None:
     jitted, args = _jitted()
-    text = jitted.trace(*args).mlir_text(debug_info=False)
+    text = jitted.trace(*args).traced.mlir_text(debug_info=False)
     for i in range(4):
         assert text.count(f'<"layer{i}">') == 1
         assert text.count(f'<"layer{i}"(1)>') == 1

@@ -97,8 +97,16 @@ def test_a_forward_merged_with_its_backward(command: Command, action: str, tmp_p
 
 def test_dump_and_diff(command: Command, tmp_path: Path) -> None:
     out = tmp_path / "dump"
-    result = command("dump", TINY, "--out", str(out), "--json")
+    result = command("dump", TINY, "--out", str(out), "--json", "--tree")
     assert result.status == 0, result.err
+    # As -mlir-print-ir-tree-dir: a folder for each function, with the passes that changed it.
+    [tree] = (out / "tree").iterdir()
+    assert tree.name == "builtin_module_jit_step"
+    assert {"func_func_main", "func_func_loss"} <= {folder.name for folder in tree.iterdir()}
+    loss = {file.name: file.read_text() for file in (tree / "func_func_loss").iterdir()}
+    assert "000_traced.mlir" in loss and not any("pipeline-scheduler" in name for name in loss)
+    assert all("@loss" in text and "@main(" not in text for text in loss.values())
+    assert len(set(loss.values())) == len(loss) and any("mpmd.fragment" in text for text in loss.values())
     passes = json.loads(result.out)["passes"]
     changed = [e for e in passes if e["changed"]]
     assert {"index", "pass", "changed", "milliseconds", "ops", "file", "sha256"} <= changed[0].keys()
@@ -202,7 +210,8 @@ def test_folders_of_others_are_left_alone(command: Command, tmp_path: Path) -> N
 
 def test_a_failing_run_keeps_the_folder_of_the_last_one(command: Command, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    assert command("dump", TINY, "--out", str(out)).status == 0
+    assert command("dump", TINY, "--out", str(out), "--debug-info").status == 0
+    assert "tiny.py" in (out / "000_traced.mlir").read_text()
     before = sorted((p.name, p.stat().st_mtime_ns) for p in out.iterdir())
     assert command("dump", f"{TINY}:unknown_name", "--out", str(out)).status == 1
     assert sorted((p.name, p.stat().st_mtime_ns) for p in out.iterdir()) == before

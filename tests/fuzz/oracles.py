@@ -84,7 +84,7 @@ class Subject:
         """The step, traced but not partitioned yet."""
         jitted = self.jitted()
         if self.traced is None:
-            self.traced = jitted.trace(*self.arguments())
+            self.traced = jitted.trace(*self.arguments()).traced
         jitted._trace = lambda *_, **__: self.traced  # type: ignore[method-assign]
         return jitted.lower_lazily(*self.arguments())
 

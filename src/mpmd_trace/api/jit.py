@@ -21,6 +21,7 @@ from mpmd_trace.api.described import Adapter
 from mpmd_trace.api.lowered import Lowered
 from mpmd_trace.api.options import Donation, JitOptions, statics
 from mpmd_trace.api.options import compiler_options as options_of_meshes
+from mpmd_trace.api.traced import TracedStep
 from mpmd_trace.backend.arguments import TracedArgument, WrongSharding
 from mpmd_trace.backend.executables import Known
 from mpmd_trace.backend.stacked import Pieces
@@ -112,14 +113,22 @@ class Jitted:
         #: What marks an array as a result of one of them, which may be passed back from whichever mesh it is on.
         self._ours: dict[int, Any] = {}
 
-    def trace(self, *args: Any, **kwargs: Any) -> Traced:
-        """Trace the function on arrays or `jax.ShapeDtypeStruct`s and check its names.
+    def trace(self, *args: Any, **kwargs: Any) -> TracedStep:
+        """Trace the function on arrays or `jax.ShapeDtypeStruct`s and check its names; `lower` of what this gives
+        partitions it.
 
         Where `in_shardings` says nothing, arguments that the caller put on a mesh of the topology keep their
         sharding, as under `jax.jit`.
         """
+
+        def lower(hooks: Sequence[Hook]) -> Lowered:
+            with self._calling():
+                return self._lower(*wrapped, hooks, None if self.config.assigns_names else traced)
+
         with self._calling():
-            return self._trace(*self._wrap(args, kwargs))
+            wrapped = self._wrap(args, kwargs)
+            traced = self._trace(*wrapped)
+        return TracedStep(traced, self.adapter, lower)
 
     def lower(self, *args: Any, hooks: Sequence[Hook] = (), **kwargs: Any) -> Lowered:
         """Trace on arrays or `jax.ShapeDtypeStruct`s and partition; `hooks` see every pass.
@@ -197,13 +206,17 @@ class Jitted:
         return dataclasses.replace(config, assignments=MappingProxyType(found), assigns_names=False)
 
     def _lower(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], hooks: Sequence[Hook] = ()
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        hooks: Sequence[Hook] = (),
+        traced: Traced | None = None,
     ) -> Lowered:
         config = self._settled(args, kwargs)
         schedule = choose_schedule(config)
         name = getattr(self.fn, "__name__", "function")
         with stage("trace", name, loud=bool(jax.config.jax_log_compiles)):
-            traced = self._trace(args, kwargs, config, rewrites=False)
+            traced = traced or self._trace(args, kwargs, config, rewrites=False)
         more = (self.engine, self.compiler_options, self.keep_unused, self.donation.warns)
         key = None if hooks else warm.key_of_program(traced, config, *more)
         stored = warm.find(key, config)

@@ -4,6 +4,10 @@
     out/passes/013_mpmd-map-named-ops-to-mpmd-ops.mlir
     out/passes/index.json
 
+and, on request, of each function by itself, where a pass changed it:
+
+    out/passes/tree/builtin_module_step/func_func_main/013_mpmd-map-named-ops-to-mpmd-ops.mlir
+
 The index lists every pass: its spec, whether it changed the module, op counts, CPU milliseconds, the file and
 a hash of its text.
 """
@@ -21,6 +25,8 @@ from typing import Any
 
 from mpmd_trace.ir.core import Op, Region
 from mpmd_trace.ir.ops import Module
+from mpmd_trace.ir.printer import print_op
+from mpmd_trace.jax_compat.mlir import prettify
 from mpmd_trace.passes.manager import PassRun
 from mpmd_trace.report.changes import Outline, changes, outline
 
@@ -65,6 +71,10 @@ class Snapshots:
     #: Whether to tell what became of the things in the snapshot before; `changes` has it by the names of texts.
     keep_changes: bool = False
     changes: dict[str, str] = dataclasses.field(default_factory=dict)
+    #: Whether to keep the text of each function by itself, too.
+    keep_tree: bool = False
+    tree: dict[str, str] = dataclasses.field(default_factory=dict)
+    _functions: dict[str, str] = dataclasses.field(default_factory=dict, repr=False)
     _last: Outline | None = dataclasses.field(default=None, repr=False)
     index: list[dict[str, Any]] = dataclasses.field(default_factory=list)
 
@@ -86,8 +96,10 @@ class Snapshots:
             entry["ops"] = count_ops(module)
             if self.keep_texts:
                 name = f"{number:03d}_{spec.partition('{')[0]}.mlir"
-                text = str(module)
+                text = prettify(module.to_generic(debug_info=self.debug_info), debug_info=self.debug_info)
                 self.texts[name] = text
+                if self.keep_tree:
+                    self._keep_functions(name, module)
                 if self.keep_changes:
                     found = outline(module)
                     if self._last is not None:
@@ -96,6 +108,16 @@ class Snapshots:
                 entry["file"] = name
                 entry["sha256"] = hashlib.sha256(text.encode()).hexdigest()
         self.index.append(entry)
+
+    def _keep_functions(self, name: str, module: Module) -> None:
+        """As `-mlir-print-ir-tree-dir`: a folder for each function, in it a file for each pass that changed it."""
+        folder = f"tree/builtin_module_{module.name or 'no-symbol-name'}"
+        for function in module.functions:
+            text = print_op(function, debug_info=self.debug_info)
+            if self._functions.get(function.sym_name) != text:
+                self._functions[function.sym_name] = text
+                pretty = prettify(text, debug_info=self.debug_info)
+                self.tree[f"{folder}/func_func_{function.sym_name}/{name}"] = pretty
 
     def files(self, *, diffs: bool = False) -> Iterator[tuple[str, str]]:
         """File names with their contents: the snapshots, perhaps a `.diff` to the one before, `.changes`, the index."""
@@ -107,6 +129,7 @@ class Snapshots:
             if name in self.changes:
                 yield name.replace(".mlir", ".changes"), self.changes[name]
             before = (name, text)
+        yield from self.tree.items()
         yield "index.json", json.dumps({"passes": self.index}, indent=1) + "\n"
 
 

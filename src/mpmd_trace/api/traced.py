@@ -1,0 +1,59 @@
+"""A step that was traced and not lowered yet."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from mpmd_trace.api.described import Adapter, Described
+from mpmd_trace.api.lowered import Lowered
+from mpmd_trace.frontend.trace import Traced
+from mpmd_trace.passes.manager import Hook
+
+__all__ = ["TracedStep"]
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class TracedStep(Described):
+    """What `mpmd_trace.jit(...).trace(...)` gives, as `jax.stages.Traced`; `traced` has more of it."""
+
+    traced: Traced
+    adapter: Adapter | None
+    _lower: Callable[[Sequence[Hook]], Lowered]
+
+    def lower(self, *, hooks: Sequence[Hook] = ()) -> Lowered:
+        """Partition it; `hooks` see every pass.  Raises `MpmdError` with every problem found."""
+        lowered = self._lower(hooks)
+        _ = lowered.partitioned
+        return lowered
+
+    @property
+    def jaxpr(self) -> Any:
+        """What JAX traced, with names as tagged jits; stacked layers that are cut are several arrays."""
+        return self.traced.jaxpr
+
+    @property
+    def fun_name(self) -> str:
+        """The name of the function."""
+        return self.traced.name
+
+    @property
+    def out_avals(self) -> Any:
+        """The types of the results, in their structure."""
+        return jax.tree.map(lambda x: jax.core.ShapedArray(x.shape, x.dtype), self.out_info)
+
+    @property
+    def effects(self) -> Any:
+        """The effects of the function, such as callbacks."""
+        return self.traced.jaxpr.effects
+
+    @property
+    def names(self) -> dict[str, list[str]]:
+        """Each name that occurs, with the places (`file:line`) where."""
+        return self.traced.names
+
+    def __repr__(self) -> str:
+        return f"<mpmd_trace Traced: {self._summary()}>"
