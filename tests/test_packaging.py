@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import ast
+import re
+import runpy
+import shutil
 import subprocess
 import sys
 import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -71,6 +75,45 @@ sys.meta_path.insert(0, Blocker())
 """
     command = [sys.executable, "-c", blocker + code, *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_what_a_wheel_has(tmp_path: Path) -> None:
+    """Its description has links that work elsewhere, and the explorer's libraries and their licences are in it."""
+    tree = tmp_path / "tree"
+    for part in ("src/mpmd_trace/report", "cli"):
+        shutil.copytree(ROOT / part, tree / part, ignore=shutil.ignore_patterns("__pycache__"))
+    for file in ("README.md", "LICENSE", "setup.py", "src/mpmd_trace/__init__.py"):
+        shutil.copy(ROOT / file, tree / file)
+    urls = '[project.urls]\nSource = "https://code.example/mpmd_trace/"\n\n[project.scripts]'
+    text = (ROOT / "pyproject.toml").read_text()
+    assert "\n[project.scripts]" in text
+    (tree / "pyproject.toml").write_text(text.replace("[project.scripts]", urls))
+    build = "import sys, setuptools.build_meta as build; print(build.build_wheel(sys.argv[1]))"
+    done = subprocess.run(
+        [sys.executable, "-c", build, str(tmp_path)], cwd=tree, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    [wheel] = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as files:
+        names = files.namelist()
+        [metadata] = [files.read(name).decode() for name in names if name.endswith(".dist-info/METADATA")]
+    head, _, description = metadata.partition("\n\n")
+    assert "Project-URL: Source, https://code.example/mpmd_trace/" in head
+    assert "Description-Content-Type: text/markdown" in head
+    assert "License-Expression: Apache-2.0 AND ISC AND BSD-3-Clause AND MIT" in head
+    links = re.findall(r"\[`([^`]*)`\]\(([^)]*)\)", description)
+    assert len(links) > 20
+    for file, link in links:
+        assert (ROOT / file).is_file() and link == f"https://code.example/mpmd_trace/blob/HEAD/{file}"
+    assert not re.search(r"(?<!\[)`docs/", description) and "![" not in description
+    libraries = {p.name for p in (ROOT / "src/mpmd_trace/report/explorer/libraries").iterdir()}
+    packed = {Path(name).name for name in names if "mpmd_trace/report/explorer/libraries/" in name}
+    assert libraries == packed and "LICENSES.txt" in libraries and len(libraries) > 15
+    # Without an address there are no links, and nothing else changes.
+    linked = runpy.run_path(str(ROOT / "setup.py"))["linked"]
+    readme = (ROOT / "README.md").read_text()
+    assert linked(readme, {}) == readme
+    assert re.sub(r"\[(`[^`]*`)\]\(https:[^)]*\)", r"\1", linked(readme, {"Source": "https://a"})) == readme
 
 
 OPTIONAL = {"equinox", "flax", "jaxtyping", "typer", "rich", "click", "matplotlib", "optax", "orbax", "pydantic"}
