@@ -291,6 +291,10 @@ def test_a_donated_array_given_twice(donate: int | tuple[int, ...]) -> None:
     assert not first.is_deleted()
     total, product = jitted(first, jnp.copy(other))
     assert jnp.allclose(total, 2 * batch()) and jnp.allclose(product, batch() ** 2)
+    nowhere = jnp.copy(batch())  # and it is on a device of the mesh
+    error = error_of(lambda: jitted(nowhere, nowhere))
+    assert f"argument 1 (b) is the same array as argument 0 (a), and {name} is donated" in str(error)
+    assert not nowhere.is_deleted()
     # Numbers of the host are copied anyway.
     assert jnp.allclose(jitted(batch(), batch())[0], 2 * batch())
 

@@ -198,7 +198,7 @@ class ArgumentChecker:
             first = firsts.setdefault(key, i)
             if first != i and (i in donated or first in donated):
                 gone = i if i in donated else first
-                what = "is the same array as" if args[i] is args[first] else "shares its buffer with"
+                what = "is the same array as" if given[i] is given[first] else "shares its buffer with"
                 problems.append(
                     f"{self.name(i)} {what} {self.name(first)}, and "
                     f"{self.name(gone)} is donated; pass a copy (jnp.copy) or do not donate it"
@@ -224,11 +224,19 @@ class ArgumentChecker:
             seen[i] = weakref.ref(args[i])
         classes = self._classes
         wanted = {classes[i] for i in new}
-        return {
+        found = {
             i: args[i].addressable_data(0).unsafe_buffer_pointer()
             for i in (self._used if wanted else ())
             if classes[i] in wanted and args[i].size and args[i].is_fully_addressable
         }
+        # Placed on several devices, an array keeps its buffer where it was, whatever `may_alias` says.
+        moved = [i for i in self._used if args[i] is not given[i] and given[i].__class__ is self.array_class]
+        if len({id(given[i]) for i in moved}) < len(moved):
+            for i in moved:
+                for shard in args[i].addressable_shards:
+                    if shard.device in given[i].sharding.device_set:
+                        found[i] = shard.data.unsafe_buffer_pointer()
+        return found
 
 
 def _order(layout: Any) -> str:
