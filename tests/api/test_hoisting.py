@@ -308,3 +308,28 @@ def test_kernels_are_gathered_once_and_clipped_gradients_summed_once(clips: bool
     assert [count for count, _ in counted(found).values()] == ([0, 0] if clips else [1, 2])
     assert [count for _, count in counted(found).values()] == [1, 1]
     assert_same(found(ps, batch), jax.jit(step)(ps, batch))
+
+
+def test_what_only_hands_on_after_hoisting_goes() -> None:
+    """Nothing is left of backwards whose gradient is zero; what they hand on is whole in any spelling."""
+    meshes = topology()
+    columns = NamedSharding(meshes["m0"], P(None, "data"))
+
+    def loss(w: jax.Array, x: jax.Array) -> jax.Array:
+        h = mpmd_trace.named_computation(lambda w, h: jnp.tanh(h @ w), name="f0")(w, x)
+        h = jax.lax.with_sharding_constraint(h, NamedSharding(meshes["m0"], P("data")))
+        h = mpmd_trace.named_computation(jnp.ones_like, name="ones")(h)
+        return mpmd_trace.named_computation(lambda h: jnp.mean(h**2), name="loss")(h)
+
+    def step(w: jax.Array, xs: jax.Array) -> Any:
+        one = jax.value_and_grad(loss)
+        parts = [mpmd_trace.call(one, call_counter=i)(w, xs[i]) for i in range(2)]
+        return jax.tree.map(jnp.add, *parts)
+
+    names = {"f0": "m0", "ones": "m0", "loss": "m1"}
+    config = mpmd_trace.make_config(meshes, names, placement="reference")
+    w, xs = jnp.ones((4, 4)), jnp.ones((2, 4, 4))
+    lowered = mpmd_trace.jit(step, config, in_shardings=(columns, None)).lower(w, xs)
+    value, gradient = lowered.compile()(w, xs)
+    assert value == 2 and not gradient.any()
+    assert "# f0" not in lowered.as_text("plan")

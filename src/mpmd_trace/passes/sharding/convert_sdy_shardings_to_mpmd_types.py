@@ -55,6 +55,10 @@ class ConvertSdyShardingsToMpmdTypes(FunctionPass):
     name: ClassVar[str] = "mpmd-convert-sdy-shardings-to-mpmd-types"
     summary: ClassVar[str] = "move shardings from attributes into mesh tensor types"
 
+    #: `mpmd_trace.jit` sets this: whole on each device has one spelling, no sharding, so that what a fragment only
+    #: hands on has the type of what it gets, and the fragment goes.
+    whole_is_unset: bool = False
+
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         _convert_block(function.body, ValueShardings(function))
         arg_attrs = function.arg_attrs
@@ -63,6 +67,8 @@ class ConvertSdyShardingsToMpmdTypes(FunctionPass):
         function.set_all_arg_attrs([d.without(SHARDING) for d in arg_attrs])
         function.set_all_res_attrs([d.without(SHARDING) for d in function.res_attrs])
         function.attrs.pop(SHARDING, None)
+        if self.whole_is_unset:
+            _unset(function.body)
         function.refresh_type()
         _check_transfers(function, diagnostics)
         return True
@@ -73,6 +79,22 @@ def _type(value: Value, sharding: TensorShardingAttr | None) -> None:
     type = value.type
     if sharding is not None and isinstance(type, MeshTensorType) and type.sharding is not sharding:
         value.type = type.with_sharding(sharding)
+
+
+def _unset(block: Block) -> None:
+    values: list[Value] = [*block.args]
+    for op in block:
+        values += op.results
+        for region in op.regions:
+            if not region.frozen:
+                for nested in region.blocks:
+                    _unset(nested)
+    for value in values:
+        type = value.type
+        if not isinstance(type, MeshTensorType) or type.sharding is None:
+            continue
+        if type.sharding.is_fully_replicated and not type.sharding.unreduced:
+            value.type = type.with_sharding(None)
 
 
 def _convert_block(block: Block, shardings: ValueShardings) -> None:

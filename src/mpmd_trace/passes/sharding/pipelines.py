@@ -59,10 +59,11 @@ class ShardingPropagationPipeline(Pipeline):
             steps = [UseOwnMeshes(), *steps, UseOwnMeshes()]
         else:
             steps.append(ExtractReshardsFromInterMeshTransfers(self.copies_between_hosts))
-        steps += [one for one in (self.state, self.fit, self.hoist, self.reduce) if one is not None]
+        ours = [one for one in (self.state, self.fit, self.hoist, self.reduce) if one is not None]
         return [
             *steps,
-            ConvertSdyShardingsToMpmdTypes(),
+            *ours,
+            ConvertSdyShardingsToMpmdTypes(whole_is_unset=bool(ours)),
             ConvertSdyConstants(),
             StablehloOptimize(),
             SimplifyProgram(),
