@@ -81,3 +81,10 @@ def test_a_zero_that_something_else_reads_later() -> None:
     parts = [fragment(f"%{i}", f"%p, {x}", SAME) for i, x in ((1, "%z"), (2, "%1#0"))]
     zeros, first, _, other = after(program(*parts, late, returned="%2#0, %3"))
     assert len(zeros.results) == 2 and first.operand(1) is not other.operand(0)
+
+
+def test_zeros_of_a_second_loop_are_made_when_it_begins() -> None:
+    loops = [f"%{i + 1}|%p, %z|{SAME}|%{i + 2}|%q, %{i + 1}#0, %{i + 1}#1|{SUMS}".split("|") for i in (0, 2)]
+    pairs = [fragment(*given) for loop in loops for given in (loop[:3], loop[3:])]
+    zeros, first, _, again, second, _ = after(program(*pairs, returned="%2#0, %2#1, %4#0, %4#1"))
+    assert first.operands[1:] == zeros.results and second.operands[1:] == again.results

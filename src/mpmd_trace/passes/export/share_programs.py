@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Hashable, Iterator, Sequence
+from functools import cmp_to_key
 from typing import ClassVar
 
 from mpmd_trace.ir.bodies import BodyBuilder, remembered
@@ -153,23 +154,53 @@ def _equal_ops(a: Op, b: Op, images: dict[Value, Value]) -> bool:
 
 
 def _give_each_its_own(op: FragmentOp) -> bool:
-    """Make a constant for each fragment of a microbatch that could have its result in the place of it."""
-    copied: list[int] = []
-    uses: list[Use] = []
+    """Make a constant for each fragment of a microbatch that could have its result in the place of it.
+
+    Those of a second loop over microbatches are made when it begins.
+    """
+    if not any(value.defining_op is not None and is_negligible(value.defining_op) for value in op.body.returned):
+        return False
+    loops = _loops(op)
+    wanted: dict[int, list[tuple[int, Use]]] = {}
     for i, (value, result) in enumerate(zip(op.body.returned, op.results, strict=True)):
         if value.defining_op is None or not is_negligible(value.defining_op):
             continue
-        wanted = [use for use in reversed(list(result.uses)) if _may_overwrite(use)]
-        if len(wanted) == sum(1 for _ in result.uses):
-            wanted = wanted[1:]  # the first has what is there
-        uses += wanted
-        copied += [i] * len(wanted)
-    if uses:
-        body = _with_copies(op.body, tuple(copied))
-        found = _replace(op, op.operands, [op.results[i] for i in (*range(len(op.results)), *copied)], body)
-        for use, result in zip(uses, found.results[-len(uses) :], strict=True):
+        uses = list(result.uses)
+        found = sorted((use for use in reversed(uses) if _may_overwrite(use)), key=lambda use: loops[use.owner])
+        if len(found) == len(uses):
+            found = found[1:]  # the first has what is there
+        for use in found:
+            wanted.setdefault(loops[use.owner], []).append((i, use))
+    for loop, uses_of in wanted.items():
+        copied = tuple([i for i, _ in uses_of])
+        types = [op.results[i].type for i in copied]
+        if loop:
+            body = _only_copies(op.body, copied)
+            first = next(user for user, number in loops.items() if number == loop)
+            assert first.block is not None
+            made = make_fragment(op.mesh, [], types, body, origin=op.origin, stage=op.stage, attrs=op.attrs, loc=op.loc)
+            first.block.insert_before(first, made)
+        else:
+            body = _with_copies(op.body, copied)
+            made = op = _replace(op, op.operands, [*op.results, *[op.results[i] for i in copied]], body)
+        for (_, use), result in zip(uses_of, made.results[-len(copied) :], strict=True):
             use.set(result)
-    return bool(uses)
+    return bool(wanted)
+
+
+def _compare(one: Op, two: Op) -> int:
+    return -1 if one.is_before(two) else 1
+
+
+def _loops(op: FragmentOp) -> dict[Op, int]:
+    """The users of a fragment in order, each with how many of its stage and kind are in front of it: one in a loop."""
+    users = dict.fromkeys(user for result in op.results for user in result.users)
+    seen: dict[Hashable, int] = {}
+    found: dict[Op, int] = {}
+    for user in sorted(users, key=cmp_to_key(_compare)):
+        key = (user.stage, user.props.get("origin")) if isinstance(user, FragmentOp) else user
+        found[user] = seen[key] = seen.get(key, -1) + 1
+    return found
 
 
 def _may_overwrite(use: Use) -> bool:
@@ -191,6 +222,14 @@ def _with_copies(body: Region, copied: tuple[int, ...]) -> Region:
         return builder.finish([*returned, *_copies(builder, returned, copied)])
 
     return remembered(body, ("with copies", copied), make)
+
+
+def _only_copies(body: Region, copied: tuple[int, ...]) -> Region:
+    def make() -> Region:
+        builder = BodyBuilder()
+        return builder.finish(list(_copies(builder, body.returned, copied)))
+
+    return remembered(body, ("copies", copied), make)
 
 
 def _copies(builder: BodyBuilder, returned: Sequence[Value], copied: Sequence[int]) -> Iterator[Value]:
