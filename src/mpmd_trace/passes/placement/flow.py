@@ -17,7 +17,7 @@ from mpmd_trace.ir.types import MeshTensorType, TensorType
 from mpmd_trace.passes.import_.mesh_sets import is_meshless
 from mpmd_trace.passes.placement.call_graph import CallGraph
 from mpmd_trace.passes.placement.free import byte_size, free_ops
-from mpmd_trace.passes.placement.open_conditionals import branch_of, conditions_of
+from mpmd_trace.passes.placement.open_conditionals import BRANCH, branch_of, conditions_of
 
 __all__ = ["Flow"]
 
@@ -78,8 +78,37 @@ class Flow:
         self.free.update(free_ops(function, self.graph))
         for op in function.body:
             if is_meshless(op) and op not in self.free:
-                self.node_of[op] = self.count
-                self.count += 1
+                plain = self._plain(op)
+                self.node_of[op] = self.count if plain is None else plain
+                self.count += plain is None
+
+    def _plain(self, op: Op) -> int | None:
+        """The mesh of an op that adds up what is on one mesh, as nearly all of a step with many microbatches do.
+
+        What it reads is there, nobody else reads one of the operands, and this weighs as much as the result: the op is
+        there in some optimum (`cut.py` would find the same, if less quickly).
+        """
+        if len(op.results) != 1 or op.regions or BRANCH in op.attrs:
+            return None
+        type, found, alone = op.results[0].type, None, False
+        for use in op.operand_uses:
+            mesh, only = self._where(use.value)
+            if mesh is None or mesh != (mesh if found is None else found):
+                return None
+            found = mesh
+            alone = alone or (only and use.value.type is type)
+        return found if alone else None
+
+    def _where(self, value: Value) -> tuple[int | None, bool]:
+        """The mesh that makes a value, if that is plain, and whether one op without a mesh is all that reads it."""
+        op, only = value.defining_op, value.has_one_use
+        if isinstance(op, CallOp) and op.callee in self.graph.callees:
+            value = self.graph.callees[op.callee].body.terminator.operand(value.index)
+            op, only = value.defining_op, only and value.has_one_use
+        if isinstance(op, UnassignOp):
+            return self.mesh_number[op.mesh_type.mesh], only and op.operand(0).has_one_use
+        node = self.node_of.get(op, len(self.meshes)) if op is not None else len(self.meshes)
+        return (node, only) if node < len(self.meshes) else (None, False)
 
     # Readers.
 

@@ -180,7 +180,7 @@ class _Plan:
             callee = self.flow.graph.callees.get(producer.callee)
             if callee is None:
                 return None
-            inside = callee.returned[value.index]
+            inside = callee.body.terminator.operand(value.index)
             return self.home(producer.operand(inside.index) if isinstance(inside, BlockArg) else inside)
         if producer in self.flow.free and producer.num_operands:
             known = (*self.readers(value), *map(self.home, producer.operands), self.flow.meshes[0])
