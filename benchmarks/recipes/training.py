@@ -334,6 +334,21 @@ def recipes() -> list[Recipe]:
         "rprop": optax.rprop(1e-3),
         "sm3": optax.sm3(1e-3),
         "yogi": optax.yogi(1e-3),
+        "adamaxw": optax.adamaxw(1e-3),
+        "adamw": optax.adamw(1e-3),
+        "nadam": optax.nadam(1e-3),
+        "optimistic_adam_v2": optax.optimistic_adam_v2(1e-3),
+        "optimistic_gradient_descent": optax.optimistic_gradient_descent(1e-3),
+        "sign_sgd": optax.sign_sgd(1e-3),
     }
     reason = "An optimiser works parameter by parameter."
-    return found + [train(f"optax.{name}", o, scalars=4, reason=reason) for name, o in optimizers.items()]
+    found += [train(f"optax.{name}", o, scalars=4, reason=reason) for name, o in optimizers.items()]
+    polyak = train(
+        "optax.polyak_sgd",
+        optax.polyak_sgd(),
+        extra=lambda g, loss: {"value": loss},
+        scalars=4,
+        reason="The loss is a number.",
+    )
+    reason = "An inner product for each of the ten vectors, twice: a number there, and a coefficient back."
+    return [*found, polyak, train("optax.lbfgs", optax.lbfgs(1e-2, linesearch=None), scalars=50, reason=reason)]

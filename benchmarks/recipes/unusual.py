@@ -79,6 +79,29 @@ def sharpness() -> Recipe:
     )
 
 
+def epochs() -> Recipe:
+    """Two epochs over the batch in one step, each with its update."""
+    optimizer = optax.adam(1e-3)
+
+    def step(p: Any, state: Any, batch: jax.Array) -> Any:
+        losses = []
+        for _ in range(2):
+            total, grads = summed(p, batch, _loss)
+            updates, state = optimizer.update(grads, state, p)
+            p = optax.apply_updates(p, updates)
+            losses.append(total)
+        return p, state, losses
+
+    return _language(
+        "two epochs",
+        step,
+        optimizer.init(parameters(4)),
+        4,
+        "Two steps one after the other.",
+        more=Layout(TWO, 4).activation_moves(),
+    )
+
+
 def best() -> Recipe:
     """The parameters of the lowest loss are kept beside those that are trained."""
     optimizer, p = optax.adam(1e-3), parameters(4)
@@ -247,11 +270,25 @@ def two_heads() -> Recipe:
 
 def recipes() -> list[Recipe]:
     """All of them."""
-    found = [sharpness(), best(), phases(), raveled(), eight_bits(), mean_teacher(), two_heads()]
+    found = [sharpness(), epochs(), best(), phases(), raveled(), eight_bits(), mean_teacher(), two_heads()]
     contributed: dict[str, Any] = {
+        "acprop": optax.contrib.acprop(1e-3),
+        "ademamix": optax.contrib.ademamix(1e-3),
+        "adopt": optax.contrib.adopt(1e-3),
+        "cocob": optax.contrib.cocob(),
+        "dadapt_adamw": optax.contrib.dadapt_adamw(),
+        "dog": optax.contrib.dog(1e-3),
+        "dowg": optax.contrib.dowg(),
+        "galore": optax.contrib.galore(1e-3),
+        "madgrad": optax.contrib.madgrad(1e-3),
+        "mechanize": optax.contrib.mechanize(optax.adam(1e-3)),
+        "momo": optax.contrib.momo(1e-3),
+        "momo_adam": optax.contrib.momo_adam(1e-3),
+        "simplified_ademamix": optax.contrib.simplified_ademamix(1e-3),
         "muon": optax.contrib.muon(1e-3),
         "prodigy": optax.contrib.prodigy(1.0),
         "schedule_free_adamw": optax.contrib.schedule_free_adamw(1e-3),
     }
     reason = "An optimiser works parameter by parameter; its inner products are numbers."
-    return found + [train(f"optax.contrib.{n}", o, scalars=6, reason=reason) for n, o in contributed.items()]
+    extra: dict[str, Any] = {"extra": lambda grads, loss: {"value": loss}}  # only some read the loss
+    return found + [train(f"optax.contrib.{n}", o, scalars=6, reason=reason, **extra) for n, o in contributed.items()]

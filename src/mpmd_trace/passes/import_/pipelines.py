@@ -202,7 +202,7 @@ class ImportPipeline(Pipeline):
             *([CutInCalls()] if self.cut_in_calls else []),
             IntroduceTransfers(direct_only=cut),
             EraseUnusedCalleeBlockArguments(unused_calls=self.stages is not None),
-            *([SplitLoops(), OpenConditionals(), SplitConcatenations(), RegroupSums()] if cut else []),
+            *([OpenConditionals(), SplitLoops(), SplitConcatenations(), RegroupSums()] if cut else []),
             *([Place(self.constraints)] if cut else []),
             *infer.passes(),
             *([GatherIndices(stay=not self.microbatches_apart)] if self.cut_in_calls else []),

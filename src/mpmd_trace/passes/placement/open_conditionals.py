@@ -13,9 +13,8 @@ from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.ir.semantics import is_removable
 from mpmd_trace.ir.types import TensorType, tensor
 from mpmd_trace.passes.base import Pass
-from mpmd_trace.passes.placement.call_graph import CallGraph
 from mpmd_trace.passes.placement.free import byte_size
-from mpmd_trace.passes.placement.sums import Origins
+from mpmd_trace.passes.placement.sums import Origins, change_each
 from mpmd_trace.passes.placement.zeros import can_be_zero
 
 __all__ = ["BRANCH", "SELECTS", "Branch", "OpenConditionals", "branch_of", "conditions_of"]
@@ -91,15 +90,7 @@ class OpenConditionals(Pass):
     summary: ClassVar[str] = "let mpmd-place divide conditionals among meshes"
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
-        if not any(op.name in _KINDS for function in module.mpmd_functions for op in function.body):
-            return False
-        graph = CallGraph(module)
-        origins = Origins(graph)
-        changed = False
-        for function in graph.functions:
-            origins.learn(function)
-            changed = _open_all(function, origins) or changed
-        return changed
+        return change_each(module, _KINDS, _open_all)
 
 
 def _open_all(function: FuncOp, origins: Origins) -> bool:

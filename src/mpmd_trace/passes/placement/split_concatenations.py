@@ -15,9 +15,8 @@ from mpmd_trace.ir.semantics import REDUCTION_OPS, region_reduction_kind
 from mpmd_trace.ir.types import TensorType, tensor
 from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.import_.reductions import is_neutral
-from mpmd_trace.passes.placement.call_graph import CallGraph
 from mpmd_trace.passes.placement.free import CHEAP
-from mpmd_trace.passes.placement.sums import Origins
+from mpmd_trace.passes.placement.sums import Origins, change_each
 
 __all__ = ["SplitConcatenations"]
 
@@ -55,15 +54,7 @@ class SplitConcatenations(Pass):
     summary: ClassVar[str] = "compute of each part what is computed of concatenated values of several meshes"
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
-        if not any(op.name == "stablehlo.concatenate" for function in module.mpmd_functions for op in function.body):
-            return False
-        graph = CallGraph(module)
-        origins = Origins(graph)
-        changed = False
-        for function in graph.functions:
-            origins.learn(function)
-            changed = _Splitting(function, origins).run() or changed
-        return changed
+        return change_each(module, ("stablehlo.concatenate",), lambda *given: _Splitting(*given).run())
 
 
 class _Splitting:

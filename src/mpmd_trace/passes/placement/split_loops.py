@@ -8,24 +8,28 @@ from typing import ClassVar
 from mpmd_trace.ir.bodies import effective_operands, region_dce
 from mpmd_trace.ir.core import BlockArg, Op, Region, Value, make_op
 from mpmd_trace.ir.diagnostics import Diagnostics
-from mpmd_trace.ir.ops import Module
+from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.ir.semantics import is_removable
 from mpmd_trace.passes.base import Pass
-from mpmd_trace.passes.placement.call_graph import CallGraph
 from mpmd_trace.passes.placement.free import byte_size, is_cheap
-from mpmd_trace.passes.placement.sums import Origins
+from mpmd_trace.passes.placement.open_conditionals import BRANCH
+from mpmd_trace.passes.placement.sums import Origins, change_each
 
 __all__ = ["SplitLoops"]
 
 #: Values up to this size are computed by each part of a loop that needs them.
 _SMALL_BYTES = 8
+#: A loop that would be more ops than this is not unrolled.
+_MOST_OPS = 10_000
 
 
 @dataclasses.dataclass(frozen=True)
 class SplitLoops(Pass):
     """A `stablehlo.while` outside of names whose values do not depend on each other is one loop for each mesh.
 
-    What the condition needs is computed in each. What the loop passes on unchanged is read from outside.
+    What the condition needs is computed in each. What the loop passes on unchanged is read from outside. A loop whose
+    values do depend on each other, such as one that needs inner products of all gradients, is unrolled if it runs a
+    known number of times.
 
     Before:
 
@@ -76,28 +80,74 @@ class SplitLoops(Pass):
     summary: ClassVar[str] = "one loop for each mesh where the values of a loop are independent"
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
-        if not any(op.name == "stablehlo.while" for function in module.mpmd_functions for op in function.body):
-            return False
-        graph = CallGraph(module)
-        origins = Origins(graph)
-        changed = False
-        for function in graph.functions:
-            origins.learn(function)
-            for op in function.body.ops:
-                if op.name == "stablehlo.while" and is_removable(op) and _spreads(op, origins) and _split(op, origins):
-                    origins.learn(function)  # what reads the loop
-                    changed = True
-        return changed
+        return change_each(module, ("stablehlo.while",), _divide_all)
 
 
-def _spreads(op: Op, origins: Origins) -> bool:
-    """Whether the loop reads values of several meshes, or of unknown ones."""
+def _divide_all(function: FuncOp, origins: Origins) -> bool:
+    changed = False
+    for op in function.body.ops:
+        if op.name == "stablehlo.while" and is_removable(op) and _divide(op, origins):
+            origins.learn(function)  # what reads the loop
+            changed = True
+    return changed
+
+
+def _divide(op: Op, origins: Origins) -> bool:
+    """Split or unroll a loop that reads values of several meshes, or of unknown ones."""
     large = [v for v in effective_operands(op) if byte_size(v.type) > _SMALL_BYTES]
-    return len({origins.of(v) for v in large}) > 1 or (len(large) > 1 and origins.of(large[0]) is None)
+    meshes = {origins.of(v) for v in large}
+    if len(meshes) < 2 and not (len(large) > 1 and None in meshes):
+        return False
+    changed = _read_from_outside(op)
+    return _split(op, origins) or (len(meshes - {None}) > 1 and _unroll(op)) or changed
+
+
+def _unroll(op: Op) -> bool:
+    """Put the iterations of a loop in its place, if it is known how many there are, and that is not too many."""
+    body, block = op.regions[1].block, op.block
+    values = op.operands
+    times = _iterations(op)
+    if times is None or block is None or times * sum(1 for _ in body) > _MOST_OPS:
+        return False
+    for _ in range(times):
+        mapping: dict[Value, Value] = dict(zip(body.args, values, strict=True))
+        for inner in body:
+            if not inner.is_terminator:
+                copy = block.insert_before(op, inner.clone(mapping))
+                if BRANCH in op.attrs and (copy.operands or copy.regions):
+                    copy.attrs[BRANCH] = op.attrs[BRANCH]
+        values = [mapping.get(v, v) for v in body.terminator.operands]
+    op.replace_all_uses_with(values)
+    op.erase()
+    return True
+
+
+def _iterations(op: Op) -> int | None:
+    """How often a loop runs that counts up to a constant, as those of JAX do."""
+    condition, body = (region.block for region in op.regions)
+    test = condition.terminator.operand(0).defining_op
+    from mpmd_trace.passes.stablehlo.folding import comparison  # NumPy, which is slow to import
+
+    if test is None or test.name != "stablehlo.compare" or comparison(test) != "LT":
+        return None
+    counter = test.operand(0)
+    if not isinstance(counter, BlockArg) or counter.owner is not condition:
+        return None
+    step = body.terminator.operand(counter.index).defining_op
+    if step is None or step.name != "stablehlo.add" or step.operand(0) is not body.args[counter.index]:
+        return None
+    start, end, by = map(_integer, (op.operand(counter.index), test.operand(1), step.operand(1)))
+    return None if start is None or end is None or by is None or by < 1 else len(range(start, end, by))
+
+
+def _integer(value: Value) -> int | None:
+    from mpmd_trace.passes.stablehlo.elements import splat_text  # NumPy, which is slow to import
+
+    text = splat_text(value) or ""
+    return int(text) if text.lstrip("-").isdigit() else None
 
 
 def _split(op: Op, origins: Origins) -> bool:
-    changed = _read_from_outside(op)
     condition, body = op.regions
     needs = _Needs(body)
     yielded = body.block.terminator.operands
@@ -109,7 +159,7 @@ def _split(op: Op, origins: Origins) -> bool:
         mesh = _mesh_of(op, part, needs, yielded, origins)
         by_mesh.setdefault(mesh, []).extend(part)
     if len(by_mesh) < 2:
-        return changed
+        return False
     block = op.block
     assert block is not None
     replaced: dict[int, Value] = {}

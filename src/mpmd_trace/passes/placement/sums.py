@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from mpmd_trace.ir.bodies import effective_operands
 from mpmd_trace.ir.core import BlockArg, Op, OpResult, Value, make_op
-from mpmd_trace.ir.ops import CallOp, FuncOp, UnassignOp
+from mpmd_trace.ir.ops import CallOp, FuncOp, Module, UnassignOp
 from mpmd_trace.ir.semantics import reduction_kind
 from mpmd_trace.ir.types import TensorType
 from mpmd_trace.passes.import_.mesh_sets import is_meshless
@@ -15,7 +15,7 @@ from mpmd_trace.passes.mesh_order import in_topology_order
 from mpmd_trace.passes.placement.call_graph import CallGraph
 from mpmd_trace.passes.placement.free import byte_size, free_ops
 
-__all__ = ["Leaf", "Origins", "by_mesh", "leaves_of", "summed", "total"]
+__all__ = ["Leaf", "Origins", "by_mesh", "change_each", "leaves_of", "summed", "total"]
 
 #: Floating-point types that hold every value of another one.
 _WIDER = {"f16": ("f32", "f64"), "bf16": ("f32", "f64"), "f32": ("f64",)}
@@ -67,6 +67,22 @@ class Origins:
         operands = [(byte_size(v.type), v) for v in effective_operands(op) if v.defining_op not in self.free]
         largest = max((size for size, _ in operands), default=0)
         return {self.found.get(v) for size, v in operands if 2 * size >= largest} - {None}
+
+
+def change_each(module: Module, kinds: Collection[str], change: Callable[[FuncOp, Origins], bool]) -> bool:
+    """Change the functions of a module, callees first, each with its origins; gives whether one was changed.
+
+    Nothing is looked at where no function has an op of these kinds at its top.
+    """
+    if not any(op.name in kinds for function in module.mpmd_functions for op in function.body):
+        return False
+    graph = CallGraph(module)
+    origins = Origins(graph)
+    changed = False
+    for function in graph.functions:
+        origins.learn(function)
+        changed = change(function, origins) or changed
+    return changed
 
 
 @dataclasses.dataclass(frozen=True)

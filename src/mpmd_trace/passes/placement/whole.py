@@ -16,8 +16,9 @@ COSTLY = 2**20
 _KINDS = {
     "stablehlo.while": (
         "loop",
-        "its values depend on each other, so that no mesh can run a part of it. Loop over the values of each mesh by "
-        "themselves, with a condition that reads scalars alone, or name the loop",
+        "its values depend on each other, so that no mesh can run a part of it, and how often it runs is not known, or "
+        "too often to unroll it. Loop over the values of each mesh by themselves, with a condition that reads scalars "
+        "alone, or a known number of times, or name the loop",
     ),
     "stablehlo.case": (
         "switch",
