@@ -252,8 +252,8 @@ def test_what_a_fragment_and_a_run_tell(folder: Path, walker: Walker) -> None:
     back = walker.page.evaluate(f"() => {{ {small} return [2, 0, 3].map((node) => runOf(plan, view, node)); }}")
     assert found == [2, 0, 3] and back == [0, 2, 3]
     plan_of = "async () => { const plan = await explorer.plan(); return"
-    parts = walker.page.evaluate(f"{plan_of} made(plan, measuredStep(plan, plan.measured[0])); }}")
-    whole = walker.page.evaluate(f"{plan_of} measuredStep(plan, plan.measured[0]).makespan; }}")
+    parts = walker.page.evaluate(f"{plan_of} made(plan, stepOf(plan, plan.measured[0])); }}")
+    whole = walker.page.evaluate(f"{plan_of} stepOf(plan, plan.measured[0]).makespan; }}")
     assert sum(time for _, time in parts) == pytest.approx(whole, rel=1e-6)
     spent = walker.page.evaluate(f"{plan_of} spent(plan, simulated(plan, {{}})); }}")
     whole = walker.page.evaluate(f"{plan_of} simulated(plan, {{}}).makespan; }}")

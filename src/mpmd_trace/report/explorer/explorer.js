@@ -173,22 +173,22 @@ function told(found, at) {
 // What became of the fragments of one view in another: as `told` wants it.
 function difference(old, now) {
   const things = (view) => view.nodes.map((node, i) => ({ i, mesh: node.k === FRAGMENT ? node.m : "", call: node.c, names: (node.a || []).map(([name, count]) => name + "'".repeat(count)) })).filter((thing) => thing.names.length);
-  const table = (all) => { const found = new Map(); for (const one of all) for (const name of new Set(one.names)) { if (!found.has(name)) found.set(name, []); found.get(name).push(one); } return found; };
+  const table = (all) => d3.group(all.flatMap((one) => [...new Set(one.names)].map((name) => [name, one])), ([name]) => name);
   const a = things(old), b = things(now), was = table(a), is = table(b), list = { merged: [], split: [], moved: [], new: [], gone: [] };
   const same = (x, y) => x.call === undefined || y.call === undefined || x.call === y.call;
   const label = (one) => `${one.names.length > 4 ? `${one.names.slice(0, 3).join(", ")} and ${one.names.length - 3} more` : one.names.join(", ")}${one.call === undefined ? "" : ` (${one.call})`}${one.mesh ? ` on ${one.mesh}` : ""}`;
   for (const one of b) {
-    const from = one.names.flatMap((name) => (was.get(name) || []).filter((other) => same(other, one))), row = [label(one), one.i];
+    const from = one.names.flatMap((name) => (was.get(name) || []).map(([, other]) => other).filter((other) => same(other, one))), row = [label(one), one.i];
     if (!from.length) list.new.push(row);
     else if (new Set(from.map((f) => `${f.names}|${f.call}`)).size > 1 && String(one.names) !== String(from[0].names)) list.merged.push(row);
     else if (from.every((f) => f.mesh && f.mesh !== one.mesh)) list.moved.push(row);
     if (one.names.some((name) => was.has(name) && is.get(name).length > was.get(name).length)) list.split.push(row);
   }
-  for (const one of a) if (one.names.every((name) => !(is.get(name) || []).some((other) => same(one, other)))) list.gone.push([label(one), null]);
-  const sent = (view) => { const found = {}; for (const node of view.nodes) if (node.k === TRANSFER) found[`${node.f} → ${node.m}`] = (found[`${node.f} → ${node.m}`] || 0) + 1; return found; };
+  for (const one of a) if (one.names.every((name) => !(is.get(name) || []).some(([, other]) => same(one, other)))) list.gone.push([label(one), null]);
+  const sent = (view) => d3.rollup(view.nodes.filter((node) => node.k === TRANSFER), (all) => all.length, (node) => `${node.f} → ${node.m}`);
   const before = sent(old), after = sent(now), head = [];
-  for (const pair of [...new Set([...Object.keys(before), ...Object.keys(after)])].sort()) {
-    const more = (after[pair] || 0) - (before[pair] || 0);
+  for (const pair of d3.sort(new Set([...before.keys(), ...after.keys()]))) {
+    const more = (after.get(pair) || 0) - (before.get(pair) || 0);
     if (more) head.push(`${more > 0 ? "+" : ""}${more} transfers ${pair}`);
   }
   const order = (all) => all.map((one) => `${one.mesh} ${label(one)}`), [x, y] = [order(a), order(b)];

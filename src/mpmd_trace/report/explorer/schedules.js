@@ -17,25 +17,18 @@ function readSchedule(one) {
 function playSchedule(one, cost) {
   const { steps, needs, mesh, chunks, trains } = readSchedule(one), last = mesh.length - 1;
   const unit = { F: cost.cf, I: cost.ci, W: cost.cw, B: cost.ci + cost.cw, O: 0 };
-  const took = (parts) => parts.reduce((sum, [stage, kind]) => sum + unit[kind] / (chunks[mesh[stage]] || 1) * (stage === last ? cost.cx : 1), 0);
-  const first = []; let count = 0;
-  for (const row of steps) { first.push(count); count += row.length; }
-  const home = new Array(count), end = new Array(count).fill(-1), rows = steps.map(() => []), at = steps.map(() => 0), free = steps.map(() => 0), waiting = new Map();
-  steps.forEach((row, m) => row.forEach((_, k) => { home[first[m] + k] = m; }));
-  const queue = steps.map((_, m) => m);
-  while (queue.length) {
-    const m = queue.pop();
-    while (at[m] < steps[m].length) {
-      const n = first[m] + at[m], open = needs[n].find((need) => end[need] < 0);
-      if (open !== undefined) { waiting.set(open, [...(waiting.get(open) || []), m]); break; }
-      const start = needs[n].reduce((most, need) => Math.max(most, end[need] + (home[need] === m ? 0 : cost.cl)), free[m]), parts = steps[m][at[m]];
-      end[n] = free[m] = start + took(parts);
-      rows[m].push({ parts, start, end: end[n] });
-      at[m] += 1;
-      queue.push(...(waiting.get(n) || [])); waiting.delete(n);
+  const took = (parts) => d3.sum(parts, ([stage, kind]) => unit[kind] / (chunks[mesh[stage]] || 1) * (stage === last ? cost.cx : 1));
+  const home = steps.flatMap((row, m) => row.map(() => m)), all = steps.flat(), rows = steps.map(() => []), done = [];
+  const end = (n) => {
+    if (done[n] === undefined) {
+      const m = home[n], start = Math.max(home[n - 1] === m ? end(n - 1) : 0, ...needs[n].map((need) => end(need) + (home[need] === m ? 0 : cost.cl)));
+      done[n] = start + took(all[n]);
+      rows[m].push({ parts: all[n], start, end: done[n] });
     }
-  }
-  const makespan = Math.max(...free), work = rows.map((row) => row.reduce((sum, e) => sum + e.end - e.start, 0));
+    return done[n];
+  };
+  all.forEach((_, n) => end(n));
+  const makespan = Math.max(0, ...done), work = d3.sum(rows.flat(), (e) => e.end - e.start);
   const peaks = steps.map((row) => {
     let held = 0, most = 0;
     for (const parts of row) {
@@ -50,11 +43,11 @@ function playSchedule(one, cost) {
     }
     return most;
   });
-  return { rows, makespan, peak: Math.max(...peaks), bubble: makespan ? 1 - work.reduce((a, b) => a + b, 0) / (makespan * rows.length) : 0 };
+  return { rows, makespan, peak: Math.max(...peaks), bubble: makespan ? 1 - work / (makespan * rows.length) : 0 };
 }
 
 async function schedules(here) {
-  const sizes = index().sizes, near = (list, wanted) => list.reduce((best, one) => Math.abs(one - wanted) < Math.abs(best - wanted) ? one : best);
+  const sizes = index().sizes, near = (list, wanted) => d3.least(list, (one) => Math.abs(one - wanted));
   const meshes = near(sizes.meshes, Number(here.meshes ?? 4)), count = near(sizes.microbatches, Number(here.mb ?? 8));
   const all = await explorer.want(`schedules${meshes}x${count}`), names = Object.keys(all), first = here.a ?? "1f1b", second = here.b ?? "zb-h1";
   const pick = (id, value) => `<select id="${id}" aria-label="schedule">${(names.includes(value) ? names : [value, ...names]).map((n) => `<option ${n === value ? "selected" : ""}>${n}</option>`).join("")}</select>`;

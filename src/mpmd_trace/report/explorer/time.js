@@ -3,82 +3,62 @@
 
 // ---- the step in time
 
+// What an instruction reads and writes.
+const slots = (one) => one[0] === "R" ? [one[6], one[7]] : [one[5], one[6]];
+
 // Each mesh runs its programs in the order of the plan, each when its inputs are there.
 function simulate(plan, cost, speed, latency, bandwidth) {
-  const ready = new Map(), free = new Map(), cause = new Map(), rows = plan.meshes.map(() => []), links = [];
-  const made = new Map();
-  plan.instructions.forEach((one, at) => {
-    const [inputs, outputs] = one[0] === "R" ? [one[6], one[7]] : [one[5], one[6]];
-    let begin = 0, by = -1;
-    for (const slot of inputs) if ((ready.get(slot) ?? 0) > begin) { begin = ready.get(slot); by = made.get(slot) ?? -1; }
-    let end;
-    if (one[0] === "R") {
-      const waits = free.get(one[1]) ?? [0, -1];
-      if (waits[0] >= begin) { begin = waits[0]; by = waits[1]; }
-      end = begin + Math.max(cost[one[2]] / speed, 1e-9);
-      free.set(one[1], [end, at]);
-      rows[one[1]].push({ start: begin, end, label: one[3], kind: one[4], mb: one[5], at });
-    } else {
-      end = one[1] === one[2] ? begin : begin + latency + one[3] / bandwidth;
-      links.push({ start: begin, end, from: one[1], to: one[2], bytes: one[3], at });
-    }
-    cause.set(at, by);
-    for (const slot of outputs) { ready.set(slot, end); made.set(slot, at); }
-  });
-  return finished(rows, links, cause);
+  const ready = new Map(), free = [];
+  return stepOf(plan, plan.instructions.map((one, at) => {
+    const [inputs, outputs] = slots(one), given = d3.max(inputs, (slot) => ready.get(slot)) ?? 0, runs = one[0] === "R";
+    const start = runs ? Math.max(given, free[one[1]] ?? 0) : given;
+    const end = start + (runs ? Math.max(cost[one[2]] / speed, 1e-9) : one[1] === one[2] ? 0 : latency + one[3] / bandwidth);
+    if (runs) free[one[1]] = end;
+    for (const slot of outputs) ready.set(slot, end);
+    return [at, 1000 * start, 1000 * end];
+  }));
 }
 
-// What ended last, and what it waited for, back to the start.
-function finished(rows, links, cause) {
-  const times = new Map([...rows.flat(), ...links].map((e) => [e.at, e])), critical = new Set();
-  let last = null;
-  for (const row of rows) for (const e of row) if (last === null || e.end > last.end) last = e;
-  for (let at = last ? last.at : -1; at >= 0; at = cause.get(at)) critical.add(at);
-  return { rows, links, makespan: last ? last.end : 0, critical, cause, times };
-}
-
+// Of each mesh the bytes that a device holds over time, and the most of it.
 function memory(plan, found) {
-  const births = plan.meshes.map(() => []), last = new Map(), kept = new Set([...plan.results, ...plan.arguments.filter((s) => !plan.donated.includes(s))]);
-  const when = new Map();
-  for (const row of found.rows) for (const e of row) when.set(e.at, e);
-  for (const e of found.links) when.set(e.at, e);
-  const born = new Map(plan.arguments.map((s) => [s, 0]));
+  const last = new Map(), born = new Map(plan.arguments.map((s) => [s, 0])), kept = new Set([...plan.results, ...plan.arguments.filter((s) => !plan.donated.includes(s))]);
   plan.instructions.forEach((one, at) => {
-    const [inputs, outputs] = one[0] === "R" ? [one[6], one[7]] : [one[5], one[6]], e = when.get(at);
+    const [inputs, outputs] = slots(one), e = found.times.get(at);
     for (const s of inputs) last.set(s, Math.max(last.get(s) ?? 0, e.end));
     for (const s of outputs) born.set(s, e.start);
   });
+  const events = plan.meshes.map(() => []);
   for (const [slot, start] of born) {
     const [mesh, size] = plan.slots[slot];
-    births[mesh].push([start, size]);
-    if (!kept.has(slot)) births[mesh].push([Math.max(last.get(slot) ?? start, start), -size]);
+    events[mesh].push([start, size]);
+    if (!kept.has(slot)) events[mesh].push([Math.max(last.get(slot) ?? start, start), -size]);
   }
-  return births.map((events) => {
-    events.sort((a, b) => a[0] - b[0] || b[1] - a[1]);
-    let used = 0, peak = 0;
-    const line = events.map(([t, d]) => { used += d; peak = Math.max(peak, used); return [t, used]; });
-    return { line, peak };
+  return events.map((changes) => {
+    changes.sort((a, b) => a[0] - b[0] || b[1] - a[1]);
+    const held = d3.cumsum(changes, ([, size]) => size);
+    return { line: changes.map(([t], k) => [t, held[k]]), peak: d3.max(held) ?? 0 };
   });
 }
 
-// Where the instructions of a measured step were, in seconds.
-function measuredStep(plan, step) {
-  const rows = plan.meshes.map(() => []), links = [], cause = new Map(), made = new Map(), before = new Map();
+// A step of which it is known when each instruction ran, in milliseconds: its rows and links in seconds, and for each
+// instruction what it waited for last: the one before on its mesh, or what made one of its inputs.
+function stepOf(plan, step) {
+  const rows = plan.meshes.map(() => []), links = [], cause = new Map(), maker = new Map(), before = new Map(), critical = new Set();
   for (const [at, start, end] of step) {
     const one = plan.instructions[at], e = { start: start / 1000, end: end / 1000, at };
     if (one[0] === "R") rows[one[1]].push({ ...e, label: one[3], kind: one[4], mb: one[5] });
     else links.push({ ...e, from: one[1], to: one[2], bytes: one[3] });
   }
-  rows.forEach((row) => { row.sort((a, b) => a.start - b.start); row.forEach((e, k) => { if (k) before.set(e.at, row[k - 1].at); }); });
-  const end = new Map([...rows.flat(), ...links].map((e) => [e.at, e.end]));
+  for (const row of rows) for (const [a, b] of d3.pairs(d3.sort(row, (e) => e.start))) before.set(b.at, a.at);
+  const times = new Map([...rows.flat(), ...links].map((e) => [e.at, e]));
   plan.instructions.forEach((one, at) => {
-    const [inputs, outputs] = one[0] === "R" ? [one[6], one[7]] : [one[5], one[6]];
-    let last = before.get(at) ?? -1;
-    for (const slot of inputs) { const maker = made.get(slot); if (maker !== undefined && (last < 0 || end.get(maker) > end.get(last))) last = maker; }
-    cause.set(at, last);
-    for (const slot of outputs) made.set(slot, at);
+    const [inputs, outputs] = slots(one), waits = [before.get(at), ...inputs.map((slot) => maker.get(slot))].filter((other) => other !== undefined);
+    cause.set(at, d3.greatest(waits, (other) => times.get(other).end) ?? -1);
+    for (const slot of outputs) maker.set(slot, at);
   });
-  return finished(rows, links, cause);
+  const last = d3.greatest(rows.flat(), (e) => e.end);
+  for (let at = last ? last.at : -1; at >= 0; at = cause.get(at)) critical.add(at);
+  return { rows: rows.map((row) => d3.sort(row, (e) => e.start)), links, makespan: last ? last.end : 0, critical, cause, times };
 }
 
 // Of what the step's time is made: the parts of the critical path, in seconds.
@@ -139,14 +119,14 @@ async function time(here) {
     <p class="ty">${measured ? "Measured: when each program and transfer ran on this machine, a thread for each mesh and link waiting for each of them; meshes that share processors slow each other." : `Simulated: a program takes its floating point operations over the speed${steps.length ? " (at first that which was measured)" : ""}, a transfer its latency and its bytes over the bandwidth of a link; each mesh runs in the order of the plan, each program as soon as its inputs are there.`} Below each mesh the memory of one of its devices, without scratch memory.</p>`;
   let found = null;
   const draw = (now) => {
-    found = measured ? measuredStep(plan, steps[which]) : simulated(plan, now);
+    found = measured ? stepOf(plan, steps[which]) : simulated(plan, now);
     for (const [id, text] of [["speed", `${(10 ** speedOf(plan, now)).toPrecision(2)} Gflop/s`], ["latency", `${now.latency ?? 5} µs`], ["link", `${(10 ** Number(now.link ?? 1)).toPrecision(2)} GB/s`]])
       if ($(`${id}-is`)) $(`${id}-is`).textContent = text;
     chart(plan, found, memory(plan, found), now.at === undefined ? -1 : Number(now.at));
     if (now !== here) about(now);
   };
   const about = async (now) => { const text = await oneStep(plan, found, steps, measured, now); if ($("chart")) $("side").innerHTML = text; };
-  found = measured ? measuredStep(plan, steps[which]) : simulated(plan, here);
+  found = measured ? stepOf(plan, steps[which]) : simulated(plan, here);
   return [page, await oneStep(plan, found, steps, measured, here), () => {
     $("mode").onchange = (event) => { const value = event.target.value; go({ mode: value.startsWith("m") ? "measured" : "simulated", step: value.startsWith("m") ? value.slice(8) : null }); };
     for (const [id, name] of [["speed", "speed"], ["latency", "latency"], ["link", "link"]]) if ($(id)) slider(id, name, draw);
