@@ -115,8 +115,8 @@ async function show() {
     $("side").innerHTML = side;
     $("status").textContent = "1-5 views, j k passes, h l boxes, + − 0 ← → zoom, / find, Esc nothing chosen";
     move = zoomed = null;
-    if (after) after();
-    SCROLLED.forEach((id, i) => { if ($(id) && id !== "side") [$(id).scrollLeft, $(id).scrollTop] = same && places[i] ? places[i] : [$(id).scrollLeft, 0]; });
+    const top = after && after() || 0;
+    SCROLLED.forEach((id, i) => { if ($(id) && id !== "side") [$(id).scrollLeft, $(id).scrollTop] = same && places[i] ? places[i] : [$(id).scrollLeft, id === "view" ? top : 0]; });
     if (focus && $(focus)) $(focus).focus({ preventScroll: true });
     const line = document.querySelector("#text .chosen");
     if (line && here.node !== before.node) $("text").scrollTop = line.offsetTop - $("text").offsetTop - $("text").clientHeight / 3;

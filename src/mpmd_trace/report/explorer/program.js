@@ -20,7 +20,7 @@ async function program(here) {
     $("pass").onchange = (event) => go({ pass: event.target.value, node: null });
     $("with").onchange = (event) => go({ with: event.target.value || null, node: null });
     $("find").onchange = (event) => go({ find: event.target.value || null });
-    lanes(view, here);
+    const boxed = lanes(view, here);
     if (here.node !== undefined && $("around")) around(view, Number(here.node));
     $("text").innerHTML = listing(view, here);
     const row = (i) => view.nodes[i].k === FRAGMENT ? view.nodes[i].m : "";
@@ -29,6 +29,7 @@ async function program(here) {
       const next = boxes[here.node === undefined ? 0 : boxes.indexOf(Number(here.node)) + by];
       if (next !== undefined) go({ node: next });
     };
+    return boxed && boxed.row * ROW > 500 ? boxed.row * ROW - 250 : 0;
   }];
 }
 
@@ -69,7 +70,7 @@ function lanes(view, here) {
     if (sender === undefined || view.nodes[sender].k !== TRANSFER) continue;
     let source = sender;
     while (source !== undefined && view.nodes[source].k === TRANSFER) source = from.get(view.nodes[source].i[0]);
-    if (at(source)) arrows.push([at(source), one, chosen === null || [one.i, source, sender].includes(chosen)]);
+    if (at(source)) arrows.push([at(source), one, [one.i, source, sender].includes(chosen)]);
   }
   const many = Math.min(width, Math.max(1, Math.floor($("lanes").clientWidth / 60))), middle = chosen === null || !at(chosen) ? 0 : at(chosen).column - many / 3;
   const start = Math.max(0, Math.min(middle, width - many));
@@ -78,9 +79,10 @@ function lanes(view, here) {
     draw(pen, x) {
       const [low, high] = x.domain(), y = (one) => one.row * ROW + ROW / 2, seen = arrows.filter(([a, b]) => Math.max(a.column, b.column) > low - 1 && Math.min(a.column, b.column) < high);
       pen.strokeStyle = color("T"); pen.lineWidth = 1;
+      const faint = Math.min(chosen === null ? 0.8 : 0.12, 200 / seen.length); // many lines are a haze at most
       for (const [a, b, near] of seen) {
         if (!near && seen.length > 4000) continue;
-        pen.globalAlpha = near ? 0.8 : 0.12;
+        pen.globalAlpha = near ? 0.8 : faint;
         pen.beginPath(); link(pen)({ source: [x(a.column + 0.95), y(a)], target: [x(b.column + 0.02), y(b)] }); pen.stroke();
       }
       pen.globalAlpha = 1;
@@ -94,6 +96,7 @@ function lanes(view, here) {
     say: (i) => named(view, i),
     choose: (i) => go({ node: i }),
   });
+  return at(chosen);
 }
 
 // A node in words.
@@ -202,7 +205,7 @@ async function details(view, here, pass) {
   if (node.b !== undefined) {
     const facts = index().bodies[node.b], same = view.nodes.filter((one) => one.b === node.b).length;
     text += `<p>body ${node.b}: ${facts.ops} ops, ${number(Math.round(facts.flops))} operations; run ${same} times in the step</p>`;
-    if (facts.sources.length) text += `<h3>Written in</h3><table>${facts.sources.map((s) => `<tr><td>${escape(s)}</td><td><code class="code">${Prism.highlight((index().lines || {})[s] ?? "", Prism.languages.python, "python")}</code></td></tr>`).join("")}</table>`;
+    if (facts.sources.length) text += `<h3>Written in</h3>${facts.sources.map((s) => `<p class="ty">${escape(s)}<br><code class="code">${Prism.highlight((index().lines || {})[s] ?? "", Prism.languages.python, "python")}</code></p>`).join("")}`;
   }
   text += await reason(node);
   text += await executable(view, here, at, pass);
