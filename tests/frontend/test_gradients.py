@@ -136,6 +136,14 @@ def test_any_weights(microbatches, tokens, jitted):
     same(got, jax.value_and_grad(lambda w: sums(w, X, Y, tokens)[0] / jnp.sum(tokens))(WEIGHTS))
 
 
+def test_arguments_without_arrays_are_the_same_for_all_microbatches():
+    def loss(weights, scale, x, activation):
+        return scale * jnp.mean(activation(x @ weights["a"] + weights["b"]))
+
+    args = (WEIGHTS, 2.0, X, jnp.tanh)
+    same(mt.value_and_grad(loss, microbatches=3)(*args), jax.value_and_grad(loss)(*args))
+
+
 @pytest.mark.parametrize(
     ("call", "text"),
     [
@@ -151,8 +159,12 @@ def test_any_weights(microbatches, tokens, jitted):
             r"cannot be cut into 5 microbatches of equally many rows: x is \[12, 3\]; y is \[12, 4\]",
         ),
         (
-            lambda: mt.value_and_grad(lambda w, x, k: 0.0, microbatches=2)(WEIGHTS, X, 3),
-            "k is 3, which is no array",
+            lambda: mt.value_and_grad(lambda w, x: 0.0, microbatches=2)(WEIGHTS, {"x": X, "k": 3}),
+            r"x\['k'\] is 3, which is no array",
+        ),
+        (
+            lambda: mt.value_and_grad(lambda w, k: 0.0, microbatches=2)(WEIGHTS, 3),
+            "there is no array in it",
         ),
         (
             lambda: mt.value_and_grad(mean, microbatches=2, state_argnum=0)(WEIGHTS, X, Y),

@@ -208,6 +208,13 @@ def test_naming_twice_and_inside() -> None:
         assert ("all", "last") in trace(inside, X).nested
 
 
+def test_functions_that_a_list_of_layers_holds_twice_are_layers() -> None:
+    layers = [jnp.sin, jnp.tanh, jnp.sin]
+    named = name_layers(layers, lambda m: m)
+    assert [layer.mpmd_name for layer in named] == ["0", "1", "2"]
+    assert named[2](0.5) == jnp.sin(0.5)
+
+
 def test_functions_are_named_where_they_occur_once() -> None:
     mlp = eqx.nn.MLP(4, 4, 4, 1, activation=jnp.tanh, final_activation=jnp.sin, key=KEY)
     named = name_layers(mlp, lambda m: [m.activation, m.layers[0]])

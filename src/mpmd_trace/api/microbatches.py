@@ -28,6 +28,6 @@ def without_microbatches(module: Module, schedule: str) -> str | None:
         )
     return (
         f"the schedule '{schedule}' orders microbatches, but the step has none: one mesh works at a time while the "
-        "others wait. Divide the batch and take the gradients in mpmd_trace.enumerated_for, or leave "
-        "pipeline_schedule out"
+        "others wait. Take the gradients with mpmd_trace.value_and_grad(loss, microbatches=...), or in "
+        "mpmd_trace.enumerated_for, or leave pipeline_schedule out"
     )

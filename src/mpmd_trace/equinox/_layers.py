@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import warnings
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
@@ -132,9 +133,10 @@ def name_layers(
 
     Raises:
         FrontendError: when `where` selects nothing, something that is not callable or not part of
-            the model, a function that the model holds more than once, or when the number of names differs
+            the model, one of several places where the model holds a function, or when the number of names differs
             from the number of layers.
     """
+    model = _apart(model, where)
     layers = _select(model, where)
     defaults = _paths(model, layers)
     names = tags.layer_names(defaults, name, "name_layers")
@@ -142,10 +144,24 @@ def name_layers(
     return named
 
 
+def _selected(model: Any, where: Callable[[Any], Any]) -> list[Any]:
+    found: list[Any] = jax.tree.leaves(where(model), is_leaf=lambda x: callable(x) or x is None)
+    return found
+
+
+def _apart(model: M, where: Callable[[M], Any]) -> M:
+    """`model`, with a layer for each place of a function that it holds several times and `where` selects."""
+    held = Counter(id(leaf) for leaf in jax.tree.leaves(model))
+    several = {i for i, n in Counter(map(id, _selected(model, where))).items() if held[i] == n > 1}
+    if not several:
+        return model
+    apart: M = jax.tree.map(lambda x: eqx.nn.Lambda(x) if id(x) in several else x, model)
+    return apart
+
+
 def _select(model: Any, where: Callable[[Any], Any]) -> list[Any]:
     """What `where` selects, each once."""
-    selected = jax.tree.leaves(where(model), is_leaf=lambda x: callable(x) or x is None)
-    layers = list({id(layer): layer for layer in selected}.values())
+    layers = list({id(layer): layer for layer in _selected(model, where)}.values())
     if not layers:
         raise mistake("name_layers: `where` selects no layer.")
     for layer in layers:

@@ -63,8 +63,8 @@ def value_and_grad(
         argnums: what to differentiate by, as in `jax.value_and_grad`.
         microbatches: how many parts; it divides the length of the first axes of the batch.
         batch_argnums: the arguments that are cut along the first axes of their arrays; the default is all positional
-            ones that are not named by `argnums`, `state_argnum` or `key_argnum`.  Other arguments, and those given by
-            keyword, are the same for all microbatches.
+            ones with arrays that are not named by `argnums`, `state_argnum` or `key_argnum`.  Other arguments, and
+            those given by keyword, are the same for all microbatches.
         has_aux: whether `fn` returns something besides the loss.
         reduce: "mean" when its loss is a mean over equally many rows, "sum" when it is a sum, or "weighted".
         aux: what becomes of the auxiliary results: a pytree prefix of them of "mean", "sum", "weighted", "stack" (along
@@ -162,7 +162,7 @@ class _Positions(NamedTuple):
         keys = () if key is None else positions(key, "key_argnum")
         others = {*wrt, *states, *keys}
         rows = (
-            tuple(i for i in range(len(args)) if i not in others)
+            tuple(i for i, x in enumerate(args) if i not in others and any(map(is_array, jax.tree.leaves(x))))
             if batch is None
             else positions(batch, "batch_argnums")
         )
