@@ -6,6 +6,7 @@ import functools
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -292,8 +293,21 @@ assert "mpmd.named_computation" in jitted.lower(*arguments()).as_text("stablehlo
 """
 
 
-def test_an_unchanged_script_starts_with_tracing_only(tmp_path: Path) -> None:
-    first, second = (json.loads(_run(_WARM, str(tmp_path), "{}")) for _ in range(2))
+@pytest.fixture(scope="module")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """The cache after a first process, and what that one said."""
+    folder = tmp_path_factory.mktemp("warm")
+    return folder, json.loads(_run(_WARM, str(folder), "{}"))
+
+
+@pytest.fixture
+def cache(warm: tuple[Path, Any], tmp_path: Path) -> Path:
+    """A copy of the cache."""
+    return shutil.copytree(warm[0], tmp_path / "cache")
+
+
+def test_an_unchanged_script_starts_with_tracing_only(warm: tuple[Path, Any], cache: Path) -> None:
+    first, second = warm[1], json.loads(_run(_WARM, str(cache), "{}"))
     assert "program" in first[0] and "partition_as" in first[0]
     assert second[0] == []
     assert second[1:] == first[1:]
@@ -306,18 +320,16 @@ def test_warnings_are_repeated(tmp_path: Path) -> None:
     assert second[1:] == first[1:]
 
 
-def test_another_configuration_is_another_program(tmp_path: Path) -> None:
-    _run(_WARM, str(tmp_path), "{}")
-    found = json.loads(_run(_WARM, str(tmp_path), "{'pipeline_schedule': '1F1B'}"))
+def test_another_configuration_is_another_program(cache: Path) -> None:
+    found = json.loads(_run(_WARM, str(cache), "{'pipeline_schedule': '1F1B'}"))
     assert "partition_as" in found[0]
 
 
-def test_damaged_entries_are_made_again(tmp_path: Path) -> None:
-    _run(_WARM, str(tmp_path), "{}")
-    entries = list(tmp_path.glob("mpmd_trace-*-cache"))
+def test_damaged_entries_are_made_again(cache: Path) -> None:
+    entries = list(cache.glob("mpmd_trace-*-cache"))
     assert len(entries) == 1
     entries[0].write_bytes(b"nothing")
-    assert "partition_as" in json.loads(_run(_WARM, str(tmp_path), "{}"))[0]
+    assert "partition_as" in json.loads(_run(_WARM, str(cache), "{}"))[0]
 
 
 def _key(fn: Any, *more: Any) -> str:

@@ -42,7 +42,7 @@ def test_options_of_all_commands(option: str) -> None:
 def _seconds(*arguments: str) -> float:
     """The least CPU time of some runs; the first one writes bytecode."""
     best = float("inf")
-    for _ in range(4):
+    for _ in range(2):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run([sys.executable, *arguments], capture_output=True, check=True)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -50,7 +50,6 @@ def _seconds(*arguments: str) -> float:
     return best
 
 
-@pytest.mark.slow
 def test_faster_than_importing_jax() -> None:
     """About half of it; the limit leaves room for noise, since what is imported is tested above."""
     limit = _seconds("-c", "import jax")
