@@ -6,6 +6,7 @@ when a plugin imported it already.  Processes that tests start inherit the setti
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import sys
 from collections.abc import Iterator
@@ -19,11 +20,18 @@ if TYPE_CHECKING:
 
 DEVICES = 8
 
-_FORCED = "--xla_force_host_platform_device_count"
-if _FORCED in os.environ.get("XLA_FLAGS", ""):  # JAX refuses two ways of saying it
-    os.environ["XLA_FLAGS"] = " ".join(
-        flag for flag in os.environ["XLA_FLAGS"].split() if not flag.startswith(_FORCED)
-    )
+#: On programs this small XLA takes longer to optimise than for everything else, and what is tested (what moves, where,
+#: and how much of it) is decided before.  The fusion emitters of JAX 0.10, which later ones always use, are as slow.
+#: Flags that are set already come later and win.
+QUICK = (
+    "--xla_backend_optimization_level=0",
+    "--xla_llvm_disable_expensive_passes=true",
+    "--xla_cpu_parallel_codegen_split_count=1",
+    *["--xla_cpu_use_fusion_emitters=false"] * importlib.metadata.version("jaxlib").startswith("0.10."),
+)
+_FORCED = "--xla_force_host_platform_device_count"  # JAX refuses two ways of saying it
+_given = [f for f in os.environ.get("XLA_FLAGS", "").split() if f not in QUICK and not f.startswith(_FORCED)]
+os.environ["XLA_FLAGS"] = " ".join([*QUICK, *_given])
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["JAX_NUM_CPU_DEVICES"] = str(DEVICES)
 sys.path.insert(0, str(Path(__file__).parent))  # for the helpers `util` and `oracle`

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -36,7 +35,6 @@ def test_all_are_here() -> None:
 def test_a_benchmark_runs(script: str) -> None:
     arguments, wanted = RUNS[script]
     command = [sys.executable, str(FOLDER / f"{script}.py"), *arguments.split()]
-    environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
-    found = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
+    found = subprocess.run(command, capture_output=True, text=True, timeout=1200, check=False)
     assert found.returncode == 0, found.stderr
     assert wanted in found.stdout

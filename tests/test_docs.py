@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
 import subprocess
 import sys
@@ -18,10 +19,12 @@ def blocks(name: str) -> list[str]:
     return re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(), re.S)
 
 
-def run(code: str, tmp_path: Path) -> str:
+def run(code: str, tmp_path: Path, flags: str | None = None) -> str:
+    """What the program prints; `flags` are those of XLA, by default those of the tests."""
     file = tmp_path / "doc.py"
     file.write_text(code)
-    done = subprocess.run([sys.executable, str(file)], capture_output=True, text=True, check=False)
+    environment = os.environ if flags is None else {**os.environ, "XLA_FLAGS": flags}
+    done = subprocess.run([sys.executable, str(file)], capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -34,7 +37,7 @@ def test_readme_program_equals_plain_jit(tmp_path: Path) -> None:
         "    np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=2e-5, atol=1e-6)\n"
         "print({d.id for w in new_weights for d in w.devices()})\n"
     )
-    assert run(code + check, tmp_path).strip() == "{0, 1, 2, 3}"
+    assert run(code + check, tmp_path, flags="").strip() == "{0, 1, 2, 3}"
 
 
 def test_stacked_layers_in_the_docs(tmp_path: Path) -> None:
@@ -92,7 +95,7 @@ for a, b in zip(new_weights, jax.jit(step)(weights, batch)):
 print(again.as_text("plan") == compiled.as_text("plan"))
 """
     saved = saved.replace("step.mpmd", str(tmp_path / "step.mpmd"))
-    assert run("\n".join([program, saved, check]), tmp_path).strip() == "True"
+    assert run("\n".join([program, saved, check]), tmp_path, flags="").strip() == "True"
 
 
 def test_the_rules_in_the_docs_work(tmp_path: Path) -> None:

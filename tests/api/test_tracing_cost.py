@@ -13,11 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import AbstractMesh
+from jaxlib.mlir import ir
 
 import mpmd_trace as mt
 from mpmd_trace.frontend.folding import _NUMPY, Known, fold
 from mpmd_trace.frontend.trace import trace
-from mpmd_trace.jax_compat import mlir, tracing
+from mpmd_trace.jax_compat import tracing
+from mpmd_trace.jax_compat.mlir import new_context
 
 _TRACED = "/jax/core/compile/jaxpr_trace_duration"
 
@@ -70,17 +72,19 @@ def test_a_step_is_traced_and_rewritten_but_not_traced_again_for_lowering() -> N
 
 def test_the_module_is_neither_printed_for_mlir_nor_parsed_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
     parsed = []
-    real = mlir._parse
+    real = ir.Module.parse
 
     def counting(text: str, *args: Any, **kwargs: Any) -> Any:
         parsed.append(text)
         return real(text, *args, **kwargs)
 
-    monkeypatch.setattr(mlir, "_parse", counting)
+    monkeypatch.setattr(ir.Module, "parse", counting)
     jitted, args = _jitted()
     lowered = jitted.lower(*args)
     text = lowered.traced.mlir_text(debug_info=False)
     assert "mpmd.named_computation" in text
+    ir.Module.parse("module {}", new_context())
+    assert parsed[-1] == "module {}", "this looks at what is parsed"
     assert not [one for one in parsed if "named_computation" in one]
 
 
@@ -123,8 +127,6 @@ def test_a_module_of_jaxlib_is_partitioned_as_its_text_is() -> None:
 
 
 def test_a_module_of_jaxlib_with_a_call_of_nothing_is_an_error() -> None:
-    from jaxlib.mlir import ir
-
     jitted, args = _jitted()
     module = jitted.trace(*args).traced.module
     with module.context:
@@ -221,6 +223,9 @@ def test_numpy_folds_as_jax_computes(name: str, dtype: str) -> None:
         (eqn,) = jax.make_jaxpr(function)(*given).jaxpr.eqns
         (found,) = fold(eqn, [Known(v) for v in given]) or [None]
         assert isinstance(found, Known)
-        wanted = np.asarray(function(*given))
+        if dtype == "bool" and name == "clamp":  # XLA has code for it in fusions alone; numbers have the same order
+            wanted = np.asarray(function(*(flag.astype(np.int8) for flag in given))).astype(bool)
+        else:
+            wanted = np.asarray(function(*given))
         assert found.value.dtype == wanted.dtype and found.value.shape == wanted.shape
         assert found.value.tolist() == wanted.tolist()

@@ -30,7 +30,7 @@ def inject(kind: str, victim: int, step: int, instruction: int, processes: int =
     arguments = [kind, str(victim), str(step), str(instruction), *(["across"] if across else [])]
     command = [sys.executable, "-m", "mpmd_trace_cli.entry", "launch", "-n", str(processes), "--devices", "2"]
     command += ["--timeout", f"{TIMEOUT:g}", str(HERE / "faulty.py"), *arguments]
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "XLA_FLAGS"))}
+    env = {k: v for k, v in os.environ.items() if not k.startswith("JAX_")}
     with subprocess.Popen(command, stdout=-1, stderr=-1, text=True, env=env, start_new_session=True) as launcher:
         try:
             out, err = launcher.communicate(timeout=150)

@@ -24,7 +24,7 @@ TWO = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "2"}
 def command(*arguments: object, timeout: float = SECONDS, **variables: object) -> subprocess.CompletedProcess[str]:
     """Run `mpmd-trace`."""
     words = [sys.executable, "-m", "mpmd_trace_cli.entry", *map(str, arguments)]
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "XLA_FLAGS"))}
+    env = {k: v for k, v in os.environ.items() if not k.startswith("JAX_")}
     env.update((k, str(v)) for k, v in variables.items())
     return subprocess.run(words, capture_output=True, text=True, timeout=timeout, env=env)
 
