@@ -39,7 +39,7 @@ demo: $(STAMP)
 test: $(STAMP)
 	$(BIN)/ruff check src cli tests examples benchmarks
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS)
 
 test-newest:
 	@newest=$$(scripts/newest_python); \
