@@ -218,6 +218,32 @@ def test_one_sum_is_not_put_off() -> None:
     assert reduced(before) == (str(before), 0)
 
 
+def test_sums_of_microbatches_that_one_fragment_reads_are_one_reduction_there() -> None:
+    """Such as losses that are stacked, and added up at the end."""
+    bodies, names = [], [f"%g{m}" for m in range(3)]
+    for m in range(3):
+        bodies.append(f"""
+      %g{m} = mpmd.fragment<mesh="a", origin=["f"], in_shardings=[{ROWS}, {ROWS}],
+          out_shardings=[<@mesh, [{{}}, {{}}]>]> (%in, %on) {{call_counter = {m} : ui32}} (%x: {X}, %y: {Y}) {{
+        {gradient()}
+        mpmd.return %g : {G}
+      }} : ({on_mesh(X)}, {on_mesh(Y)}) -> {on_mesh(G)}""")
+    replicated = ", ".join(["<@mesh, [{}, {}]>"] * 3)
+    text = f"""{PRELUDE}
+    func.func public @main(%in: {on_mesh(X)}, %on: {on_mesh(Y)}) -> {on_mesh(G)} attributes {{topology = #meshes}} {{
+      {"".join(bodies)}
+      %u = mpmd.fragment<mesh="a", origin=["u"], in_shardings=[{replicated}], out_shardings=[<@mesh, [{{}}, {{}}]>]>
+          ({", ".join(names)}) (%a: {G}, %b: {G}, %c: {G}) {{
+        %d = stablehlo.multiply %a, %b : {G}
+        %r = stablehlo.multiply %d, %c : {G}
+        mpmd.return %r : {G}
+      }} : ({", ".join([on_mesh(G)] * 3)}) -> {on_mesh(G)}
+      return %u : {on_mesh(G)}
+    }}"""
+    after, finished = reduced(parse(text))
+    assert finished == 3 and after.index("across dimensions = [0]") > after.index('origin=["u"]')
+
+
 def random_step(seed: int) -> Module:
     """Something of a product, of what came before and of the operands is added."""
     rng = random.Random(seed)

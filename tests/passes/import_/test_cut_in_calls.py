@@ -125,6 +125,31 @@ def test_a_sharding_of_another_dimension() -> None:
     assert changes(program(slices(0, 2), sharding=sharding))
 
 
+@pytest.mark.parametrize(
+    ("rows", "shape", "constraint"),
+    [
+        ("x", "3x2x4", '[{}, {"x"}, {}]'),
+        ("", "3x2x4", ""),
+        ("x", "2x3x4", ""),  # three rows are not divided by two devices
+        ("x", "6x2x2", ""),
+    ],
+)
+def test_rows_that_are_sharded_are_sharded_in_each_microbatch(rows: str, shape: str, constraint: str) -> None:
+    """Of a batch that is reshaped to be cut."""
+    count, *part = shape.split("x")
+    mesh, kept = 'mesh<["x"=2]>', f"1x{'x'.join(part)}"
+    ends = ", ".join(f"0:{size}" for size in part)
+    cuts = [
+        f"%b{i} = stablehlo.reshape %x : (!x) -> tensor<{shape}xf32>\n"
+        f"%s = stablehlo.slice %b{0} [{i}:{i + 1}, {ends}] : (tensor<{shape}xf32>) -> !p"
+        for i in range(int(count))
+    ]
+    sharding = f' {{sdy.sharding = #sdy.sharding<{mesh}, [{{"{rows}"}}, {{}}]>}}' if rows else ""
+    after, _ = cut(program(cuts, part=kept, sharding=sharding))
+    found = [op.props["sharding"].text for op in after.main.body if op.name == "sdy.sharding_constraint"]
+    assert found == ([f"#sdy.sharding<{mesh}, {constraint}>"] if constraint else [])
+
+
 NUMBERS = """
 !x = tensor<4xi32>
 !i = tensor<i32>

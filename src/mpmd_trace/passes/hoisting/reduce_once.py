@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from typing import ClassVar, cast
 
 from mpmd_trace.ir.attributes import MeshAttr, TensorShardingAttr
@@ -36,9 +37,9 @@ class ReduceOnce(FunctionPass):
     with a part for each device.  An array is carried in this form from fragment to fragment as long as nothing but such
     sums is made of it: products, convolutions and sums over the sharded dimension, rows added to a table, and what is
     linear in them (widening conversions, reshapes, transposes, products with values that all devices have).  Rounding
-    may differ, since the order of additions does.  Chains of fewer than two sums stay, and, with `limit`, those that
-    need most memory until the others fit: a gradient in the layout of a sharded weight is smaller than one with a part
-    for each device.
+    may differ, since the order of additions does.  Sums stay that no more fragments add to than finish them, those that
+    the same fragment finishes taken together, and, with `limit`, those that need most memory until the others fit: a
+    gradient in the layout of a sharded weight is smaller than one with a part for each device.
 
     Before:
 
@@ -169,38 +170,44 @@ class _Chains:
         self._chain.clear()
         for fragment in self.fragments:
             self._learn(fragment)
-        sums: dict[Value, int] = {}
-        ends: dict[Value, int] = {}
+        grows: list[tuple[Value, FragmentOp]] = []
+        ends: list[tuple[Value, FragmentOp]] = []
         value: Value
         for fragment, one in self.found.items():
-            for j, (arguments, grows) in one.growth.reads.items():
+            for j, (arguments, is_sum) in one.growth.reads.items():
                 value = fragment.results[j]
                 for i in arguments:
                     if one.given.get(i, ZERO) != ZERO:
                         self._join(value, fragment.operand(i))
-                sums[value] = int(grows)
-            for i, grows in one.growth.ends.items():
-                value = fragment.operand(i)
-                ends[value] = ends.get(value, 0) + 1
-                sums[value] = sums.get(value, 0) + int(grows)
+                grows += [(value, fragment)] * is_sum
+            for i, is_sum in one.growth.ends.items():
+                ends.append((fragment.operand(i), fragment))
+                grows += ends[-1:] * is_sum
         # What several fragments read finished (a norm and an update) is finished where it is made, once.
-        several = {value for value, count in ends.items() if count > 1}
+        count = collections.Counter(value for value, _ in ends)
+        several = {value for value in count if count[value] > 1}
         if several:
             self.banned |= several
             return True
-        total_sums: dict[Value, int] = {}
-        total_ends: dict[Value, int] = {}
-        for totals, counts in ((total_sums, sums), (total_ends, ends)):
-            for value, count in counts.items():
-                root = self._root(value)
-                totals[root] = totals.get(root, 0) + count
-        given_up = {
-            value
-            for value, axes in self.form.items()
-            if axes != ZERO and total_sums.get(self._root(value), 0) <= max(1, total_ends.get(self._root(value), 0))
-        }
+        grown, ended = self._by_chain(grows), self._by_chain(ends)
+        # Chains that end in the same fragment are one reduction there, such as losses that are added up at the end.
+        together: dict[frozenset[FragmentOp], set[FragmentOp]] = {}
+        for root, where in ended.items():
+            together.setdefault(frozenset(where), set()).update(grown.get(root, ()))
+        given_up = set()
+        for value, axes in self.form.items():
+            root = self._root(value)
+            where = frozenset(ended.get(root, ()))
+            if axes != ZERO and len(together.get(where, ())) <= max(1, len(where)):
+                given_up.add(value)
         self.banned |= given_up
         return bool(given_up)
+
+    def _by_chain(self, found: Iterable[tuple[Value, FragmentOp]]) -> dict[Value, set[FragmentOp]]:
+        of: dict[Value, set[FragmentOp]] = {}
+        for value, fragment in found:
+            of.setdefault(self._root(value), set()).add(fragment)
+        return of
 
     def shrink(self, room: Mapping[str, float]) -> bool:
         """Give up the chain that needs most memory, on a mesh where there is not enough; says whether it did."""

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from mpmd_trace.diagnostics.location import Location
-from mpmd_trace.ir.attributes import UNIT, Attribute, DenseArrayAttr, DictAttr, TensorShardingAttr, parse_attribute
+from mpmd_trace.ir.attributes import (
+    UNIT,
+    Attribute,
+    DenseArrayAttr,
+    DictAttr,
+    MeshAttr,
+    TensorShardingAttr,
+    parse_attribute,
+)
 from mpmd_trace.ir.core import Block, BlockArg, Op, Value, make_op
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import CallOp, FuncOp, Module, UnassignOp
 from mpmd_trace.ir.semantics import trivially_dead
+from mpmd_trace.ir.shardings import local_shape, mesh_of, mesh_symbols, sharding_like
 from mpmd_trace.ir.types import TensorType, tensor
 from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.common.walks import calls_by_callee
@@ -39,7 +48,9 @@ class CutInCalls(Pass):
 
     Such an argument is a slice with a stride of 1, of which the start in one dimension differs from call to call, with
     ops of one operand behind it (reshape, convert, ...).  Where the argument of the program that is cut has a sharding
-    in that dimension, it stays as it is: a cut at a place unknown to XLA would gather the value on every device.
+    in that dimension, it stays as it is: a cut at a place unknown to XLA would gather the value on every device.  Where
+    it was reshaped to have a dimension of microbatches in front of the rows over which it is sharded, the rows of each
+    microbatch are sharded likewise: propagation would shard the new dimension, and every device would compute all rows.
 
     Scalar constants that differ from call to call (the number of the microbatch that a user folds into a key, for
     example) are indices as well: merged into the first microbatch's fragments they would tie the others to it.
@@ -87,7 +98,7 @@ class CutInCalls(Pass):
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
         calls = calls_by_callee(module)
         constants = _Constants()
-        changed = False
+        changed = _shard_rows_of_microbatches(module, calls)
         for function in module.functions:
             if function.is_mpmd and not function.is_declaration and not function.is_entry_point:
                 changed = _Callee(function, calls.get(function.sym_name, []), constants).cut() or changed
@@ -199,6 +210,46 @@ class _Callee:
         return self.indices[numbers]
 
 
+def _shard_rows_of_microbatches(module: Module, calls: Mapping[str, Sequence[CallOp]]) -> bool:
+    """Constrain what is reshaped to be cut into microbatches to be sharded in the rows of each; whether any was."""
+    meshes = mesh_symbols(module)
+    values = [value for same in calls.values() if len(same) > 1 for value in same[0].operands]
+    found: dict[Value, TensorShardingAttr] = {}
+    for value in values:
+        while (op := value.defining_op) is not None and op.name in (*_PASSED, "stablehlo.slice"):
+            value = op.operand(0)
+            sharding = _of_rows(op, meshes) if op.name == "stablehlo.reshape" else None
+            if sharding is not None:
+                found[op.result] = sharding
+    for value, sharding in found.items():
+        reshape = value.defining_op
+        assert reshape is not None and reshape.block is not None
+        uses = list(value.uses)
+        own = make_op("sdy.sharding_constraint", [value], [value.type], props={"sharding": sharding}, loc=reshape.loc)
+        reshape.block.insert_after(reshape, own)
+        for use in uses:
+            use.set(own.result)
+    return bool(found)
+
+
+def _of_rows(reshape: Op, meshes: Mapping[str, MeshAttr]) -> TensorShardingAttr | None:
+    """How the result is sharded if an argument's sharded dimension is divided into microbatches and their rows."""
+    before, after = (getattr(v.type, "shape", None) or () for v in (reshape.operand(0), reshape.result))
+    sharding = _argument_sharding(reshape.operand(0))
+    if sharding is None or len(after) != len(before) + 1:
+        return None
+    at = next((i for i, (a, b) in enumerate(zip(before, after, strict=False)) if a != b), len(before))
+    mesh = mesh_of(sharding, dict(meshes))
+    if at == len(before) or after[at + 2 :] != before[at + 1 :] or not sharding.dim_axes(at) or mesh is None:
+        return None
+    if any(user.name != "stablehlo.slice" for user in reshape.result.users):
+        return None
+    rows = tensor((after[at + 1],), "f32")
+    if after[at + 1] % local_shape(rows, sharding_like(sharding, dims=[sharding.dims[at]]), mesh)[0]:
+        return None
+    return sharding_like(sharding, dims=[*sharding.dims[:at], "{}", *sharding.dims[at:]])
+
+
 def _cut_before(user: Op, arg: BlockArg, index: Value, cut: _Cut, rows: bool) -> Value:
     """Cut a part out of the argument in front of its user."""
     shape, sizes, starts, at = list(cut.shape), list(cut.sizes), list(cut.starts), cut.dimension
@@ -295,16 +346,21 @@ def _numbers(op: Op, name: str) -> tuple[int, ...]:
 
 def _is_sharded(cut: _Cut) -> bool:
     """Whether what is cut has a sharding in the dimension of the cut."""
-    value = cut.source
-    while (op := value.defining_op) is not None:
-        if isinstance(op, UnassignOp):
-            value = op.operand(0)
-            continue
+    op = cut.source.defining_op
+    if op is not None and not isinstance(op, UnassignOp):
         return _shards(op.attr("sharding"), cut.dimension)
-    if not isinstance(value, BlockArg):
-        return False
-    function = value.owner.parent_op
-    return isinstance(function, FuncOp) and _shards(function.arg_attr(value.index, "sdy.sharding"), cut.dimension)
+    return _shards(_argument_sharding(cut.source), cut.dimension)
+
+
+def _argument_sharding(value: Value) -> TensorShardingAttr | None:
+    """The sharding of the argument of the program that the value is."""
+    while isinstance(value.defining_op, UnassignOp):
+        value = value.defining_op.operand(0)
+    function = value.owner.parent_op if isinstance(value, BlockArg) else None
+    if not isinstance(function, FuncOp) or not isinstance(value, BlockArg):
+        return None
+    found = function.arg_attr(value.index, "sdy.sharding")
+    return found if isinstance(found, TensorShardingAttr) else None
 
 
 def _shards(found: Attribute | None, dimension: int) -> bool:
