@@ -197,8 +197,8 @@ class _Chains:
         given_up = set()
         for value, axes in self.form.items():
             root = self._root(value)
-            where = frozenset(ended.get(root, ()))
-            if axes != ZERO and len(together.get(where, ())) <= max(1, len(where)):
+            ends_at = frozenset(ended.get(root, ()))
+            if axes != ZERO and len(together.get(ends_at, set())) <= max(1, len(ends_at)):
                 given_up.add(value)
         self.banned |= given_up
         return bool(given_up)
