@@ -11,7 +11,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from pipelines import accumulate, assert_same, batch, check, config, layer, topology, weights
 
 import mpmd_trace
-from mpmd_trace import named_computation, named_tensor
+from mpmd_trace import MpmdWarning, named_computation, named_tensor
 from mpmd_trace.backend.plan import Run
 
 ONE = topology(2, size=1)
@@ -121,6 +121,12 @@ class TestOffload:
         plan = jitted.lower(weights(), batch()).compile().program.plan
         kinds = {plan.slots[s].memory_kind for i in plan.transfers for s in (*i.inputs, *i.outputs)}
         assert "pinned_host" in kinds
+
+    def test_a_named_tensor_that_comes_straight_back(self) -> None:
+        where = config({"f0": "m0", "f1": "m0", "waiting": "m0#pinned_host"}, topology=ONE)
+        with pytest.warns(MpmdWarning, match="'waiting' is assigned to m0#pinned_host and stays") as found:
+            assert "pinned_host" not in mpmd_trace.jit(self.two, where).lower(weights(), batch()).as_text("plan")
+        assert f"{found[0].filename}:{found[0].lineno}" == where.where
 
     def test_an_argument_and_a_result(self) -> None:
         def step(ws: Any, x: jax.Array) -> Any:

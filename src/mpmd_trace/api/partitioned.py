@@ -30,9 +30,10 @@ from mpmd_trace.frontend.errors import (
 )
 from mpmd_trace.frontend.memories import HOST
 from mpmd_trace.frontend.trace import Traced
-from mpmd_trace.ir.ops import Module
+from mpmd_trace.ir.ops import Module, TransferOp
 from mpmd_trace.ir.parser import parse_generic
 from mpmd_trace.ir.text import parse
+from mpmd_trace.ir.types import MeshTensorType
 from mpmd_trace.jax_compat.mlir import prettify
 from mpmd_trace.passes.common.verify_stage_merging import VerifyStageMerging
 from mpmd_trace.passes.cpp_engine import partition_with_cpp
@@ -145,7 +146,23 @@ class PartitionedProgram(Described):
             )
         finishing.keep_memory_kinds(main, kinds)
         finishing.set_layouts(main, [*[None] * constants, *traced.in_shardings], traced.out_shardings)
+        with recorded_warnings(self.warned):
+            self._tell_of_detours(found)
         return found
+
+    def _tell_of_detours(self, found: Partitioned) -> None:
+        """Warn of named values that were to be on the host, where a mesh keeps nothing at all on it."""
+        moved = {t.target_type for t in found.module.main.body if isinstance(t, TransferOp)}
+        held = {t.mesh for t in moved if isinstance(t, MeshTensorType) and t.memory_kind == HOST}
+        held |= {spec.mesh for spec in (*found.input_specs, *found.output_specs) if spec.memory_kind == HOST}
+        wanted = {n: a.mesh for n, a in self.config.assignments.items() if a.memory_kind == HOST}
+        for name in sorted(n for n, mesh in wanted.items() if mesh not in held and n in self.traced.names):
+            warn(
+                f"{name!r} is assigned to {wanted[name]}#{HOST} and stays on the devices of that mesh, which alone "
+                "want it: what comes straight back is not sent to the host. make_config(offload='auto') keeps there "
+                "what a step has no room for (docs/memory.md)",
+                self.config.where,
+            )
 
     def _tell(self, diagnostics: Sequence[Diagnostic]) -> None:
         """Warnings of scheduler and placement; others speak of functions and ops that users do not know."""
