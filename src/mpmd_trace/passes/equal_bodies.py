@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 
 from mpmd_trace.ir.bodies import fingerprint
-from mpmd_trace.ir.core import Op, Region, Value
+from mpmd_trace.ir.core import Block, Op, Region, Value
 from mpmd_trace.ir.ops import FuncOp
 from mpmd_trace.passes.greedy import walk_mutable
 
-__all__ = ["first_equal", "share_equal_bodies"]
+__all__ = ["first_equal", "look_alike", "same_ops", "same_regions", "share_equal_bodies"]
 
 
 def share_equal_bodies(functions: Iterable[FuncOp]) -> None:
@@ -46,39 +46,55 @@ def _signature(body: Region) -> Hashable:
 
 
 def _equal(a: Region, b: Region) -> bool:
-    answer = _same(a, b, {})
-    return fingerprint(a) == fingerprint(b) if answer is None else answer
+    return same_regions(a, b, {}) or (len(a.blocks) > 1 and fingerprint(a) == fingerprint(b))
 
 
-def _same(a: Region, b: Region, images: dict[Value, Value]) -> bool | None:
-    """Whether the regions print the same; None if that is not simple to say.
-
-    `images` maps the values of `a` so far to those of `b`.
-    """
-    if len(a.blocks) != 1 or len(b.blocks) != 1:
-        return None
-    if [arg.type for arg in a.block.args] != [arg.type for arg in b.block.args]:
+def same_regions(a: Region, b: Region, images: dict[Value, Value], *, bind: bool = False) -> bool:
+    """Whether the regions print the same: `same_ops` of their blocks, whose arguments get images, too."""
+    if len(a.blocks) != len(b.blocks):
         return False
-    images.update(zip(a.block.args, b.block.args, strict=True))
-    other = b.block.first
-    for op in a.block:
-        if (
-            other is None
-            or op.name != other.name
-            or [images.get(v, v) for v in op.operands] != other.operands
-            or op.props != other.props
-            or op.attrs != other.attrs
-            or len(op.results) != len(other.results)
-            or len(op.regions) != len(other.regions)
-        ):
+    for mine, other in zip(a.blocks, b.blocks, strict=True):
+        if [arg.type for arg in mine.args] != [arg.type for arg in other.args]:
             return False
-        for mine, nested in zip(op.regions, other.regions, strict=True):
-            answer = _same(mine, nested, images)
-            if not answer:
-                return answer
-        for result, image in zip(op.results, other.results, strict=True):
-            if result.type is not image.type:
+        images.update(zip(mine.args, other.args, strict=True))
+        if not same_ops(mine, other, images, bind=bind):
+            return False
+    return True
+
+
+def same_ops(a: Block, b: Block, images: dict[Value, Value], *, bind: bool = False) -> bool:
+    """Whether the ops of the blocks are the same, if those of `b` read the images of what those of `a` read.
+
+    `images` maps values of `a` to those of `b`, and gets the results.  A value without an image is its own; with `bind`
+    that is the first value of its type in its place.
+    """
+    other = b.first
+    for op in a:
+        if other is None or not look_alike(op, other):
+            return False
+        if bind:
+            pairs = zip(op.operands, other.operands, strict=True)
+            if not all(images.setdefault(x, y) is y and x.type is y.type for x, y in pairs):
                 return False
-            images[result] = image
+        elif [images.get(value, value) for value in op.operands] != other.operands:
+            return False
+        for x, y in zip(op.regions, other.regions, strict=True):
+            if not same_regions(x, y, images, bind=bind):
+                return False
+        images.update(zip(op.results, other.results, strict=True))
         other = other.next_op
     return other is None
+
+
+def look_alike(a: Op, b: Op) -> bool:
+    """Whether the ops are the same but for what they read, and what is in their regions."""
+    return (
+        a.name == b.name
+        and a.num_operands == b.num_operands
+        and a.props == b.props
+        and a.attrs == b.attrs
+        and [r.type for r in a.results] == [r.type for r in b.results]
+        and len(a.regions) == len(b.regions)
+        and not a.successors
+        and not b.successors
+    )

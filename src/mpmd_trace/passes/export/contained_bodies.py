@@ -9,6 +9,7 @@ from mpmd_trace.ir.bodies import BodyBuilder, effective_operands, remembered
 from mpmd_trace.ir.core import BlockArg, Op, OpResult, Region, Value
 from mpmd_trace.ir.semantics import is_pure
 from mpmd_trace.ir.types import TensorType
+from mpmd_trace.passes.equal_bodies import look_alike, same_regions
 
 __all__ = ["Division", "divided", "moving_ops"]
 
@@ -65,7 +66,7 @@ def _divided(whole: Region, part: Region) -> Division | None:
         return None
     ops, wanted = moving_ops(whole), moving_ops(part)
     for start in range(len(ops) - len(wanted) + 1):
-        if wanted and _look_alike(wanted[0], ops[start]):
+        if wanted and look_alike(wanted[0], ops[start]):
             walk = _Walk(_moving(whole))
             if walk.finds(wanted, ops[start:]) and walk.images.keys() >= set(part.block.args):
                 return _Divider(whole, part, walk.images).division()
@@ -88,13 +89,13 @@ class _Walk:
 
     def _fits(self, a: Op, b: Op) -> bool:
         """Whether the ops are equal for the images so far and those of more arguments, which are kept then."""
-        if not _look_alike(a, b):
+        if not look_alike(a, b):
             return False
         more: dict[Value, Value] = {}
         if not all(self._same(mine, other, more) for mine, other in zip(a.operands, b.operands, strict=True)):
             return False
         inside = {**self.images, **more}
-        if not all(self._same_region(x, y, inside) for x, y in zip(a.regions, b.regions, strict=True)):
+        if not all(same_regions(x, y, inside) for x, y in zip(a.regions, b.regions, strict=True)):
             return False
         self.images.update(more)
         self.images.update(zip(a.results, b.results, strict=True))
@@ -112,41 +113,11 @@ class _Walk:
         # What is cheap, or a constant, is in no order.
         if not isinstance(mine, OpResult) or not isinstance(other, OpResult) or mine.index != other.index:
             return False
-        if not _look_alike(mine.op, other.op) or not (_is_cheap(mine.op) or other not in self.moving):
+        if not look_alike(mine.op, other.op) or not (_is_cheap(mine.op) or other not in self.moving):
             return False
         return not mine.op.regions and all(
             self._same(x, y, more) for x, y in zip(mine.op.operands, other.op.operands, strict=True)
         )
-
-    def _same_region(self, a: Region, b: Region, images: dict[Value, Value]) -> bool:
-        """Whether regions of ops, such as those of a reduction, are equal."""
-        if len(a.blocks) != len(b.blocks):
-            return False
-        for x, y in zip(a.blocks, b.blocks, strict=True):
-            if [arg.type for arg in x.args] != [arg.type for arg in y.args]:
-                return False
-            images.update(zip(x.args, y.args, strict=True))
-            mine, others = list(x), list(y)
-            if len(mine) != len(others):
-                return False
-            for one, two in zip(mine, others, strict=True):
-                if not _look_alike(one, two) or [images.get(v) for v in one.operands] != two.operands:
-                    return False
-                if not all(self._same_region(r, s, images) for r, s in zip(one.regions, two.regions, strict=True)):
-                    return False
-                images.update(zip(one.results, two.results, strict=True))
-        return True
-
-
-def _look_alike(a: Op, b: Op) -> bool:
-    return (
-        a.name == b.name
-        and a.props == b.props
-        and a.attrs == b.attrs
-        and a.num_operands == b.num_operands
-        and [r.type for r in a.results] == [r.type for r in b.results]
-        and len(a.regions) == len(b.regions)
-    )
 
 
 class _Divider:

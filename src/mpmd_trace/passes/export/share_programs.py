@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Hashable, Iterator, Sequence
 from functools import cmp_to_key
 from typing import ClassVar
@@ -14,7 +13,7 @@ from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, make_fragment
 from mpmd_trace.ir.semantics import is_negligible
 from mpmd_trace.passes.base import FunctionPass
-from mpmd_trace.passes.equal_bodies import first_equal
+from mpmd_trace.passes.equal_bodies import first_equal, same_ops
 from mpmd_trace.passes.fragment_info import is_of_microbatch
 
 __all__ = ["SharePrograms"]
@@ -115,42 +114,12 @@ def _places(large: Region, small: Region) -> list[int] | None:
 
 def _find_places(large: Region, small: Region) -> list[int] | None:
     images: dict[Value, Value] = {}
-    if not _equal(large, small, images):
+    if len(large.blocks) != 1 or not same_ops(large.block, small.block, images, bind=True):
         return None
     args: dict[Value, int] = {arg: i for i, arg in enumerate(small.block.args)}
     found = [args.get(images[arg]) if arg in images else None for arg in large.block.args]
     places = [place for place in found if place is not None]
     return places if len(places) == len(found) else None
-
-
-def _equal(a: Region, b: Region, images: dict[Value, Value]) -> bool:
-    """Whether the regions are equal for `images` of the values of `a`; those of arguments are found here."""
-    if len(a.blocks) != len(b.blocks):
-        return False
-    for one, other in zip(a.blocks, b.blocks, strict=True):
-        pairs = itertools.zip_longest(one, other)
-        if not all(x is not None and y is not None and _equal_ops(x, y, images) for x, y in pairs):
-            return False
-    return True
-
-
-def _equal_ops(a: Op, b: Op, images: dict[Value, Value]) -> bool:
-    if a.name != b.name or a.props != b.props or a.attrs != b.attrs or a.num_operands != b.num_operands:
-        return False
-    if len(a.regions) != len(b.regions) or [r.type for r in a.results] != [r.type for r in b.results]:
-        return False
-    for mine, other in zip(a.operands, b.operands, strict=True):
-        if images.setdefault(mine, other) is not other or mine.type is not other.type:
-            return False
-    for one, two in zip(a.regions, b.regions, strict=True):
-        for x, y in zip(one.blocks, two.blocks, strict=False):
-            if [arg.type for arg in x.args] != [arg.type for arg in y.args]:
-                return False
-            images.update(zip(x.args, y.args, strict=True))
-        if not _equal(one, two, images):
-            return False
-    images.update(zip(a.results, b.results, strict=True))
-    return True
 
 
 def _give_each_its_own(op: FragmentOp) -> bool:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from graphlib import CycleError, TopologicalSorter
 from typing import ClassVar
 
 from mpmd_trace.diagnostics.messages import MpmdError, Note
 from mpmd_trace.ir.attributes import TopologyAttr
-from mpmd_trace.ir.core import Value
+from mpmd_trace.ir.core import Block, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
-from mpmd_trace.ir.ops import CallOp, ForOp, FragmentOp, FuncOp, Module
+from mpmd_trace.ir.ops import CallOp, ForOp, FragmentOp, Module
 from mpmd_trace.passes.base import Pass, option
 from mpmd_trace.passes.fragment_info import is_forward
 
@@ -74,7 +75,7 @@ class FindStages(Pass):
         if main.topology is None:
             return False
         flow = _Flow(module)
-        flow.follow(main, [])
+        flow.follow(main.body, [])
         if flow.contradictions(diagnostics):
             diagnostics.fail()
             return False
@@ -96,24 +97,23 @@ class _Flow:
         self.edges: list[tuple[FragmentOp, FragmentOp]] = []
         self._results: dict[str, list[_Sources]] = {}
 
-    def follow(self, function: FuncOp, arguments: list[_Sources]) -> list[_Sources]:
-        """Where the results of the function come from.  A function is followed at its first call."""
-        sources: dict[Value, _Sources] = dict(zip(function.args, arguments, strict=False))
-        for op in function.body:
-            given = _joined([sources.get(value, {}) for value in op.operands])
-            if isinstance(op, FragmentOp) and is_forward(op):
-                given = {op.mesh: (self._depth(op, given), op)}
+    def follow(self, block: Block, arguments: list[_Sources]) -> list[_Sources]:
+        """Where what a block gives comes from.  A function is followed at its first call."""
+        sources: dict[Value, _Sources] = dict(zip(block.args, arguments, strict=False))
+        for op in block:
+            operands = [sources.get(value, {}) for value in op.operands]
+            if op.is_terminator:
+                return operands
+            if isinstance(op, (CallOp, ForOp)):
+                found = self._call(op, operands) if isinstance(op, CallOp) else self._loop(op, operands)
+            elif isinstance(op, FragmentOp) and is_forward(op):
+                found = [{op.mesh: (self._depth(op, _joined(operands)), op)}] * len(op.results)
             elif isinstance(op, FragmentOp) and op.is_user:
-                given = {}  # the backward pass goes the other way
-            elif isinstance(op, CallOp):
-                for result, found in zip(op.results, self._call(op, sources), strict=True):
-                    sources[result] = found
-                continue
-            elif isinstance(op, ForOp):
-                self._loop(op, sources)
-            for result in op.results:
-                sources[result] = given
-        return [sources.get(value, {}) for value in function.body.terminator.operands]
+                found = []  # the backward pass goes the other way
+            else:
+                found = [_joined(operands)] * len(op.results)
+            sources.update(zip(op.results, found, strict=False))
+        return []
 
     def _depth(self, op: FragmentOp, given: _Sources) -> int:
         for _, before in given.values():
@@ -121,24 +121,15 @@ class _Flow:
         self.early[op] = max((depth + (mesh != op.mesh) for mesh, (depth, _) in given.items()), default=0)
         return self.early[op]
 
-    def _call(self, op: CallOp, sources: dict[Value, _Sources]) -> list[_Sources]:
+    def _call(self, op: CallOp, arguments: list[_Sources]) -> list[_Sources]:
         if op.callee not in self._results:
-            arguments = [sources.get(value, {}) for value in op.operands]
             self._results[op.callee] = [{} for _ in op.results]  # a function that calls itself is no flow
-            self._results[op.callee] = self.follow(self.functions[op.callee], arguments)
+            self._results[op.callee] = self.follow(self.functions[op.callee].body, arguments)
         return self._results[op.callee]
 
-    def _loop(self, op: ForOp, sources: dict[Value, _Sources]) -> None:
-        block = op.regions[0].block
-        inside: dict[Value, _Sources] = {
-            arg: sources.get(value, {}) for arg, value in zip(block.args, op.operands, strict=False)
-        }
-        for inner in block:
-            given = _joined([inside.get(value, {}) for value in inner.operands])
-            if isinstance(inner, FragmentOp) and is_forward(inner):
-                given = {inner.mesh: (self._depth(inner, given), inner)}
-            for result in inner.results:
-                inside[result] = given
+    def _loop(self, op: ForOp, arguments: list[_Sources]) -> list[_Sources]:
+        found = self.follow(op.regions[0].block, arguments)
+        return [_joined(pair) for pair in zip(arguments, found, strict=False)]
 
     def depths(self) -> dict[FragmentOp, int]:
         """The depths: the latest that what follows allows, for those before the first change of mesh."""
@@ -182,7 +173,7 @@ def _goes_round(follows: dict[int, set[int]]) -> bool:
     return False
 
 
-def _joined(several: list[_Sources]) -> _Sources:
+def _joined(several: Iterable[_Sources]) -> _Sources:
     found: _Sources = {}
     for sources in several:
         for mesh, (depth, op) in sources.items():
