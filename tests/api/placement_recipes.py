@@ -155,6 +155,28 @@ def nested_conditionals() -> Recipe:
     return step, (ws, CLIPPED.init(ws), data(), jnp.int32(1))
 
 
+def tied_loss(ws: Any, t: jax.Array) -> jax.Array:
+    x = named_computation(lambda e, t: e[t], name="f0")(ws["e"], t[:, :-1])
+    logits = named_computation(lambda e, x: (x @ e.T).astype(jnp.float32), name="f3")(ws["e"], forward(ws, x))
+    return -jnp.mean(jnp.take_along_axis(jax.nn.log_softmax(logits), t[:, 1:, None], -1))
+
+
+def lora() -> Recipe:
+    """The table of `tied` is frozen; thin matrices whose product is added to it, for each microbatch, are trained."""
+    ws = {**weights(), **words("e")}
+    thin = {"l": jnp.ones((WORDS, 1)), "r": jnp.ones((1, WIDTH))}
+
+    def step(thin: Any, ws: Any, batch: jax.Array) -> Any:
+        def loss(thin: Any, t: jax.Array) -> jax.Array:
+            return tied_loss({**ws, "e": ws["e"] + thin["l"] @ thin["r"]}, t)
+
+        grads = jax.tree.map(jnp.zeros_like, thin)
+        grads = enumerated_for(lambda i, g, t: jax.tree.map(jnp.add, g, jax.grad(loss)(thin, t)), grads, batch)
+        return jax.tree.map(lambda w, g: w - 0.1 * g, thin, grads)
+
+    return step, (thin, ws, tokens())
+
+
 def tied(*, average: bool = False, python: bool = False, half: bool = False) -> Recipe:
     """One table of words for the input of the first layer and the output of the last one.
 
@@ -163,10 +185,7 @@ def tied(*, average: bool = False, python: bool = False, half: bool = False) -> 
     ws = {**weights(), **words("e")}
 
     def loss(ws: Any, t: jax.Array) -> jax.Array:
-        ws = jax.tree.map(lambda w: w.astype(jnp.bfloat16), ws) if half else ws
-        x = named_computation(lambda e, t: e[t], name="f0")(ws["e"], t[:, :-1])
-        logits = named_computation(lambda e, x: (x @ e.T).astype(jnp.float32), name="f3")(ws["e"], forward(ws, x))
-        return -jnp.mean(jnp.take_along_axis(jax.nn.log_softmax(logits), t[:, 1:, None], -1))
+        return tied_loss(jax.tree.map(lambda w: w.astype(jnp.bfloat16), ws) if half else ws, t)
 
     def add(total: jax.Array, g: jax.Array) -> jax.Array:
         return total + (g / MICROBATCHES if average else g)

@@ -138,6 +138,14 @@ def test_what_looks_like_one_value_stays_at_home(step: Any, small: Any) -> None:
     assert found.astray == () and found.bytes <= 2 * (PIPELINE + SCALARS), "two devices a mesh"
 
 
+def test_a_table_that_is_made_in_the_loop_is_made_on_both_meshes() -> None:
+    """The frozen table goes there once, the thin matrices go there, and their gradients come back."""
+    step, args = recipes.lora()
+    found = mpmd_trace.jit(step, config({f"f{i}": f"m{i // 2}" for i in range(4)}, 2)).lower(*args).residence()
+    drawn = BOTH_WAYS + TABLE + 2 * 4 * (WORDS + WIDTH) + 4 * 10 * MICROBATCHES
+    assert found.bytes <= 2 * drawn, "two devices a mesh"
+
+
 def test_the_same_program_twice_is_the_same_text() -> None:
     step, args = recipes.finite()
     made = config({f"f{i}": f"m{i // 2}" for i in range(4)}, 2, placement="cut")

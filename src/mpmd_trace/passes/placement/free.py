@@ -92,6 +92,13 @@ def _reads_as_much(op: Op, free: Mapping[Op, object]) -> bool:
     return False
 
 
+def _is_thin(op: Op) -> bool:
+    """Whether the op multiplies matrices that are much smaller than the product, as those of LoRA are."""
+    if op.name != "stablehlo.dot_general":
+        return False
+    return 2 * sum(byte_size(value.type) for value in op.operands) <= byte_size(op.results[0].type)
+
+
 def free_ops(function: FuncOp, graph: CallGraph) -> dict[Op, tuple[Value, ...]]:
     """The free ops at the top of a function, each with the values that it is made of where it is needed.
 
@@ -120,7 +127,7 @@ def free_ops(function: FuncOp, graph: CallGraph) -> dict[Op, tuple[Value, ...]]:
             sources.update(dict.fromkeys(found[producer]) if producer in found else {value: None})
         if not sources:
             found[op] = ()
-        if (op.name not in CHEAP and op not in slices) or len(sources) > _MOST_SOURCES:
+        if (op.name not in CHEAP and op not in slices and not _is_thin(op)) or len(sources) > _MOST_SOURCES:
             continue
         if op in slices or (op.name == "stablehlo.reshape" and op.operand(0).defining_op in slices):
             found[op] = tuple(sources)

@@ -17,6 +17,7 @@ from mpmd_trace.passes.placement.free import byte_size, free_ops
 
 __all__ = ["Leaf", "Origins", "by_mesh", "change_each", "leaves_of", "summed", "total"]
 
+_PRODUCT = "stablehlo.dot_general"
 #: Floating-point types that hold every value of another one.
 _WIDER = {"f16": ("f32", "f64"), "bf16": ("f32", "f64"), "f32": ("f64",)}
 
@@ -105,13 +106,14 @@ def leaves_of(root: Op, origins: Origins) -> list[Leaf]:
     while pending:
         leaf = pending.pop()
         op = leaf.value.defining_op
-        if op is not None and op.block is root.block and leaf.value.has_one_use:
+        alone = leaf.value.has_one_use or (leaf.path and leaf.path[0].name == _PRODUCT)
+        if op is not None and op.block is root.block and alone:
             same = reduction_kind(op) == kind and op.results[0].type is _scale_type(root, leaf)
             if same and op not in origins.free:
                 pending += [Leaf(value, leaf.path) for value in reversed(op.operands)]
                 continue
             inner = _linear_operand(op, origins) if kind == "add" else None
-            behind = None if inner is None else _mixed(inner, origins)
+            behind = None if inner is None else _mixed(inner, origins, shared=op.name == _PRODUCT)
             if behind is not None:
                 pending.append(Leaf(behind, (op, *leaf.path)))
                 continue
@@ -132,6 +134,9 @@ def _linear_operand(op: Op, origins: Origins) -> Value | None:
         source, target = op.operand(0).type, op.results[0].type
         if isinstance(source, TensorType) and isinstance(target, TensorType):
             return op.operand(0) if target.element in _WIDER.get(source.element, ()) else None
+    if op.name == _PRODUCT:  # with a thin matrix: the gradient of a product of two, as LoRA has
+        sizes = [byte_size(value.type) for value in (*op.operands, op.results[0])]
+        return op.operand(0) if 2 * max(sizes[1:]) <= sizes[0] and _is_float(op.results[0]) else None
     scales = op.name in ("stablehlo.multiply", "stablehlo.divide") and _is_float(op.results[0])
     return op.operand(0) if scales and op.operand(1).defining_op in origins.free else None
 
@@ -140,15 +145,19 @@ def _is_float(value: Value) -> bool:
     return isinstance(value.type, TensorType) and "f" in value.type.element
 
 
-def _mixed(value: Value, origins: Origins) -> Value | None:
-    """The value if it is a sum, perhaps behind more linear ops, of values of several meshes."""
+def _mixed(value: Value, origins: Origins, *, shared: bool = False) -> Value | None:
+    """The value if it is a sum, perhaps behind more linear ops, of values of several meshes.
+
+    `shared`: also if others read it, such as the products for the gradients of the other matrix.
+    """
     op = value.defining_op
-    if op is None or not value.has_one_use or not isinstance(value, OpResult):
+    if op is None or not (shared or value.has_one_use) or not isinstance(value, OpResult):
         return None
     if reduction_kind(op) == "add" and len(_origins_of(leaves_of(op, origins), origins)) > 1:
         return value
     inner = _linear_operand(op, origins)
-    return value if inner is not None and _mixed(inner, origins) is not None else None
+    found = None if inner is None else _mixed(inner, origins, shared=op.name == _PRODUCT)
+    return None if found is None else value
 
 
 def _origins_of(leaves: Iterable[Leaf], origins: Origins) -> dict[str, None]:
