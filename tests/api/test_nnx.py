@@ -298,6 +298,20 @@ def test_functions_that_change_nothing_need_no_other_jit() -> None:
         np.testing.assert_array_equal(run(model, X), X)
 
 
+def test_a_method_of_metrics_is_named_and_they_stay_on_one_mesh() -> None:
+    metrics = nnx.MultiMetric(loss=nnx.metrics.Average("loss"), largest=nnx.metrics.Average("largest"))
+
+    def step(metrics: nnx.MultiMetric, x: jax.Array) -> None:
+        mnnx.named_computation(metrics.update, name="metrics")(loss=x, largest=jnp.max(x))
+
+    meshes = {name: Mesh(np.array([jax.devices()[i]]), ("x",)) for i, name in enumerate(("m0", "m1"))}
+    run = mnnx.jit(step, mt.make_config(meshes, {"metrics": "m1"}))
+    for x in ([1.0, 2.0], [3.0, 4.0]):
+        run(metrics, jnp.array(x))
+    assert {name: float(value) for name, value in metrics.compute().items()} == {"loss": 2.5, "largest": 3.0}
+    assert metrics.loss.count[...].devices() == {jax.devices()[1]}
+
+
 def test_stacked_layers_are_cut_and_stay_one_variable() -> None:
     class Stacked(nnx.Module):
         def __init__(self) -> None:

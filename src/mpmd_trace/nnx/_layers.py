@@ -41,7 +41,7 @@ def named_computation(fn: Callable[..., Any], *, name: str) -> Callable[..., Any
     """`mpmd_trace.named_computation` for a function of NNX objects, which it may change.
 
     Args:
-        fn: a function, a method of a module, or a module. All objects that it uses are among its arguments.
+        fn: a function, a method of an object, or a module. All objects that it uses are among its arguments.
         name: the name of the computation.
 
     Raises:
@@ -53,7 +53,7 @@ def named_computation(fn: Callable[..., Any], *, name: str) -> Callable[..., Any
     owner = getattr(fn, "__self__", None)
     if isinstance(fn, nnx.Module):
         return functools.wraps(fn.__call__, updated=())(functools.partial(_run(_called, name), fn))
-    if isinstance(owner, nnx.Module):
+    if owner is not None and _objects.is_object(owner):
         return functools.wraps(fn, updated=())(functools.partial(_run(fn.__func__, name), owner))  # type: ignore[attr-defined]
     return functools.wraps(fn, updated=())(_run(fn, name))
 
