@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 from collections import Counter
 from collections.abc import Iterator
@@ -12,10 +13,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AbstractMesh
+from jax.sharding import AbstractMesh, Mesh
 from jaxlib.mlir import ir
 
 import mpmd_trace as mt
+from mpmd_trace.backend.plan import Plan
 from mpmd_trace.frontend.folding import _NUMPY, Known, fold
 from mpmd_trace.frontend.trace import trace
 from mpmd_trace.jax_compat import tracing
@@ -36,11 +38,15 @@ def _step(weights: list[jax.Array], batch: jax.Array) -> Any:
     return mt.enumerated_for(microbatch, jax.tree.map(jnp.zeros_like, weights), batch)
 
 
-def _jitted() -> tuple[Any, tuple[Any, ...]]:
-    mesh = AbstractMesh((1,), ("data",))
+def _jitted(devices: bool = False) -> tuple[Any, tuple[Any, ...]]:
+    meshes: list[Any] = [AbstractMesh((1,), ("data",))] * 2
+    if devices:
+        meshes = [Mesh(np.array([device]), ("data",)) for device in jax.devices()[:2]]
     names = {f"layer{i}": ("first" if i < 2 else "second") for i in range(4)}
     config = mt.make_config(
-        {"first": mesh, "second": mesh}, names, partitioning_options={"mpmd_infer_transfers": True}
+        dict(zip(("first", "second"), meshes, strict=True)),
+        names,
+        partitioning_options={"mpmd_infer_transfers": True},
     )
     weights = [jax.ShapeDtypeStruct((8, 8), jnp.float32)] * 4
     return mt.jit(_step, config), (weights, jax.ShapeDtypeStruct((3, 4, 8), jnp.float32))
@@ -229,3 +235,21 @@ def test_numpy_folds_as_jax_computes(name: str, dtype: str) -> None:
             wanted = np.asarray(function(*given))
         assert found.value.dtype == wanted.dtype and found.value.shape == wanted.shape
         assert found.value.tolist() == wanted.tolist()
+
+
+def test_compiling_scans_no_memory_and_measures_none_that_nobody_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[Any] = []
+    real = Plan.memory_use
+    monkeypatch.setattr(Plan, "memory_use", lambda *args, **more: held.append(args) or real(*args, **more))
+    jitted, args = _jitted(devices=True)
+    lowered = jitted.lower(*args)
+    collected: list[str] = []
+    gc.callbacks.append(lambda phase, info: collected.append(phase))
+    try:
+        compiled = lowered.compile()
+    finally:
+        gc.callbacks.pop()
+    assert not collected
+    assert not held
+    assert all(one.peak > 0 for one in compiled.residence().meshes)
+    assert held

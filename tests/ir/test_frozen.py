@@ -191,6 +191,11 @@ def test_a_copy_can_change() -> None:
     assert "subtract" not in fingerprint(parts.body) and "note" in fingerprint(parts.body)
     assert [op.name for op in dce(other).walk()] == ["stablehlo.constant", "stablehlo.subtract", "mpmd.return"]
     assert isinstance(parts.add, Op) and parts.constant.is_before(parts.add)
+    seen: list[Region] = []
+    assert map_ops(parts.body, "none", lambda copy: bool(seen.append(copy)), only=lambda op: False) is parts.body
+    assert not seen
+    map_ops(parts.body, "some", lambda copy: bool(seen.append(copy)), only=lambda op: op.name == "stablehlo.constant")
+    assert len(seen) == 1
 
 
 def test_what_refers_ahead_is_copied_without_touching_the_original() -> None:

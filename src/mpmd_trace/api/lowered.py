@@ -31,6 +31,7 @@ from mpmd_trace.frontend.errors import (
     warn,
 )
 from mpmd_trace.frontend.trace import Traced
+from mpmd_trace.ir.collector import paused_collector
 
 __all__ = ["Lowered"]
 
@@ -55,6 +56,7 @@ class Lowered(PartitionedProgram):
     def __repr__(self) -> str:
         return f"<mpmd_trace Lowered: {self._summary()}; {', '.join(self.config.topology)}; {self.schedule.name}>"
 
+    @paused_collector()
     def compile(
         self,
         compiler_options: Mapping[str, Any] | None = None,
@@ -140,7 +142,7 @@ class Lowered(PartitionedProgram):
                 warn(text, self.config.where)
         given = [{i for i, place in enumerate(places) if place is not None} for places in self.asked.assignments]
         own = {self.traced.inputs[i].name for i in given[0]}
-        for text in placement_warnings(residence(program.plan), own, given[1]):
+        for text in placement_warnings(residence(program.plan, held=False), own, given[1]):
             warn(text, self.config.where)
 
 

@@ -6,7 +6,7 @@ A plan is pure data, derived from the module alone; `backend/runtime.py` binds i
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 
 from mpmd_trace.ir.attributes import MeshAttr, parse_attribute
 from mpmd_trace.ir.types import MeshTensorType
@@ -187,35 +187,36 @@ class Plan:
         return peak
 
     def memory_use(
-        self, temporary: dict[int, int] | None = None, reused: dict[int, int] | None = None
+        self,
+        temporary: dict[int, int] | None = None,
+        reused: dict[int, int] | None = None,
+        counted: Container[int] | None = None,
     ) -> Iterator[tuple[int, str, int]]:
         """What a device of a mesh holds while an instruction runs on it: (place of the instruction, mesh, bytes).
 
-        Instruction -1 stands for the start.  See `live_bytes`.
+        Instruction -1 stands for the start.  `counted`: the slots that count, all by default.  See `live_bytes`.
         """
         live = dict.fromkeys(self.meshes, 0)
-
-        def size(slot: int) -> int:
-            found = self.slots[slot]
-            return 0 if found.memory_kind == "pinned_host" else found.bytes
-
+        sizes = [0 if s.memory_kind == "pinned_host" else s.bytes for s in self.slots]
+        if counted is not None:
+            sizes = [n if slot in counted else 0 for slot, n in enumerate(sizes)]
         for slot in self.arguments:
-            live[self.slots[slot].mesh] += size(slot)
+            live[self.slots[slot].mesh] += sizes[slot]
         yield from ((-1, mesh, used) for mesh, used in live.items())
         gone: set[int] = set(self.arguments)
         for at, instruction in enumerate(self.instructions):
             if isinstance(instruction, Free):
                 for slot in instruction.slots:
                     if slot not in gone:
-                        live[self.slots[slot].mesh] -= size(slot)
+                        live[self.slots[slot].mesh] -= sizes[slot]
                 continue
             mesh = instruction.mesh if isinstance(instruction, Run) else instruction.target
-            live[mesh] += sum(size(s) for s in instruction.outputs)
+            live[mesh] += sum(sizes[s] for s in instruction.outputs)
             scratch = given = 0
             if isinstance(instruction, Run):
                 slots = [instruction.inputs[position] for position in instruction.donated]
                 gone.update(slots)
-                given = sum(map(size, slots))
+                given = sum(sizes[s] for s in slots)
                 scratch = (temporary or {}).get(instruction.program, 0)
                 scratch -= given if reused is None else min(given, reused.get(instruction.program, 0))
             yield at, mesh, live[mesh] + scratch

@@ -169,12 +169,16 @@ class Residence:
 
 
 def residence(
-    plan: Plan, temporary: dict[int, int] | None = None, reused: dict[int, int] | None = None
+    plan: Plan,
+    temporary: dict[int, int] | None = None,
+    reused: dict[int, int] | None = None,
+    *,
+    held: bool = True,
 ) -> Residence:
-    """What the plan holds and moves; `temporary` and `reused` are as in `Plan.live_bytes`."""
+    """What the plan holds (none of it, unless `held`) and moves; the others are as in `Plan.live_bytes`."""
     reader = _Reader(plan)
     return Residence(
-        tuple(reader.held(temporary, reused)),
+        tuple(reader.held(temporary, reused)) if held else (),
         tuple(reader.sent()),
         tuple(reader.astray()),
         tuple(reader.returning()),
@@ -412,8 +416,7 @@ class _Reader:
         self, at: Mapping[str, tuple[int, int]], counted: set[int], reused: dict[int, int] | None = None
     ) -> dict[str, int]:
         """The bytes of some slots on each mesh while the instruction of its peak runs; see `Plan.live_bytes`."""
-        slots = tuple(s if s.number in counted else dataclasses.replace(s, bytes=0) for s in self.plan.slots)
-        use = dataclasses.replace(self.plan, slots=slots).memory_use(reused=reused)
+        use = self.plan.memory_use(reused=reused, counted=counted)
         return {mesh: used for place, mesh, used in use if at[mesh][1] == place}
 
 

@@ -226,10 +226,17 @@ def restrict(
     return remembered(body, key, make)
 
 
-def map_ops(body: Region, key: Hashable, rewrite: Callable[[Region], bool]) -> Region:
-    """The body after `rewrite` worked on a mutable copy of it; the same body when it says nothing changed."""
+def map_ops(
+    body: Region, key: Hashable, rewrite: Callable[[Region], bool], *, only: Callable[[Op], bool] | None = None
+) -> Region:
+    """The body after `rewrite` worked on a mutable copy of it; the same body when it says nothing changed.
+
+    Nor is a copy made of a body that has no op for which `only` holds.
+    """
 
     def make() -> Region:
+        if only is not None and not any(map(only, body.walk())):
+            return body
         copy = body.clone()
         return freeze(copy) if rewrite(copy) else body
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import ClassVar, cast
 
-from mpmd_trace.ir.bodies import map_ops, remembered
+from mpmd_trace.ir.bodies import map_ops
 from mpmd_trace.ir.core import Op, Region
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import AssignOp, CallOp, FragmentOp, FuncOp, Module, UnassignOp, make_transfer, make_unassign
@@ -262,17 +262,12 @@ def _user(op: Op) -> str:
 def _without_sets(body: Region) -> Region:
     """The body without mesh sets; the same object when there are none."""
 
-    def has_sets() -> bool:
-        return any(USE_SET in op.attrs or SRC_SET in op.attrs for op in body.walk())
-
     def strip(copy: Region) -> bool:
         for op in copy.walk():
             clear_sets(op)
         return True
 
-    if not remembered(body, "has mesh sets", has_sets):
-        return body
-    return map_ops(body, "without mesh sets", strip)
+    return map_ops(body, "without mesh sets", strip, only=lambda op: USE_SET in op.attrs or SRC_SET in op.attrs)
 
 
 def _clear_boundary(function: FuncOp) -> None:

@@ -42,18 +42,22 @@ class ConvertSdyConstants(FunctionPass):
 def _convert_block(block: Block) -> bool:
     changed = False
     for op in block:
-        if op.name == "sdy.constant":
+        if _is_constant(op):
             _replace(op)
             changed = True
             continue
         for i, region in enumerate(op.regions):
             if region.frozen:
-                body = map_ops(region, "sdy.constant to stablehlo", _convert_region)
+                body = map_ops(region, "sdy.constant to stablehlo", _convert_region, only=_is_constant)
                 changed = changed or body is not region
                 op.regions[i] = body
             else:
                 changed = _convert_region(region) or changed
     return changed
+
+
+def _is_constant(op: Op) -> bool:
+    return op.name == "sdy.constant"
 
 
 def _convert_region(region: Region) -> bool:

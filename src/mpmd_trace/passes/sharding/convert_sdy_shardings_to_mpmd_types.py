@@ -6,7 +6,7 @@ import dataclasses
 from typing import ClassVar
 
 from mpmd_trace.ir.attributes import TensorShardingAttr
-from mpmd_trace.ir.bodies import map_ops, remembered
+from mpmd_trace.ir.bodies import map_ops
 from mpmd_trace.ir.core import Block, Region, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import ForOp, FragmentOp, FuncOp, Module, TransferOp
@@ -134,9 +134,7 @@ def _convert_loop(op: ForOp, shardings: ValueShardings) -> None:
 
 
 def _without_shardings(body: Region) -> Region:
-    if not remembered(body, "has sdy.sharding", lambda: any(SHARDING in op.attrs for op in body.walk())):
-        return body
-    return map_ops(body, "drop sdy.sharding", _drop)
+    return map_ops(body, "drop sdy.sharding", _drop, only=lambda op: SHARDING in op.attrs)
 
 
 def _drop(region: Region) -> bool:

@@ -1,0 +1,37 @@
+"""What is made while the garbage collector is paused."""
+
+from __future__ import annotations
+
+import gc
+
+from mpmd_trace.ir.collector import paused_collector
+
+
+def test_what_was_made_meanwhile_is_not_scanned_when_the_collector_is_on_again() -> None:
+    with paused_collector():
+        made = [[i] for i in range(20_000)]
+    assert gc.isenabled() and made
+    assert len(gc.get_objects(generation=0)) < 2_000
+    found = sum(1 for one in gc.get_objects(generation=2) if isinstance(one, list) and len(one) == 1)
+    assert found >= len(made)
+
+
+def test_objects_that_are_frozen_stay_frozen() -> None:
+    gc.freeze()
+    try:
+        count = gc.get_freeze_count()
+        with paused_collector():
+            made = [[i] for i in range(2_000)]
+        assert made and 0.9 * count < gc.get_freeze_count() <= count  # some have ended
+    finally:
+        gc.unfreeze()
+
+
+def test_a_collector_that_was_off_stays_off() -> None:
+    gc.disable()
+    try:
+        with paused_collector(), paused_collector():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
