@@ -25,15 +25,27 @@ WAITS = re.compile(
 )
 
 
-def inject(kind: str, victim: int, step: int, instruction: int, processes: int = 3, across: bool = False) -> list[str]:
-    """Run the faulty loop once; what is wrong with what the processes said."""
+def inject(
+    kind: str,
+    victim: int,
+    step: int,
+    instruction: int,
+    processes: int = 3,
+    across: bool = False,
+    timeout: float = TIMEOUT,
+    late: float = LATE,
+) -> list[str]:
+    """Run the faulty loop once; what is wrong with what the processes said.
+
+    Who says nothing for `timeout` seconds is at fault; the others may say so `late` seconds later.
+    """
     arguments = [kind, str(victim), str(step), str(instruction), *(["across"] if across else [])]
     command = [sys.executable, "-m", "mpmd_trace_cli.entry", "launch", "-n", str(processes), "--devices", "2"]
-    command += ["--timeout", f"{TIMEOUT:g}", str(HERE / "faulty.py"), *arguments]
+    command += ["--timeout", f"{timeout:g}", str(HERE / "faulty.py"), *arguments]
     env = {k: v for k, v in os.environ.items() if not k.startswith("JAX_")}
     with subprocess.Popen(command, stdout=-1, stderr=-1, text=True, env=env, start_new_session=True) as launcher:
         try:
-            out, err = launcher.communicate(timeout=150)
+            out, err = launcher.communicate(timeout=600)
         except subprocess.TimeoutExpired:
             os.killpg(launcher.pid, signal.SIGKILL)
             return ["the launcher did not end"]
@@ -53,7 +65,7 @@ def inject(kind: str, victim: int, step: int, instruction: int, processes: int =
             continue
         if f"cannot go on: process {victim} " not in said[2]:
             problems.append(f"process {p} blames another one: {said[2]}")
-        if float(said[1]) > TIMEOUT + LATE:
+        if float(said[1]) > timeout + late:
             problems.append(f"process {p} took {said[1]} s")
         if kind in ("withhold", "leave") and not WAITS.search(said[2]):
             problems.append(f"process {p} does not say what is missing: {said[2]}")
