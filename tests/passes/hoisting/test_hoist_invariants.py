@@ -191,6 +191,13 @@ def test_a_weight_that_is_used_as_it_is_sharded_stays() -> None:
     assert hoisted(step(product, result="tensor<4x64xf32>", weight=SHARDED, shardings=shardings))[1] == []
 
 
+def test_a_weight_whose_columns_are_sharded_over_the_axis_of_the_rows_is_gathered_once() -> None:
+    """Shardy gives the result the axis of either; XLA gathers the weight."""
+    product = PRODUCT.replace('[{"data"}, {}]', '[{}, {"data"}]')
+    before = step(product, result="tensor<4x64xf32>", weight=SHARDED, shardings=BATCH_SHARDED)
+    assert hoisted(before)[1] == ["sdy.sharding_constraint"]
+
+
 # Random programs.
 
 SHAPES = {"w": W, "x": X, "h": "tensor<16x16xf32>"}

@@ -167,11 +167,13 @@ def wanted_sharding(op: Op, index: int, own: TensorShardingAttr | None, of: Shar
     if not links or axes is None or result is None or not any(axes):
         return None
     used = {name for names in result for name in names}
+    # Where activations have the axis of a weight, too, XLA gathers the weight, whichever of the two the result has.
+    rows = _rows_of_other(op, index, of)
     kept: list[tuple[str, ...]] = []
     for names, link in zip(axes, links, strict=True):
         if link.in_result is not None:
             there = result[link.in_result]
-            kept.append(tuple(name for name in names if name in there))
+            kept.append(tuple(name for name in names if name in there and name not in rows))
             continue
         if link.looked_up:
             kept.append(tuple(name for name in names if name not in used))
@@ -185,6 +187,15 @@ def wanted_sharding(op: Op, index: int, own: TensorShardingAttr | None, of: Shar
         busy = used.union(*other).difference(there)
         kept.append(tuple(name for name in names if name not in busy))
     return None if tuple(kept) == axes else with_axes(own, tuple(kept))
+
+
+def _rows_of_other(op: Op, index: int, of: ShardingOf) -> set[str]:
+    """The axes of the free dimensions of the other operand of a product."""
+    if op.name != "stablehlo.dot_general":
+        return set()
+    other = _axes_of_value(op.operand(1 - index), of)
+    free = () if other is None else dot_dimensions(op).free(1 - index, len(other))
+    return {name for d in free for name in other[d]} if other is not None else set()
 
 
 def _axes_of_value(value: Value, of: ShardingOf) -> Axes | None:
