@@ -76,6 +76,19 @@ def test_unused_and_passed_through_arguments() -> None:
     check(step, weights(), batch(), {"a": jnp.ones(3), "b": [np.zeros(2)]}, jnp.arange(4.0))
 
 
+def test_a_key_that_is_only_handed_through_stays_on_its_mesh() -> None:
+    """As that of a dropout layer of the last mesh in a program that evaluates."""
+
+    def evaluate(ws: Weights, x: jax.Array, key: jax.Array) -> Any:
+        return loss(ws, x), key
+
+    made = config()
+    key = jax.device_put(jax.random.key(3), NamedSharding(made.topology["m1"], PartitionSpec()))
+    found = mpmd_trace.jit(evaluate, made)(weights(), batch(), key)[1]
+    assert found.devices() == key.devices()
+    assert jax.random.key_data(found).tolist() == jax.random.key_data(key).tolist()
+
+
 def test_unused_parameter_has_a_zero_gradient() -> None:
     def model(p: Any, x: jax.Array) -> jax.Array:
         return loss(p["used"], x)

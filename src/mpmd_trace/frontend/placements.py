@@ -195,7 +195,7 @@ def _kept(leaf: Any, topology: Sequence[Any]) -> NamedSharding | None:
         return None
     if not isinstance(sharding.mesh, Mesh):
         return None
-    if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+    if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key) and not sharding.is_fully_replicated:
         return None  # the compiler sees the key data, which has another shape
     if not any(sharding.mesh == mesh for mesh in topology):
         return None
