@@ -164,7 +164,6 @@ def test_two_meshes(name: str) -> None:
     check(name, 2)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["1f1b", "zb-h1", "interleaved-1f1b", "zb-v", "dualpipe-v"])
 def test_four_meshes(name: str) -> None:
     check(name, 4, 8)
