@@ -18,9 +18,11 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import mpmd_trace
 from mpmd_trace import enumerated_for, named_computation
+from mpmd_trace.ir.ops import Module
 from mpmd_trace.jax_compat import runtime
 
 WIDTH = 8
+text = Module.to_generic
 
 
 def _loss(weights: list[jax.Array], x: jax.Array) -> jax.Array:
@@ -78,6 +80,17 @@ def _compilations(meshes: int, names: list[str]) -> int:
 def test_compilations_do_not_grow_with_equal_meshes(compiled_names: list[str]) -> None:
     few = _compilations(4, compiled_names)
     assert 0 < _compilations(8, compiled_names) == few
+
+
+def test_only_what_is_compiled_is_written(compiled_names: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    written = []
+    monkeypatch.setattr(Module, "to_generic", lambda self, **how: written.append(self) or text(self, **how))
+    step, arguments = _jitted(8)
+    lowered = step.lower(*arguments)
+    written.clear()
+    before = len(compiled_names)
+    compiled = lowered.compile()
+    assert len(written) == len(compiled_names) - before < len(compiled.program.runtime.executables)
 
 
 @pytest.mark.parametrize("devices", [1, 2])

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, MutableMapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from functools import cache
 from types import MappingProxyType
 from typing import Any, cast
 
@@ -17,9 +18,11 @@ from mpmd_trace.backend.plan import Place, Plan, ProgramSpec
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
 from mpmd_trace.diagnostics.spelling import unquote
 from mpmd_trace.ir.attributes import SYMBOL, IntegerAttr
+from mpmd_trace.ir.bodies import fingerprint
 from mpmd_trace.ir.core import Op
 from mpmd_trace.ir.diagnostics import describe
 from mpmd_trace.ir.ops import FuncOp, Module
+from mpmd_trace.ir.printer import print_op
 
 __all__ = ["CompilerOptions", "Executable", "Known", "Progress", "compile_programs"]
 
@@ -76,10 +79,38 @@ class Executable:
         return int(getattr(stats, "generated_code_size_in_bytes", 0) or 0)
 
 
-def program_text(module: Module, callee: str, *, debug_info: bool = False) -> str:
+def _what_is_computed(module: Module) -> Callable[[str], str]:
+    """A function that gives for one of the module what it computes, as text that is equal for equal ones."""
+    functions = {f.sym_name: f for f in module.functions}
+    meshes = "".join(print_op(op) for op in module.body if op.name == "sdy.mesh")
+    bodies: dict[str, tuple[str, set[str]]] = {}
+
+    def body(name: str) -> tuple[str, set[str]]:
+        if name not in bodies:
+            text = fingerprint(functions[name].regions[0])
+            bodies[name] = text, set(_names_in(text)).intersection(functions)
+        return bodies[name]
+
+    @cache
+    def text(name: str) -> str:
+        if module.resources:  # which the text has by their names
+            return program_text(module, name)
+        parts, wanted, done = [meshes], [name], {name}
+        while wanted:
+            called = wanted.pop()
+            computed, used = body(called)
+            parts.append(computed if called == name else f"@{called} {computed}")
+            wanted += sorted(used - done)
+            done |= used
+        return "\n".join(parts)
+
+    return text
+
+
+def program_text(module: Module, callee: str) -> str:
     """A module whose `@main` is the function `callee`, with the functions and sdy meshes it refers to.
 
-    With locations, which name what `jax.jit` would, when `debug_info`.
+    With locations, which name what `jax.jit` would.
 
     Attributes of arguments and results go: the caller says how they are sharded and what is donated.
     """
@@ -103,16 +134,20 @@ def program_text(module: Module, callee: str, *, debug_info: bool = False) -> st
             if used in functions and used not in done:
                 done.add(used)
                 wanted.append(used)
-    return program.to_generic(debug_info=debug_info)
+    return program.to_generic(debug_info=True)
 
 
 def _symbols(function: Op) -> Iterable[str]:
     for op in function.walk():
         for attribute in (*op.props.values(), *op.attrs.values()):
             if "@" in attribute.text:
-                for match in SYMBOL.finditer(attribute.text):
-                    name = match.group(1)
-                    yield unquote(name) if name.startswith('"') else name
+                yield from _names_in(attribute.text)
+
+
+def _names_in(text: str) -> Iterable[str]:
+    for match in SYMBOL.finditer(text):
+        name = match.group(1)
+        yield unquote(name) if name.startswith('"') else name
 
 
 def compile_programs(
@@ -143,25 +178,23 @@ def compile_programs(
     _check_callbacks(module, len(host_callbacks))
     _check_options(placement, compiler_options)
 
-    texts: dict[str, str] = {}
+    computed = _what_is_computed(module)
     donated: dict[int, dict[int, int | None]] = {}
     equal: dict[Hashable, list[ProgramSpec]] = {}
     for spec in plan.programs:
-        if spec.callee not in texts:
-            texts[spec.callee] = program_text(module, spec.callee)
         donated[spec.number] = _donations(module, spec)
-        kind = _kind(texts[spec.callee], spec, placement.meshes[spec.mesh], donated[spec.number])
+        kind = _kind(computed(spec.callee), spec, placement.meshes[spec.mesh], donated[spec.number])
         options = tuple(compiler_options.get(spec.mesh, {}).items())
         equal.setdefault((kind, options), []).append(spec)
 
     def submitted(spec: ProgramSpec) -> Any:
         lowered = lower_function(
-            program_text(module, spec.callee, debug_info=True),
+            program_text(module, spec.callee),
             _structs(placement, spec.inputs),
             _structs(placement, spec.outputs),
             name=re.sub(r"[^\w.-]", "_", spec.callee),
             donate=donated[spec.number],
-            host_callbacks=host_callbacks if _CALLBACK.search(texts[spec.callee]) else (),
+            host_callbacks=host_callbacks if _CALLBACK.search(computed(spec.callee)) else (),
         )
         return pool.submit(compile_lowered, lowered, dict(compiler_options.get(spec.mesh, {})))
 
@@ -199,11 +232,11 @@ def compile_programs(
                 try:
                     compiled = future.result()
                 except jax.errors.JaxRuntimeError as error:
-                    hint = _FFT_HINT if "stablehlo.fft" in texts[first.callee] else ""
+                    hint = _FFT_HINT if "stablehlo.fft" in computed(first.callee) else ""
                     problems.append(f"XLA cannot compile @{first.callee} for mesh '{first.mesh}': {error}{hint}")
                     continue
                 finish(executable := Executable(first, compiled))
-                if known is not None and not _CALLBACK.search(texts[first.callee]):
+                if known is not None and not _CALLBACK.search(computed(first.callee)):
                     known[key] = executable
                 for spec in bind(executable, others):
                     waiting[submitted(spec)] = (key, [spec])

@@ -7,10 +7,13 @@ from collections.abc import Container, Hashable, Mapping, Sequence
 
 __all__ = ["alike", "ends", "path_in", "replacements"]
 
+_BEGIN = re.compile(r"[\[.]")
+
 
 def path_in(name: str) -> str:
     """The path inside of an argument or of the result: `['w']` of `params['w']`."""
-    return re.sub(r"^[^\[.]*", "", name)
+    at = _BEGIN.search(name)
+    return name[at.start() :] if at else ""
 
 
 def ends(path: str, tail: str) -> bool:
@@ -33,29 +36,39 @@ def replacements(
         donated: the arguments that are donated.
         trains: whether an argument may be replaced as a whole.
     """
-    free = {n: (path_in(name), type) for n, (name, type) in enumerate(results)}
+    paths = {a: path_in(name) for a, (name, _) in arguments.items()}
+    made = [path_in(name) for name, _ in results]
+    by_end: dict[tuple[Hashable, str], list[int]] = {}  # those of the shortest paths first
+    for number in sorted(range(len(results)), key=lambda n: (len(made[n]), n)):
+        for end in _ends_of(made[number]):
+            by_end.setdefault((results[number][1], end), []).append(number)
+    taken: set[int] = set()
     found: dict[int, int] = {}
     # Long paths say most: `['w']` is the end of `[0].mu['w']`, too.
-    for argument in sorted(arguments, key=lambda a: (-len(path_in(arguments[a][0])), a)):
+    for argument in sorted(arguments, key=lambda a: (-len(paths[a]), a)):
         name, type = arguments[argument]
-        rest = path_in(name)
-        fits = [number for number, (path, made) in free.items() if made == type and ends(path, rest)]
-        if fits and (rest or argument in donated or (trains and name)):
-            chosen = min(fits, key=lambda n: (len(free[n][0]), n))
+        rest = paths[argument]
+        chosen = next((n for n in by_end.get((type, rest), ()) if n not in taken), None)
+        if chosen is not None and (rest or argument in donated or (trains and name)):
             found[argument] = chosen
-            del free[chosen]
+            taken.add(chosen)
     return found
 
 
 def alike(arguments: Mapping[int, tuple[str, Hashable]]) -> dict[int, int]:
     """For each argument the one of its type with the shortest path that its own path ends with: perhaps itself."""
-    order = sorted(arguments, key=lambda a: (len(path_in(arguments[a][0])), a))
+    paths = {a: path_in(name) for a, (name, _) in arguments.items()}
     found: dict[int, int] = {}
-    by_type: dict[Hashable, list[int]] = {}
-    for argument in order:
-        name, type = arguments[argument]
-        others = by_type.setdefault(type, [])
-        found[argument] = next((a for a in others if ends(path_in(name), path_in(arguments[a][0]))), argument)
+    first: dict[tuple[Hashable, str], int] = {}
+    for argument in sorted(arguments, key=lambda a: (len(paths[a]), a)):
+        type = arguments[argument][1]
+        others = (first[type, end] for end in _ends_of(paths[argument]) if (type, end) in first)
+        found[argument] = next(others, argument)
         if found[argument] == argument:
-            others.append(argument)
+            first[type, paths[argument]] = argument
     return found
+
+
+def _ends_of(path: str) -> list[str]:
+    """What `ends` a path, the shortest first: from each bracket and dot on, and nothing."""
+    return ["", *(path[at:] for at in range(len(path) - 1, -1, -1) if path[at] in "[.")]
