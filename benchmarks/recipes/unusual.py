@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 from jax.flatten_util import ravel_pytree
 
-from mpmd_trace import named_computation
+from mpmd_trace import enumerated_for, named_computation
 from recipes.language import (
     LENGTH,
     MICROBATCHES,
@@ -76,6 +76,32 @@ def sharpness() -> Recipe:
         "Two pipelines one after the other, and a norm between them.",
         more=again,
         copies=1,
+    )
+
+
+def sharpness_in_the_loop() -> Recipe:
+    """SAM with a step uphill for each microbatch."""
+    optimizer = optax.sgd(0.1, momentum=0.9)
+
+    def step(p: Any, state: Any, batch: jax.Array) -> Any:
+        def microbatch(i: jax.Array, sums: Any, tokens: jax.Array) -> Any:
+            grads = jax.grad(_loss)(p, tokens)
+            norm = optax.global_norm(grads)
+            uphill = jax.tree.map(lambda w, g: w + 0.05 * g / norm, p, grads)
+            return jax.tree.map(jnp.add, sums, jax.value_and_grad(_loss)(uphill, tokens))
+
+        total, grads = enumerated_for(microbatch, (jnp.zeros(()), jax.tree.map(jnp.zeros_like, p)), batch)
+        updates, state = optimizer.update(grads, state, p)
+        return optax.apply_updates(p, updates), state, total
+
+    return _language(
+        "SAM in each microbatch",
+        step,
+        optimizer.init(parameters(4)),
+        2 * MICROBATCHES,
+        "Two microbatches are on their way, each with its gradient, then its parameters uphill.",
+        more=Layout(TWO, 4).activation_moves(),
+        copies=2,
     )
 
 
@@ -270,7 +296,8 @@ def two_heads() -> Recipe:
 
 def recipes() -> list[Recipe]:
     """All of them."""
-    found = [sharpness(), epochs(), best(), phases(), raveled(), eight_bits(), mean_teacher(), two_heads()]
+    found = [sharpness(), sharpness_in_the_loop(), epochs(), best(), phases(), raveled(), eight_bits(), mean_teacher()]
+    found.append(two_heads())
     contributed: dict[str, Any] = {
         "acprop": optax.contrib.acprop(1e-3),
         "ademamix": optax.contrib.ademamix(1e-3),

@@ -175,3 +175,35 @@ def test_each_of_two_loops_has_the_order_of_the_schedule(name: str, epochs: bool
     mpmd_trace.jit(step, config).lower(parameters, xs, hooks=[actions]).as_text()
     rows = [[a for a in row if a.kind != "O"] for row in actions.of_mesh.values()]
     assert rows == [row + row for row in plain.expected(schedule, rows)]
+
+
+def test_two_gradients_in_a_loop_keep_no_more_microbatches_than_one() -> None:
+    """The gradient of each microbatch is that of a step uphill: forward and backward twice, the norm of all between."""
+    model, actions = plain.Model(2), FragmentActions()
+    parameters, static = eqx.partition(model, eqx.is_array)
+
+    def loss(parameters: Any, x: jax.Array) -> jax.Array:
+        return jnp.mean(name_layers(eqx.combine(parameters, static), lambda m: m.blocks)(x) ** 2)
+
+    def gradient(parameters: Any, x: jax.Array) -> Any:
+        found = jax.grad(loss)(parameters, x)
+        norm = jnp.sqrt(sum(jnp.sum(g**2) for g in jax.tree.leaves(found)))
+        return jax.grad(loss)(jax.tree.map(lambda p, g: p + 0.1 * g / norm, parameters, found), x)
+
+    def step(parameters: Any, xs: jax.Array) -> Any:
+        def microbatch(i: jax.Array, sums: Any, x: jax.Array) -> Any:
+            return jax.tree.map(jnp.add, sums, gradient(parameters, x))
+
+        return mpmd_trace.enumerated_for(microbatch, jax.tree.map(jnp.zeros_like, parameters), xs)
+
+    names = {"blocks_0": "m0", "blocks_1": "m1"}
+    config = mpmd_trace.make_config(topology(2, size=1), names, pipeline_schedule="1F1B")
+    args = parameters, jnp.ones((4, 2, plain.WIDTH))
+    lowered = mpmd_trace.jit(step, config).lower(*args, hooks=[actions])
+    lowered.as_text()
+    rows = [" ".join(f"{a.kind}{a.microbatch}" for a in row if a.kind != "O") for row in actions.of_mesh.values()]
+    assert rows == [
+        "F0 F1 B0 F0 B1 F1 B0 F2 B1 F3 B2 F2 B3 F3 B2 B3",
+        "F0 B0 F1 B1 F0 B0 F1 B1 F2 B2 F3 B3 F2 B2 F3 B3",
+    ]
+    assert_same(lowered.compile()(*args), jax.jit(step)(*args))

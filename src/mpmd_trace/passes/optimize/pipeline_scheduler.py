@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import logging
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import ClassVar
 
 from mpmd_trace.ir.attributes import Attribute
@@ -80,21 +80,26 @@ def _by_mesh(units: Mapping[FragmentOp, Unit]) -> list[list[Unit]]:
     return list(found.values())
 
 
-def _by_loop(units: Mapping[FragmentOp, Unit]) -> list[list[Unit]]:
-    """The units of each mesh and loop over microbatches.
+def _by_loop(units: Mapping[FragmentOp, Unit], repeats: bool) -> Iterator[list[list[Unit]]]:
+    """The units of each mesh and loop over microbatches, in two ways where one runs something more than once for one.
 
-    What a loop runs more than once for a microbatch, with something of other meshes in between, is apart, too.
+    What it runs again, with something of other meshes in between, has another `time` (if the schedule `repeats`); the
+    second way has it apart.
     """
-    found: dict[tuple[str, int, int], list[Unit]] = {}
+    found: dict[tuple[str, int], list[Unit]] = {}
     loops = LoopNumbers()
     times: dict[tuple[Hashable, ...], int] = {}
+    last: dict[int, int] = {}
     for op, unit in units.items():
         origin = op.props.get("origin")
         loop = loops.of(unit.mesh, None if unit.transpose else origin, unit.counter)
         key = loop, unit.mesh, origin, unit.transpose, unit.drops_transferred, unit.counter
-        times[key] = times.get(key, 0) + 1
-        found.setdefault((unit.mesh, loop, times[key]), []).append(unit)
-    return list(found.values())
+        time = times[key] = times.get(key, -1) + 1
+        last[loop] = max(last.get(loop, 0), time)
+        found.setdefault((unit.mesh, loop), []).append(dataclasses.replace(unit, time=time))
+    if repeats and any(last.values()):
+        yield [[dataclasses.replace(u, times=last[loop] + 1) for u in group] for (_, loop), group in found.items()]
+    yield [[u for u in group if u.time == time] for group in found.values() for time in sorted({u.time for u in group})]
 
 
 def _as_graph(found: list[Constraints]) -> tuple[list[tuple[int, int]], list[Join]]:
@@ -217,9 +222,9 @@ class PipelineScheduler(FunctionPass):
         if isinstance(self.schedule, Schedule) and self.schedule.by_stage:
             self._check_stages(units)
         if self.remove_control_dependencies:
-            order = self._sparse_order(ops, units)
+            order = self._sorted(ops, self._constraints(_by_mesh(units)))
             if order is None and self.warns:
-                order = self._sorted(ops, self._of_loops(units))
+                order = self._in_loops(ops, units)
             if order is not None:
                 return apply_order(function.body, order)
             if self.warns:
@@ -271,8 +276,9 @@ class PipelineScheduler(FunctionPass):
         try:
             edges, joins = self._schedule_graph(function, ops, units)
             wanted = scan_order(uses, edges, joins)
-            if wanted is None and (loops := self._of_loops(units)) is not None:
-                edges, joins = _as_graph(loops)
+            loops = iter(()) if wanted is not None else self._of_loops(units)
+            while wanted is None and (found := next(loops, None)) is not None:
+                edges, joins = _as_graph(found)
                 wanted = scan_order(uses, edges, joins)
             exact = wanted is not None
             if wanted is None:
@@ -336,18 +342,22 @@ class PipelineScheduler(FunctionPass):
             found.append(constraints)
         return found
 
-    def _of_loops(self, units: dict[FragmentOp, Unit]) -> list[Constraints] | None:
-        """The constraints with which each loop over microbatches follows the schedule by itself; None for one loop."""
-        groups = _by_loop(units)
-        if len(groups) == len(_by_mesh(units)):
-            return None
-        try:
-            return self._constraints(groups)
-        except ScheduleError:  # a loop has not all stages, say
-            return None
+    def _of_loops(self, units: dict[FragmentOp, Unit]) -> Iterator[list[Constraints]]:
+        """Constraints with which each loop over microbatches follows the schedule by itself, if there are several."""
+        whole = len(_by_mesh(units))
+        for groups in _by_loop(units, repeats=isinstance(self.schedule, Schedule) and self.schedule.repeats):
+            if len(groups) == whole and groups[0][0].times == 1:
+                continue
+            try:
+                found = self._constraints(groups)
+            except ScheduleError:  # a loop has not all stages, say
+                continue
+            if found is not None:
+                yield found
 
-    def _sparse_order(self, ops: Sequence[Op], units: dict[FragmentOp, Unit]) -> list[Op] | None:
-        return self._sorted(ops, self._constraints(_by_mesh(units)))
+    def _in_loops(self, ops: Sequence[Op], units: dict[FragmentOp, Unit]) -> list[Op] | None:
+        orders = (self._sorted(ops, found) for found in self._of_loops(units))
+        return next((order for order in orders if order is not None), None)
 
     def _sorted(self, ops: Sequence[Op], found: list[Constraints] | None) -> list[Op] | None:
         """The ops in the order of the constraints; None where these and the uses have a cycle."""
@@ -364,11 +374,11 @@ class PipelineScheduler(FunctionPass):
         diagnostics: Diagnostics,
     ) -> bool:
         try:
-            order = self._sparse_order(ops, units)
+            order = self._sorted(ops, self._constraints(_by_mesh(units)))
         except ScheduleError as error:
             raise diagnostics.fatal(function.loc, str(error)) from None
         if order is None:
-            order = self._sorted(ops, self._of_loops(units))
+            order = self._in_loops(ops, units)
         if order is None:
             self._warn(ops, units, diagnostics)
             order = self._nearest_order(ops, units)

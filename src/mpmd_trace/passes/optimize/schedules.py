@@ -50,6 +50,9 @@ class Unit:
     counter: int
     stage: int | None
     drops_transferred: bool  # the weight-gradient part of a split backward
+    #: Which of the times that a mesh goes forward, and then backward, for one microbatch, and how many there are.
+    time: int = 0
+    times: int = 1
 
     @property
     def m(self) -> int:
@@ -210,11 +213,13 @@ class Schedule(Order):
     rules: the rules for a mesh, of which a unit is given.
     by_stage: whether units without a stage are not ordered.
     goes_back: whether backward passes run from the last microbatch to the first.
+    repeats: whether the rules also order what runs several times for a microbatch, by `Unit.time`.
     """
 
     rules: Callable[[Unit], Sequence[Rule]]
     by_stage: bool = False
     goes_back: bool = False
+    repeats: bool = False
 
     def before(self, a: Unit, b: Unit) -> bool:
         return any(rule.orders(a, b) for rule in self.rules(a))
@@ -262,6 +267,17 @@ def _gpipe(unit: Unit) -> Sequence[Rule]:
 
 def _one_f_one_b(unit: Unit) -> Sequence[Rule]:
     n, m = unit.num_meshes, unit.m
+    if unit.times > 1:
+        # N microbatches at a time, each forward and backward `times` times, so that forwards have the even slots of
+        # mesh 0 and backwards the odd ones: no more activations are kept than if they did it once.
+        return (
+            ByKey(
+                lambda u: (
+                    2 * (n * (u.counter // n * unit.times + u.time) + u.counter % n)
+                    + (m if _f(u) else 2 * n - 1 - m)
+                )
+            ),
+        )
     return (
         ByKey(lambda u: u.counter if _f(u) else None),
         ByKey(lambda u: u.counter if _b_or_w(u) else None),
@@ -354,7 +370,7 @@ SCHEDULES: dict[str, Schedule] = {
     schedule.name: schedule
     for schedule in (
         Schedule("none", _none),
-        Schedule("1F1B", _one_f_one_b),
+        Schedule("1F1B", _one_f_one_b, repeats=True),
         Schedule("GPipe", _gpipe),
         Schedule("Circular", _circular(False), by_stage=True),
         Schedule("CircularWithReversedBackward", _circular(True), by_stage=True, goes_back=True),
