@@ -118,6 +118,16 @@ def test_training_gives_the_numbers_of_jit_and_each_mesh_holds_its_layers(count,
     assert max(held) < copies * wide * layers + copies * 2 * wide
 
 
+def test_a_checkpoint_around_the_scan_sends_nothing_more():
+    def sent(around):
+        x = batch()
+        step = jax.value_and_grad(around(loss_of(named)))
+        residence = mt.jit(step, config(schedule=None)).lower(parameters(), x).residence()
+        return residence.causes
+
+    assert sent(jax.checkpoint) == sent(lambda loss: loss) == {"activations": (1, 512), "cotangents": (1, 512)}
+
+
 def test_an_array_of_the_user_shares_its_buffers_with_the_pieces():
     optimizer = optax.sgd(0.1)
     jitted = mt.jit(step_of(loss_of(named), optimizer), config(), donate_argnums=(0, 1))

@@ -10,7 +10,7 @@ import numpy as np
 import optax
 import optax.contrib
 import pytest
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 from pipelines import (
     WIDTH,
     Weights,
@@ -82,11 +82,14 @@ def test_a_key_that_is_only_handed_through_stays_on_its_mesh() -> None:
     def evaluate(ws: Weights, x: jax.Array, key: jax.Array) -> Any:
         return loss(ws, x), key
 
-    made = config()
-    key = jax.device_put(jax.random.key(3), NamedSharding(made.topology["m1"], PartitionSpec()))
-    found = mpmd_trace.jit(evaluate, made)(weights(), batch(), key)[1]
-    assert found.devices() == key.devices()
-    assert jax.random.key_data(found).tolist() == jax.random.key_data(key).tolist()
+    device = jax.devices()[1]
+    meshes = {name: Mesh(np.array([d]), ("x",)) for name, d in zip(("m0", "m1"), jax.devices(), strict=False)}
+    made = mpmd_trace.make_config(meshes, {"f0": "m0", "f1": "m1"})
+    for place in (NamedSharding(meshes["m1"], PartitionSpec()), SingleDeviceSharding(device)):
+        key = jax.device_put(jax.random.key(3), place)
+        found = mpmd_trace.jit(evaluate, made)(weights(), batch(), key)[1]
+        assert found.devices() == {device}
+        assert jax.random.key_data(found).tolist() == jax.random.key_data(key).tolist()
 
 
 def test_unused_parameter_has_a_zero_gradient() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
-from jax.sharding import Mesh, NamedSharding, Sharding
+from jax.sharding import Mesh, NamedSharding, Sharding, SingleDeviceSharding
 
 from mpmd_trace.diagnostics.messages import Diagnostic
 from mpmd_trace.frontend.arguments import Given, Leaf, one_line
@@ -100,15 +100,28 @@ def shardings(
 
 
 def staying(
-    specs: Sequence[Spec | None], kept: Sequence[NamedSharding | None], idle: Sequence[int]
+    specs: Sequence[Spec | None],
+    kept: Sequence[NamedSharding | None],
+    idle: Sequence[int],
+    leaves: Sequence[Any],
+    topology: Sequence[Any],
 ) -> tuple[Spec | None, ...]:
     """The specs, where the arguments `idle`, which are only returned, stay on the mesh that they are on."""
     found = list(specs)
     for i in idle:
-        spec, sharding = found[i], kept[i]
-        if spec is not None and spec.mesh is None and sharding is not None:
-            found[i] = spec._replace(mesh=sharding.mesh)
+        spec, sharding = found[i] or Spec(), kept[i]
+        mesh = _mesh_of_device(leaves[i], topology) if sharding is None else sharding.mesh
+        if spec.mesh is None and mesh is not None:
+            found[i] = spec._replace(mesh=mesh)
     return tuple(found)
+
+
+def _mesh_of_device(leaf: Any, topology: Sequence[Any]) -> Mesh | None:
+    """For an array that was put on one device, the mesh that is that device."""
+    if not isinstance(getattr(leaf, "sharding", None), SingleDeviceSharding) or not getattr(leaf, "committed", True):
+        return None
+    places = leaf.sharding.device_set
+    return next((m for m in topology if isinstance(m, Mesh) and set(m.devices.flat) == places), None)
 
 
 def same_devices(mesh: Any, other: Any) -> bool:

@@ -37,6 +37,8 @@ class Expressions:
         self._inner = inner
         self._numbers: dict[Hashable, int] = {}
         self._fresh = 0
+        #: How many scans are around the equations that are being numbered.
+        self._depth = 0
 
     def fresh(self) -> int:
         """A number that no expression has."""
@@ -60,8 +62,26 @@ class Expressions:
             return self._body(inner, operands)
         if eqn.effects:
             return [self.fresh() for _ in eqn.outvars]
+        if eqn.primitive.name == "scan":
+            return self._scan(eqn, operands)
         key = (eqn.primitive.name, self._fingerprints.params(eqn), tuple(operands))
         return [self._numbers.setdefault((key, i), len(self._numbers)) for i in range(len(eqn.outvars))]
+
+    def _scan(self, eqn: Equation, operands: Sequence[int]) -> list[int]:
+        """By what an iteration computes: one that is recomputed also returns what its derivative reads."""
+        layout = tracing.scan_layout(eqn)
+        first = layout.constants + layout.carries
+        self._depth += 1
+        carries: list[Hashable] = [("carry", self._depth, i) for i in range(layout.carries)]
+        rows: list[Hashable] = [("row", self._depth, number) for number in operands[first:]]
+        inside = [self._numbers.setdefault(key, len(self._numbers)) for key in (*carries, *rows)]
+        found = self._body(layout.body, [*operands[: layout.constants], *inside])
+        self._depth -= 1
+        start, step = tuple(operands[layout.constants : first]), tuple(found[: layout.carries])
+        loop = ("scan", layout.length, eqn.params["reverse"], start, step)
+        keys: list[Hashable] = [(loop, i) for i in range(layout.carries)]
+        keys += [(loop, "row", number) for number in found[layout.carries :]]
+        return [self._numbers.setdefault(key, len(self._numbers)) for key in keys]
 
     def _body(self, closed: Closed, operands: Sequence[int]) -> list[int]:
         parts = opened(closed)

@@ -322,7 +322,7 @@ def trace(
     if bad:
         rewrite()  # raises them with all others
     returned = returned_arguments(closed)
-    in_specs = placements.staying(in_specs, kept, only_returned(closed, returned))
+    in_specs = placements.staying(in_specs, kept, only_returned(closed, returned), leaves, meshes)
     out_specs, out_memories = divide_results(closed, out_specs, platform)
     traced = Traced(
         jaxpr=closed,
