@@ -64,6 +64,19 @@ def test_the_steady_state_runs_a_backward_and_the_next_forward_as_one() -> None:
         assert named(e.step for e in timeline.rows[0]) == rows["m0"]
 
 
+def test_meshes_that_share_processors() -> None:
+    found, actions, _ = compiled()
+    plan = found.program.plan
+    own = planned_timeline(plan, actions)
+    shared = [planned_timeline(plan, actions, processors=n) for n in (1, 2)]
+    assert shared[0].end == len(plan.runs)  # each takes one unit of time, and one processor does all of it
+    assert shared[1].rows == own.rows  # two meshes
+    assert [[e.step for e in row] for row in shared[0].rows] == [[e.step for e in row] for row in own.rows]
+    assert own.end < shared[0].end
+    # What runs beside something else takes twice as long.
+    assert {e.end - e.start for row in shared[0].rows for e in row} <= {1.0, 1.5, 2.0}
+
+
 def test_a_block_has_the_half_of_a_backward_that_was_split() -> None:
     _, actions, _ = compiled(FORWARD_FIRST, schedule="zb-h1")
     row = [str(step) for step in actions.of_mesh["m1"]]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import heapq
 import statistics
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from mpmd_trace.backend.plan import Plan, Run, Transfer
 from mpmd_trace.backend.timeline import Timeline as Measured
@@ -140,13 +141,13 @@ def measured_timeline(plan: Plan, actions: FragmentActions, measured: Measured) 
 
 
 def planned_timeline(
-    plan: Plan, actions: FragmentActions, measured: Sequence[Measured] = ()
+    plan: Plan, actions: FragmentActions, measured: Sequence[Measured] = (), *, processors: int | None = None
 ) -> Timeline:
-    """The step as it would run if every mesh had its own processors.
+    """The step as it would run if every mesh had its own processors, or if all shared that many of them.
 
     Each mesh runs its programs in the order of the plan, each as soon as its inputs are there.  A program
     takes the shortest time it was measured to take (one unit where nothing was measured); transfers take
-    none.
+    none.  `processors`: where more programs run than there are processors, each gets an equal part of them.
     """
     known = steps_by_place(plan, actions)
     costs: dict[int, list[float]] = {}
@@ -155,22 +156,51 @@ def planned_timeline(
             if entry.program is not None:
                 costs.setdefault(entry.program, []).append(1000 * (entry.end - entry.start))
     time_of = {program: statistics.quantiles([*v, *v], n=4)[0] for program, v in costs.items()}
-    ready: dict[int, float] = {}
-    free = dict.fromkeys(plan.meshes, 0.0)
-    events = []
+    made_by: dict[int, frozenset[int]] = {}  # what must have run before a slot is there
+    last: dict[str, int] = {}
+    rows: list[tuple[int, Step]] = []
+    times: list[float] = []
+    after: list[frozenset[int]] = []
     for at, instruction in _moving(plan):
-        start = max((ready.get(s, 0.0) for s in instruction.inputs), default=0.0)
-        end = start
+        made = frozenset[int]().union(*(made_by.get(s, ()) for s in instruction.inputs))
         if isinstance(instruction, Run):
-            start = max(start, free[instruction.mesh])
-            end = start + time_of.get(instruction.program, 1.0)
-            free[instruction.mesh] = end
-            mesh, step = known[at]
-            events.append(Event(mesh, step, start, end))
-        for slot in instruction.outputs:
-            ready[slot] = end
+            after.append(made | {last[instruction.mesh]} if instruction.mesh in last else made)
+            made = frozenset([len(rows)])
+            last[instruction.mesh] = len(rows)
+            rows.append(known[at])
+            times.append(time_of.get(instruction.program, 1.0))
+        made_by.update(dict.fromkeys(instruction.outputs, made))
+    played = _played(times, after, processors)
+    events = [Event(mesh, step, start, end) for (mesh, step), (start, end) in zip(rows, played, strict=True)]
     made_of = "programs as fast as measured" if costs else "each program one unit of time"
-    return Timeline.from_events(f"planned ({made_of}, transfers free)", events, " ms" if costs else "")
+    shared = "" if processors is None else f" on {processors} processors"
+    return Timeline.from_events(f"planned{shared} ({made_of}, transfers free)", events, " ms" if costs else "")
+
+
+def _played(
+    times: Sequence[float], after: Sequence[Collection[int]], processors: int | None
+) -> list[tuple[float, float]]:
+    """Start and end of tasks that take `times` on a processor of their own, each begun when those `after` it ended."""
+    left = [len(before) for before in after]
+    then: list[list[int]] = [[] for _ in times]
+    for task, before in enumerate(after):
+        for one in before:
+            then[one].append(task)
+    start, end = [0.0] * len(times), [0.0] * len(times)
+    now = work = 0.0  # `work`: what each processor would have done by now for a task that was there all the time
+    running = [(times[task], task) for task, n in enumerate(left) if n == 0]
+    heapq.heapify(running)
+    while running:
+        share = 1 if processors is None else min(1, processors / len(running))
+        done, task = heapq.heappop(running)
+        now, work = done if processors is None else now + (done - work) / share, done
+        end[task] = now
+        for one in then[task]:
+            left[one] -= 1
+            if left[one] == 0:
+                start[one] = now
+                heapq.heappush(running, (work + times[one], one))
+    return list(zip(start, end, strict=True))
 
 
 def bubble(timeline: Timeline) -> float:
