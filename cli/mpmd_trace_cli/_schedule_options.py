@@ -28,6 +28,7 @@ from mpmd_trace.schedules import (
     find_entry,
     get_schedule,
     load_csv,
+    schedule_names,
     simulate,
     validate,
 )
@@ -101,7 +102,9 @@ class LibraryOptions(SizeOptions):
 class ScheduleOptions(LibraryOptions):
     """One schedule of the library, or a table."""
 
-    name: Annotated[str, typer.Argument(help="Name of a schedule (see list), or a CSV table.")]
+    name: Annotated[
+        str, typer.Argument(help="Name of a schedule (see list), or a CSV table.", autocompletion=schedule_names)
+    ]
     group_size: Annotated[
         int | None, typer.Option(help="Microbatches per round of an interleaved schedule.")
     ] = None

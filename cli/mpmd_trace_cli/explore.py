@@ -18,7 +18,7 @@ from mpmd_trace.report.files import check_folder, write_folder
 from mpmd_trace.report.snapshots import read_index
 from mpmd_trace.report.timeline import FragmentActions
 from mpmd_trace_cli.files import read_text
-from mpmd_trace_cli.talk import say
+from mpmd_trace_cli.talk import from_here, say
 
 __all__ = ["explore", "serve"]
 
@@ -91,7 +91,7 @@ def _why(module: Module, request: PartitionRequest, names: Sequence[str]) -> dic
 
 def _first_lines(text: str, most: int = 16, width: int = 400) -> str:
     """The text without what a norm over all gradients adds: a chain from every parameter."""
-    lines = text.splitlines()
+    lines = from_here(text).splitlines()
     more = [f"  ... {len(lines) - most} more lines: mpmd-trace explain"] if len(lines) > most else []
     return "\n".join([*(line if len(line) <= width else f"{line[:width]}..." for line in lines[:most]), *more])
 

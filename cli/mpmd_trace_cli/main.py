@@ -10,11 +10,12 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from mpmd_trace import __version__
+from mpmd_trace.passes.registry import PASSES, PIPELINES
 from mpmd_trace_cli.inspect import diff_snapshots, dump_program, print_passes, show_program
 from mpmd_trace_cli.plugins import load_passes
 from mpmd_trace_cli.reduce import reduce_file
 from mpmd_trace_cli.schedule import app as schedule_app
-from mpmd_trace_cli.talk import data, guard, programs_talk, say
+from mpmd_trace_cli.talk import data, from_here, guard, programs_talk, say
 
 __all__ = ["app", "main"]
 
@@ -316,12 +317,14 @@ def explain(
         explain_placement(file, as_json=json)
     else:
         found = explain_value(file, value, infer_transfers)
-        data(as_json(found) if json else str(found))
+        data(as_json(found) if json else from_here(str(found)))
 
 
 @app.command()
 def passes(
-    name: Annotated[str | None, typer.Argument(help="Only this pass or pipeline.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="Only this pass or pipeline.", autocompletion=lambda: [*PASSES, *PIPELINES])
+    ] = None,
     load_pass_plugin: Annotated[
         list[str] | None, typer.Option(help="A Python file with passes of your own; may be repeated.")
     ] = None,

@@ -28,6 +28,7 @@ from mpmd_trace.schedules import (
     grid,
     path_report,
     report,
+    schedule_names,
 )
 from mpmd_trace.schedules import check as check_schedule
 from mpmd_trace.schedules import search as find
@@ -257,7 +258,7 @@ def compare(
     names: Annotated[
         list[str] | None,
         typer.Argument(help="Schedules or CSV tables; all that fit, when none is named. "
-                       "NAME/V asks for V chunks."),
+                       "NAME/V asks for V chunks.", autocompletion=schedule_names),
     ] = None,
     output: opt.Output = None,
     as_json: opt.Json = False,

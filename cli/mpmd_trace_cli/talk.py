@@ -24,7 +24,18 @@ if TYPE_CHECKING:
 
     from mpmd_trace.diagnostics.messages import MpmdError
 
-__all__ = ["as_json", "console", "data", "data_stream", "guard", "programs_talk", "progress", "say", "told"]
+__all__ = [
+    "as_json",
+    "console",
+    "data",
+    "data_stream",
+    "from_here",
+    "guard",
+    "programs_talk",
+    "progress",
+    "say",
+    "told",
+]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -116,9 +127,14 @@ WIDTH = 400
 _PARTICULAR = re.compile(r"(?:\"[^\"]*\"|'[^']*'|\([^()]*\)|\d+)+")
 
 
+def from_here(text: str) -> str:
+    """The text with files relative to where we are."""
+    here = os.getcwd() + os.sep
+    return text.replace(here, "") if here != os.sep * 2 else text
+
+
 def told(error: MpmdError) -> Iterator[str]:
     """What to say about an error, with files relative to where we are."""
-    here = os.getcwd() + os.sep
     seen: dict[str, int] = {}
     for diagnostic in error.diagnostics:
         kind = diagnostic.severity + _PARTICULAR.sub("#", diagnostic.message)
@@ -128,8 +144,7 @@ def told(error: MpmdError) -> Iterator[str]:
         op = diagnostic.op
         if op is not None:
             op = "\n".join(one if len(one) <= WIDTH else one[:WIDTH] + " ..." for one in op.splitlines())
-        text = str(dataclasses.replace(diagnostic, op=op))
-        yield text.replace(here, "") if here != os.sep * 2 else text
+        yield from_here(str(dataclasses.replace(diagnostic, op=op)))
     more = sum(count - SAME_KIND for count in seen.values() if count > SAME_KIND)
     if more:
         yield f"(and {more} more like {'these' if len(seen) == 1 else 'some of these'})"
@@ -151,7 +166,7 @@ def _warnings_as_talk() -> Iterator[None]:
         line: str | None = None,
     ) -> None:
         if issubclass(category, MpmdWarning):
-            say(f"{filename}:{lineno}: warning: {message}".replace(os.getcwd() + os.sep, ""))
+            say(from_here(f"{filename}:{lineno}: warning: {message}"))
         else:
             before(message, category, filename, lineno, file, line)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import subprocess
 import sys
@@ -67,3 +68,18 @@ def test_the_package_is_the_command() -> None:
     assert b'"mpmd-call-inline"' in done.stdout
     wrong = subprocess.run([sys.executable, "-m", "mpmd_trace", "pases"], capture_output=True, text=True, check=False)
     assert wrong.returncode == 2 and "No such command 'pases'" in wrong.stderr
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [("ex", "explore explain"), ("schedule show zb-h", "zb-h1 zb-h2"), ("passes mpmd-call", "mpmd-call-inline")],
+)
+def test_shells_complete(typed: str, offered: str) -> None:
+    words = {"COMP_WORDS": f"mpmd-trace {typed}", "COMP_CWORD": str(typed.count(" ") + 1)}
+    asked = {"_MPMD_TRACE_COMPLETE": "complete_bash", **words}
+    code = "from mpmd_trace_cli.entry import main; main([])"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, env={**os.environ, **asked}
+    )
+    assert set(offered.split()) <= set(done.stdout.split()), done.stderr
+    assert all(word.startswith(typed.split()[-1]) for word in done.stdout.split())

@@ -43,16 +43,11 @@ function place() {
   const found = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
   return { view: "passes", ...found };
 }
-function go(changes) {
-  const next = { ...place(), ...changes };
-  for (const key of Object.keys(next)) if (next[key] === null || next[key] === undefined) delete next[key];
-  location.hash = new URLSearchParams(next).toString();
-}
-const link = (changes, text) => {
-  const next = { ...place(), ...changes };
-  for (const key of Object.keys(next)) if (next[key] === null) delete next[key];
-  return `<a href="#${new URLSearchParams(next)}">${escape(text)}</a>`;
-};
+const address = (changes) => `#${new URLSearchParams(Object.entries({ ...place(), ...changes }).filter(([, value]) => value !== null && value !== undefined))}`;
+const go = (changes) => { location.hash = address(changes); };
+// Another address of what is seen already.
+const remember = (changes) => history.replaceState(null, "", address(changes));
+const link = (changes, text) => `<a href="${address(changes)}">${escape(text)}</a>`;
 
 function views() { return index().passes.filter((row) => row.changed && row.ops !== undefined).map((row) => row.pass); }
 function current(at) { const all = views(); const n = Number(at ?? all[all.length - 1]); return all.includes(n) ? n : all.filter((p) => p <= n).pop() ?? all[0]; }
@@ -85,14 +80,13 @@ function key(event) {
   if (all[at] !== undefined) go({ pass: all[at], node: null });
 }
 
-// A slider: the address follows it without a new page, so that it can be dragged; `draw` shows what it changes.
-function slider(id, name, draw) {
-  $(id).oninput = (event) => {
-    const next = new URLSearchParams({ ...place(), [name]: event.target.value });
-    history.replaceState(null, "", `#${next}`);
-    draw(place());
-  };
-}
+// A slider, and what is to be done when it is moved: the address follows it without a new page, so that it can be dragged,
+// and `draw` shows what it changes.
+const range = (id, name, low, high, step, value, said = "") => `<label>${name} <input type="range" id="${id}" min="${low}" max="${high}" step="${step}" value="${value}"> <output id="${id}-is">${said}</output></label>`;
+const slider = (id, draw) => { $(id).oninput = (event) => { remember({ [id]: event.target.value }); draw(place()); }; };
+
+// A choice among [value, name].
+const choice = (id, label, all, chosen) => `<select id="${id}" aria-label="${label}">${all.map(([value, name]) => `<option value="${value}" ${value === chosen ? "selected" : ""}>${escape(name)}</option>`).join("")}</select>`;
 
 function clickable(selector, act) {
   for (const row of document.querySelectorAll(selector)) { row.tabIndex = 0; row.onclick = () => act(row.dataset); }
@@ -103,7 +97,7 @@ let shown = 0, before = {};
 async function show() {
   const here = place(), turn = ++shown;
   $("tabs").innerHTML = TABS.map(([id, name]) =>
-    `<a role="tab" aria-selected="${here.view === id}" href="#${new URLSearchParams({ ...here, view: id })}">${name}</a>`).join("");
+    `<a role="tab" aria-selected="${here.view === id}" href="${address({ view: id })}">${name}</a>`).join("");
   const draw = { passes, program, values, time, schedules }[here.view] || passes;
   try {
     const [page, side, after] = await draw(here);
@@ -187,7 +181,7 @@ function difference(old, now) {
   for (const one of a) if (one.names.every((name) => !(is.get(name) || []).some(([, other]) => same(one, other)))) list.gone.push([label(one), null]);
   const sent = (view) => d3.rollup(view.nodes.filter((node) => node.k === TRANSFER), (all) => all.length, (node) => `${node.f} → ${node.m}`);
   const before = sent(old), after = sent(now), head = [];
-  for (const pair of d3.sort(new Set([...before.keys(), ...after.keys()]))) {
+  for (const pair of [...new Set([...before.keys(), ...after.keys()])].sort(new Intl.Collator("en", { numeric: true }).compare)) {
     const more = (after.get(pair) || 0) - (before.get(pair) || 0);
     if (more) head.push(`${more > 0 ? "+" : ""}${more} transfers ${pair}`);
   }

@@ -31,10 +31,7 @@ function picture(id, { names, each = ROW, extent, seen, key, axis, draw, find, s
     names.forEach((name, row) => within(pen, 0, row * each, left - 4, each, () => pen.fillText(name, 6, row * each + Math.min(ROW, each) / 2)));
     if (ticks) ticks.call(d3.axisBottom(x).ticks(Math.max(2, wide / 140)).tickFormat(axis)).selectAll(".tick").attr("visibility", (t) => x(t) > wide - 40 ? "hidden" : null);
   };
-  const edges = [[left, 0], [wide - 12, high]], remember = () => {
-    const next = new URLSearchParams({ ...place(), [key]: x.domain().map((t) => Number((t / (extent || 1)).toPrecision(6))) });
-    history.replaceState(null, "", `#${next}`);
-  };
+  const edges = [[left, 0], [wide - 12, high]], keep = () => key && remember({ [key]: x.domain().map((t) => Number((t / (extent || 1)).toPrecision(6))) });
   const zoom = d3.zoom().scaleExtent([1, 1e5]).extent(edges).translateExtent(edges)
     .filter((event) => !event.button && (event.type !== "wheel" || event.ctrlKey || event.metaKey))
     .on("zoom", ({ transform, sourceEvent }) => {
@@ -42,7 +39,7 @@ function picture(id, { names, each = ROW, extent, seen, key, axis, draw, find, s
       redraw();
       if (sourceEvent) others.forEach((other) => other !== me && other.show(transform));
     })
-    .on("end", ({ sourceEvent }) => { if (sourceEvent && key) remember(); });
+    .on("end", ({ sourceEvent }) => { if (sourceEvent) keep(); });
   const asked = key && place()[key] ? place()[key].split(",").map((part) => part * (extent || 1)) : seen ?? [0, extent], scale = Math.max(1, (extent || 1) / ((asked[1] - asked[0]) || 1));
   const me = pictures[id] = {
     x: () => x,
@@ -52,7 +49,7 @@ function picture(id, { names, each = ROW, extent, seen, key, axis, draw, find, s
       else if (what === "0") canvas.call(zoom.transform, d3.zoomIdentity);
       else canvas.call(zoom.translateBy, (what === "ArrowLeft" ? 1 : -1) * (wide - left) / 4 / d3.zoomTransform(canvas.node()).k, 0);
       others.forEach((other) => other !== me && other.show(d3.zoomTransform(canvas.node())));
-      if (key) remember();
+      keep();
     },
   };
   const under = (event) => find && event.offsetX >= left ? find(x.invert(event.offsetX), Math.floor(event.offsetY / each)) : undefined;

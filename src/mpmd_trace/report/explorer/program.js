@@ -8,10 +8,9 @@ const short = (type) => type.replace(/^!mpmd\.mesh_tensor<"[^"]*", (.*)>$/, "$1"
 
 async function program(here) {
   const at = current(here.pass), view = await explorer.view(at);
-  const options = (chosen) => views().map((n) => `<option value="${n}" ${n === chosen ? "selected" : ""}>${n} ${escape(index().passes.find((p) => p.pass === n).spec.slice(0, 70))}</option>`);
+  const passes = views().map((n) => [n, `${n} ${index().passes.find((p) => p.pass === n).spec.slice(0, 70)}`]);
   const beside = here.with === undefined ? null : current(here.with);
-  const page = `<div class="bar"><select id="pass" aria-label="pass">${options(at).join("")}</select>
-    <label>since <select id="with" aria-label="compare with"><option value="">no other pass</option>${options(beside).join("")}</select></label>
+  const page = `<div class="bar">${choice("pass", "pass", passes, at)} <label>since ${choice("with", "compare with", [["", "no other pass"], ...passes], beside)}</label>
     <input type="search" id="find" placeholder="find a name" value="${escape(here.find ?? "")}">${ZOOM}<span>${legend(["F", "B", "O", "T"])}</span></div>
     <div id="lanes" data-says="fragments by mesh, in their order"></div><h3>Text</h3><pre id="text"></pre>`;
   const side = beside === null || here.node !== undefined ? await details(view, here, at)
@@ -39,11 +38,10 @@ function kind(node) {
   return node.a.some(([, count]) => count > 0) ? "B" : "F";
 }
 
-// Which node makes each value.
-function makers(view) {
-  if (!view.makers) { view.makers = new Map(); view.nodes.forEach((node, i) => node.o.forEach((v) => view.makers.set(v, i))); }
-  return view.makers;
-}
+// Which node makes each value, and which read it.
+const makers = (view) => view.makers ??= new Map(view.nodes.flatMap((node, i) => node.o.map((v) => [v, i])));
+const readers = (view) => view.readers ??= d3.group(view.nodes.flatMap((node, i) => [...new Set(node.i)].map((v) => [v, i])), ([v]) => v);
+const reading = (view, v) => (readers(view).get(v) ?? []).map(([, i]) => i);
 
 // The box of each node: its row, and its column, which follows the order of the row and, between rows, the data.
 function layout(view) {
@@ -108,11 +106,11 @@ function named(view, i) {
 // What is before and after a node, with what is sent between them, as a graph.
 function around(view, at) {
   const from = makers(view), most = 6, near = [], edges = [];
-  const before = [...new Set(view.nodes[at].i.map((v) => from.get(v)).filter((i) => i !== undefined))], after = view.nodes.map((_, i) => i).filter((i) => view.nodes[i].i.some((v) => from.get(v) === at));
+  const before = [...new Set(view.nodes[at].i.map((v) => from.get(v)).filter((i) => i !== undefined))], after = d3.sort(new Set(view.nodes[at].o.flatMap((v) => reading(view, v))));
   const shorter = (text) => text.length > 30 ? `${text.slice(0, 29)}…` : text;
   const add = (i) => {
     const node = view.nodes[i];
-    if (!near.some(([id]) => id === String(i))) near.push([String(i), node.k === TRANSFER ? `${bytes(node.n)} to ${node.m}` : shorter(named(view, i)), i === at ? "hot" : kind(node), `#${new URLSearchParams({ ...place(), node: i, value: "" })}`]);
+    if (!near.some(([id]) => id === String(i))) near.push([String(i), node.k === TRANSFER ? `${bytes(node.n)} to ${node.m}` : shorter(named(view, i)), i === at ? "hot" : kind(node), address({ node: i, value: null })]);
     return String(i);
   };
   add(at);
@@ -123,7 +121,7 @@ function around(view, at) {
   }
   for (const i of after.slice(0, most)) {
     edges.push([String(at), add(i)]);
-    if (view.nodes[i].k === TRANSFER) view.nodes.forEach((node, k) => { if (node.i.includes(view.nodes[i].o[0])) edges.push([String(i), add(k)]); });
+    if (view.nodes[i].k === TRANSFER) for (const k of reading(view, view.nodes[i].o[0])) edges.push([String(i), add(k)]);
   }
   for (const [list, id] of [[before, "more before"], [after, "more after"]]) if (list.length > most) {
     near.push([id, `${list.length - most} more`, "O", null]);
@@ -193,13 +191,11 @@ async function details(view, here, pass) {
   const at = here.node, node = view.nodes[Number(at)];
   if (at === undefined || !node) return `<h2>Nothing chosen</h2><p>Click a box, or a number in the text. What is chosen is in the address: copy it to show somebody.</p>`;
   const maker = makers(view), given = new Map(view.arguments.map(([name, v]) => [v, name]));
-  const users = new Map();
-  view.nodes.forEach((one, i) => one.i.forEach((v) => users.set(v, [...(users.get(v) || []), i])));
   const ssa = (v) => link({ view: "values", pass, value: `%${v}`, node: null }, `%${v}`);
   const returned = new Map(view.results.map(([name, v]) => [v, name]));
   const label = (i) => named(view, i);
   const from = node.i.map((v) => `<tr><td>${ssa(v)}</td><td>${given.has(v) ? link({ view: "values", value: given.get(v) }, given.get(v)) : link({ node: maker.get(v) }, label(maker.get(v)))}</td><td class="ty">${escape(short(index().types[view.types[v]]))}</td></tr>`);
-  const to = node.o.map((v) => `<tr><td>${ssa(v)}</td><td>${[...(users.get(v) || []).slice(0, 12).map((i) => link({ node: i }, label(i))), ...(returned.has(v) ? [escape(returned.get(v))] : [])].join(", ") || "nobody"}</td><td class="ty">${escape(short(index().types[view.types[v]]))}</td></tr>`);
+  const to = node.o.map((v) => `<tr><td>${ssa(v)}</td><td>${[...reading(view, v).slice(0, 12).map((i) => link({ node: i }, label(i))), ...(returned.has(v) ? [escape(returned.get(v))] : [])].join(", ") || "nobody"}</td><td class="ty">${escape(short(index().types[view.types[v]]))}</td></tr>`);
   let text = `<h2>${escape(label(Number(at)))}</h2>`;
   if (node.n) text += `<p>${bytes(node.n)} on each device</p>`;
   if (node.b !== undefined) {

@@ -50,11 +50,10 @@ async function schedules(here) {
   const sizes = index().sizes, near = (list, wanted) => d3.least(list, (one) => Math.abs(one - wanted));
   const meshes = near(sizes.meshes, Number(here.meshes ?? 4)), count = near(sizes.microbatches, Number(here.mb ?? 8));
   const all = await explorer.want(`schedules${meshes}x${count}`), names = Object.keys(all), first = here.a ?? "1f1b", second = here.b ?? "zb-h1";
-  const pick = (id, value) => `<select id="${id}" aria-label="schedule">${(names.includes(value) ? names : [value, ...names]).map((n) => `<option ${n === value ? "selected" : ""}>${n}</option>`).join("")}</select>`;
-  const size = (id, name, list, value) => `<label>${name} <input type="range" id="${id}" min="0" max="${list.length - 1}" step="1" value="${list.indexOf(value)}"> <output>${value}</output></label>`;
-  const slide = ([id, name, low, high]) => `<label>${name} <input type="range" id="${id}" min="${low}" max="${high}" step="${id === "lim" ? 1 : 0.05}" value="${costs(here)[id]}"> <output id="${id}-is"></output></label>`;
+  const pick = (id, value) => choice(id, "schedule", (names.includes(value) ? names : [value, ...names]).map((name) => [name, name]), value);
+  const size = (id, name, list, value) => range(id, name, 0, list.length - 1, 1, list.indexOf(value), value);
   const page = `<div class="bar">${pick("a", first)} beside ${pick("b", second)} ${size("meshes", "meshes", sizes.meshes, meshes)}${size("mb", "microbatches", sizes.microbatches, count)}</div>
-    <div class="bar">${COSTS.map(slide).join("")}</div>
+    <div class="bar">${COSTS.map(([id, name, low, high]) => range(id, name, low, high, id === "lim" ? 1 : 0.05, costs(here)[id])).join("")}</div>
     <h3>${escape(first)} <span id="one-is" class="ty"></span></h3><div id="one" data-says="${escape(first)}"></div><h3>${escape(second)} <span id="two-is" class="ty"></span></h3><div id="two" data-says="${escape(second)}"></div>
     <p class="legend">${legend(["F", "B", "I", "W"])} ${ZOOM}</p>
     <p class="ty">Costs are of a mesh for one microbatch, all its stages together; both pictures have the same scale. Memory is counted in the activations of one microbatch on one mesh.</p>`;
@@ -75,7 +74,7 @@ async function schedules(here) {
       $("side").innerHTML = table(now);
       clickable("#side tbody tr", (data) => go({ b: data.name }));
     };
-    for (const [id] of COSTS) slider(id, id, draw);
+    for (const [id] of COSTS) slider(id, draw);
     draw(here);
   }];
 }

@@ -42,7 +42,7 @@ function facts(one) {
 
 // The same of a value of a view, and a key that is equal where the same is told.
 function factsOf(view, pass, v) {
-  const users = view.nodes.map((_, i) => i).filter((i) => view.nodes[i].i.includes(v)), maker = makers(view).get(v), most = 8;
+  const users = reading(view, v), maker = makers(view).get(v), most = 8;
   const told = { type: view.types[v], made: maker === undefined ? null : named(view, maker), used: users.slice(0, most).map((i) => named(view, i)), uses: users.length,
     sent: [...new Set(users.filter((i) => view.nodes[i].k === TRANSFER).map((i) => view.nodes[i].m))] };
   return [facts({ ...told, pass, at: [maker ?? null, ...users.slice(0, most)] }), JSON.stringify(told)];
