@@ -310,6 +310,42 @@ def test_kernels_are_gathered_once_and_clipped_gradients_summed_once(clips: bool
     assert_same(found(ps, batch), jax.jit(step)(ps, batch))
 
 
+def test_rows_stay_sharded_where_experts_are_sharded_by_columns() -> None:
+    """Shardy alone shards the products of experts by columns, for which each microbatch gathers rows."""
+    meshes = topology()
+
+    def experts(p: Any, x: jax.Array) -> jax.Array:
+        y = jnp.einsum("bsd,edf->bsef", x, p["up"])
+        y = jnp.einsum("bsef,efd->bsed", jnp.tanh(y), p["down"])
+        return x + jnp.einsum("bse,bsed->bsd", jax.nn.softmax(x @ p["router"]), y)
+
+    def loss(ps: Any, x: jax.Array) -> jax.Array:
+        for i, p in enumerate(ps):
+            x = mpmd_trace.named_computation(experts, name=f"f{i}")(p, x)
+        return jnp.mean(x**2)
+
+    def step(ps: Any, batch: jax.Array) -> Any:
+        def microbatch(i: Any, total: Any, x: jax.Array) -> Any:
+            return jax.tree.map(jnp.add, total, jax.grad(loss)(ps, x))
+
+        grads = mpmd_trace.enumerated_for(microbatch, jax.tree.map(jnp.zeros_like, ps), batch)
+        return jax.tree.map(lambda p, g: p - 0.1 * g, ps, grads)
+
+    keys = jax.random.split(jax.random.key(0), 3)
+    shapes = {"up": (4, 8, 8), "down": (4, 8, 8), "router": (8, 4)}
+    ps = [{name: 0.3 * jax.random.normal(key, shape) for name, shape in shapes.items()} for key in keys[:2]]
+    batch = jax.random.normal(keys[2], (2, 4, 6, 8))
+    config = mpmd_trace.make_config(meshes, {"f0": "m0", "f1": "m1"}, pipeline_schedule="1F1B")
+    columns = [
+        {name: NamedSharding(mesh, P(*[None] * (len(shape) - 1), "data")) for name, shape in shapes.items()}
+        for mesh in meshes.values()
+    ]
+    places = columns, NamedSharding(meshes["m0"], SHARDED_ROWS)
+    found = mpmd_trace.jit(step, config, in_shardings=places).lower(ps, batch).compile()
+    assert counted(found) == {"m0": (3, 1), "m1": (3, 1)}
+    assert_same(found(ps, batch), jax.jit(step)(ps, batch))
+
+
 def test_what_only_hands_on_after_hoisting_goes() -> None:
     """Nothing is left of backwards whose gradient is zero; what they hand on is whole in any spelling."""
     meshes = topology()

@@ -73,6 +73,7 @@ _FOLDERS = {
     ),
     "sharding": (
         "use-own-meshes",
+        "prefer-rows",
         "shardy-propagation",
         "populate-unreduced-out-sharding",
         "enforce-user-shardings",

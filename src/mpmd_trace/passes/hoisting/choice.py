@@ -233,11 +233,11 @@ def _judged(one: Expression, wish: _Wish, meshes: Meshes, least: float) -> Kept 
     if len(wish.counters) < 2:
         return None
     size, once = kept_bytes(one, meshes), work(one, meshes)
+    gathers = any(p.is_reshard and kept_bytes(p, meshes) > kept_bytes(p.operands[0], meshes) for p in one.parts())
     is_layout = one.op is not None and one.op.name in LAYOUT
     if wish.is_stored and once > 0:
         pass  # it is kept anyway, and by each microbatch
-    elif is_layout or once < max(size, least):
+    elif is_layout or once < max(size, 0.0 if gathers else least):
         return None
-    gathers = any(p.is_reshard and kept_bytes(p, meshes) > kept_bytes(p.operands[0], meshes) for p in one.parts())
     readers = tuple(wish.fragments.union(wish.readers))
     return Kept(one, size, once * (len(wish.fragments) - 1), gathers, readers)

@@ -21,12 +21,12 @@ from mpmd_trace.passes.fragment_info import merged_call_counters
 from mpmd_trace.passes.hoisting.axes import ShardingOf, same_axes, wanted_sharding
 from mpmd_trace.passes.sharding.edges import SHARDING, ValueShardings, in_sharding, per_value
 
-__all__ = ["CONSTRAINT", "Expression", "Known", "Numbering", "body_sharding", "counters"]
+__all__ = ["CONSTRAINT", "SLICES", "Expression", "Known", "Numbering", "body_sharding", "counters"]
 
 CONSTRAINT = "sdy.sharding_constraint"
 #: Descriptions of so many characters and more are cut.
 _LONGEST = 120
-_SLICES = ("stablehlo.slice", "stablehlo.dynamic_slice")
+SLICES = ("stablehlo.slice", "stablehlo.dynamic_slice")
 
 
 @dataclasses.dataclass(frozen=True, eq=False, slots=True)
@@ -183,9 +183,9 @@ class Numbering:
             operands = [self._use(op, i, values, uses, of) for i in range(op.num_operands)]
             if None not in operands and _may_move(op, block):
                 found = self._results(op, cast("list[Expression]", operands))
-                if op.name in _SLICES:
+                if op.name in SLICES:
                     slices += found.values()
-                values.update({v: one for v, one in found.items() if op.name not in _SLICES or one in self._open})
+                values.update({v: one for v, one in found.items() if op.name not in SLICES or one in self._open})
         returned = tuple(values.get(value) for value in fragment.body.returned)
         return Known(values, uses, returned, tuple(slices))
 

@@ -16,6 +16,7 @@ from mpmd_trace.passes.sharding.convert_sdy_shardings_to_mpmd_types import Conve
 from mpmd_trace.passes.sharding.enforce_user_shardings import EnforceUserShardings
 from mpmd_trace.passes.sharding.extract_reshards_from_inter_mesh_transfers import ExtractReshardsFromInterMeshTransfers
 from mpmd_trace.passes.sharding.populate_unreduced_out_sharding import PopulateUnreducedOutSharding
+from mpmd_trace.passes.sharding.prefer_rows import PreferRows
 from mpmd_trace.passes.sharding.shardy_propagation import ShardyPropagation
 from mpmd_trace.passes.sharding.simplify_program import SimplifyProgram
 from mpmd_trace.passes.sharding.use_own_meshes import UseOwnMeshes
@@ -51,6 +52,7 @@ class ShardingPropagationPipeline(Pipeline):
         """The steps, in order."""
         steps: list[Pass] = [
             UniquifyFunctionInputsOutputs(use_transfer_instead_of_fragment=True),
+            *([PreferRows()] if self.hoist is not None else []),
             ShardyPropagation(),
             PopulateUnreducedOutSharding(),
             EnforceUserShardings(),

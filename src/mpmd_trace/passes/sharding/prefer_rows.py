@@ -1,0 +1,106 @@
+"""`mpmd-prefer-rows` (ours): where rows and weights are sharded over one axis, activations are sharded by rows."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection
+from typing import ClassVar
+
+from mpmd_trace.ir.attributes import DictAttr
+from mpmd_trace.ir.core import Value
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, TransferOp
+from mpmd_trace.ir.shardings import sharding_like
+from mpmd_trace.passes.base import FunctionPass
+from mpmd_trace.passes.fragment_info import is_forward, is_of_microbatch
+from mpmd_trace.passes.hoisting.expressions import SLICES, counters
+from mpmd_trace.passes.sharding.edges import SHARDING, user_sharding
+
+__all__ = ["PreferRows"]
+
+
+@dataclasses.dataclass(frozen=True)
+class PreferRows(FunctionPass):
+    """The axes over which a batch is sharded are propagated from it first: elsewhere they have priority 1.
+
+    Where rows and the columns of a weight are sharded over one axis, as in FSDP, Shardy may decide for either.  A
+    product whose result has the columns needs the rows of all devices, in each microbatch; the weight is gathered once
+    per step.  A batch are arguments of which each microbatch reads a slice, or one of its own, in its forward.
+
+    Before:
+
+        sdy.mesh @mesh = <["x"=2]>
+        func.func public @main(%w: !a {sdy.sharding = #sdy.sharding<@mesh, [{"x"}]>},
+            %p: !a {sdy.sharding = #sdy.sharding<@mesh, [{"x"}]>}) -> !a attributes {topology = #meshes} {
+          %0 = mpmd.fragment<mesh="a", origin=["f"]> (%p) {call_counter = 0 : ui32} (%v: !t) {
+            %1 = stablehlo.negate %v : !t
+            mpmd.return %1 : !t
+          } : (!a) -> !a
+          %1 = mpmd.fragment<mesh="a", origin=["f"(1)]> (%0, %w) {call_counter = 0 : ui32} (%v: !t, %u: !t) {
+            %1 = stablehlo.add %u, %v : !t
+            mpmd.return %1 : !t
+          } : (!a, !a) -> !a
+          return %1 : !a
+        }
+
+    After:
+
+        sdy.mesh @mesh = <["x"=2]>
+        func.func public @main(%w: !a {sdy.sharding = #sdy.sharding<@mesh, [{"x"}p1]>},
+            %p: !a {sdy.sharding = #sdy.sharding<@mesh, [{"x"}]>}) -> !a attributes {topology = #meshes} {
+          %0 = mpmd.fragment<mesh="a", origin=["f"]> (%p) {call_counter = 0 : ui32} (%v: !t) {
+            %1 = stablehlo.negate %v : !t
+            mpmd.return %1 : !t
+          } : (!a) -> !a
+          %1 = mpmd.fragment<mesh="a", origin=["f"(1)]> (%0, %w) {call_counter = 0 : ui32} (%v: !t, %u: !t) {
+            %1 = stablehlo.add %u, %v : !t
+            mpmd.return %1 : !t
+          } : (!a, !a) -> !a
+          return %1 : !a
+        }
+    """
+
+    name: ClassVar[str] = "mpmd-prefer-rows"
+    summary: ClassVar[str] = "propagate the axes of a batch before those of weights"
+    mpmd_only: ClassVar[bool] = True
+    entry_only: ClassVar[bool] = True
+
+    def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
+        arguments, results = function.arg_attrs, function.res_attrs
+        rows = [_is_batch(arg) for arg in function.args]
+        shardings = [user_sharding(found.entries.get(SHARDING)) for found in arguments]
+        axes = {axis.name for i, one in enumerate(shardings) if one is not None and rows[i] for axis in one.all_axes}
+        if not axes:
+            return False
+        function.set_all_arg_attrs([found if rows[i] else _later(found, axes) for i, found in enumerate(arguments)])
+        function.set_all_res_attrs([_later(found, axes) for found in results])
+        return function.arg_attrs != arguments or function.res_attrs != results
+
+
+def _is_batch(value: Value) -> bool:
+    """Whether microbatches read slices of the value, or one of them reads all of it in its forward."""
+    whole: set[int] = set()
+    in_forward = False
+    for use in value.uses:
+        op = use.owner
+        if isinstance(op, FragmentOp) and is_of_microbatch(op):
+            users = op.body.block.args[use.index].users
+            if users and all(user.name in SLICES and user.block is op.body.block for user in users):
+                return True
+            whole.update(counters(op))
+            in_forward = in_forward or is_forward(op)
+        elif isinstance(op, FragmentOp | TransferOp) and any(map(_is_batch, op.results)):
+            return True
+    return in_forward and len(whole) == 1
+
+
+def _later(attributes: DictAttr, axes: Collection[str]) -> DictAttr:
+    """The attributes with a priority for the dimensions that are sharded over one of the axes."""
+    found = user_sharding(attributes.entries.get(SHARDING))
+    if found is None:
+        return attributes
+    dims = [
+        f"{dim}p1" if dim.endswith("}") and any(axis.name in axes for axis in found.dim_axes(i)) else dim
+        for i, dim in enumerate(found.dims)
+    ]
+    return attributes.with_(SHARDING, sharding_like(found, dims=dims))
