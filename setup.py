@@ -1,7 +1,7 @@
 """What pyproject.toml cannot say: the README as an index of packages shows it.
 
 The address of the repository is written once, as `Source` in `project.urls`.  As long as there is none, names of files
-stay names.
+stay names, and pictures are left out.
 """
 
 import re
@@ -12,11 +12,13 @@ from setuptools import setup
 
 
 def linked(readme: str, urls: dict[str, str]) -> str:
-    """The README, in which "`docs/steps.md`" is a link to that file, if the address of the repository is known."""
+    """The README with its pictures and, for "`docs/steps.md`", links, if the address of the repository is known."""
+    picture = r"!\[([^]]*)\]\((docs/\w+\.svg)\)"
     if "Source" not in urls:
-        return readme
-    files = urls["Source"].rstrip("/") + "/blob/HEAD"
-    return re.sub(r"(?<!\[)`((?:docs|examples)/\w+\.\w+)`", rf"[`\1`]({files}/\1)", readme)
+        return re.sub(rf"{picture}\n\n", "", readme)
+    source = urls["Source"].rstrip("/")
+    readme = re.sub(picture, rf"![\1]({source}/raw/HEAD/\2)", readme)
+    return re.sub(r"(?<!\[)`((?:docs|examples)/\w+\.\w+)`", rf"[`\1`]({source}/blob/HEAD/\1)", readme)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 import notebooks
 
-NOTEBOOKS = sorted((Path(__file__).parents[1] / "docs" / "notebooks").glob("*.ipynb"))
+ROOT = Path(__file__).parents[1]
+NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 
 #: The names of `mpmd_trace` by subject; those that are not listed come last.
 SUBJECTS = {
@@ -61,14 +62,15 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """The page with links in the place of names of other pages."""
-    return with_links(markdown, page.file.src_uri)
+    """The page with links in the place of names of other pages; some are files of the repository."""
+    whole = re.sub(r'^--8<-- "(.*)"$', lambda found: (ROOT / found[1]).read_text(), markdown, flags=re.M)
+    return with_links(whole, page.file.src_uri)
 
 
 def with_links(markdown: str, path: str) -> str:
     """The text of the page at `path`, in which "`docs/steps.md`" is a link."""
     up = "../" * path.count("/")
-    return re.sub(r"(?<!\[)`docs/(\w+\.md)`", rf"[`docs/\1`]({up}\1)", markdown)
+    return re.sub(r"(?<!\[)`docs/(\w+\.md)`", rf"[`docs/\1`]({up}\1)", markdown.replace("](docs/", f"]({up}"))
 
 
 def _api() -> str:

@@ -281,6 +281,22 @@ def test_the_flax_model_in_the_docs_trains_over_two_meshes(tmp_path: Path) -> No
     assert run(code + check, tmp_path).strip().splitlines() == ["{CpuDevice(id=1)}", "2 2"]
 
 
+def test_the_dialect_in_the_docs() -> None:
+    from mpmd_trace.diagnostics.messages import MpmdError
+    from mpmd_trace.ir.text import parse
+    from mpmd_trace.ir.verify_ops import _SHAPES
+
+    page = (ROOT / "docs" / "dialect.md").read_text()
+    [example] = re.findall(r"```mlir\n(.*?)```", page, re.S)
+    assert "mpmd.fragment_call" in parse(example).to_generic()  # verified as well
+    rows = dict(re.findall(r"^\| `(mpmd\.\w+)(.*)$", page, re.M))
+    assert set(_SHAPES) == set(rows)
+    for wrong in (("tensor<8x4xf32>, sharding", "tensor<7x4xf32>, sharding"), ('["x"=2]>} {', '["x"=4]>} {')):
+        assert wrong[0] in example
+        with pytest.raises(MpmdError):
+            parse(example.replace(*wrong))
+
+
 @pytest.mark.parametrize("command", ["make demo", "make test"])
 def test_readme_names_its_commands(command: str) -> None:
     assert command in (ROOT / "README.md").read_text()

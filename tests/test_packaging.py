@@ -105,15 +105,17 @@ def test_what_a_wheel_has(tmp_path: Path) -> None:
     assert len(links) > 20
     for file, link in links:
         assert (ROOT / file).is_file() and link == f"https://code.example/mpmd_trace/blob/HEAD/{file}"
-    assert not re.search(r"(?<!\[)`docs/", description) and "![" not in description
+    assert not re.search(r"(?<!\[)`docs/", description)
+    assert re.findall(r"!\[.+\]\((.*)\)", description) == ["https://code.example/mpmd_trace/raw/HEAD/docs/pipeline.svg"]
     libraries = {p.name for p in (ROOT / "src/mpmd_trace/report/explorer/libraries").iterdir()}
     packed = {Path(name).name for name in names if "mpmd_trace/report/explorer/libraries/" in name}
     assert libraries == packed and "LICENSES.txt" in libraries and len(libraries) > 15
-    # Without an address there are no links, and nothing else changes.
+    # Without an address there are neither links nor pictures, and nothing else changes.
     linked = runpy.run_path(str(ROOT / "setup.py"))["linked"]
     readme = (ROOT / "README.md").read_text()
-    assert linked(readme, {}) == readme
-    assert re.sub(r"\[(`[^`]*`)\]\(https:[^)]*\)", r"\1", linked(readme, {"Source": "https://a"})) == readme
+    assert linked(readme, {}) == "".join(re.split(r"!\[.*\)\n\n", readme)) != readme
+    back = linked(readme, {"Source": "https://a"}).replace("https://a/raw/HEAD/", "")
+    assert re.sub(r"\[(`[^`]*`)\]\(https:[^)]*\)", r"\1", back) == readme
 
 
 OPTIONAL = {"equinox", "flax", "jaxtyping", "typer", "rich", "click", "matplotlib", "optax", "orbax", "pydantic"}

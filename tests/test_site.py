@@ -97,4 +97,5 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     assert "WARNING" not in done.stderr
     start = (tmp_path / "index.html").read_text()
     assert "value_and_grad" in start and "fonts.googleapis" not in start
+    assert 'href="processes.html"' in start and 'src="pipeline.svg"' in start and (tmp_path / "pipeline.svg").is_file()
     assert 'id="mpmd_trace.api.config.make_config"' in (tmp_path / "reference" / "api.html").read_text()

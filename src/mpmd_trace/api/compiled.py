@@ -182,5 +182,5 @@ class Compiled(Described):
         return self.program.residence()
 
     def as_text(self, stage: Stage = "mpmd", *, debug_info: bool = False) -> str:
-        """See `Lowered.as_text`."""
+        """The program as text: "jaxpr", "stablehlo" or "mpmd" as `Lowered.as_text` has them, "plan" as it runs."""
         return str(self.program.plan) if stage == "plan" else self.lowered.as_text(stage, debug_info=debug_info)

@@ -19,8 +19,8 @@ def parse(
 ) -> Module:
     """The module spelled by `text`: pretty or generic MLIR, in any dialect that jaxlib knows.
 
-    `filename` appears in diagnostics.  Warnings and remarks of the parser go to `diagnostics`.  Raises
-    `MpmdError` with every diagnostic of the parser and verifier.
+    `filename` appears in diagnostics; `allow_unregistered` takes ops of unknown dialects, too.  Warnings and remarks
+    of the parser go to `diagnostics`.  Raises `MpmdError` with every diagnostic of the parser and verifier.
     """
     generic = to_generic(
         text, filename=filename, allow_unregistered=allow_unregistered, diagnostics=diagnostics

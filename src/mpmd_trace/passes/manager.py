@@ -131,6 +131,6 @@ def check_bodies(one: Pass, before: Mapping[Region, str], diagnostics: Diagnosti
 
 
 def run_passes(module: Module, pipeline: str | Sequence[str | Pass], hooks: Sequence[Hook] = ()) -> Module:
-    """Run a pipeline on the module in place and return it.  Raises `MpmdError`."""
+    """Run a pipeline on the module in place and return it; `hooks` are called after each pass.  Raises `MpmdError`."""
     PassManager(pipeline, hooks).run(module)
     return module

@@ -26,8 +26,8 @@ def check(
     Checked are: stages on their meshes and microbatches in range; each action once, none missing;
     forward before backward and input- before weight-gradient within a stage; fused parts that do
     not need each other; no deadlock; with `memory_limit` (one number, or one per mesh, in units
-    of `activation`), the peak of each mesh; with `blocking`, no deadlock when both ends of a
-    transfer have to meet.
+    of `activation`, of which `weight_fraction` stays from I to W), the peak of each mesh; with
+    `blocking`, no deadlock when both ends of a transfer have to meet.
     """
     must_be_schedule(schedule)
     check_fraction(weight_fraction)

@@ -38,7 +38,8 @@ def from_comparator(
 
     The relation may be partial; actions it leaves open run in program order (microbatch by
     microbatch, forward then backward). A pair that contradicts the data flow is ignored. A circle
-    of pairs is an error. `split` gives input- and weight-gradients instead of full backwards.
+    of pairs is an error. `placement` has the mesh of each stage (a loop over `meshes` by default),
+    `graph` the data flow between stages (a chain). `split` gives input- and weight-gradients instead of full backwards.
     The comparator is called for every pair of a mesh: quadratic in microbatches and chunks.
     """
     placement = Placement.loop(meshes, chunks) if placement is None else placement
@@ -62,7 +63,10 @@ def from_key(
     graph: StageGraph | None = None,
     name: str = "sort-key",
 ) -> Schedule:
-    """The schedule that sorts the actions of each mesh by `key(action)`, ties in program order."""
+    """The schedule that sorts the actions of each mesh by `key(action)`, ties in program order.
+
+    The other arguments are those of `from_comparator`.
+    """
     placement = Placement.loop(meshes, chunks) if placement is None else placement
     graph = StageGraph.chain(len(placement.mesh_of)) if graph is None else graph
     rank = {stage: n for n, stage in enumerate(graph.order())}
@@ -85,7 +89,7 @@ def from_function(
     graph: StageGraph | None = None,
     name: str | None = None,
 ) -> Schedule:
-    """The schedule that `function(meshes, microbatches)` lists, mesh by mesh."""
+    """The schedule that `function(meshes, microbatches)` lists, mesh by mesh; see `from_orders` for the rest."""
     rows = [list(row) for row in function(meshes, microbatches)]
     if len(rows) != meshes:
         message = f"the function returned {len(rows)} lists of actions for {meshes} meshes"

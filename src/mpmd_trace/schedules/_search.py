@@ -84,7 +84,8 @@ def search(
     `makespan` for one step by itself, `span` when steps may overlap. `chunks` are the numbers of
     chunks per mesh to try; with more than one chunk, per-stage costs must be given as one number
     per mesh. `exact` asks for (or forbids) the exact solver, which runs unasked up to
-    `EXACT_UP_TO` binary variables and covers one chunk per mesh.
+    `EXACT_UP_TO` binary variables and covers one chunk per mesh, for `time_limit` seconds at most.
+    `names` are those of the library to try, all by default.
     """
     costs = Costs() if costs is None else costs
     meshes, microbatches = whole("number of meshes", meshes), whole("number of microbatches", microbatches)
