@@ -7,7 +7,7 @@ once, since all calls of it are placed alike.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from mpmd_trace.ir.bodies import effective_operands
@@ -16,8 +16,8 @@ from mpmd_trace.ir.ops import AssignOp, CallOp, FuncOp, Module, TransferOp, Unas
 from mpmd_trace.ir.types import MeshTensorType, TensorType
 from mpmd_trace.passes.import_.mesh_sets import is_meshless
 from mpmd_trace.passes.placement.call_graph import CallGraph
-from mpmd_trace.passes.placement.free import byte_size, free_ops
-from mpmd_trace.passes.placement.open_conditionals import BRANCH, branch_of, conditions_of
+from mpmd_trace.passes.placement.free import CHEAP, byte_size, free_ops
+from mpmd_trace.passes.placement.open_conditionals import BRANCH, SELECTS, branch_of, conditions_of
 
 __all__ = ["Flow"]
 
@@ -44,6 +44,8 @@ class Flow:
     def __init__(self, module: Module, pairs: Mapping[int, int]) -> None:
         """`pairs`: results of the entry point that replace an argument, as result: argument."""
         self.graph = CallGraph(module)
+        #: What each callee returns.
+        self.returned = {name: callee.returned for name, callee in self.graph.callees.items()}
         self.functions = self.graph.functions
         topology = self.functions[0].topology
         assert topology is not None
@@ -56,6 +58,13 @@ class Flow:
         #: The nodes that read a value inside of its function and of those it calls.
         self.readers: dict[Value, dict[int, None]] = {}
         self.free: dict[Op, tuple[Value, ...]] = {}
+        #: Cheap ops that are on a mesh, and whose one reader is there, too: nothing is to be decided about them.
+        self.settled: set[Op] = set()
+        #: The functions with ops of opened conditionals.
+        self.opened: set[FuncOp] = set()
+        #: Of each callee the arguments that it reads, with its readers, and what it returns as it was passed:
+        #: (argument, result).
+        self.passed: dict[str, tuple[list[tuple[int, dict[int, None]]], list[tuple[int, int]]]] = {}
         self.pairs = dict(pairs)
         for function in self.functions:
             self._number(function)
@@ -75,9 +84,12 @@ class Flow:
                 elif arg not in self.home_of:
                     self.home_of[arg] = self.count
                     self.count += 1
-        self.free.update(free_ops(function, self.graph))
+        free = free_ops(function, self.graph)
+        self.free.update(free)
         for op in function.body:
-            if is_meshless(op) and op not in self.free:
+            if op.attrs and (BRANCH in op.attrs or SELECTS in op.attrs):
+                self.opened.add(function)
+            if is_meshless(op) and op not in free:
                 plain = self._plain(op)
                 self.node_of[op] = self.count if plain is None else plain
                 self.count += plain is None
@@ -90,31 +102,37 @@ class Flow:
         """
         if len(op.results) != 1 or op.regions or BRANCH in op.attrs:
             return None
-        type, found, alone = op.results[0].type, None, False
-        for use in op.operand_uses:
-            mesh, only = self._where(use.value)
-            if mesh is None or mesh != (mesh if found is None else found):
+        type, found, alone, settled = op.results[0].type, None, False, []
+        for value in op.operands:
+            maker, only = value.defining_op, value.has_one_use
+            if maker in self.node_of:
+                mesh = self.node_of[maker]
+                if only and maker.name in CHEAP:
+                    settled.append(maker)
+            else:
+                if isinstance(maker, CallOp) and maker.callee in self.returned:
+                    value = self.returned[maker.callee][value.index]
+                    maker, only = value.defining_op, only and value.has_one_use
+                if maker in self.node_of:
+                    mesh = self.node_of[maker]
+                elif isinstance(maker, UnassignOp):
+                    mesh, only = self.mesh_number[maker.mesh_type.mesh], only and maker.operand(0).has_one_use
+                else:
+                    return None
+            if mesh >= len(self.meshes) or (found is not None and mesh != found):
                 return None
             found = mesh
-            alone = alone or (only and use.value.type is type)
-        return found if alone else None
-
-    def _where(self, value: Value) -> tuple[int | None, bool]:
-        """The mesh that makes a value, if that is plain, and whether one op without a mesh is all that reads it."""
-        op, only = value.defining_op, value.has_one_use
-        if isinstance(op, CallOp) and op.callee in self.graph.callees:
-            value = self.graph.callees[op.callee].body.terminator.operand(value.index)
-            op, only = value.defining_op, only and value.has_one_use
-        if isinstance(op, UnassignOp):
-            return self.mesh_number[op.mesh_type.mesh], only and op.operand(0).has_one_use
-        node = self.node_of.get(op, len(self.meshes)) if op is not None else len(self.meshes)
-        return (node, only) if node < len(self.meshes) else (None, False)
+            alone = alone or (only and value.type is type)
+        if not alone:
+            return None
+        self.settled.update(settled)
+        return found
 
     # Readers.
 
     def _read(self, function: FuncOp) -> None:
         """Fill `readers` for a function whose callees are filled."""
-        conditions = conditions_of(function)
+        conditions = conditions_of(function) if function in self.opened else {}
         for op in reversed(function.body):
             if op.is_terminator:
                 if function.is_entry_point:
@@ -126,32 +144,38 @@ class Flow:
                             self._add(op.operand(result), {self.mesh_number[arg.type.mesh]: None})
                 continue
             if isinstance(op, CallOp):
-                callee = self.graph.callees.get(op.callee)
-                if callee is None:
-                    continue
-                for operand, parameter in zip(op.operands, callee.body.args, strict=True):
-                    self._add(operand, self.readers.get(parameter, {}))
-                for passed, inside in zip(op.results, callee.returned, strict=True):
-                    if isinstance(inside, BlockArg):
-                        self._add(op.operand(inside.index), self.readers.get(passed, {}))
+                if op.callee in self.graph.callees:
+                    read, handed = self.passed[op.callee]
+                    for index, nodes in read:
+                        self._add(op.operand(index), nodes)
+                    for index, result in handed:
+                        self._add(op.operand(index), self.readers.get(op.results[result], {}))
                 continue
             if op in self.free:
                 here = self.readers.get(op.result, {})
             elif op in self.node_of:
                 here = {self.node_of[op]: None}
-                for number, _ in branch_of(op):
+                for number, _ in branch_of(op) if conditions else ():
                     if number in conditions:
                         self._add(conditions[number], here)
             elif isinstance(op, AssignOp):
                 here = {self.mesh_number[op.mesh_type.mesh]: None}
             else:
                 continue
-            for value in effective_operands(op):
+            for value in effective_operands(op) if op.regions else op.operands:
+                if value.defining_op in self.settled:
+                    continue
                 if isinstance(value.type, TensorType) or value.type.is_token:
                     self._add(value, here)
         for state, node in self.home_of.items():
             if state.block is function.body:
                 self._add(state, {node: None})
+        if not function.is_entry_point:
+            args, returned = function.body.args, self.returned[function.sym_name]
+            self.passed[function.sym_name] = (
+                [(arg.index, self.readers[arg]) for arg in args if arg in self.readers],
+                [(value.index, i) for i, value in enumerate(returned) if isinstance(value, BlockArg)],
+            )
 
     def _add(self, value: Value, nodes: dict[int, None]) -> None:
         found = self.readers.get(value)
@@ -205,7 +229,7 @@ class Flow:
                     named.add(value)
                     unassigns = [user for user in reversed(value.distinct_users) if isinstance(user, UnassignOp)]
                     yield value, self._where_it_is(value), [u.result for u in unassigns]
-            elif op in self.node_of:
+            elif op in self.node_of and op not in self.settled:
                 for result in op.results:
                     yield result, [self.node_of[op]], [result]
 
@@ -222,9 +246,9 @@ class Flow:
         """Who reads results of a function outside of it, and in how many runs these do."""
         found: dict[tuple[int, ...], int] = {}
         for call in self.graph.calls[function]:
-            nodes: dict[int, None] = {}
-            for i in results:
-                nodes.update(self.readers.get(call.results[i], {}))
+            nodes: Iterable[int] = self.readers.get(call.results[results[0]], ())
+            if len(results) > 1:
+                nodes = {node for i in results for node in self.readers.get(call.results[i], ())}
             key = tuple(sorted(nodes))
             found[key] = found.get(key, 0) + self.graph.runs[self.graph.caller[call]]
         return found

@@ -191,14 +191,15 @@ class _Plan:
 
     def close(self, function: FuncOp) -> None:
         """Make conditionals of what was opened."""
-        self.label.update(close_conditionals(function, self.label, self.flow.free))
+        if function in self.flow.opened:
+            self.label.update(close_conditionals(function, self.label, self.flow.free))
 
     def pin(self, function: FuncOp) -> None:
         """Assign what is read on other meshes than where it is made, so that it is asked for there alone."""
         outside = self._outside(function)
         for op in list(function.body):
             label = self.label.get(op)
-            if label is None:
+            if label is None or op in self.flow.settled:
                 continue
             if op.name not in CHEAP and not _may_move(op):
                 wrap_in_fragment(op, self.flow.meshes[label], "infer_mesh_wrap_meshless_ops", self.diagnostics)

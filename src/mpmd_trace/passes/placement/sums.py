@@ -47,7 +47,7 @@ class Origins:
                         self.found[result] = self.found.get(value)
             elif is_meshless(op) and op not in self.free:
                 meshes = self._meshes_of(op)
-                origin = next(iter(meshes)) if len(meshes) == 1 else None
+                origin = meshes[0] if len(meshes) == 1 else None
                 mixes = mixes or len(meshes) > 1
                 for result in op.results:
                     self.found[result] = origin
@@ -61,13 +61,19 @@ class Origins:
         meshes = {self.found.get(source) for source in free}
         return meshes.pop() if len(meshes) == 1 else None
 
-    def _meshes_of(self, op: Op) -> set[str | None]:
+    def _meshes_of(self, op: Op) -> list[str]:
         """The origins of the operands that are not much smaller than the largest one."""
-        if not op.regions and op.num_operands == 2 and op.operand(0).type is op.operand(1).type:  # nearly all ops
-            return {self.found.get(op.operand(0)), self.found.get(op.operand(1))} - {None}
+        if not op.regions and op.num_operands == 2:
+            one, other = op.operands
+            if one.type is other.type:  # nearly all ops
+                first, second = self.found.get(one), self.found.get(other)
+                if first == second or second is None:
+                    return [first] if first is not None else []
+                return [second] if first is None else [first, second]
         operands = [(byte_size(v.type), v) for v in effective_operands(op) if v.defining_op not in self.free]
         largest = max((size for size, _ in operands), default=0)
-        return {self.found.get(v) for size, v in operands if 2 * size >= largest} - {None}
+        found = {self.found.get(v) for size, v in operands if 2 * size >= largest}
+        return [mesh for mesh in found if mesh is not None]
 
 
 def change_each(module: Module, kinds: Collection[str], change: Callable[[FuncOp, Origins], bool]) -> bool:
