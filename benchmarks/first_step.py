@@ -1,14 +1,15 @@
 """What a user waits for: the first step, over the first step of `jax.jit` of the same function on one device.
 
     python benchmarks/first_step.py [--models encoder,gpt] [--sizes 8x4x8,16x8x16,32x16x16] [--repeat 1] [--where]
-                                    [--over jit|reference] [--json]
+                                    [--over jit|reference] [--warm] [--json]
 
 Sizes are layers x meshes x microbatches.  Each measurement is a fresh process; counted are wall clock and CPU seconds
 of the first call, that is tracing, passes, XLA and one step, and the programs that XLA compiled.  The `encoder` is
 made of plain arrays: attention, RMSNorm, gated feed-forward, adam with clipping, one device a mesh.  `gpt` is that of
 `examples/char_gpt.py`, with two devices a mesh.  Both are narrow, so that compiling is what counts.  `--where` tells
 in which phases the time goes and which programs XLA compiled.  `--over reference`: over the first step of the same
-pipeline with `placement="reference"`.
+pipeline with `placement="reference"`.  `--warm`: of both, a process that finds all in JAX's persistent compilation
+cache, where one before it left it.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -186,10 +188,16 @@ def measured(model: str, size: Size, engine: str) -> dict[str, Any]:
     }
 
 
-def in_new_process(model: str, size: str, engine: str) -> dict[str, Any]:
+def in_new_process(model: str, size: str, engine: str, cache: str | None = None) -> dict[str, Any]:
     command = [sys.executable, __file__, "--one", model, size, engine]
     # A package that is installed has its modules compiled.
     env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    if cache is not None:
+        env |= {
+            "JAX_COMPILATION_CACHE_DIR": cache,
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+        }
     found = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
     if found.returncode:
         raise SystemExit(found.stderr)
@@ -197,9 +205,12 @@ def in_new_process(model: str, size: str, engine: str) -> dict[str, Any]:
     return result
 
 
-def compared(model: str, size: str, repeat: int, over: str) -> dict[str, Any]:
-    """The medians of both, which take turns, and their ratios."""
-    rounds = [[in_new_process(model, size, engine) for engine in ("mpmd", over)] for _ in range(repeat)]
+def compared(model: str, size: str, repeat: int, over: str, cache: str | None) -> dict[str, Any]:
+    """The medians of both, which take turns, and their ratios; what they leave in the cache is there before."""
+    if cache is not None:
+        for engine in ("mpmd", over):
+            in_new_process(model, size, engine, cache)
+    rounds = [[in_new_process(model, size, engine, cache) for engine in ("mpmd", over)] for _ in range(repeat)]
     result: dict[str, Any] = {"model": model, "size": size, "detail": rounds[0][0]}
     for what in ("wall", "cpu"):
         ours, plain = ([pair[i][what] for pair in rounds] for i in (0, 1))
@@ -230,6 +241,7 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=1)
     parser.add_argument("--where", action="store_true", help="tell where the time goes")
     parser.add_argument("--over", choices=("jit", "reference"), default="jit")
+    parser.add_argument("--warm", action="store_true", help="with the compiled programs of an earlier process")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--one", nargs=3, metavar=("MODEL", "SIZE", "ENGINE"), help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -242,7 +254,8 @@ def main() -> None:
         print(f"model         size   wall s {short}  ratio    CPU s {short}  ratio   compilations")
     for model in options.models.split(","):
         for size in options.sizes.split(","):
-            found = compared(model, size, options.repeat, options.over)
+            with tempfile.TemporaryDirectory() as cache:
+                found = compared(model, size, options.repeat, options.over, cache if options.warm else None)
             if options.json:
                 print(json.dumps(found))
             else:
