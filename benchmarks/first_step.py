@@ -173,7 +173,8 @@ def measured(model: str, size: Size, engine: str) -> dict[str, Any]:
     else:
         lowered = mt.jit(step, config, **options).lower_lazily(*args)
         marks.append(("trace", *clocks()))
-        _ = lowered.partitioned
+        if lowered.stored is None:  # what is loaded as a whole needs no module
+            _ = lowered.partitioned
         marks.append(("text and passes", *clocks()))
         compiled = lowered.compile()
         marks.append(("XLA", *clocks()))
