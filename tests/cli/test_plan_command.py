@@ -155,6 +155,62 @@ def test_shared_parameters(command) -> None:  # type: ignore[no-untyped-def]
     assert "Transfers are async; every link: 1 us, 1 GB/s." in text.out
 
 
+#: Weights and momentum are sharded over the axis of the batch; `limited` has no memory for copies of them.
+SHARDED = """
+import dataclasses, jax, jax.numpy as jnp, numpy as np, mpmd_trace
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+
+def loss(ws, x):
+    for i, w in enumerate(ws):
+        x = mpmd_trace.named_computation(lambda w, x: x + jnp.tanh(x @ w), name=f"f{i}")(w, x)
+    return jnp.mean(x**2)
+
+def step(ws, momentum, batch):
+    value, grads = mpmd_trace.value_and_grad(loss, microbatches=2)(ws, batch)
+    momentum = jax.tree.map(lambda m, g: 0.9 * m + g, momentum, grads)
+    return jax.tree.map(lambda w, m: w - 0.1 * m, ws, momentum), momentum, value
+
+devices = np.array(jax.devices()[:4]).reshape(2, 2)
+meshes = {f"m{i}": Mesh(row, ("data",)) for i, row in enumerate(devices)}
+config = mpmd_trace.make_config(meshes, {"f0": "m0", "f1": "m1"}, pipeline_schedule="1F1B")
+columns = [NamedSharding(mesh, P(None, "data")) for mesh in meshes.values()]
+ws = [jnp.eye(16), jnp.eye(16)]
+args = ws, [jnp.zeros_like(w) for w in ws], jnp.ones((8, 16))
+places = columns, columns, NamedSharding(meshes["m0"], P("data"))
+program = mpmd_trace.Program(step, args, config, in_shardings=places)
+limited = dataclasses.replace(program, config=dataclasses.replace(config, device_memory=1000))
+"""
+
+
+def test_sharded_weights(command, capsys, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    """What is held, gathered, summed and why, per mesh; `explain` says the same."""
+    source = tmp_path / "sharded.py"
+    source.write_text(SHARDED)
+    found = planned(command, str(source))
+    weight, half = 4 * 16 * 16, 4 * 16 * 8
+    for held in found["placement"]["meshes"]:
+        assert (held["parameters"], held["state"], held["gradients"]) == (half, half, weight)
+        assert held["activations"] > 0 and held["peak"] > 2 * half + 2 * weight
+    assert [held["hoisted"] for held in found["placement"]["meshes"]] == [0, weight]  # at the peak
+    for kind in ("all-gather", "all-reduce"):
+        assert [mesh[kind]["runs"] for mesh in found["collectives"].values()] == [1, 1]
+    assert found["collectives"]["m0"]["all-gather"]["bytes"] == weight
+    assert [(c["gather"], c["made_bytes"]) for c in found["gather"]] == [
+        ("step", weight),
+        ("phase", weight),
+        ("microbatch", 4 * weight),
+    ]
+    assert sum("with a gather) is computed once per step" in text for text in found["once_per_step"]) == 2
+    assert sum("sums over devices are finished once per step" in text for text in found["once_per_step"]) == 2
+    explain = runner(capsys, "explain")
+    told = json.loads(explain(str(source), "--json").out)
+    assert told["meshes"] == found["placement"]["meshes"] and told["collectives"] == found["collectives"]
+    assert told["once_per_step"] == found["once_per_step"]
+    left = json.loads(explain(f"{source}:limited", "--json").out)
+    assert any("stays with the microbatches: of the limit 0 bytes are left" in text for text in left["once_per_step"])
+    assert left["collectives"]["m1"]["all-gather"]["runs"] > 2 and left["meshes"][1]["hoisted"] == 0
+
+
 def test_no_backwards(command) -> None:  # type: ignore[no-untyped-def]
     found = planned(command, f"{TIED}:inference", "--microbatches", "4,8")
     assert found["now"]["schedule"] == "forward"
