@@ -211,6 +211,44 @@ def test_pieces_that_are_no_array():
         same(got, want)
 
 
+@pytest.mark.parametrize("names", [None, {"blocks[0:1]": "m0", "blocks[1:4]": "m1"}])
+def test_layers_along_another_axis_than_the_first(names):
+    """As MaxText's `param_scan_axis=1` has them."""
+
+    def loss_of_scan(scan):
+        def loss(p, x):
+            return loss_of(scan)({**p, "blocks": jax.tree.map(lambda v: jnp.moveaxis(v, 1, 0), p["blocks"])}, x)
+
+        return loss
+
+    p = parameters()
+    p["blocks"] = jax.tree.map(lambda v: jnp.moveaxis(v, 0, 1), p["blocks"])
+    optimizer = OPTIMIZERS["adamw"]()
+    step = mt.jit(step_of(loss_of_scan(named), optimizer), config(names=names))
+    given = dict(p)
+    if names is None:
+        whole = Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("pp", "data"))
+        place = NamedSharding(whole, PartitionSpec(None, "pp", "data"))
+        given["blocks"] = {**p["blocks"], "w": jax.device_put(p["blocks"]["w"], place)}
+    got = step(*step(given, optimizer.init(p), batch())[:2], batch())
+    plain = jax.jit(step_of(loss_of_scan(jax.lax.scan), optimizer))
+    same(got, plain(*plain(p, optimizer.init(p), batch())[:2], batch()))
+    [[compiled]] = step._compiled.values()
+    assert {one.cause for one in compiled.residence().sent} == {"activations", "cotangents", "small"}
+    w, moment = got[0]["blocks"]["w"], got[1][1][0].mu["blocks"]["w"]
+    for one in (w, moment):
+        assert one.shape == (WIDTH, LAYERS, WIDTH)
+        if names is None:
+            assert one.sharding.spec[1] == ("stage",)
+        else:
+            assert [part.shape for part in one.parts] == [(WIDTH, 1, WIDTH), (WIDTH, 3, WIDTH)]
+    if names is None:
+        wanted = compiled.function_named_shardings.inputs[0][0]["blocks"]["w"]
+        assert wanted.spec == PartitionSpec(None, ("stage",), "data")
+    else:
+        assert "layers 0:1, 1:4 of axis 1" in repr(w)
+
+
 @pytest.mark.parametrize("reverse", [False, True])
 def test_outputs_per_layer_caches_keys_and_checkpoints_around(reverse):
     def run(scan):

@@ -16,7 +16,8 @@ from mpmd_trace.jax_compat.runtime import assembled, shards_of
 
 __all__ = ["Pieces", "StackedArrays", "union"]
 
-Rows = tuple[int, ...] | None
+#: The axis of the layers, and where an array is cut along it: `(0, (0, 4, 8))`.
+Rows = tuple[int, tuple[int, ...]]
 
 
 class Pieces:
@@ -27,16 +28,18 @@ class Pieces:
     (they gather it).
 
     Args:
-        bounds: where it is cut along its first axis, such as `(0, 3, 8)`.
+        bounds: where it is cut, such as `(0, 3, 8)`.
         parts: the pieces.
+        axis: that of the layers.
     """
 
-    def __init__(self, bounds: Sequence[int], parts: Sequence[jax.Array]) -> None:
+    def __init__(self, bounds: Sequence[int], parts: Sequence[jax.Array], axis: int = 0) -> None:
         self.bounds = tuple(bounds)
         self.parts = tuple(parts)
+        self.axis = axis
         first = self.parts[0]
         #: The type of the whole array.
-        self.aval = jax.typeof(first).update(shape=(self.bounds[-1], *first.shape[1:]))
+        self.aval = jax.typeof(first).update(shape=_resized(first.shape, axis, self.bounds[-1]))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -67,7 +70,7 @@ class Pieces:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         if copy is False:
             raise ValueError("the pieces are in several places, so an array of them is a copy")
-        whole = np.concatenate([np.asarray(part) for part in self.parts])
+        whole = np.concatenate([np.asarray(part) for part in self.parts], self.axis)
         return whole if dtype is None else whole.astype(dtype)
 
     def __jax_array__(self) -> jax.Array:
@@ -89,14 +92,19 @@ class Pieces:
 
     def __repr__(self) -> str:
         cuts = ", ".join(f"{a}:{b}" for a, b in itertools.pairwise(self.bounds))
-        return f"Pieces({self.dtype}{list(self.shape)}, layers {cuts})"
+        return f"Pieces({self.dtype}{list(self.shape)}, layers {cuts}{f' of axis {self.axis}' if self.axis else ''})"
 
 
-def union(shardings: Sequence[Any], bounds: Sequence[int]) -> NamedSharding | None:
+def _resized(shape: Sequence[int], axis: int, size: int) -> tuple[int, ...]:
+    return *shape[:axis], size, *shape[axis + 1 :]
+
+
+def union(shardings: Sequence[Any], form: Rows) -> NamedSharding | None:
     """The sharding of an array whose pieces have these; None where no sharding says so.
 
     Its mesh is made of those of the pieces along a new axis, `stage`, over which the layers are sharded first.
     """
+    at, bounds = form
     sizes = {b - a for a, b in itertools.pairwise(bounds)}
     if len(sizes) != 1 or not all(isinstance(s, NamedSharding) and isinstance(s.mesh, Mesh) for s in shardings):
         return None
@@ -110,10 +118,10 @@ def union(shardings: Sequence[Any], bounds: Sequence[int]) -> NamedSharding | No
         axis += "s"
     types = (jax.sharding.AxisType.Auto, *first.mesh.axis_types)
     mesh = Mesh(np.stack([s.mesh.devices for s in shardings]), (axis, *first.mesh.axis_names), axis_types=types)
-    spec = _spec(first)
-    own = spec[:1]
-    layers = (axis,) if not own or own[0] is None else (axis, *((own[0],) if isinstance(own[0], str) else own[0]))
-    return NamedSharding(mesh, PartitionSpec(layers, *spec[1:]), memory_kind=first.memory_kind)
+    spec = [*_spec(first), *(None,) * (at + 1 - len(_spec(first)))]
+    own = (spec[at],) if isinstance(spec[at], str) else spec[at] or ()
+    spec[at] = (axis, *own)
+    return NamedSharding(mesh, PartitionSpec(*spec), memory_kind=first.memory_kind)
 
 
 def _spec(sharding: NamedSharding) -> tuple[Any, ...]:
@@ -128,16 +136,18 @@ class StackedArrays:
     """Takes the arrays of the user apart into those of a program, and puts results together.
 
     Args:
-        forms: one per array of the user: where it is cut, None for one that is whole.
+        forms: one per array of the user: axis and places where it is cut, None for one that is whole.
         specs: the types of the arrays of the program, with shardings.
         names: the names of the arrays of the program.
     """
 
-    def __init__(self, forms: Sequence[Rows], specs: Sequence[jax.ShapeDtypeStruct], names: Sequence[str]) -> None:
+    def __init__(
+        self, forms: Sequence[Rows | None], specs: Sequence[jax.ShapeDtypeStruct], names: Sequence[str]
+    ) -> None:
         self.forms = tuple(forms)
         self._specs = list(specs)
         self._names = list(names)
-        ends = itertools.accumulate(1 if form is None else len(form) - 1 for form in self.forms)
+        ends = itertools.accumulate(1 if form is None else len(form[1]) - 1 for form in self.forms)
         stops = list(ends)
         self.places = [slice(a, b) for a, b in zip([0, *stops], stops, strict=False)]
         #: For each array of the user the sharding over all meshes of its pieces, if there is one.
@@ -166,16 +176,17 @@ class StackedArrays:
                 found += self._apart(i, x, form)
         return found
 
-    def _apart(self, i: int, x: Any, form: tuple[int, ...]) -> list[Any]:
+    def _apart(self, i: int, x: Any, form: Rows) -> list[Any]:
         specs = self._specs[self.places[i]]
-        if isinstance(x, jax.core.Tracer) or np.shape(x)[:1] != (form[-1],):
+        axis, bounds = form
+        if isinstance(x, jax.core.Tracer) or np.shape(x)[axis : axis + 1] != bounds[-1:]:
             return [x] * len(specs)  # the program says what is wrong with it
         if isinstance(x, jax.Array | Pieces) and x.is_deleted():
             raise MpmdError(
                 f"{self._names[self.places[i].start]} was donated to an earlier call, or deleted, and its buffers are "
                 "gone; use what that call returned instead, or do not donate it"
             )
-        if isinstance(x, Pieces) and x.bounds == form:
+        if isinstance(x, Pieces) and (x.axis, x.bounds) == form:
             return list(x.parts)
         if isinstance(x, jax.Array) and self._is_ours(i, x):
             shards = iter(shards_of(x))
@@ -184,9 +195,9 @@ class StackedArrays:
                 for spec, (aval, count) in zip(specs, self._pieces[i], strict=True)
             ]
         if not isinstance(x, jax.Array):
-            x = np.asarray(x)
-            return [x[a:b] for a, b in itertools.pairwise(form)]
-        return [put(x[a:b], spec) for (a, b), spec in zip(itertools.pairwise(form), specs, strict=True)]
+            return np.split(np.asarray(x), bounds[1:-1], axis)
+        parts = [jax.lax.slice_in_dim(x, a, b, axis=axis) for a, b in itertools.pairwise(bounds)]
+        return [put(part, spec) for part, spec in zip(parts, specs, strict=True)]
 
     def _is_ours(self, i: int, x: jax.Array) -> bool:
         """Whether the shards of `x` are those of the pieces."""
@@ -214,21 +225,22 @@ class StackedArrays:
         for form, at, sharding in zip(self.forms, self.places, self.shardings, strict=True):
             one = facts[at.start]
             if form is not None and isinstance(one, jax.ShapeDtypeStruct):
-                one = jax.ShapeDtypeStruct((form[-1], *one.shape[1:]), one.dtype, sharding=sharding)
+                one = jax.ShapeDtypeStruct(_resized(one.shape, form[0], form[1][-1]), one.dtype, sharding=sharding)
             elif form is not None:
                 one = sharding if isinstance(one, jax.sharding.Sharding) and sharding else tuple(facts[at])
             found.append(one)
         return found
 
 
-def _together(form: tuple[int, ...], parts: Sequence[Any], sharding: NamedSharding | None) -> Any:
+def _together(form: Rows, parts: Sequence[Any], sharding: NamedSharding | None) -> Any:
+    axis, bounds = form
     if sharding is None:
-        return Pieces(form, parts)
+        return Pieces(bounds, parts, axis)
     if _is_key(parts[0]):
         data = _together(form, [jax.random.key_data(part) for part in parts], sharding)
         return jax.random.wrap_key_data(data, impl=jax.random.key_impl(parts[0]))
     first = parts[0].aval
-    aval = first.update(shape=(form[-1], *first.shape[1:]))
+    aval = first.update(shape=_resized(first.shape, axis, bounds[-1]))
     return assembled(aval, sharding, [shard for part in parts for shard in shards_of(part)])
 
 

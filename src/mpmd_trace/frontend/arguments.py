@@ -37,11 +37,20 @@ class Leaf:
         impl = tracing.key_implementation(aval) if tracing.is_key(aval) else None
         return Leaf(name, tracing.struct(aval), impl, tracing.physical(aval))
 
-    def rows(self, start: int, stop: int) -> Leaf:
-        """Rows `start` to `stop` of it."""
+    def rows(self, axis: int, start: int, stop: int) -> Leaf:
+        """Rows `start` to `stop` of it, along an axis."""
         struct, (shape, dtype), size = self.struct, self.physical, stop - start
-        part = jax.ShapeDtypeStruct((size, *struct.shape[1:]), struct.dtype, weak_type=struct.weak_type)
-        return Leaf(f"{self.name}[{start}:{stop}]", part, self.key_impl, ((size, *shape[1:]), dtype))
+
+        def resized(shape: tuple[int, ...]) -> tuple[int, ...]:
+            return *shape[:axis], size, *shape[axis + 1 :]
+
+        part = jax.ShapeDtypeStruct(resized(struct.shape), struct.dtype, weak_type=struct.weak_type)
+        return Leaf(rows_name(self.name, axis, start, stop), part, self.key_impl, (resized(shape), dtype))
+
+
+def rows_name(name: str, axis: int, start: int, stop: int) -> str:
+    """The name of rows of an array, as one would write them."""
+    return f"{name}[{':, ' * axis}{start}:{stop}]"
 
 
 def path_name(root: str, path: Sequence[Any]) -> str:

@@ -1,4 +1,4 @@
-"""Which values of a traced program can be in pieces along their first axis, and where those are cut.
+"""Which values of a traced program can be in pieces along an axis, that of the layers, and where those are cut.
 
 `scan` cuts the layers of its arguments (`frontend/layers.py`).  From these cuts it follows which arguments, gradients,
 sums over microbatches and states of an optimiser can be in pieces as well: what is computed for each layer alone, or
@@ -7,9 +7,11 @@ by a reduction over layers.  `frontend/piecewise.py` then makes the program that
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 from mpmd_trace.frontend.calls import live_equations
 from mpmd_trace.frontend.layers import bounds_of
@@ -18,10 +20,31 @@ from mpmd_trace.frontend.scope import is_computation
 from mpmd_trace.jax_compat import tracing
 from mpmd_trace.jax_compat.tracing import Closed, Equation, opened
 
-__all__ = ["PAIRWISE", "REDUCTIONS", "Cut", "Cuts", "contracts_layers", "is_cut", "linked", "moved_rows", "rows"]
+__all__ = ["PAIRWISE", "REDUCTIONS", "Cut", "Cuts", "Link", "Rows", "contracted", "cut_axis", "linked", "rows"]
 
-#: Where the pieces of an array are cut, as parts of the length of its first axis: 0, 1/2, 1.
-Cut = tuple[Fraction, ...]
+
+class Cut(NamedTuple):
+    """Where the pieces of an array are cut along an axis, as parts of its length: 0, 1/2, 1."""
+
+    axis: int
+    parts: tuple[Fraction, ...]
+
+
+class Rows(NamedTuple):
+    """Where an array is cut along an axis, in numbers of rows: 0, 4, 8."""
+
+    axis: int
+    bounds: tuple[int, ...]
+
+    @property
+    def pairs(self) -> list[tuple[int, int]]:
+        """The first row of each piece, and that after its last one."""
+        return list(itertools.pairwise(self.bounds))
+
+
+#: For an equation whose piece k of the results is made of piece k of the operands: the axis along which each operand,
+#: then each result, has the layers; None for those that are whole.
+Link = tuple[int | None, ...]
 
 _ELEMENTWISE = """
 abs acos acosh add add_any and asin asinh atan atan2 atanh cbrt ceil clamp clz complex conj
@@ -47,104 +70,136 @@ _OTHER_AXIS = ("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")
 _CONTROL = frozenset({"scan", "while", "cond"})
 
 
-def rows(cut: Cut, aval: Any) -> tuple[int, ...] | None:
+def rows(cut: Cut, aval: Any) -> Rows | None:
     """The cuts of an array of this type in numbers of rows; None where it cannot be cut so."""
-    if not getattr(aval, "shape", ()):
+    shape = getattr(aval, "shape", ())
+    if cut.axis >= len(shape):
         return None
-    found = [part * aval.shape[0] for part in cut]
-    return None if any(bound.denominator != 1 for bound in found) else tuple(map(int, found))
+    found = [part * shape[cut.axis] for part in cut.parts]
+    return None if any(bound.denominator != 1 for bound in found) else Rows(cut.axis, tuple(map(int, found)))
 
 
-def _cut(bounds: Sequence[int], length: int) -> Cut:
-    return tuple(Fraction(bound, length) for bound in bounds)
+def _cut(axis: int, bounds: Sequence[int], length: int) -> Cut:
+    return Cut(axis, tuple(Fraction(bound, length) for bound in bounds))
 
 
-def _keeps_rows(shape: Sequence[int], other: Sequence[int]) -> bool:
-    return bool(shape) and bool(other) and shape[0] == other[0]
+def linked(eqn: Equation, axes: Sequence[int | None]) -> Link | None:
+    """How `eqn` computes each piece of its results from pieces of its operands, if it does.
 
-
-def linked(eqn: Equation) -> tuple[list[bool], list[bool]] | None:
-    """For each operand and result of `eqn`, whether it has the layers, if piece k of the ones gives that of the others.
-
-    None for other equations.
+    Args:
+        eqn: an equation without jaxprs.
+        axes: of each operand, then of each result, the axis along which it is cut, None for one that is whole.
     """
+    known = next((i for i, axis in enumerate(axes) if axis is not None), None)
+    if known is None:
+        return None
+    return next((link for link in _links(eqn) if link[known] == axes[known]), None)
+
+
+def _links(eqn: Equation) -> Iterator[Link]:
     name, params = eqn.primitive.name, eqn.params
     shapes = [getattr(v.aval, "shape", ()) for v in eqn.invars]
     outs = [getattr(v.aval, "shape", ()) for v in eqn.outvars]
-    out = outs[0] if outs else ()
+    shape, out = shapes[0] if shapes else (), outs[0] if outs else ()
+
+    def alone(pairs: Iterable[tuple[int | None, int | None]]) -> Iterator[Link]:
+        """Axes of the first operand and of all results."""
+        for axis, other in pairs:
+            yield (axis, *(None for _ in shapes[1:]), *(other for _ in outs))
+
+    def kept(gone: Iterable[int]) -> Iterator[Link]:
+        """The first operand without some of its axes."""
+        there = [axis for axis in range(len(shape)) if axis not in gone]
+        return alone((axis, i) for i, axis in enumerate(there))
+
+    def alike(gone: Iterable[int]) -> Iterator[Link]:
+        """All operands and results have the same axes, but for some."""
+        return ((axis,) * (len(shapes) + len(outs)) for axis in range(len(out)) if axis not in gone)
+
     if name in ELEMENTWISE:
-        return [bool(s) and _keeps_rows(s, out) for s in shapes], [bool(s) for s in outs]
-    first = [True] + [False] * (len(shapes) - 1)
-    is_first = False
+        for axis, size in enumerate(out):
+            of = [axis if axis < len(s) and s[axis] == size else None for s in shapes]
+            if any(s for s in shapes) and of.count(None) < len(of):
+                yield (*of, *(axis for _ in outs))
+        return
     match name:
         case "broadcast_in_dim":
-            dims = params["broadcast_dimensions"]
-            layered = bool(dims) and dims[0] == 0 and _keeps_rows(shapes[0], out)
-            return [layered] + [False] * (len(shapes) - 1), [bool(out)]
+            at = {dim: i for i, dim in enumerate(params["broadcast_dimensions"]) if shape[i] == out[dim]}
+            yield from alone((at.get(axis), axis) for axis in range(len(out)))
         case "iota":
-            return [False] * len(shapes), [True]
-        case "reshape":
-            is_first = bool(shapes[0]) and bool(out) and params["dimensions"] is None and 0 not in shapes[0]
+            yield from (((None,) * len(shapes) + (axis,)) for axis in range(len(out)))
+        case "reshape" if params["dimensions"] is None and 0 not in shape:
+            before = {math.prod(out[:axis]): axis for axis, size in enumerate(out) if size > 1}
+            yield from alone(
+                (axis, before[math.prod(shape[:axis])])
+                for axis, size in enumerate(shape)
+                if size > 1 and math.prod(shape[:axis]) in before
+            )
         case "transpose":
-            is_first = bool(out) and params["permutation"][0] == 0
+            yield from alone((axis, i) for i, axis in enumerate(params["permutation"]))
         case "squeeze":
-            is_first = 0 not in params["dimensions"] and bool(out)
+            yield from kept([axis % len(shape) for axis in params["dimensions"]])
         case "rev":
-            is_first = 0 not in params["dimensions"]
+            yield from alike(params["dimensions"])
         case "concatenate":
-            return ([True] * len(shapes), [True]) if params["dimension"] != 0 else None
-        case "slice":
-            is_first = not moved_rows(eqn)
-        case "pad":
-            is_first = not moved_rows(eqn) and bool(out)
+            yield from alike([params["dimension"]])
+        case "split":
+            yield from alike([params["axis"]])
+        case "slice" | "pad":
+            yield from alone((axis, axis) for axis in range(len(out)) if not _moved_rows(eqn, axis))
         case "sort":
-            return ([True] * len(shapes), [True] * len(outs)) if params["dimension"] != 0 else None
+            yield from alike([params["dimension"]])
         case "dot_general":
-            (left, _), (lbatch, rbatch) = params["dimension_numbers"]
-            if lbatch:
-                return ([True, True], [True]) if lbatch[0] == 0 == rbatch[0] else None
-            # The layers are rows of one side.
-            if out and 0 not in left and len(left) < len(shapes[0]):
-                return [True, False], [True]
+            (left, right), (lbatch, rbatch) = params["dimension_numbers"]
+            yield from ((a, b, i) for i, (a, b) in enumerate(zip(lbatch, rbatch, strict=True)))
+            rest = [(axis, None) for axis in range(len(shape)) if axis not in (*left, *lbatch)]
+            more = [(None, axis) for axis in range(len(shapes[1])) if axis not in (*right, *rbatch)]
+            yield from ((a, b, i) for i, (a, b) in enumerate([*rest, *more], len(lbatch)))
         case _ if name in REDUCTIONS or name in ("argmax", "argmin"):
-            is_first = 0 not in params["axes"] and bool(out)
+            yield from kept(params["axes"])
         case _ if name in _OTHER_AXIS:
-            is_first = params["axis"] != 0
+            yield from alike([params["axis"]])
         case "bitcast_convert_type":
-            is_first = len(out) > 1 and _keeps_rows(shapes[0], out)
-    return (first, [True] * len(outs)) if is_first else None
+            yield from alone((axis, axis) for axis in range(min(len(shape), len(out))))
 
 
-def moved_rows(eqn: Equation) -> bool:
-    """Whether a `slice` or `pad` takes, adds or skips rows."""
+def _moved_rows(eqn: Equation, axis: int) -> bool:
+    """Whether a `slice` or `pad` takes, adds or skips rows along an axis."""
+    params = eqn.params
+    if eqn.primitive.name == "slice":
+        step = (params["strides"] or (1,) * (axis + 1))[axis]
+        whole = eqn.invars[0].aval.shape[axis]
+        return (params["start_indices"][axis], params["limit_indices"][axis], step) != (0, whole, 1)
+    return tuple(map(int, params["padding_config"][axis])) != (0, 0, 0)
+
+
+def cut_axis(eqn: Equation, axes: Iterable[int | None]) -> int | None:
+    """The axis along which `eqn` takes rows of, adds rows to, or joins arrays, one by one; None if it does not.
+
+    Args:
+        eqn: an equation.
+        axes: those along which its operands and results are cut.
+    """
     name, params = eqn.primitive.name, eqn.params
-    if not eqn.outvars[0].aval.shape:
-        return False
+    axis = 0 if bounds_of(eqn) is not None else next((axis for axis in axes if axis is not None), None)
+    if axis is None or name not in ("concatenate", "split", "slice", "pad") or not eqn.invars[0].aval.shape:
+        return None
+    if name in ("concatenate", "split"):
+        return axis if axis == params["dimension" if name == "concatenate" else "axis"] else None
+    if not _moved_rows(eqn, axis):
+        return None
     if name == "slice":
-        step = (params["strides"] or (1,))[0]
-        return (params["start_indices"][0], params["limit_indices"][0], step) != (0, eqn.invars[0].aval.shape[0], 1)
-    return tuple(map(int, params["padding_config"][0])) != (0, 0, 0)
+        return axis if (params["strides"] or (1,) * (axis + 1))[axis] == 1 else None
+    low, high, between = map(int, params["padding_config"][axis])
+    return axis if between == 0 and low >= 0 and high >= 0 else None
 
 
-def is_cut(eqn: Equation) -> bool:
-    """Whether `eqn` takes rows of, adds rows to, or joins arrays along the first axis, one by one."""
-    name, params = eqn.primitive.name, eqn.params
-    if name == "concatenate":
-        return bool(params["dimension"] == 0)
-    if name not in ("slice", "pad") or not moved_rows(eqn):
-        return False
-    if name == "slice":
-        return bool((params["strides"] or (1,))[0] == 1)
-    low, high, between = map(int, params["padding_config"][0])
-    return between == 0 and low >= 0 and high >= 0
-
-
-def contracts_layers(eqn: Equation) -> bool:
-    """Whether `eqn` is a product of two arrays that sums over the first axes of both."""
+def contracted(eqn: Equation) -> list[tuple[int, int]]:
+    """The axes of both operands over which `eqn` sums, if it is a product of arrays without axes in common."""
     if eqn.primitive.name != "dot_general":
-        return False
+        return []
     (left, right), batch = eqn.params["dimension_numbers"]
-    return not batch[0] and bool([pair for pair in zip(left, right, strict=True) if pair == (0, 0)])
+    return [] if batch[0] else list(zip(left, right, strict=True))
 
 
 class Cuts:
@@ -187,7 +242,9 @@ class Cuts:
             pass
 
     def _set(self, atom: Any, cut: Cut | None) -> bool:
-        if cut is None or len(cut) < 3 or tracing.is_literal(atom) or atom in self.of or rows(cut, atom.aval) is None:
+        if cut is None or len(cut.parts) < 3 or tracing.is_literal(atom) or atom in self.of:
+            return False
+        if rows(cut, atom.aval) is None:
             return False
         self.of[atom] = cut
         return True
@@ -210,17 +267,24 @@ class Cuts:
         if eqn.primitive.name in PAIRWISE:
             pairs = list(zip(eqn.invars, eqn.outvars, strict=True))
             return bool([pair for pair in pairs if self._link(pair)])
-        if is_cut(eqn):
-            return self._rows(eqn)
-        links = linked(eqn)
-        if links is not None:
-            return self._link(self._members(eqn, links))
-        return contracts_layers(eqn) and self._link(eqn.invars)
+        atoms = [*eqn.invars, *eqn.outvars]
+        known = [self.get(v) for v in atoms]
+        axes = [None if cut is None else cut.axis for cut in known]
+        axis = cut_axis(eqn, axes)
+        if axis is not None:
+            return self._rows(eqn, axis)
+        cut = next((cut for cut in known if cut is not None), None)
+        if cut is None:
+            return False
+        link = linked(eqn, axes)
+        if link is not None:
+            return self._set_along(atoms, link, cut)
+        pairs = [pair for pair in contracted(eqn) if axes[0] == pair[0] or axes[1] == pair[1]]
+        return bool(pairs) and self._set_along(eqn.invars, pairs[0], cut)
 
-    @staticmethod
-    def _members(eqn: Equation, links: tuple[list[bool], list[bool]]) -> list[Any]:
-        flags = [*links[0], *links[1]]
-        return [v for v, has in zip([*eqn.invars, *eqn.outvars], flags, strict=True) if has]
+    def _set_along(self, atoms: Iterable[Any], axes: Iterable[int | None], cut: Cut) -> bool:
+        pairs = zip(atoms, axes, strict=True)
+        return bool([v for v, axis in pairs if axis is not None and self._set(v, cut._replace(axis=axis))])
 
     def _link(self, members: Iterable[Any]) -> bool:
         """All of them have the same cut."""
@@ -228,27 +292,22 @@ class Cuts:
         cut = next((c for v in members if (c := self.get(v)) is not None), None)
         return self._set_all(members, cut)
 
-    def _rows(self, eqn: Equation) -> bool:
-        bounds = bounds_of(eqn)
-        whole, out = eqn.invars[0], eqn.outvars[0]
-        if eqn.primitive.name == "slice":
-            start, stop = eqn.params["start_indices"][0], eqn.params["limit_indices"][0]
-            length = whole.aval.shape[0]
-            marked = bounds is not None and length == bounds[-1] and self._set(whole, _cut(bounds, length))
-            return self._set(out, _part(self.get(whole), whole.aval, start, stop)) or marked
-        length = out.aval.shape[0]
-        marked = bounds is not None and length == bounds[-1] and self._set(out, _cut(bounds, length))
-        places = {0: eqn.params["padding_config"][0][0]} if eqn.primitive.name == "pad" else {}
-        if not places:
-            at = 0
-            for i, operand in enumerate(eqn.invars):
-                places[i] = at
-                at += operand.aval.shape[0]
-        for i, start in places.items():
-            operand = eqn.invars[i]
-            stop = int(start) + operand.aval.shape[0]
-            marked |= self._set(operand, _part(self.get(out), out.aval, int(start), stop))
-        return marked
+    def _rows(self, eqn: Equation, axis: int) -> bool:
+        """The cuts of an array whose rows are others of it, or those of several arrays: of the whole, and of parts."""
+        bounds, name = bounds_of(eqn), eqn.primitive.name
+        whole = eqn.outvars[0] if name in ("concatenate", "pad") else eqn.invars[0]
+        parts, at = (eqn.outvars if name in ("slice", "split") else eqn.invars), 0
+        if name == "slice":
+            at = eqn.params["start_indices"][axis]
+        elif name == "pad":
+            parts, at = parts[:1], int(eqn.params["padding_config"][axis][0])
+        length = whole.aval.shape[axis]
+        found = bounds is not None and length == bounds[-1] and self._set(whole, _cut(axis, bounds, length))
+        for part in parts:
+            stop = at + part.aval.shape[axis]
+            found |= self._set(part, _part(self.get(whole), whole.aval, at, stop))
+            at = stop
+        return found
 
     def _control(self, i: int, eqn: Equation) -> bool:
         changed = False
@@ -266,11 +325,13 @@ class Cuts:
 
 def _part(cut: Cut | None, aval: Any, start: int, stop: int) -> Cut | None:
     """The cut of rows `start` to `stop` of an array with this cut; None if they are in one piece."""
-    bounds = None if cut is None else rows(cut, aval)
-    if bounds is None or stop <= start:
+    known = None if cut is None else rows(cut, aval)
+    if known is None or stop <= start:
         return None
-    inside = [b for b in bounds if start < b < stop]
-    return _cut([0, *(b - start for b in inside), stop - start], stop - start) if inside else None
+    inside = [b for b in known.bounds if start < b < stop]
+    if not inside:
+        return None
+    return _cut(known.axis, [0, *(b - start for b in inside), stop - start], stop - start)
 
 
 def _bodies(eqn: Equation) -> list[Closed]:

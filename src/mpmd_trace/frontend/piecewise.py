@@ -23,8 +23,10 @@ from mpmd_trace.frontend.pieces import (
     REDUCTIONS,
     Cut,
     Cuts,
-    contracts_layers,
-    is_cut,
+    Link,
+    Rows,
+    contracted,
+    cut_axis,
     linked,
     rows,
 )
@@ -49,12 +51,21 @@ class _Zero:
 class Pieces:
     """An array whose rows `bounds[k]` to `bounds[k + 1] - 1` are `parts[k]`; `name` is what is told of it."""
 
-    __slots__ = ("bounds", "name", "parts")
+    __slots__ = ("name", "parts", "rows")
 
-    def __init__(self, bounds: Sequence[int], parts: Sequence[Any], name: str | None = None) -> None:
-        self.bounds = tuple(bounds)
+    def __init__(self, rows: Rows, parts: Sequence[Any], name: str | None = None) -> None:
+        self.rows = rows
         self.parts = list(parts)
         self.name = name
+
+    @property
+    def axis(self) -> int:
+        """The axis of the rows."""
+        return self.rows.axis
+
+    @property
+    def bounds(self) -> tuple[int, ...]:
+        return self.rows.bounds
 
     @property
     def arrays(self) -> list[Any]:
@@ -69,24 +80,24 @@ def _array(part: Any) -> Any:
 def in_pieces(closed: Closed, cuts: Cuts, names: Sequence[str]) -> Closed:
     """`closed`, with an argument and a result for each piece; `names` are those of its arguments."""
     types: list[Any] = []
-    groups: list[tuple[int, ...] | None] = []
+    groups: list[Rows | None] = []
     for atom in cuts.parts.invars:
-        bounds = _bounds(cuts, atom)
-        groups.append(bounds)
-        types += [atom.aval] if bounds is None else [_resized(atom.aval, n) for n in _sizes(bounds)]
+        known = _rows_of(cuts, atom)
+        groups.append(known)
+        types += [atom.aval] if known is None else [_resized(atom.aval, known.axis, n) for n in _sizes(known.bounds)]
 
     def run(*flat: Any) -> list[Any]:
         fill = iter(flat)
         args = [
-            next(fill) if b is None else Pieces(b, list(itertools.islice(fill, len(b) - 1)), name)
-            for b, name in zip(groups, names, strict=True)
+            next(fill) if known is None else Pieces(known, list(itertools.islice(fill, len(known.pairs))), name)
+            for known, name in zip(groups, names, strict=True)
         ]
         return _flat(_Interpreter().evaluate(cuts, args))
 
     return tracing.make_closed(run, types)
 
 
-def _bounds(cuts: Cuts, atom: Any) -> tuple[int, ...] | None:
+def _rows_of(cuts: Cuts, atom: Any) -> Rows | None:
     cut = cuts.get(atom)
     return None if cut is None else rows(cut, atom.aval)
 
@@ -95,8 +106,8 @@ def _sizes(bounds: Sequence[int]) -> list[int]:
     return [b - a for a, b in itertools.pairwise(bounds)]
 
 
-def _resized(aval: Any, size: int) -> Any:
-    return aval.update(shape=(size, *aval.shape[1:]))
+def _resized(aval: Any, axis: int, size: int) -> Any:
+    return aval.update(shape=(*aval.shape[:axis], size, *aval.shape[axis + 1 :]))
 
 
 def _flat(values: Sequence[Any]) -> list[Any]:
@@ -107,12 +118,12 @@ class _Like:
     """The form of some values: takes them apart into arrays, and puts them together again."""
 
     def __init__(self, values: Sequence[Any]) -> None:
-        self._forms = [(v.bounds, v.name) if isinstance(v, Pieces) else None for v in values]
+        self._forms = [(v.rows, v.name) if isinstance(v, Pieces) else None for v in values]
 
     def values(self, arrays: Sequence[Any]) -> list[Any]:
         fill = iter(arrays)
         return [
-            next(fill) if form is None else Pieces(form[0], list(itertools.islice(fill, len(form[0]) - 1)), form[1])
+            next(fill) if form is None else Pieces(form[0], list(itertools.islice(fill, len(form[0].pairs))), form[1])
             for form in self._forms
         ]
 
@@ -129,13 +140,13 @@ class _Interpreter:
         env: dict[Any, Any] = dict(zip(parts.constvars, parts.consts, strict=True))
         env.update(zip(parts.invars, args, strict=True))
         for v in parts.constvars:
-            env[v] = self._as_cut(env[v], _bounds(cuts, v))
+            env[v] = self._as_cut(env[v], _rows_of(cuts, v))
         alive = cuts.alive if wanted is None else live_equations(cuts.closed, wanted)
         for i, eqn in enumerate(parts.eqns):
             if not alive[i]:
                 continue
             operands = [v.val if tracing.is_literal(v) else env[v] for v in eqn.invars]
-            bounds = [_bounds(cuts, v) for v in eqn.outvars]
+            bounds = [_rows_of(cuts, v) for v in eqn.outvars]
             with tracing.source_of(eqn):
                 results = self._equation(eqn, operands, bounds, cuts.inner.get(i))
                 for v, result, b in zip(eqn.outvars, results, bounds, strict=True):
@@ -147,22 +158,24 @@ class _Interpreter:
 
     # ---- wholes and pieces ----------------------------------------------------------------
 
-    def _as_cut(self, value: Any, bounds: Sequence[int] | None, eqn: Equation | None = None) -> Any:
+    def _as_cut(self, value: Any, wanted: Rows | None, eqn: Equation | None = None) -> Any:
         """`value` in these pieces, or whole."""
-        if bounds is None:
+        if wanted is None:
             return self._whole(value, eqn)
         if isinstance(value, Pieces):
-            if value.bounds == tuple(bounds):
+            if value.rows == wanted:
                 return value
             self._tell(value, eqn)
+            if value.axis != wanted.axis:
+                value = _rows(value, value.axis, 0, value.bounds[-1])
         name = value.name if isinstance(value, Pieces) else None
-        return Pieces(bounds, [_rows(value, a, b) for a, b in itertools.pairwise(bounds)], name)
+        return Pieces(wanted, [_rows(value, wanted.axis, a, b) for a, b in itertools.pairwise(wanted.bounds)], name)
 
     def _whole(self, value: Any, eqn: Equation | None) -> Any:
         if not isinstance(value, Pieces):
             return value
         self._tell(value, eqn)
-        return _rows(value, 0, value.bounds[-1])
+        return _rows(value, value.axis, 0, value.bounds[-1])
 
     def _tell(self, value: Pieces, eqn: Equation | None) -> None:
         """Warn that a value is joined, unless it has but a number per layer."""
@@ -183,9 +196,9 @@ class _Interpreter:
     # ---- equations ------------------------------------------------------------------------
 
     def _equation(
-        self, eqn: Equation, args: list[Any], out: Sequence[tuple[int, ...] | None], inner: list[Cuts] | None
+        self, eqn: Equation, args: list[Any], out: Sequence[Rows | None], inner: list[Cuts] | None
     ) -> Sequence[Any]:
-        in_pieces = any(isinstance(a, Pieces) for a in args) or any(b is not None for b in out)
+        in_pieces = any(isinstance(a, Pieces) for a in args) or any(known is not None for known in out)
         if inner is not None and (in_pieces or any(cuts.any for cuts in inner)):
             return self._control(eqn, args, inner)
         if not in_pieces:
@@ -199,96 +212,98 @@ class _Interpreter:
                 if key in params:
                     params[key] = tuple(x for x, a in zip(params[key], args, strict=True) for _ in _flat([a]))
             return like.values(tracing.rebind(eqn, _flat(args), params))
-        if is_cut(eqn):
-            return [self._moved(eqn, args, out[0])]
-        links = linked(eqn)
-        if links is not None:
-            return self._each(eqn, args, out, links)
-        kind = eqn.primitive.name
-        if kind in REDUCTIONS and isinstance(args[0], Pieces) and 0 in eqn.params["axes"]:
-            return [_combined(REDUCTIONS[kind], [tracing.rebind(eqn, [part])[0] for part in args[0].arrays])]
-        if contracts_layers(eqn) and isinstance(args[0], Pieces) and isinstance(args[1], Pieces):
-            left, right = args[0], self._as_cut(args[1], args[0].bounds, eqn)
-            pairs = zip(left.arrays, right.arrays, strict=True)
+        axes = [a.axis if isinstance(a, Pieces) else None for a in args]
+        axes += [None if known is None else known.axis for known in out]
+        axis = cut_axis(eqn, axes)
+        if axis is not None:
+            return self._moved(eqn, args, out, axis)
+        link = linked(eqn, [*(None for _ in args), *axes[len(args) :]]) or linked(eqn, axes)
+        if link is not None:
+            return self._each(eqn, args, out, link)
+        kind, first = eqn.primitive.name, args[0] if args else None
+        if kind in REDUCTIONS and isinstance(first, Pieces) and first.axis in eqn.params["axes"]:
+            return [_combined(REDUCTIONS[kind], [tracing.rebind(eqn, [part])[0] for part in first.arrays])]
+        if isinstance(first, Pieces) and tuple(axes[:2]) in contracted(eqn):
+            right = self._as_cut(args[1], Rows(args[1].axis, first.bounds), eqn)
+            pairs = zip(first.arrays, right.arrays, strict=True)
             return [_combined("add", [tracing.rebind(eqn, pair)[0] for pair in pairs])]
         return tracing.rebind(eqn, [self._whole(a, eqn) for a in args])
 
-    def _each(
-        self,
-        eqn: Equation,
-        args: list[Any],
-        out: Sequence[tuple[int, ...] | None],
-        links: tuple[list[bool], list[bool]],
-    ) -> list[Any]:
+    def _each(self, eqn: Equation, args: list[Any], out: Sequence[Rows | None], link: Link) -> list[Any]:
         """An equation that computes piece k of its results from piece k of its operands."""
-        atoms = [v for v, has in zip([*eqn.invars, *eqn.outvars], [*links[0], *links[1]], strict=True) if has]
-        known = [a for a, has in zip(args, links[0], strict=True) if has and isinstance(a, Pieces)]
-        bounds = next((b for b in out if b is not None), None)
-        length = eqn.outvars[0].aval.shape[0] if bounds is not None else 0
-        if bounds is None:
-            if not known:
-                return tracing.rebind(eqn, [self._whole(a, eqn) for a in args])
-            bounds = known[0].bounds
-            length = bounds[-1]
-        cut: Cut = tuple(Fraction(b, length) for b in bounds)
-        in_rows = {id(v): rows(cut, v.aval) for v in atoms}
-        if any(found is None for found in in_rows.values()):
+        atoms = [*eqn.invars, *eqn.outvars]
+        forms = [*(a.rows if isinstance(a, Pieces) else None for a in args), *out]
+        order = [*range(len(args), len(forms)), *range(len(args))]  # results say how the operands are cut
+        fit = [(i, form) for i in order if (form := forms[i]) is not None and form.axis == link[i]]
+        if not fit:
             return tracing.rebind(eqn, [self._whole(a, eqn) for a in args])
-        operands = [
-            self._as_cut(a, in_rows[id(v)], eqn) if has else self._whole(a, eqn)
-            for a, v, has in zip(args, eqn.invars, links[0], strict=True)
-        ]
-        name = next((a.name for a in known if a.name is not None), None)
+        one, form = fit[0]
+        parts = tuple(Fraction(b, atoms[one].aval.shape[form.axis]) for b in form.bounds)
+        wanted = [None if axis is None else rows(Cut(axis, parts), v.aval) for axis, v in zip(link, atoms, strict=True)]
+        if any(found is None and axis is not None for found, axis in zip(wanted, link, strict=True)):
+            return tracing.rebind(eqn, [self._whole(a, eqn) for a in args])
+        operands = [self._as_cut(a, found, eqn) for a, found in zip(args, wanted, strict=False)]
+        name = next((a.name for a in args if isinstance(a, Pieces) and a.name is not None), None)
+        made = [found for found in wanted[len(args) :] if found is not None]
         columns: list[list[Any]] = []
-        for k in range(len(bounds) - 1):
+        for k in range(len(parts) - 1):
             mine = [a.parts[k] if isinstance(a, Pieces) else a for a in operands]
-            starts = [in_rows[id(v)] for v in eqn.outvars]
-            columns.append(_one_piece(eqn, mine, [(b[k], b[k + 1] - b[k]) for b in starts if b is not None]))
-        return [
-            Pieces(in_rows[id(v)] or (), [column[n] for column in columns], name) for n, v in enumerate(eqn.outvars)
-        ]
+            columns.append(_one_piece(eqn, mine, made[0].axis, made[0].bounds[k], _sizes(made[0].bounds)[k]))
+        return [Pieces(found, [column[n] for column in columns], name) for n, found in enumerate(made)]
 
-    def _moved(self, eqn: Equation, args: list[Any], out: tuple[int, ...] | None) -> Any:
-        """A slice of rows, or arrays put one after the other along the first axis, perhaps with padding."""
-        params = eqn.params
-        if eqn.primitive.name == "slice":
-            start, stop = params["start_indices"], params["limit_indices"]
-            source = args[0]
-            name = source.name if isinstance(source, Pieces) else None
-            cuts = out or _inside(source, start[0], stop[0])
+    def _moved(self, eqn: Equation, args: list[Any], out: Sequence[Rows | None], axis: int) -> list[Any]:
+        """Rows of an array, or arrays put one after the other along an axis, perhaps with padding."""
+        params, kind = eqn.params, eqn.primitive.name
+        args = [self._whole(a, eqn) if isinstance(a, Pieces) and a.axis != axis else a for a in args]
+        out = [known if known is None or known.axis == axis else None for known in out]
+        source = args[0]
+        name = source.name if isinstance(source, Pieces) else None
+        if kind == "split":
+            found, start = [], 0
+            for v, known in zip(eqn.outvars, out, strict=True):
+                stop = start + v.aval.shape[axis]
+                cuts = known.bounds if known is not None else _inside(source, axis, start, stop)
+                parts = [_rows(source, axis, start + a, start + b) for a, b in itertools.pairwise(cuts)]
+                found.append(parts[0] if len(parts) == 1 else Pieces(Rows(axis, tuple(cuts)), parts, name))
+                start = stop
+            return found
+        if kind == "slice":
+            start, stop, strides = params["start_indices"], params["limit_indices"], params["strides"]
+            cuts = out[0].bounds if out[0] is not None else _inside(source, axis, start[axis], stop[axis])
 
             def columns(part: Any) -> Any:
-                strides = params["strides"]
-                lower, upper = (0, *start[1:]), (part.shape[0], *stop[1:])
-                is_all = not any(lower) and upper == part.shape and (strides is None or set(strides) <= {1})
+                lower, upper = list(start), list(stop)
+                lower[axis], upper[axis] = 0, part.shape[axis]
+                is_all = not any(lower) and tuple(upper) == part.shape and (strides is None or set(strides) <= {1})
                 return part if is_all else lax.slice(part, lower, upper, strides)
 
-            parts = [columns(_rows(source, start[0] + a, start[0] + b)) for a, b in itertools.pairwise(cuts)]
-            return parts[0] if len(parts) == 1 else Pieces(cuts, parts, name)
-        if out is None:
-            return tracing.rebind(eqn, [self._whole(a, eqn) for a in args])[0]
-        is_pad = eqn.primitive.name == "pad"
-        sources, at = [], int(params["padding_config"][0][0]) if is_pad else 0
+            first = start[axis]
+            parts = [columns(_rows(source, axis, first + a, first + b)) for a, b in itertools.pairwise(cuts)]
+            return [parts[0] if len(parts) == 1 else Pieces(Rows(axis, tuple(cuts)), parts, name)]
+        if out[0] is None:
+            return tracing.rebind(eqn, [self._whole(a, eqn) for a in args])
+        is_pad = kind == "pad"
+        sources, at = [], int(params["padding_config"][axis][0]) if is_pad else 0
         for atom, source in zip(eqn.invars[:1] if is_pad else eqn.invars, args, strict=False):
-            sources.append((at, at + atom.aval.shape[0], source))
-            at += atom.aval.shape[0]
+            sources.append((at, at + atom.aval.shape[axis], source))
+            at += atom.aval.shape[axis]
         aval = eqn.outvars[0].aval
         pieces = []
-        for a, b in itertools.pairwise(out):
-            found = [(max(a, s), min(b, e), s, v) for s, e, v in sources if max(a, s) < min(b, e)]
-            arrays = [_rows(v, lower - s, upper - s) for lower, upper, s, v in found]
+        for a, b in itertools.pairwise(out[0].bounds):
+            inside = [(max(a, s), min(b, e), s, v) for s, e, v in sources if max(a, s) < min(b, e)]
+            arrays = [_rows(v, axis, lower - s, upper - s) for lower, upper, s, v in inside]
             if not is_pad:
-                pieces.append(arrays[0] if len(arrays) == 1 else lax.concatenate(arrays, 0))
+                pieces.append(arrays[0] if len(arrays) == 1 else lax.concatenate(list(map(_array, arrays)), axis))
             elif arrays:
                 config = [tuple(map(int, c)) for c in params["padding_config"]]
-                config[0] = (found[0][0] - a, b - found[0][1], 0)
+                config[axis] = (inside[0][0] - a, b - inside[0][1], 0)
                 has_any = any(c != (0, 0, 0) for c in config)
-                pieces.append(lax.pad(arrays[0], args[1], config) if has_any else arrays[0])
+                pieces.append(lax.pad(_array(arrays[0]), args[1], config) if has_any else arrays[0])
             elif tracing.is_literal(eqn.invars[1]) and not np.any(args[1]):
-                pieces.append(_Zero(_resized(aval, b - a)))
+                pieces.append(_Zero(_resized(aval, axis, b - a)))
             else:
-                pieces.append(jnp.broadcast_to(args[1], (b - a, *aval.shape[1:])))
-        return Pieces(out, pieces)
+                pieces.append(jnp.broadcast_to(args[1], _resized(aval, axis, b - a).shape))
+        return [Pieces(out[0], pieces)]
 
     # ---- control flow ---------------------------------------------------------------------
 
@@ -309,12 +324,12 @@ class _Interpreter:
         return self.evaluate(inner[0], self._entering(inner[0].parts.invars, inner[0], args, eqn))
 
     def _entering(self, atoms: Sequence[Any], cuts: Cuts, args: Sequence[Any], eqn: Equation) -> list[Any]:
-        return [self._as_cut(a, _bounds(cuts, v), eqn) for v, a in zip(atoms, args, strict=True)]
+        return [self._as_cut(a, _rows_of(cuts, v), eqn) for v, a in zip(atoms, args, strict=True)]
 
     def _alike(self, values: Sequence[Any], others: Sequence[Any], eqn: Equation) -> list[Any]:
         """The `others` in pieces as the `values` are."""
-        forms = [v.bounds if isinstance(v, Pieces) else None for v in values]
-        return [self._as_cut(other, bounds, eqn) for other, bounds in zip(others, forms, strict=True)]
+        forms = [v.rows if isinstance(v, Pieces) else None for v in values]
+        return [self._as_cut(other, form, eqn) for other, form in zip(others, forms, strict=True)]
 
     def _on_flat(
         self, cuts: Cuts, args: Sequence[Any], eqn: Equation
@@ -384,11 +399,11 @@ class _Interpreter:
         index, *operands = args
         entering = self._entering(inner[0].parts.invars, inner[0], operands, eqn)
         arrays, like = _flat(entering), _Like(entering)
-        bounds = [_bounds(inner[0], v) for v in inner[0].parts.outvars]
-        results: list[Any] = [None if b is None else Pieces(b, [None] * (len(b) - 1)) for b in bounds]
+        bounds = [_rows_of(inner[0], v) for v in inner[0].parts.outvars]
+        results: list[Any] = [None if b is None else Pieces(b, [None] * (len(b.bounds) - 1)) for b in bounds]
         groups: dict[int | None, list[int]] = {}
         for n, b in enumerate(bounds):
-            for k in [None] if b is None else range(len(b) - 1):
+            for k in [None] if b is None else range(len(b.bounds) - 1):
                 groups.setdefault(k, []).append(n)
         for k, members in sorted(groups.items(), key=lambda item: -1 if item[0] is None else item[0]):
             branches = [self._branch(cuts, eqn, like, arrays, bounds, members, k) for cuts in inner]
@@ -408,7 +423,7 @@ class _Interpreter:
         eqn: Equation,
         like: _Like,
         arrays: Sequence[Any],
-        bounds: Sequence[tuple[int, ...] | None],
+        bounds: Sequence[Rows | None],
         members: Sequence[int],
         k: int | None,
     ) -> Closed:
@@ -431,16 +446,16 @@ def _described(eqn: Equation) -> str:
     return f"{eqn.primitive.name!r}"
 
 
-def _inside(source: Any, start: int, stop: int) -> list[int]:
+def _inside(source: Any, axis: int, start: int, stop: int) -> list[int]:
     """Where rows `start` to `stop` of `source` are cut."""
-    bounds = source.bounds if isinstance(source, Pieces) else ()
+    bounds = source.bounds if isinstance(source, Pieces) and source.axis == axis else ()
     return [0, *(b - start for b in bounds if start < b < stop), stop - start]
 
 
-def _rows(value: Any, start: int, stop: int) -> Any:
-    """Rows `start` to `stop` of a value."""
+def _rows(value: Any, axis: int, start: int, stop: int) -> Any:
+    """Rows `start` to `stop` of a value, whose pieces are cut along this axis if it has some."""
     if not isinstance(value, Pieces):
-        return value if (start, stop) == (0, value.shape[0]) else lax.slice_in_dim(value, start, stop)
+        return value if (start, stop) == (0, value.shape[axis]) else lax.slice_in_dim(value, start, stop, axis=axis)
     found = []
     for part, a, b in zip(value.parts, value.bounds, value.bounds[1:], strict=False):
         lower, upper = max(a, start), min(b, stop)
@@ -448,10 +463,10 @@ def _rows(value: Any, start: int, stop: int) -> Any:
             is_all = (lower, upper) == (a, b)
             found.append(part if is_all and lower == start and upper == stop else _array(part))
             if not is_all:
-                found[-1] = lax.slice_in_dim(found[-1], lower - a, upper - a)
+                found[-1] = lax.slice_in_dim(found[-1], lower - a, upper - a, axis=axis)
     if len(found) == 1:
         return found[0]
-    return lax.concatenate(found, 0) if found else _array(value.parts[0])[:0]
+    return lax.concatenate(found, axis) if found else lax.slice_in_dim(_array(value.parts[0]), 0, 0, axis=axis)
 
 
 def _combined(op: str, parts: Sequence[Any]) -> Any:
@@ -473,12 +488,11 @@ def _combined(op: str, parts: Sequence[Any]) -> Any:
 _KEEP_ZEROS = frozenset({"neg", "copy", "reshape", "transpose", "squeeze", "reduce_sum", "slice", "reduce_precision"})
 
 
-def _one_piece(eqn: Equation, args: list[Any], places: Sequence[tuple[int, int]]) -> list[Any]:
-    """The results of `eqn` for one piece of its operands; `places` has the first row and the number of rows of each."""
+def _one_piece(eqn: Equation, args: list[Any], axis: int, start: int, size: int) -> list[Any]:
+    """The results of `eqn` for one piece of its operands: rows `start` to `start + size` along `axis`."""
     name = eqn.primitive.name
     zeros = [isinstance(a, _Zero) for a in args]
-    start, size = places[0]
-    aval = _resized(eqn.outvars[0].aval, size)
+    aval = _resized(eqn.outvars[0].aval, axis, size)
     if name in ("add", "add_any") and any(zeros):
         return [args[1] if zeros[0] else args[0]]
     if zeros[:1] == [True] and (name in _KEEP_ZEROS or name == "convert_element_type"):
@@ -487,8 +501,8 @@ def _one_piece(eqn: Equation, args: list[Any], places: Sequence[tuple[int, int]]
     params = dict(eqn.params)
     match name:
         case "iota":
-            if params["dimension"] == 0:
-                rows_of = lax.broadcasted_iota(params["dtype"], aval.shape, 0)
+            if params["dimension"] == axis:
+                rows_of = lax.broadcasted_iota(params["dtype"], aval.shape, axis)
                 return [rows_of + jnp.asarray(start, params["dtype"])]
             params["shape"] = aval.shape
         case "broadcast_in_dim":
@@ -496,5 +510,7 @@ def _one_piece(eqn: Equation, args: list[Any], places: Sequence[tuple[int, int]]
         case "reshape":
             params["new_sizes"] = aval.shape
         case "slice":
-            params["limit_indices"] = (args[0].shape[0], *params["limit_indices"][1:])
+            limits = list(params["limit_indices"])
+            limits[axis] = args[0].shape[axis]
+            params["limit_indices"] = tuple(limits)
     return tracing.rebind(eqn, args, params)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -11,18 +10,15 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
-from mpmd_trace.frontend.arguments import Given, Leaf
+from mpmd_trace.frontend.arguments import Given, Leaf, rows_name
 from mpmd_trace.frontend.layers import has_marks
-from mpmd_trace.frontend.pieces import Cuts, rows
+from mpmd_trace.frontend.pieces import Cuts, Rows, rows
 from mpmd_trace.frontend.piecewise import in_pieces
 from mpmd_trace.frontend.placements import same_devices
 from mpmd_trace.jax_compat import layouts
 from mpmd_trace.jax_compat.tracing import Closed, out_avals
 
-__all__ = ["Rows", "Signature", "Stacks", "piece_shardings", "split"]
-
-#: Where an array is cut along its first axis, `(0, 4, 8)`; None for one that is whole.
-Rows = tuple[int, ...] | None
+__all__ = ["Signature", "Stacks", "piece_shardings", "split"]
 
 
 class Signature(NamedTuple):
@@ -40,9 +36,9 @@ class Stacks:
     """How the arrays of the caller are in pieces in the program."""
 
     signature: Signature
-    #: One per array among the arguments and results of the caller.
-    inputs: tuple[Rows, ...]
-    outputs: tuple[Rows, ...]
+    #: One per array among the arguments and results of the caller; None for one that is whole.
+    inputs: tuple[Rows | None, ...]
+    outputs: tuple[Rows | None, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,9 +59,10 @@ class Split:
                 found.append(x)
                 continue
             given = getattr(x, "sharding", None) if getattr(x, "committed", True) else None
-            places = piece_shardings(given, len(cut) - 1, topology)
-            for (a, b), place in zip(itertools.pairwise(cut), places, strict=True):
-                found.append(jax.ShapeDtypeStruct((b - a, *np.shape(x)[1:]), x.dtype, sharding=place))
+            for (a, b), place in zip(cut.pairs, piece_shardings(given, cut, topology), strict=True):
+                shape = list(np.shape(x))
+                shape[cut.axis] = b - a
+                found.append(jax.ShapeDtypeStruct(tuple(shape), x.dtype, sharding=place))
         return found
 
     def spread(self, prefix: Any, topology: Sequence[Any], *, results: bool) -> Any:
@@ -83,7 +80,7 @@ class Split:
         def below(wanted: Any, part: Any) -> Any:
             def one(i: int) -> Any:
                 cut = forms[i]
-                return wanted if cut is None else tuple(piece_shardings(wanted, len(cut) - 1, topology, wanted))
+                return wanted if cut is None else tuple(piece_shardings(wanted, cut, topology, wanted))
 
             return jax.tree.map(one, part)
 
@@ -109,12 +106,12 @@ def split(
     leaves: list[Leaf] = []
     donated: list[int] = []
     for i, (leaf, cut) in enumerate(zip(given.leaves, inputs, strict=True)):
-        pieces = [leaf] if cut is None else [leaf.rows(a, b) for a, b in itertools.pairwise(cut)]
+        pieces = [leaf] if cut is None else [leaf.rows(cut.axis, a, b) for a, b in cut.pairs]
         donated += range(len(leaves), len(leaves) + len(pieces)) if i in given.donated else ()
         leaves += pieces
     names = []
     for name, cut in zip(out_names, outputs, strict=True):
-        names += [name] if cut is None else [f"{name}[{a}:{b}]" for a, b in itertools.pairwise(cut)]
+        names += [name] if cut is None else [rows_name(name, cut.axis, a, b) for a, b in cut.pairs]
     pieced = dataclasses.replace(
         given, leaves=tuple(leaves), in_tree=_opened(given.in_tree, inputs), donated=tuple(donated)
     )
@@ -124,26 +121,26 @@ def split(
     return Split(stacks, made, pieced, names, _opened(out_tree, outputs))
 
 
-def _rows(cuts: Cuts, atom: Any) -> Rows:
+def _rows(cuts: Cuts, atom: Any) -> Rows | None:
     cut = cuts.get(atom)
     return None if cut is None else rows(cut, atom.aval)
 
 
-def _opened(tree: Any, forms: Sequence[Rows]) -> Any:
+def _opened(tree: Any, forms: Sequence[Rows | None]) -> Any:
     """The structure with a tuple of leaves in the place of each stacked one."""
-    leaves = [0 if cut is None else (0,) * (len(cut) - 1) for cut in forms]
+    leaves = [0 if cut is None else (0,) * len(cut.pairs) for cut in forms]
     return jax.tree.structure(jax.tree.unflatten(tree, leaves))
 
 
-def piece_shardings(sharding: Any, count: int, topology: Sequence[Any], otherwise: Any = None) -> list[Any]:
+def piece_shardings(sharding: Any, cut: Rows, topology: Sequence[Any], otherwise: Any = None) -> list[Any]:
     """For a sharding over several meshes of the topology, that of each piece on its mesh; else `otherwise`.
 
     The mesh of such a sharding has one more axis, along which the meshes lie; over it the layers are sharded first.
     """
-    mesh = getattr(sharding, "mesh", None)
-    spec = tuple(getattr(sharding, "spec", ()))
-    if isinstance(sharding, NamedSharding) and isinstance(mesh, Mesh) and spec and spec[0] is not None:
-        first = (spec[0],) if isinstance(spec[0], str) else tuple(spec[0])
+    mesh, axis, count = getattr(sharding, "mesh", None), cut.axis, len(cut.pairs)
+    spec = (*getattr(sharding, "spec", ()), *(None,) * (axis + 1))
+    if isinstance(sharding, NamedSharding) and isinstance(mesh, Mesh) and spec[axis] is not None:
+        first = (spec[axis],) if isinstance(spec[axis], str) else tuple(spec[axis])
         at = mesh.axis_names.index(first[0])
         others = tuple(name for name in mesh.axis_names if name != first[0])
         if mesh.devices.shape[at] == count:
@@ -153,7 +150,7 @@ def piece_shardings(sharding: Any, count: int, topology: Sequence[Any], otherwis
                 one = Mesh(devices if others else devices.reshape(1), others or (first[0],))
                 found += [m for m in topology if _same_places(one, m)][:1]
             if len(found) == count:
-                rest = PartitionSpec(first[1:] or None, *spec[1:])
+                rest = PartitionSpec(*spec[:axis], first[1:] or None, *sharding.spec[axis + 1 :])
                 return [NamedSharding(m, rest, memory_kind=sharding.memory_kind) for m in found]
     return [otherwise] * count
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -124,7 +123,7 @@ def _arrays(leaves: Sequence[Any], types: Sequence[Leaf], rows: Sequence[Any] | 
     pieces: list[Any] = []
     for leaf, cut in zip(leaves, rows or [None] * len(leaves), strict=True):
         array = jax.random.key_data(leaf) if _is_key(leaf) else leaf
-        pieces += [array] if cut is None else [np.asarray(array)[a:b] for a, b in itertools.pairwise(cut)]
+        pieces += [array] if cut is None else np.split(np.asarray(array), cut.bounds[1:-1], cut.axis)
     found = []
     for piece, leaf in zip(pieces, types, strict=True):
         void = leaf.struct.dtype == jax.dtypes.float0
