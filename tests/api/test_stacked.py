@@ -239,12 +239,12 @@ def test_layers_along_another_axis_than_the_first(names):
     for one in (w, moment):
         assert one.shape == (WIDTH, LAYERS, WIDTH)
         if names is None:
-            assert one.sharding.spec[1] == ("stage",)
+            assert one.sharding.spec[1] in ("stage", ("stage",))
         else:
             assert [part.shape for part in one.parts] == [(WIDTH, 1, WIDTH), (WIDTH, 3, WIDTH)]
     if names is None:
         wanted = compiled.function_named_shardings.inputs[0][0]["blocks"]["w"]
-        assert wanted.spec == PartitionSpec(None, ("stage",), "data")
+        assert wanted.is_equivalent_to(place, 3)
     else:
         assert "layers 0:1, 1:4 of axis 1" in repr(w)
 
