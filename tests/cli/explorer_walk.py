@@ -139,6 +139,9 @@ def walk(walker: Walker, shot: Callable[[str], None] = lambda name: None) -> Non
     told = walker.text()
     walker.open(link)
     assert walker.text() == told
+    walker.go(f"pass={last}&fragment={node}")
+    assert walker.here["view"] == "program" and walker.text("#side h2") == told.splitlines()[0]
+    walker.go(link)
     page.evaluate("$('view').scrollTop = 40; $('text').scrollTop = 0")
     scrolled = page.evaluate("$('view').scrollTop")
     walker.press("l")

@@ -39,9 +39,10 @@ const bytes = (n) => n < 1024 ? `${n} B` : n < 1 << 20 ? `${(n / 1024).toFixed(1
 const number = (n) => n === undefined ? "" : n.toLocaleString("en");
 
 // Where we are is in the address, so that every place has a link.
+// Short links are `#pass=35` and `#pass=35&fragment=12`.
 function place() {
-  const found = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
-  return { view: "passes", ...found };
+  const { fragment: node, ...found } = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
+  return node === undefined ? { view: "passes", ...found } : { view: "program", node, ...found };
 }
 const address = (changes) => `#${new URLSearchParams(Object.entries({ ...place(), ...changes }).filter(([, value]) => value !== null && value !== undefined))}`;
 const go = (changes) => { location.hash = address(changes); };
