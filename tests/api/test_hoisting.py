@@ -268,13 +268,13 @@ def test_embeddings_are_gathered_and_their_gradients_summed_once_per_step(table:
 
 
 def convolved(p: Any, x: jax.Array) -> jax.Array:
-    dims = ("NHWC", "HWIO", "NHWC")
-    return jnp.tanh(jax.lax.conv_general_dilated(x, p["w"], (1, 1), "SAME", dimension_numbers=dims) + p["b"])
+    more = {"dimension_numbers": ("NHWC", "HWIO", "NHWC"), "feature_group_count": x.shape[-1] // p["w"].shape[2]}
+    return jnp.tanh(jax.lax.conv_general_dilated(x, p["w"], (1, 1), "SAME", **more) + p["b"])
 
 
 @pytest.mark.parametrize("clips", [False, True])
 def test_kernels_are_gathered_once_and_clipped_gradients_summed_once(clips: bool) -> None:
-    """The norm of all gradients and the update read the same sums."""
+    """The second kernel has a group for each feature.  The norm of all gradients and the update read the same sums."""
     meshes = topology()
 
     def loss(ps: Any, x: jax.Array) -> jax.Array:
@@ -296,8 +296,11 @@ def test_kernels_are_gathered_once_and_clipped_gradients_summed_once(clips: bool
         return jax.tree.map(lambda p, g: p - 0.1 * g, ps, grads)
 
     keys = jax.random.split(jax.random.key(0), 3)
-    shape = (WIDTH, WIDTH) if clips else (3, 3, 4, 4)
-    ps = [{"w": 0.3 * jax.random.normal(key, shape), "b": jnp.zeros(shape[-1])} for key in keys[:2]]
+    shapes = [(WIDTH, WIDTH)] * 2 if clips else [(3, 3, 4, 4), (3, 3, 1, 4)]
+    ps = [
+        {"w": 0.3 * jax.random.normal(key, shape), "b": jnp.zeros(shape[-1])}
+        for key, shape in zip(keys[:2], shapes, strict=True)
+    ]
     batch = jax.random.normal(keys[2], (MICROBATCHES, ROWS, WIDTH) if clips else (MICROBATCHES, ROWS, 6, 6, 4))
     config = mpmd_trace.make_config(meshes, {"f0": "m0", "f1": "m1"}, pipeline_schedule="1F1B")
     kernel = P() if clips else P(None, None, None, "data")

@@ -227,12 +227,15 @@ def _links(op: Op, index: int) -> Iterator[_Link]:
 
 
 def _links_of_convolution(op: Op, index: int, rank: int) -> Iterator[_Link]:
-    """The dimensions of its window, over which nothing may be sharded, are those that are looked up."""
+    """Dimensions of its window, over which nothing may be sharded, are those that are looked up, as are groups."""
     dims = convolution_dimensions(op)
-    if dims is None or (dims.feature_groups, dims.batch_groups) != (1, 1):
+    if dims is None or dims.batch_groups != 1:
         return
-    left = {dims.left_batch: _Link(dims.batch), dims.left_feature: _Link(other=(1, dims.right_input))}
-    right = {dims.right_output: _Link(dims.feature), dims.right_input: _Link(other=(0, dims.left_feature))}
+    summed = _Link(looked_up=True), _Link(looked_up=True)
+    if dims.feature_groups == 1:
+        summed = _Link(other=(1, dims.right_input)), _Link(other=(0, dims.left_feature))
+    left = {dims.left_batch: _Link(dims.batch), dims.left_feature: summed[0]}
+    right = {dims.right_output: _Link(dims.feature), dims.right_input: summed[1]}
     of = right if index else left
     yield from (of.get(d, _Link(looked_up=True)) for d in range(rank))
 
