@@ -19,6 +19,8 @@ from mpmd_trace.passes.cpp_engine import available
 
 #: `SETUPS` setups for each of `STEPS` steps.
 PARTS, STEPS, SETUPS = 10, 100, 10
+#: How many programs have sharded weights.
+SHARDED = 5
 #: One shape, so that ops are the same ones; an odd number of rows is not sharded.
 SHAPES = ((3, 2),)
 
@@ -47,6 +49,30 @@ def test_partitioned_steps_compute_what_jax_does(part: int) -> None:
                 text = source(Program(step, setup), f"The suite's program of seed {seed}.", test=True)
                 pytest.fail(f"{found}\n\n{text}", pytrace=False)
     assert refused < checked / 2, "programs that are refused test little"
+
+
+def test_once_per_step_means_the_same_as_for_each_microbatch() -> None:
+    """Weights and batches are sharded; with and without what is done once per step."""
+    moved = checked = 0
+    for seed in range(SHARDED):
+        rng = random.Random(seed)
+        step = random_step(rng, ((4, 4),), most=3)
+        step = dataclasses.replace(step, loop="enumerated_for", microbatches=2, work="grad", listed=False)
+        setup = dataclasses.replace(random_setup(rng, step), shard_batch=True, shard_weights=True, schedule=None)
+        setup = dataclasses.replace(setup, meshes=(2,) * len(setup.meshes))
+        once = oracles.load(source(Program(step, setup)), tolerance(step))
+        once.expected = oracles.plain_module(once)
+        each = dataclasses.replace(setup, hoists_nothing=True, reduces_each=True)
+        texts = []
+        try:
+            for subject in (once, once.with_setup(topology_source(each) + setup_source(each, step))):
+                oracles.interpret(subject)
+                texts.append(str(subject.lowered.partitioned.module))
+        except oracles.Refused:
+            continue
+        checked += 1
+        moved += "hoisted" in texts[0] and "hoisted" not in texts[1]
+    assert 2 * moved > checked > SHARDED / 2, "programs with nothing to share test little"
 
 
 @pytest.mark.parametrize("seed", [1000, 1001, 1002, 1003, 1005])

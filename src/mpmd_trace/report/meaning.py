@@ -184,8 +184,7 @@ class Eraser(Meaning[Value]):
                         copy.props.pop("res_attrs", None)
                         copy.visibility = "private"
                         self.used[name] = copy
-                        for inner in copy.body:
-                            clean(inner)
+                        clean(copy)
                         self._note_functions(copy)
 
 
