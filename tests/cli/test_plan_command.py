@@ -175,7 +175,7 @@ meshes = {f"m{i}": Mesh(row, ("data",)) for i, row in enumerate(devices)}
 config = mpmd_trace.make_config(meshes, {"f0": "m0", "f1": "m1"}, pipeline_schedule="1F1B")
 columns = [NamedSharding(mesh, P(None, "data")) for mesh in meshes.values()]
 ws = [jnp.eye(16), jnp.eye(16)]
-args = ws, [jnp.zeros_like(w) for w in ws], jnp.ones((8, 16))
+args = ws, [jnp.zeros_like(w) for w in ws], jnp.ones((64, 16))
 places = columns, columns, NamedSharding(meshes["m0"], P("data"))
 program = mpmd_trace.Program(step, args, config, in_shardings=places)
 limited = dataclasses.replace(program, config=dataclasses.replace(config, device_memory=1000))
