@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from pathlib import Path
 from typing import Any
 
 import flax.linen as nn
@@ -120,10 +121,19 @@ def test_wrong_selections_are_errors(call: Any, text: str) -> None:
         call()
 
 
-def test_a_train_state_is_placed_with_its_step_number() -> None:
+def test_a_train_state_is_placed_and_saved_with_its_step_number(tmp_path: Path) -> None:
     tx = optax.sgd(1.0)
     fresh = state(Model().apply, tx)
     assert fresh.step == 0 and isinstance(fresh.step, int)
     count = mt.jit(lambda s: s.replace(step=s.step + 1), mt.make_config(config().topology, {})).lower(fresh).compile()
     (placed,) = mt.place(count, fresh)
-    assert int(count(placed).step) == 1
+    counted = count(placed)
+    assert int(counted.step) == 1
+    # A number in the first step, and an array afterwards: either is saved and restored as either.
+    for folder, one in (("fresh", fresh), ("counted", counted)):
+        mt.save(tmp_path / folder, one)
+        assert int(count(mt.restore(tmp_path / folder, count)).step) == int(one.step) + 1
+        for like in (fresh.replace(step=7), counted):
+            restored = mt.restore(tmp_path / folder, like)
+            assert int(restored.step) == int(one.step)
+            assert isinstance(restored.step, int) == (one is fresh and like is not counted)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -111,7 +112,7 @@ def device(variable: nnx.Variable) -> int:
 X = jnp.arange(16.0).reshape(4, 4) / 16
 
 
-def test_training_is_that_of_nnx_jit_and_every_layer_stays_on_its_mesh() -> None:
+def test_training_is_that_of_nnx_jit_and_every_layer_stays_on_its_mesh(tmp_path: Path) -> None:
     def make() -> tuple[Model, nnx.Optimizer]:
         model = Model(nnx.Rngs(0))
         return model, nnx.Optimizer(model, tx, wrt=nnx.Param)
@@ -137,6 +138,18 @@ def test_training_is_that_of_nnx_jit_and_every_layer_stays_on_its_mesh() -> None
         layer, moment = ours.blocks[block], moments.blocks[block]
         held = (layer.linear.kernel, layer.norm.mean, layer.dropout.rngs.count, moment.linear.kernel)
         assert [device(v) for v in held] == [where] * 4
+
+    mt.save(tmp_path / "saved", (nnx.state(ours), nnx.state(our_state)))
+    wanted = values(ours, our_state)
+    [[compiled]] = step._compiled.values()
+    restored, state = make()
+    mnnx.name_layers(restored, ["embed", Block, "head"])
+    for one, found in zip((restored, state), mt.restore(tmp_path / "saved", compiled, argnums=(0, 1)), strict=True):
+        nnx.update(one, found)
+    assert device(state.opt_state[0].mu.blocks[1].linear.kernel) == 1
+    for path, value in values(restored, state).items():
+        np.testing.assert_array_equal(value, wanted[path], err_msg=str(path))
+    np.testing.assert_array_equal(compiled(restored, state, X, X), compiled(ours, our_state, X, X))
 
 
 def test_objects_go_to_the_meshes_and_a_compiled_program_changes_them() -> None:

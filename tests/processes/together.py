@@ -365,7 +365,7 @@ def saved_and_restored() -> None:
     folder = os.environ["FOLDER"]
     for number in range(3):
         if number == 1:
-            mt.save(os.path.join(folder, "saved"), {"weights": state, "key": jax.random.key(3)})
+            mt.save(os.path.join(folder, "saved"), {"weights": state, "key": jax.random.key(3), "count": 5})
         state, value = program(state, batch())
     last = mt.fetch((state, value))
     manager = ocp.CheckpointManager(os.path.join(folder, "managed"), item_handlers=mt.checkpoint_handler())
@@ -373,9 +373,9 @@ def saved_and_restored() -> None:
     manager.wait_until_finished()
     for places in (STAGES, UNEQUAL, ACROSS):
         other = program if places is STAGES else compiled(places)
-        like = {"weights": mt.abstract(other), "key": jax.random.key(0)}
+        like = {"weights": mt.abstract(other), "key": jax.random.key(0), "count": 0}
         found = mt.restore(os.path.join(folder, "saved"), like)
-        assert jax.random.key_data(found["key"])[1] == 3
+        assert jax.random.key_data(found["key"])[1] == 3 and found["count"] == 5
         state = found["weights"]
         for _ in range(2):
             state, value = other(state, batch())

@@ -21,6 +21,9 @@ from mpmd_trace.jax_compat.tracing import key_implementation
 
 __all__ = ["restore", "save"]
 
+#: What the names of saved numbers begin with, which are not arrays.
+_NUMBER = "number "
+
 
 def _checkpointer() -> Any:
     ocp = orbax()
@@ -40,6 +43,12 @@ def _named(tree: Any) -> dict[str, Any]:
     return {jax.tree_util.keystr(path): leaf for path, leaf in found if is_dynamic(leaf)}
 
 
+def _numbers(tree: Any) -> dict[str, Any]:
+    """The Python numbers of `tree` by their paths: a count of steps is one before the first step, and then an array."""
+    found = jax.tree_util.tree_leaves_with_path(tree)
+    return {_NUMBER + jax.tree_util.keystr(path): leaf for path, leaf in found if type(leaf) in (int, float, complex)}
+
+
 def _is_key(leaf: Any) -> bool:
     return bool(jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key))
 
@@ -47,7 +56,8 @@ def _is_key(leaf: Any) -> bool:
 def save(path: str | os.PathLike[str], tree: Any, *, overwrite: bool = False) -> None:
     """Write the arrays of `tree`, wherever they are, to the folder `path`.
 
-    What is not an array is not written.  Returns when everything is on disk; until then there is no such folder.
+    What is neither an array nor a number is not written.  Returns when everything is on disk; until then there is no
+    such folder.
     In a job of several processes all of them call this, and each writes what is on its devices.
 
     Raises:
@@ -61,6 +71,7 @@ def save(path: str | os.PathLike[str], tree: Any, *, overwrite: bool = False) ->
     arrays = {n: np.asarray(x) if isinstance(x, Pieces) else x for n, x in arrays.items()}
     if not arrays:
         raise MpmdError("there is no array to save")
+    arrays |= {name: np.asarray(number) for name, number in _numbers(tree).items()}
     with _checkpointer() as checkpointer:
         checkpointer.save(path, arrays, force=overwrite)
 
@@ -73,7 +84,8 @@ def restore(
     Args:
         path: a folder that `save` wrote.
         like: a pytree of the saved structure with arrays or `jax.ShapeDtypeStruct`s, whose shardings count
-            and whose other leaves are kept; or a compiled program, for its arguments at `argnums`.
+            and whose other leaves are kept, numbers excepted; or a compiled program, for its arguments at `argnums`.
+            What was saved as a number may be an array here.
         argnums: see `abstract`; only for a compiled program.
 
     Raises:
@@ -87,7 +99,11 @@ def restore(
     tree = abstract(like, argnums) if is_program else like
     wanted = _named(tree)
     with _checkpointer() as checkpointer:
-        _check(wanted, _saved(checkpointer.metadata(path)), path)
+        saved = _saved(checkpointer.metadata(path))
+        scalars = _scalars(wanted, {} if is_program else _numbers(tree), saved)
+        plain = {key for key in saved if key.startswith(_NUMBER)}.union(scalars.values())
+        wanted = {name: leaf for name, leaf in wanted.items() if name not in scalars}
+        _check(wanted, {name: found for name, found in saved.items() if name not in plain}, path)
         types = {name: _data_type(leaf) for name, leaf in wanted.items()}
         arguments = {
             name: ocp.ArrayRestoreArgs(sharding=t.sharding, global_shape=t.shape, dtype=t.dtype)
@@ -98,18 +114,47 @@ def restore(
             )
             for name, t in types.items()
         }
+        for key in plain:
+            types[key] = jax.ShapeDtypeStruct((), saved[key].dtype)
+            arguments[key] = ocp.RestoreArgs(restore_type=np.ndarray)
         arrays = checkpointer.restore(path, item=types, restore_args=arguments)
     named, structure = jax.tree_util.tree_flatten_with_path(tree)
     leaves = []
     for key_path, leaf in named:
+        name = jax.tree_util.keystr(key_path)
+        if name in scalars:
+            leaves.append(_scalar(arrays[scalars[name]], leaf, is_number=scalars[name] != name))
+            continue
         if not is_dynamic(leaf):
             leaves.append(leaf)
             continue
-        array = arrays[jax.tree_util.keystr(key_path)]
+        array = arrays[name]
         if _is_key(leaf):
             array = jax.random.wrap_key_data(array, impl=key_implementation(leaf))
         leaves.append(put(array, leaf) if isinstance(leaf, jax.ShapeDtypeStruct) and leaf.sharding else array)
     return jax.tree.unflatten(structure, leaves)
+
+
+def _scalars(wanted: dict[str, Any], numbers: dict[str, Any], saved: dict[str, Any]) -> dict[str, str]:
+    """The names of what is a number, here or in the folder, with the keys of what was saved."""
+    found = {n: _NUMBER + n for n, x in wanted.items() if n not in saved and _NUMBER + n in saved and not x.shape}
+    for key in numbers:
+        name = key.removeprefix(_NUMBER)
+        if key in saved:
+            found[name] = key
+        elif name in saved and not saved[name].shape:
+            found[name] = name
+    return found
+
+
+def _scalar(value: Any, leaf: Any, *, is_number: bool) -> Any:
+    """What was saved, for `leaf`, a number or an array; `is_number`: whether it was a number."""
+    if not is_dynamic(leaf):
+        return type(leaf)(value.item()) if is_number else jax.numpy.asarray(value)
+    array = np.asarray(value, leaf.dtype)
+    if isinstance(leaf, jax.ShapeDtypeStruct) and leaf.sharding:
+        return put(array, leaf)
+    return jax.device_put(array, getattr(leaf, "sharding", None))
 
 
 def _data_type(leaf: Any) -> jax.ShapeDtypeStruct:
