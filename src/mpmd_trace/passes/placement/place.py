@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import ClassVar, cast
 
+from mpmd_trace.ir.bodies import free_values
 from mpmd_trace.ir.core import BlockArg, Op, Use, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import (
@@ -29,7 +30,7 @@ from mpmd_trace.passes.import_.building_blocks import (
     result_location,
     wrap_in_fragment,
 )
-from mpmd_trace.passes.import_.mesh_sets import EMPTY, insert, set_src
+from mpmd_trace.passes.import_.mesh_sets import EMPTY, insert, is_meshless, set_src
 from mpmd_trace.passes.placement.close_conditionals import close_conditionals
 from mpmd_trace.passes.placement.cut import cut
 from mpmd_trace.passes.placement.flow import Flow
@@ -39,6 +40,7 @@ from mpmd_trace.passes.placement.whole import warn_of_whole
 __all__ = ["Place", "drop_markers"]
 
 _PLACED = "placed"
+_CONTROL_FLOW = ("stablehlo.if", "stablehlo.case", "stablehlo.while")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,6 +80,7 @@ class Place(Pass):
             return False
         for function in functions:
             drop_markers(function)
+            _own_constants(function)
             if function.is_entry_point:
                 check_constraints(function, self.constraints, diagnostics)
         pairs = {pair.output: pair.input for pair in self.constraints}
@@ -103,6 +106,29 @@ def drop_markers(function: FuncOp) -> None:
         if isinstance(op, BroadcastOp) or (isinstance(op, ReduceOp) and op.kind == "none"):
             op.replace_all_uses_with(op.operands)
             op.erase()
+
+
+def _own_constants(function: FuncOp) -> None:
+    """Copy constants into the regions that read them, other than those of control flow.
+
+    Such a region, as the order of a sort, may read nothing from outside in XLA but constants, and a constant outside
+    may come to be made by another fragment.
+    """
+    for op in function.body:
+        if not op.regions or op.name in _CONTROL_FLOW or not is_meshless(op):
+            continue
+        blocks = [block for region in op.regions for block in region.blocks]
+        for value in free_values(op):
+            maker = value.defining_op
+            if maker is None or maker.name != "stablehlo.constant":
+                continue
+            for block in blocks:
+                uses = [use for use in value.uses if use.owner.block is block]
+                if uses:
+                    copy = maker.clone()
+                    block.insert_front(copy)
+                    for use in uses:
+                        use.set(copy.results[0])
 
 
 class _Plan:
