@@ -21,7 +21,7 @@ SAYS = {
     "unet": "transfers and bytes of a step: {'activations': (8, 12288), 'cotangents': (8, 12288)",
     "vit": "pp1 holds",
 }
-#: With a test or a command of their own: `make demo`, tests/processes.
+#: With a test or a command of their own: below and `make demo`, tests/processes.
 ELSEWHERE = {"char_gpt", "elastic"}
 
 
@@ -32,6 +32,37 @@ def test_an_example_runs(name: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr
     assert SAYS[name] in done.stdout
+
+
+#: The demo's model at a tiny size: two stages of two devices, a block each.
+TINY_GPT = """
+import char_gpt as example, jax, mpmd_trace, numpy as np
+
+example.MESHES = example.BLOCKS = 2
+example.CONTEXT = example.WIDTH = example.BATCH = 8
+example.MICROBATCHES = 4
+program = example.program()
+step = program.jitted().lower(*program.args).compile()
+batch = program.args[2]
+new, state, loss, _ = step(*mpmd_trace.place(step, *program.args))
+np.testing.assert_allclose(loss, jax.jit(program.fn)(*program.args)[2], rtol=1e-5)
+for mesh, memory in step.memory_analysis().items():
+    device = program.config.topology[mesh].devices.flat[0]
+    shards = [s for x in jax.tree.leaves((new, state)) for s in x.addressable_shards]
+    own = sum(s.data.nbytes for s in shards if s.device == device)
+    assert 0 <= memory.arguments - own <= batch.nbytes, (mesh, memory.arguments, own)
+sent = {cause: number for cause, (number, _) in step.residence().causes.items() if cause != "small"}
+assert sent == {"activations": 4, "cotangents": 4, "arguments": 1}, sent  # the batch, for its targets
+"""
+
+
+def test_each_mesh_of_the_demo_holds_its_own_parameters_and_state() -> None:
+    environment = {k: v for k, v in os.environ.items() if k != "JAX_NUM_CPU_DEVICES"}
+    command = [sys.executable, "-c", TINY_GPT]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=environment, cwd=ROOT / "examples"
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_every_example_is_tested_and_described() -> None:
