@@ -360,3 +360,21 @@ def test_tangents_of_integers() -> None:
     assert_same(compiled(*args), jax.jit(tangents)(counts, empty, batch()))
     with pytest.raises(MpmdError, match=r"argument t must be an array float0\[3\]"):
         compiled(counts, counts, batch())
+
+
+@pytest.mark.parametrize("placement", ["cut", "reference"])
+def test_a_named_update_that_changes_only_the_sharding(placement: str) -> None:
+    """The gradient is zero, so that nothing is left of the update but where its result is to be."""
+    topology = {f"m{i}": Mesh(np.array(jax.devices()[2 * i :][:2]), ("data",)) for i in range(2)}
+    rows, columns = (NamedSharding(topology["m1"], PartitionSpec(*axes)) for axes in (("data",), (None, "data")))
+
+    def step(w: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        y = mpmd_trace.named_computation(lambda x: x * 2, name="f")(x)
+        return mpmd_trace.named_computation(lambda w, g: w - 0.1 * g, name="update")(w, jnp.zeros_like(w)), y
+
+    config = mpmd_trace.make_config(topology, {"f": "m0", "update": "m1"}, placement=placement)
+    jitted = mpmd_trace.jit(step, config, in_shardings=(rows, None), out_shardings=(columns, None))
+    w = np.arange(16.0, dtype=np.float32).reshape(4, 4)
+    found, _ = jitted(w, w)
+    assert found.sharding == columns
+    np.testing.assert_array_equal(found, w)

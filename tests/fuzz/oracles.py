@@ -221,7 +221,8 @@ def cpp_text(subject: Subject) -> None:
     from comparison import difference  # of tests/cpp_differential, which is not always at hand
 
     text, asked = attempt(lambda: (subject.lowered.traced.mlir_text(), subject.lowered.request))
-    off = dict.fromkeys(("own_meshes", "copies_between_hosts", "merge_parts", "cut_in_calls", "senders_apart"), False)
+    ours = ("own_meshes", "copies_between_hosts", "named_reshards", "merge_parts", "cut_in_calls", "senders_apart")
+    off = dict.fromkeys(ours, False)
     none = dict.fromkeys(("stages", "hoist", "reduce", "state", "fit"), None)
     options = dataclasses.replace(asked.options, mpmd_equal_microbatches=False)
     exact = dataclasses.replace(asked, options=options, **off, **none)

@@ -93,6 +93,7 @@ class Asked:
             own_meshes=config.is_heterogeneous,
             placement=placement,
             copies_between_hosts=True,
+            named_reshards=True,
             merge_parts=True,
             stages=FindStages(number=self.schedule.stages),
             warns_of_schedules=config.pipeline_schedule is not None,

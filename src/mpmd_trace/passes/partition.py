@@ -176,6 +176,7 @@ def phase_passes(
             apply_merge_transfers=options.mpmd_apply_merge_transfers_pass,
             fail_on_backward_deps=options.mpmd_fail_on_backward_deps,
             microbatches_apart=options.mpmd_equal_microbatches,
+            named_reshards=request.named_reshards,
         ).passes()
     )
 

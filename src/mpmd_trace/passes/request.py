@@ -137,6 +137,7 @@ class PartitionRequest:
         differ in their sizes; the reference refuses them.
     placement: where unnamed code goes: "reference", as the reference says, or "cut", where the fewest bytes move.
     copies_between_hosts: whether transfers from host memory to host memory are allowed, which the reference refuses.
+    named_reshards: whether a named computation that computes nothing may change a sharding; the reference refuses it.
     merge_parts: whether parts of a stage that do not need each other are one fragment; the reference refuses them.
     warns_of_schedules: whether to warn of a schedule that the data flow does not allow, as the reference does not.
     stages: how the order of meshes and the stages on them are found, which the reference does not do; None: not at all.
@@ -164,6 +165,7 @@ class PartitionRequest:
     own_meshes: bool = False
     placement: str = "reference"
     copies_between_hosts: bool = False
+    named_reshards: bool = False
     merge_parts: bool = False
     stages: FindStages | None = None
     warns_of_schedules: bool = False

@@ -60,6 +60,8 @@ class ExportPipeline(Pipeline):
     verbose_logging: bool = False
     #: Whether what belongs to no microbatch stays apart from those that do.
     microbatches_apart: bool = False
+    #: Whether a named computation that computes nothing may change shardings.
+    named_reshards: bool = False
 
     def passes(self) -> list[Pass]:
         """The steps, in order."""
@@ -84,7 +86,7 @@ class ExportPipeline(Pipeline):
             ValidateNoParamTransfers(self.fail_on_param_transfers, self.param_transfer_pattern),
             ValidateNoInferredFragments(self.fail_on_inferred_fragments),
             LowerToFragmentCalls(self.verbose_logging),
-            ValidateNoReshards(self.fail_on_reshard_only_fragments),
+            ValidateNoReshards(self.fail_on_reshard_only_fragments, self.named_reshards),
             ValidateNoBackwardDeps(self.fail_on_backward_deps),
         ]
         return steps
