@@ -285,6 +285,11 @@ def _in_body(model: Pair, x: jax.Array) -> jax.Array:
             "which named_computation would lose, as jax.jit does: self.count",
         ),
         (
+            lambda m: mnnx.jit(lambda m, x: mt.named_computation(m.layers[0].__call__, name="layers_0")(x),
+                               pair_config())(m, X),
+            "which named_computation would lose, as jax.jit does: self.count",
+        ),
+        (
             lambda m: mt.value_and_grad(loss, microbatches=2)(m, X, X),
             "which value_and_grad would lose, as jax.jit does: model.layers.*Use mpmd_trace.nnx.value_and_grad",
         ),
@@ -323,6 +328,19 @@ def test_a_method_of_metrics_is_named_and_they_stay_on_one_mesh() -> None:
         run(metrics, jnp.array(x))
     assert {name: float(value) for name, value in metrics.compute().items()} == {"loss": 2.5, "largest": 3.0}
     assert metrics.loss.count[...].devices() == {jax.devices()[1]}
+
+
+def test_metrics_on_several_meshes_are_a_warning_that_says_what_to_do() -> None:
+    model, metrics = named_pair(), nnx.metrics.Average("loss")
+
+    def step(model: Pair, metrics: nnx.Metric, x: jax.Array) -> None:
+        metrics.update(loss=jnp.mean(model(x)))
+
+    run = mnnx.jit(step, pair_config())
+    with pytest.warns(mt.MpmdWarning, match=r"metric \(Average\) are on several meshes.*named_computation\(metrics.update"):
+        run(model, metrics, X)
+    assert len({metrics.total[...].sharding, metrics.count[...].sharding}) == 2
+    run(model, metrics, X)  # said once
 
 
 def test_stacked_layers_are_cut_and_stay_one_variable() -> None:

@@ -38,7 +38,9 @@ def kept(
     """
     if "flax.nnx" not in sys.modules:
         return fn(*args, **kwargs)
-    objects = {**dict(zip(_names(fn, len(args)), args, strict=True)), **kwargs, "self": owner}
+    objects = {**dict(zip(_names(fn, len(args)), args, strict=True)), **kwargs}
+    if owner is not None:
+        objects["self"] = owner
     before = {id(variable): value for _, variable, value in _variables(objects)}
     result = fn(*args, **kwargs)
     if not before:

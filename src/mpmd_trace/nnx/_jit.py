@@ -6,9 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Unpack, overload
 
+import jax
+from flax import nnx
+
 from mpmd_trace.api.jit import Jitted, applied
 from mpmd_trace.api.options import Donation, JitOptions, statics
 from mpmd_trace.frontend.config import Config
+from mpmd_trace.frontend.errors import warn
 from mpmd_trace.nnx import _objects
 
 __all__ = ["Objects", "jit"]
@@ -16,6 +20,13 @@ __all__ = ["Objects", "jit"]
 
 class Objects:
     """Objects of NNX as arguments and results of a program."""
+
+    def __init__(self) -> None:
+        #: The graphs of objects that programs have returned, by identity.
+        self._seen: dict[int, Any] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Objects, ()
 
     def wrap(self, tree: Any) -> Any:
         """Arguments `(args, kwargs)`."""
@@ -27,11 +38,30 @@ class Objects:
 
     def unwrap_result(self, tree: Any) -> Any:
         """What the function returned, when what it changed is in the objects that were given."""
-        return _objects.merged(tree, self, inner=False)[1]
+        changed, result = _objects.merged(tree, self, inner=False)
+        for parts in _objects.all_parts(tree[0]):
+            if id(parts.graph) not in self._seen:  # once for each program
+                self._seen[id(parts.graph)] = parts.graph
+                _warn_of_metrics(changed)
+        return result
 
     def calling(self) -> AbstractContextManager[Any]:
         """The time of a call, in which it is known which objects were given."""
         return _objects.given(self)
+
+
+def _warn_of_metrics(changed: Any) -> None:
+    """Warn of metrics on several meshes: what `compute` does with their numbers is a program for one."""
+    for metric in _objects.nodes(changed, nnx.Metric):
+        values = [x for x in vars(metric).values() if isinstance(x, nnx.Variable) and isinstance(x[...], jax.Array)]
+        places = {frozenset(x[...].sharding.device_set) for x in values}
+        if len(places) > 1:
+            warn(
+                f"the numbers of a metric ({type(metric).__name__}) are on several meshes, and metric.compute() outside "
+                "of the step needs them on one. Name its update, and assign the name to a mesh: "
+                'mpmd_trace.nnx.named_computation(metrics.update, name="metrics")(...)'
+            )
+            return
 
 
 @overload

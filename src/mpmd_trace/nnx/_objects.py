@@ -9,14 +9,26 @@ given (4).
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import jax
 from flax import nnx
 
-__all__ = ["Parts", "changing", "given", "is_object", "lifted", "merged", "pure_function", "split", "states"]
+__all__ = [
+    "Parts",
+    "all_parts",
+    "changing",
+    "given",
+    "is_object",
+    "lifted",
+    "merged",
+    "nodes",
+    "pure_function",
+    "split",
+    "states",
+]
 
 
 @jax.tree_util.register_pytree_with_keys_class
@@ -94,6 +106,19 @@ def merged(tree: Any, tag: Hashable, *, inner: bool) -> Any:
         return jax.tree.map(
             lambda x: context.merge(x.graph, x.state) if _is_parts(x) else x, tree, is_leaf=_is_parts
         )
+
+
+def all_parts(tree: Any) -> list[Parts]:
+    """The parts of objects in `tree`."""
+    return [x for x in jax.tree.leaves(tree, is_leaf=_is_parts) if _is_parts(x)]
+
+
+def nodes(tree: Any, kind: type) -> Iterator[Any]:
+    """What is of a kind in the objects in `tree`."""
+    for one in jax.tree.leaves(tree, is_leaf=is_object):
+        for _, node in nnx.iter_graph(one, graph=True) if is_object(one) else ():
+            if isinstance(node, kind):
+                yield node
 
 
 def given(tag: Hashable) -> AbstractContextManager[Any]:
