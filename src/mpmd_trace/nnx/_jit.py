@@ -57,8 +57,8 @@ def _warn_of_metrics(changed: Any) -> None:
         places = {frozenset(x[...].sharding.device_set) for x in values}
         if len(places) > 1:
             warn(
-                f"the numbers of a metric ({type(metric).__name__}) are on several meshes, and metric.compute() outside "
-                "of the step needs them on one. Name its update, and assign the name to a mesh: "
+                f"the numbers of a metric ({type(metric).__name__}) are on several meshes, and metric.compute() "
+                "outside of the step needs them on one. Name its update, and assign the name to a mesh: "
                 'mpmd_trace.nnx.named_computation(metrics.update, name="metrics")(...)'
             )
             return
