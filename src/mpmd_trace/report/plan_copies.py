@@ -46,11 +46,12 @@ class Copies:
     def held(self, gather: Gather, is_active: bool) -> float:
         """The bytes that are there while the stage, or another one of its mesh, runs.
 
-        Inside of a fragment XLA frees a copy behind its last use, so the largest one is all that counts.
+        A fragment that gathers by itself has the copy that it uses, and the one that comes next.
         """
         if gather == "step":
             return self.bytes
-        return (self.bytes if gather == "phase" else self.largest) if is_active else 0.0
+        two = min(2 * self.largest, self.bytes)
+        return (self.bytes if gather == "phase" else two) if is_active else 0.0
 
 
 def copies_of_stages(

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import ClassVar
 
 from mpmd_trace.ir.attributes import DenseArrayAttr, TensorShardingAttr, UserOriginAttr
 from mpmd_trace.ir.bodies import BodyBuilder, remembered, restrict, without_dead_ops
-from mpmd_trace.ir.core import Region, Value
+from mpmd_trace.ir.core import Op, Region, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.ops import HOISTED, FragmentOp, FuncOp, Module, make_fragment
 from mpmd_trace.ir.shardings import fully_closed, mesh_symbols
 from mpmd_trace.ir.types import mesh_tensor
 from mpmd_trace.passes.base import FunctionPass, option
+from mpmd_trace.passes.hoisting.ahead import Gathered, gathered, tie
 from mpmd_trace.passes.hoisting.choice import Choice, Gather, Kept, Limits, choose
 from mpmd_trace.passes.hoisting.copies import Timeline
 from mpmd_trace.passes.hoisting.expressions import CONSTRAINT, Expression, Known, Numbering
@@ -123,9 +124,8 @@ class HoistInvariants(FunctionPass):
             found = choose(fragments, numbering, meshes, limits, timeline)
             room = limits.bytes - max(timeline.base) if self.limit else math.inf
             _tell(found, mesh, room, function, diagnostics)
-            if found.kept:
-                _Mesh(function, mesh, fragments, numbering, found.kept).run()
-                changed = True
+            left = {one.expression for one in (*found.too_large, *found.each_time)}
+            changed |= _Mesh(function, mesh, fragments, numbering, found.kept, left).run()
         return changed
 
 
@@ -161,17 +161,21 @@ class _Mesh:
         fragments: Sequence[FragmentOp],
         numbering: Numbering,
         kept: Sequence[Kept],
+        left: Container[Expression] = (),
     ) -> None:
         self.block = function.body
         self.mesh = mesh
         self.fragments = fragments
         self.known = numbering.known
         self.kept = {one.expression: one for one in kept}
+        #: What each microbatch gathers.
+        self.left = left
         #: The copies that are there in front of a fragment.
         self.value: dict[Expression, Value] = {}
 
-    def run(self) -> None:
-        """Make the fragments that compute once, then those that read their results."""
+    def run(self) -> bool:
+        """Make the fragments that compute once, then those that read their results; whether there are any."""
+        changed = False
         readers: dict[FragmentOp, list[Expression]] = {fragment: [] for fragment in self.fragments}
         starts: dict[FragmentOp, list[Expression]] = {}
         for expression, one in self.kept.items():
@@ -188,8 +192,11 @@ class _Mesh:
                 self._compute(self._ready(fragment, missing), fragment)
             copies[fragment] = {one: self.value[one] for one in read}
         for fragment, read in readers.items():
-            if read:
-                self._rewrite(fragment, read, copies[fragment])
+            gathers = gathered(fragment, self.known[fragment], self.left)
+            if read or gathers:
+                self._rewrite(fragment, read, copies[fragment], gathers)
+                changed = True
+        return changed
 
     def _ready(self, before: FragmentOp, missing: Sequence[Expression]) -> list[Expression]:
         """What can be computed in front of a fragment: what it misses, and all else that is made of values there."""
@@ -235,7 +242,11 @@ class _Mesh:
         self.value.update(zip(expressions, fragment.results, strict=True))
 
     def _rewrite(
-        self, fragment: FragmentOp, read: Sequence[Expression], copies: Mapping[Expression, Value]
+        self,
+        fragment: FragmentOp,
+        read: Sequence[Expression],
+        copies: Mapping[Expression, Value],
+        gathers: tuple[Gathered, ...],
     ) -> None:
         """Replace a fragment by one that reads the values of `read`, and does not return what is kept."""
         known = self.known[fragment]
@@ -246,7 +257,7 @@ class _Mesh:
         for result, one in zip(fragment.results, known.returned, strict=True):
             if one is not None and one in copies:
                 result.replace_all_uses_with(copies[one])
-        body, flags = _reading(fragment.body, known, tuple(read), keep_results)
+        body, flags = _reading(fragment.body, known, tuple(read), keep_results, gathers)
         count = len(flags) - len(read)
         used, read = flags[:count], [one for one, flag in zip(read, flags[count:], strict=True) if flag]
         operands = [value for value, flag in zip(fragment.operands, used, strict=False) if flag]
@@ -286,7 +297,11 @@ def _constrained(builder: BodyBuilder, value: Value, sharding: TensorShardingAtt
 
 
 def _reading(
-    body: Region, known: Known, read: tuple[Expression, ...], keep_results: tuple[bool, ...]
+    body: Region,
+    known: Known,
+    read: tuple[Expression, ...],
+    keep_results: tuple[bool, ...],
+    gathers: tuple[Gathered, ...],
 ) -> tuple[Region, tuple[bool, ...]]:
     """The body with arguments for `read` behind its own, and which of all these it uses; the others are gone."""
     replaced = tuple((v, one) for v, one in known.values.items() if one in read)
@@ -298,25 +313,27 @@ def _reading(
         new = {one: builder.arg(one.type) for one in read}
         terminator = body.block.terminator
         at_values, at_uses = dict(replaced), dict(uses)
+        copied: dict[Op, Op] = {}
         for value, one in replaced:
             if value.defining_op is None:
                 mapping[value] = new[one]
         for op in body.block:
             if op is terminator:
                 continue
-            copy = builder.add(op, mapping)
+            copy = copied[op] = builder.add(op, mapping)
             for i in range(op.num_operands):
                 if (op, i) in at_uses:
                     copy.set_operand(i, new[at_uses[op, i]])
             for result in op.results:
                 if result in at_values:
                     mapping[result] = new[at_values[result]]
+        tie([(one, copied[one.op]) for one in gathers])
         returned = [v for v, keep in zip(terminator.operands, keep_results, strict=True) if keep]
         found = _clean(builder.finish([mapping[v] for v in returned]))
         used = tuple(arg.has_uses for arg in found.block.args)
         return restrict(found, used, None), used
 
-    return remembered(body, ("reading", replaced, uses, read, keep_results), make)
+    return remembered(body, ("reading", replaced, uses, read, keep_results, gathers), make)
 
 
 def _clean(body: Region) -> Region:
