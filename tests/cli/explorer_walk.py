@@ -196,8 +196,10 @@ def walk(walker: Walker, shot: Callable[[str], None] = lambda name: None) -> Non
     assert walker.here["view"] == "time"
     told = walker.text()
     assert "along the critical path" in told and "waits for meshes" in told
-    if page.locator("#mode option").count() > 1:  # it was measured
-        walker.does(lambda: page.select_option("#mode", "simulated"))
+    walker.does(lambda: page.select_option("#mode", "planned"))
+    assert "a transfer none" in walker.text("#view") and "sending" not in walker.text() and walker.here["mode"] == "planned"
+    shot("timeline-planned")
+    walker.does(lambda: page.select_option("#mode", "simulated"))
     told = walker.text()
     page.focus("#speed")
     page.keyboard.press("PageUp")

@@ -68,6 +68,17 @@ def test_auxiliary_results_each_become_what_is_asked_for():
     same((value, aux["mean"]), (jnp.mean(e), jnp.mean(e)))
 
 
+def test_rows_that_nobody_said_what_to_do_with_are_a_warning():
+    def loss(weights, x, y):
+        e = errors(weights, x, y)
+        return jnp.mean(e), (e, jnp.max(e), weights)
+
+    with pytest.warns(mt.MpmdWarning, match=r"a row for each of the 6 rows of a microbatch.*aux=.concatenate. gives"):
+        mt.value_and_grad(loss, microbatches=2, has_aux=True)(WEIGHTS, X, Y)
+    mt.value_and_grad(loss, microbatches=2, has_aux=True, aux="mean")(WEIGHTS, X, Y)
+    mt.value_and_grad(lambda *a: (loss(*a)[0], loss(*a)[1][1:]), microbatches=2, has_aux=True)(WEIGHTS, X, Y)
+
+
 def test_a_state_goes_through_the_microbatches_and_each_has_a_key():
     def loss(weights, state, x, key, y):
         mask = jax.random.bernoulli(key, 0.5, (3,))

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from mpmd_trace.frontend import in_place
-from mpmd_trace.frontend.errors import mistake
+from mpmd_trace.frontend.errors import mistake, warn
 from mpmd_trace.frontend.loops import enumerated_for
 from mpmd_trace.frontend.tags import is_array
 
@@ -68,8 +68,9 @@ def value_and_grad(
         has_aux: whether `fn` returns something besides the loss.
         reduce: "mean" when its loss is a mean over equally many rows, "sum" when it is a sum, or "weighted".
         aux: what becomes of the auxiliary results: a pytree prefix of them of "mean", "sum", "weighted", "stack" (along
-            a new first axis), "concatenate" (results per row) or "last".  The default is `reduce`.  All of them are
-            kept until the last microbatch is done, so they should be small.
+            a new first axis), "concatenate" (results per row) or "last".  The default is `reduce`, with a warning
+            for results that look as if they were per row.  All of them are kept until the last microbatch is done, so
+            they should be small.
         state_argnum: an argument that each microbatch gets from the one before, such as the running averages of
             batch normalisation.
         key_argnum: a PRNG key; microbatch i gets `jax.random.fold_in(key, i)`.
@@ -132,6 +133,8 @@ def value_and_grad(
         if at.state is not None:
             besides.append(state)
         if has_aux:
+            if aux is None:
+                _warn_of_rows(all_parts.aux, jax.tree.leaves(slices), reduce, fn)
             besides.append(_reduced_aux(all_parts.aux, reductions, weight))
         if not besides:
             return value, result
@@ -274,6 +277,19 @@ def _reduced(parts: Any, how: str, weight: Any) -> Any:
                 )
             return jnp.reshape(parts, (-1, *parts.shape[2:]))
     return parts
+
+
+def _warn_of_rows(parts: Any, slices: Sequence[Any], how: str, fn: Callable[..., Any]) -> None:
+    """Warn of results per row that become one for all microbatches because nobody said otherwise."""
+    rows = {slice.shape[1] for slice in slices if jnp.ndim(slice) > 1}
+    for part in jax.tree.leaves(parts):
+        if jnp.ndim(part) > 1 and part.shape[1] > 1 and rows == {part.shape[1]}:
+            warn(
+                f"an auxiliary result of {_name(fn)} has the shape {part.shape[1:]}, a row for each of the "
+                f"{part.shape[1]} rows of a microbatch, and becomes their {how} over the microbatches. "
+                f'aux="concatenate" gives the rows of the whole batch; aux="{how}" says that this is meant.'
+            )
+            return
 
 
 def _reduced_aux(parts: Any, reductions: Any, weight: Any) -> Any:

@@ -8,8 +8,8 @@ the pass between them and never of an optimisation inside XLA.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -18,12 +18,12 @@ from mpmd_trace.backend.dtypes import dtype_of, tensor_type
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.attributes import MeshAttr
 from mpmd_trace.ir.bodies import effective_operands, free_values
-from mpmd_trace.ir.core import Block, Op, Region, Value, make_op
+from mpmd_trace.ir.core import Block, Op, Value, make_op
 from mpmd_trace.ir.diagnostics import describe
-from mpmd_trace.ir.ops import Module
+from mpmd_trace.ir.ops import FuncOp, Module, local_type
 from mpmd_trace.ir.printer import print_op
 from mpmd_trace.ir.types import TensorType, Type
-from mpmd_trace.report.meaning import Meaning, clean, entry_function, is_constant, leaf_module, make_function
+from mpmd_trace.report.meaning import Meaning, clean, entry_function, is_constant, is_note, leaf_module, make_function
 
 __all__ = ["Remembered", "interpret", "random_args", "random_array"]
 
@@ -32,42 +32,57 @@ Compiled = Callable[..., Sequence[Any]]
 #: A `!stablehlo.token`: an order without a value, and the interpreter keeps the order of the ops anyway.
 _TOKEN = np.zeros((0,), np.bool_)
 _DIALECTS = ("stablehlo.", "chlo.", "sdy.", "func.", "arith.", "tensor.", "mhlo.")
+_WITH_FUNCTIONS = ("stablehlo.custom_call", "stablehlo.composite")
 _compiled: dict[str, Compiled | None] = {}
 
 
-class _Step:
-    """A leaf op, ready to run: its inputs in the order of the executable, and which results are values."""
+class _Step(NamedTuple):
+    """A leaf op, ready to run on its inputs; `text` says what it computes, and which results are tokens."""
 
-    __slots__ = ("inputs", "run", "tokens")
-
-    def __init__(self, inputs: list[Value], run: Compiled | None, tokens: list[bool]) -> None:
-        self.inputs = inputs
-        self.run = run
-        self.tokens = tokens
+    run: Compiled | None
+    tokens: list[bool]
+    text: str
 
 
 class Remembered:
-    """What shared bodies gave for which arrays: a pass leaves most bodies as they are.
+    """What ops gave for which arrays: most passes leave most of them as they are, wherever they are now.
+
+    Arrays that are equal are one array, and an op on arrays that it was given before gives those that it gave then.
 
     room: the bytes that are kept at most.
     """
 
     def __init__(self, room: int = 1 << 30) -> None:
         self.room = room
-        self.results: dict[tuple[Region, bytes], list[Array]] = {}
+        #: By what they hold, and the arrays by identity: as long as one is kept, no other has its identity.
+        self._by_content: dict[tuple[str, tuple[int, ...], bytes], Array] = {}
+        self._kept: dict[int, Array] = {}
+        self._results: dict[tuple[Hashable, tuple[int, ...]], list[Array]] = {}
+        #: Ops that are ready to run: see `Interpreter`.
+        self.steps: dict[Hashable, _Step] = {}
 
-    def __call__(self, body: Region, args: Sequence[Array], compute: Callable[[], list[Array]]) -> list[Array]:
-        """The results of `compute`, which may have been computed before."""
-        digest = hashlib.blake2b(digest_size=16)
-        for arg in args:
-            digest.update(np.ascontiguousarray(arg).tobytes())
-        key = (body, digest.digest())
-        found = self.results.get(key)
+    def kept(self, array: Array) -> Array:
+        """The array that is equal to this one and kept, as long as there is room."""
+        if id(array) in self._kept:
+            return array
+        digest = hashlib.blake2b(np.ascontiguousarray(array).tobytes(), digest_size=16).digest()
+        key = (str(array.dtype), array.shape, digest)
+        found = self._by_content.get(key)
         if found is None:
-            found = compute()
-            self.room -= sum(array.nbytes for array in found)
-            if self.room >= 0:
-                self.results[key] = found
+            if self.room < array.nbytes:
+                return array
+            self.room -= array.nbytes
+            found = self._by_content[key] = self._kept[id(array)] = array
+        return found
+
+    def __call__(self, op: Hashable, args: Sequence[Array], compute: Callable[[], list[Array]]) -> list[Array]:
+        """The results of `compute`, which may have been computed before; `op` says what it computes."""
+        key = (op, tuple(map(id, args)))
+        found = self._results.get(key)
+        if found is None:
+            found = [self.kept(array) for array in compute()]
+            if all(id(array) in self._kept for array in (*args, *found)):
+                self._results[key] = found
         return found
 
 
@@ -79,20 +94,31 @@ class Interpreter(Meaning[Array]):
 
     def __init__(self, module: Module, remembered: Remembered | None = None) -> None:
         super().__init__(module)
-        self.steps: dict[Op, _Step] = {}
+        #: By what ops compute; the same for all modules of a program, whose frozen ops are the same, too.
+        self.steps: dict[Hashable, _Step] = {} if remembered is None else remembered.steps
+        self._known: dict[Op, tuple[_Step, Hashable, list[Value]]] = {}
         self.remembered = remembered
 
-    def region(self, region: Region, args: Sequence[Array], outer: Mapping[Value, Array]) -> list[Array]:
-        if self.remembered is None or outer or not region.frozen:
-            return super().region(region, args, outer)
-        whole = super().region
-        return self.remembered(region, args, lambda: whole(region, args, outer))
+    def call(self, function: FuncOp, args: Sequence[Array]) -> list[Array]:
+        return super().call(function, args if self.remembered is None else [self.remembered.kept(a) for a in args])
 
     def leaf(self, op: Op, env: dict[Value, Array]) -> list[Array]:
-        step = self.steps.get(op)
-        if step is None:
-            step = self.steps[op] = self._prepare(op)
-        inputs = [env[v] for v in step.inputs]
+        found = self._known.get(op)
+        if found is None:
+            what = _what(op)
+            step = self.steps.get(what)
+            if step is None:
+                step = self._prepare(op)
+                if what is not op or _is_frozen(op):  # passes change others
+                    self.steps[what] = step
+            found = self._known[op] = step, (step.text if what is op else what), _inputs(op)
+        step, key, values = found
+        inputs = [env[v] for v in values]
+        if self.remembered is None:
+            return self._run(op, step, inputs)
+        return self.remembered(key, inputs, lambda: self._run(op, step, inputs))
+
+    def _run(self, op: Op, step: _Step, inputs: list[Array]) -> list[Array]:
         values = iter(_uninterpreted(op, inputs) if step.run is None else step.run(*inputs))
         return [_TOKEN if token else np.asarray(next(values)) for token in step.tokens]
 
@@ -112,14 +138,12 @@ class Interpreter(Meaning[Array]):
         return np.asarray(run(left, right)[0])
 
     def _prepare(self, op: Op) -> _Step:
-        captured = [v for v in free_values(op) if not is_constant(v)]
-        inputs = list(dict.fromkeys([*op.operands, *captured]))
-        inputs = [v for v in inputs if not v.type.is_token]
+        inputs = _inputs(op)
         tokens = [r.type.is_token for r in op.results]
         if op.name in ("stablehlo.create_token", "stablehlo.after_all"):
-            return _Step([], list, tokens)
+            return _Step(lambda *_: [], tokens, op.name)
         if not op.name.startswith(_DIALECTS):
-            return _Step(inputs, None, tokens)
+            return _Step(None, tokens, print_op(op))
         module = leaf_module(self.module, op, inputs)
         text = module.to_generic()
         if text not in _compiled:
@@ -131,7 +155,33 @@ class Interpreter(Meaning[Array]):
                     _compiled[text] = None  # no implementation on this platform: some function
                 else:
                     raise MpmdError(f"XLA cannot compile the op:\n  {describe(op)}\n{error}") from error
-        return _Step(inputs, _compiled[text], tokens)
+        return _Step(_compiled[text], tokens, text)
+
+
+def _inputs(op: Op) -> list[Value]:
+    """The operands and free values of an op, but for tokens and constants that its regions capture."""
+    captured = [v for v in free_values(op) if not is_constant(v)] if op.regions else ()
+    return [v for v in dict.fromkeys([*op.operands, *captured]) if not v.type.is_token]
+
+
+def _is_frozen(op: Op) -> bool:
+    return op.block is not None and op.block.parent is not None and op.block.parent.frozen
+
+
+def _what(op: Op) -> Hashable:
+    """What an op computes, but for its operands: equal for ops that compute the same.
+
+    The op itself where that is more than a name, attributes and types: regions, and functions that it calls.
+    """
+    if op.regions or not op.name.startswith("stablehlo.") or op.name in _WITH_FUNCTIONS:
+        return op
+    if op.name == "stablehlo.constant" and "dense_resource" in op.props["value"].text:
+        return op  # its numbers are in the module
+    operands = op.operands
+    order = tuple(map(operands.index, operands)) if len(set(operands)) < len(operands) else len(operands)
+    attributes = [*op.props.items(), *((k, v) for k, v in op.attrs.items() if not is_note(k))]
+    types = tuple(local_type(v.type) for v in (*operands, *op.results))
+    return op.name, order, types, tuple(sorted(attributes, key=lambda item: item[0]))
 
 
 def _mesh_size(module: Module) -> int:
@@ -198,7 +248,7 @@ def interpret(
         module: a module at any stage of the compiler.
         args: one array per argument; their dtypes and (global) shapes must be those of the arguments.
         function: which function; by default `@main`, or the only public one.
-        remembered: what bodies gave in other modules of the same program.
+        remembered: what ops gave in other modules of the same program.
 
     Raises:
         MpmdError: when there is no such function or the arguments do not fit.

@@ -37,6 +37,7 @@ __all__ = [
     "clean",
     "entry_function",
     "is_constant",
+    "is_note",
     "keep_meshes",
     "leaf_module",
     "make_function",
@@ -69,6 +70,11 @@ IDENTITIES = frozenset(
 _IDENTITY_TARGETS = frozenset({'"Sharding"', '"annotate_device_placement"', '"LayoutConstraint"'})
 #: Attributes that say where, when or why, but not what.
 _NOTES = ("sdy.", "mhlo.sharding", "mpmd.", "call_counter", "unroll_counter")
+
+
+def is_note(attribute: str) -> bool:
+    """Whether an attribute of that name says where, when or why, but not what."""
+    return attribute.startswith(_NOTES)
 
 
 def is_identity(op: Op) -> bool:
@@ -191,7 +197,7 @@ class Eraser(Meaning[Value]):
 def clean(op: Op) -> None:
     """Strip shardings from an op of a mutable block and drop what is an identity in its regions."""
     for nested in list(op.walk()):
-        for name in [n for n in nested.attrs if n.startswith(_NOTES)]:
+        for name in [n for n in nested.attrs if is_note(n)]:
             del nested.attrs[name]
         if nested.name == "sdy.constant":
             nested.name = "stablehlo.constant"

@@ -107,29 +107,44 @@ const speedOf = (plan, here) => Number(here.speed ?? measuredSpeed(plan));
 const settings = (plan, here) => [1e9 * 10 ** speedOf(plan, here), Number(here.latency ?? 5) * 1e-6, 1e9 * 10 ** Number(here.link ?? 1)];
 const simulated = (plan, here) => simulate(plan, plan.costs, ...settings(plan, here));
 
+// The step as the plan has it: every mesh has processors of its own, and transfers take no time.
+function planned(plan, here) {
+  const times = plan.programs.map(() => []);
+  for (const step of plan.measured || []) for (const [at, start, end] of step) if (plan.instructions[at][0] === "R") times[plan.instructions[at][2]].push((end - start) / 1000);
+  const speed = 1e9 * 10 ** speedOf(plan, here);
+  return simulate(plan, times.map((all, program) => d3.quantile(all, 0.25) ?? plan.costs[program] / speed), 1, 0, Infinity);
+}
+
 async function time(here) {
   const plan = await explorer.plan();
   if (!plan) return ["<h2>Timeline</h2><p>This program was not planned.</p>", ""];
   const steps = plan.measured || [], mode = here.mode ?? (steps.length ? "measured" : "simulated"), which = Math.min(Number(here.step ?? d3.leastIndex(steps, lasts)), Math.max(steps.length - 1, 0));
-  const measured = mode === "measured" && steps.length > 0;
-  const page = `<div class="bar">${choice("mode", "what is drawn", [["simulated", "simulated"], ...steps.map((_, k) => [`measured${k}`, `measured, step ${k + 1}`])], measured ? `measured${which}` : "simulated")}
-    ${measured ? "" : range("speed", "speed", -3, 6, 0.05, speedOf(plan, here)) + range("latency", "latency", 0, 200, 1, here.latency ?? 5) + range("link", "link", -1, 3, 0.25, here.link ?? 1)}
+  const measured = mode === "measured" && steps.length > 0, plans = mode === "planned";
+  const sliders = measured || (plans && steps.length) ? [] : plans ? ["speed"] : ["speed", "latency", "link"];
+  const stepNow = (now) => measured ? stepOf(plan, steps[which]) : plans ? planned(plan, now) : simulated(plan, now);
+  const told = {
+    measured: "Measured: when each program and transfer ran on this machine, a thread for each mesh and link waiting for each of them; meshes that share processors slow each other.",
+    planned: `Planned: a program takes ${steps.length ? "the time that it was measured to take (the lower quartile)" : "its floating point operations over the speed"}, a transfer none; each mesh has processors of its own and runs in the order of the plan, each program as soon as its inputs are there.`,
+    simulated: `Simulated: a program takes its floating point operations over the speed${steps.length ? " (at first that which was measured)" : ""}, a transfer its latency and its bytes over the bandwidth of a link; each mesh runs in the order of the plan, each program as soon as its inputs are there.`,
+  };
+  const page = `<div class="bar">${choice("mode", "what is drawn", [["planned", "planned"], ["simulated", "simulated"], ...steps.map((_, k) => [`measured${k}`, `measured, step ${k + 1}`])], measured ? `measured${which}` : plans ? "planned" : "simulated")}
+    ${sliders.map((id) => ({ speed: range(id, id, -3, 6, 0.05, speedOf(plan, here)), latency: range(id, id, 0, 200, 1, here.latency ?? 5), link: range(id, id, -1, 3, 0.25, here.link ?? 1) })[id]).join("")}
     ${ZOOM}</div><div id="chart" data-says="the step in time, by mesh"></div>
     <p class="legend">${legend(["F", "B", "I", "W", "O", "T", "mark"])} framed: the critical path</p>
-    <p class="ty">${measured ? "Measured: when each program and transfer ran on this machine, a thread for each mesh and link waiting for each of them; meshes that share processors slow each other." : `Simulated: a program takes its floating point operations over the speed${steps.length ? " (at first that which was measured)" : ""}, a transfer its latency and its bytes over the bandwidth of a link; each mesh runs in the order of the plan, each program as soon as its inputs are there.`} Below each mesh the memory of one of its devices, without scratch memory.</p>`;
+    <p class="ty">${told[measured ? "measured" : plans ? "planned" : "simulated"]} Below each mesh the memory of one of its devices, without scratch memory.</p>`;
   let found = null;
   const draw = (now) => {
-    found = measured ? stepOf(plan, steps[which]) : simulated(plan, now);
+    found = stepNow(now);
     for (const [id, text] of [["speed", `${(10 ** speedOf(plan, now)).toPrecision(2)} Gflop/s`], ["latency", `${now.latency ?? 5} µs`], ["link", `${(10 ** Number(now.link ?? 1)).toPrecision(2)} GB/s`]])
-      if (!measured) $(`${id}-is`).textContent = text;
+      if (sliders.includes(id)) $(`${id}-is`).textContent = text;
     chart(plan, found, memory(plan, found), now.at === undefined ? -1 : Number(now.at));
     if (now !== here) about(now);
   };
   const about = async (now) => { const text = await oneStep(plan, found, steps, measured, now); if ($("chart")) $("side").innerHTML = text; };
-  found = measured ? stepOf(plan, steps[which]) : simulated(plan, here);
+  found = stepNow(here);
   return [page, await oneStep(plan, found, steps, measured, here), () => {
-    $("mode").onchange = (event) => { const value = event.target.value; go({ mode: value.startsWith("m") ? "measured" : "simulated", step: value.startsWith("m") ? value.slice(8) : null }); };
-    if (!measured) for (const id of ["speed", "latency", "link"]) slider(id, draw);
+    $("mode").onchange = (event) => { const value = event.target.value; go({ mode: value.startsWith("m") ? "measured" : value, step: value.startsWith("m") ? value.slice(8) : null }); };
+    for (const id of sliders) slider(id, draw);
     draw(here);
     move = (by) => {
       const row = found.rows.find((one) => one.some((e) => e.at === Number(here.at))) ?? found.rows[0], next = row[here.at === undefined ? 0 : row.findIndex((e) => e.at === Number(here.at)) + by];
@@ -143,7 +158,7 @@ async function oneStep(plan, found, steps, measured, here) {
   const part = (time) => `${(100 * time / (found.makespan || 1)).toFixed(1)} %`, used = memory(plan, found);
   const rows = spent(plan, found).map((sum, m) => `<tr><td>${escape(plan.meshes[m])}</td>${["work", "others", "sending", "rest", "done"].map((name) => `<td class="n">${part(sum[name])}</td>`).join("")}<td class="n">${bytes(used[m].peak)}</td></tr>`);
   let text = `<h2>One step: ${ms(found.makespan)}</h2><p>From the first start to the last end, along the critical path:</p><table>${made(plan, found).map(([name, time]) => `<tr><td>${escape(name)}</td><td class="n">${ms(time)}</td><td class="n">${part(time)}</td></tr>`).join("")}</table>`;
-  if (steps.length) text += `<p>Measured: ${steps.map((step) => ms(lasts(step))).join(", ")}. Simulated at ${(10 ** speedOf(plan, here)).toPrecision(2)} Gflop/s: ${ms(simulated(plan, here).makespan)}; what was measured beyond that is launching, and meshes that share processors.</p>`;
+  if (steps.length) text += `<p>Measured: ${steps.map((step) => ms(lasts(step))).join(", ")}. Planned, each program as fast as measured and transfers free: ${ms(planned(plan, here).makespan)}. Simulated at ${(10 ** speedOf(plan, here)).toPrecision(2)} Gflop/s: ${ms(simulated(plan, here).makespan)}; what was measured beyond that is launching, and meshes that share processors.</p>`;
   text += `<h3>How meshes spend it</h3><table class="small"><thead><tr><th>mesh</th><th class="n">works</th><th class="n" title="idle: what it needs is still being computed elsewhere">waits for meshes</th><th class="n" title="idle: what it needs is on its way">for transfers</th><th class="n" title="idle: its inputs are there">other idle</th><th class="n" title="idle: it has nothing more to do">is done</th><th class="n" title="memory of a device">peak</th></tr></thead><tbody>${rows.join("")}</tbody></table>`;
   return text + await run(plan, found, here);
 }
