@@ -346,6 +346,23 @@ def test_a_schedule_against_the_data_flow_is_followed_as_far_as_possible() -> No
     assert "but the data flow wants it the other way round" in text and "choose a schedule of the other order" in text
 
 
+@pytest.mark.parametrize("schedule", ["1F1B", "interleaved-1f1b"])
+def test_a_flow_that_comes_back_to_a_mesh_wants_a_schedule_of_several_stages(schedule: str) -> None:
+    def step(ws: Any, x: Any) -> Any:
+        return mpmd_trace.value_and_grad(loss, microbatches=4)(ws, x)
+
+    there_and_back = {f"f{i}": f"m{i % 2}" for i in range(4)}
+    jitted = mpmd_trace.jit(step, config(there_and_back, pipeline_schedule=schedule))
+    if schedule != "1F1B":
+        jitted.lower(weights(4), batch(rows=8))
+        return
+    with pytest.warns(mpmd_trace.MpmdWarning, match="the schedule cannot be followed exactly") as caught:
+        jitted.lower(weights(4), batch(rows=8))
+    text = str(caught[0].message)
+    assert """Mesh 'm0' computes "f0", and later "f2", which '1F1B' takes for one stage.""" in text
+    assert "such as 'interleaved-1f1b', orders them" in text and "other order" not in text
+
+
 @pytest.mark.parametrize("microbatches", [1, 3])
 @pytest.mark.parametrize("schedule", ["1F1B", "zb-h1", "GPipe", None])
 def test_a_schedule_without_microbatches_is_said(schedule: str | None, microbatches: int) -> None:

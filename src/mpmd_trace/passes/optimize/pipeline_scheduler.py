@@ -258,7 +258,23 @@ class PipelineScheduler(FunctionPass):
         if found is not None:
             edges, joins = _as_graph(found)
             reason = obstacle(ops, block_dependencies(ops), edges, joins, f"the schedule '{self.schedule}'")
-            diagnostics.warning(None, f"{INEXACT}: {reason}\n{_INSTEAD}")
+            diagnostics.warning(None, f"{INEXACT}: {reason}\n{self._several_stages(units) or _INSTEAD}")
+
+    def _several_stages(self, units: dict[FragmentOp, Unit]) -> str | None:
+        """What to do where the flow comes back to a mesh with other layers, for which the schedule has no order."""
+        if not isinstance(self.schedule, Schedule) or self.schedule.by_stage:
+            return None
+        first: dict[tuple[str, int], str] = {}
+        for op, unit in units.items():
+            names = ", ".join(f'"{origin.name}"' for origin in op.origin)
+            before = first.setdefault((unit.mesh, unit.counter), names) if unit.transpose == 0 else names
+            if before != names:
+                return (
+                    f"Such fragments keep the program's order. Mesh '{unit.mesh}' computes {before}, and later "
+                    f"{names}, which '{self.schedule}' takes for one stage. A schedule that has several stages on a "
+                    "mesh, such as 'interleaved-1f1b', orders them (docs/schedules.md)"
+                )
+        return None
 
     def _with_rules(
         self,
