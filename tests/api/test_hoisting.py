@@ -195,6 +195,7 @@ def test_weights_are_cast_before_they_are_gathered() -> None:
     assert first.index("stablehlo.convert") < first.index("sdy.sharding_constraint")
     cast = f"(tensor<{WIDTH}x{WIDTH}xf32>) -> tensor<{WIDTH}x{WIDTH}xbf16>"
     assert found.as_text().count(cast) == 2 * len(topology())
+    assert sum("is computed once per step" in text for text in remarks(found)) == 2  # the casts alone have no reader
     assert_same(found(*arguments()), expected(jnp.bfloat16), rtol=2e-2)
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import heapq
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from mpmd_trace.ir.core import Op, Value
+from mpmd_trace.ir.core import Op, Use, Value
 from mpmd_trace.ir.ops import FragmentOp
 from mpmd_trace.passes.hoisting.copies import Copy, Timeline
 from mpmd_trace.passes.hoisting.expressions import Expression, Numbering, counters
@@ -71,12 +71,12 @@ def choose(
     As long as there is too much, a copy goes from where it is not read, or altogether: whatever costs least for its
     bytes.  Nothing is kept, if all of it saves less than launching a program takes, and no collective.
     """
-    wanted = _read_from_outside(fragments, numbering)
+    wanted, stored = _read_from_outside(fragments, numbering)
     refused: dict[Expression, Kept] = {}
     asked: dict[Expression, Kept] = {}
     dropped: dict[Expression, set[int]] = {}
     while True:
-        kept = _worth_keeping(wanted, meshes, {**refused, **asked}, limits.least)
+        kept = _worth_keeping(wanted, stored, meshes, {**refused, **asked}, limits.least)
         once = {one: work(one, meshes) for one in kept}
         copies = {
             one: timeline.copy(k.readers, dropped.setdefault(one, set())) for one, k in kept.items()
@@ -155,26 +155,34 @@ def _fit(
 
 @dataclasses.dataclass
 class _Wish:
-    """Who wants an expression: microbatches, and the fragments that compute it, or are given it (`readers`)."""
+    """Who wants an expression: microbatches, and their fragments."""
 
     counters: set[int] = dataclasses.field(default_factory=set)
     fragments: set[FragmentOp] = dataclasses.field(default_factory=set)
-    readers: dict[FragmentOp, None] = dataclasses.field(default_factory=dict)
-    #: Whether fragments hand it on, so that each microbatch keeps it anyway.
-    is_stored: bool = False
 
 
-def _read_from_outside(fragments: Iterable[FragmentOp], numbering: Numbering) -> dict[Expression, _Wish]:
-    """The expressions that something reads which is no expression, or that a fragment returns."""
+def _read_from_outside(
+    fragments: Sequence[FragmentOp], numbering: Numbering
+) -> tuple[dict[Expression, _Wish], dict[Expression, set[FragmentOp]]]:
+    """The expressions that something reads which is no expression; those that fragments hand on, and which ones do.
+
+    A fragment that is given an expression, and makes others of it alone, does not read it.
+    """
     found: dict[Expression, _Wish] = {}
+    stored: dict[Expression, set[FragmentOp]] = {}
+    own = set(fragments)
 
-    def note(one: Expression, fragment: FragmentOp, stored: bool = False) -> None:
+    def note(one: Expression, fragment: FragmentOp) -> None:
         wish = found.setdefault(one, _Wish())
         wish.counters.update(counters(fragment))
         wish.fragments.add(fragment)
-        wish.is_stored = wish.is_stored or stored
 
-    given: list[tuple[Expression, FragmentOp]] = []
+    def is_given(use: Use, one: Expression) -> bool:
+        owner = use.owner
+        if not isinstance(owner, FragmentOp) or owner not in own:
+            return False
+        return numbering.known[owner].values.get(owner.body.block.args[use.index]) is one
+
     for fragment in fragments:
         known = numbering.known[fragment]
         terminator = fragment.body.block.terminator  # those of the regions of ops inside hand nothing out
@@ -184,19 +192,16 @@ def _read_from_outside(fragments: Iterable[FragmentOp], numbering: Numbering) ->
         for value, one in known.values.items():
             if one.value is not None:
                 continue
-            if value.defining_op is None:
-                given.append((one, fragment))
-                continue
             for use in value.uses:
                 if use.owner is terminator:
-                    if fragment.results[use.index].has_uses:
-                        note(one, fragment, stored=True)
+                    uses = list(fragment.results[use.index].uses)
+                    if uses:
+                        stored.setdefault(one, set()).add(fragment)
+                    if not all(is_given(other, one) for other in uses):
+                        note(one, fragment)
                 elif not _is_known(use.owner, known.values) and (use.owner, use.index) not in known.uses:
                     note(one, fragment)
-    for one, fragment in given:
-        if one in found:
-            found[one].readers[fragment] = None
-    return found
+    return found, stored
 
 
 def _is_known(op: Op, values: Mapping[Value, Expression]) -> bool:
@@ -204,10 +209,14 @@ def _is_known(op: Op, values: Mapping[Value, Expression]) -> bool:
 
 
 def _worth_keeping(
-    wanted: Mapping[Expression, _Wish], meshes: Meshes, refused: Mapping[Expression, Kept], least: float
+    wanted: Mapping[Expression, _Wish],
+    stored: Mapping[Expression, set[FragmentOp]],
+    meshes: Meshes,
+    refused: Mapping[Expression, Kept],
+    least: float,
 ) -> dict[Expression, Kept]:
     """Users before operands: what is not worth it is computed each time, of operands that may be."""
-    wishes = {one: _Wish(set(w.counters), set(w.fragments), dict(w.readers), w.is_stored) for one, w in wanted.items()}
+    wishes = {one: _Wish(set(w.counters), set(w.fragments)) for one, w in wanted.items()}
     pending = [(-one.number, one) for one in wishes]
     heapq.heapify(pending)
     kept: dict[Expression, Kept] = {}
@@ -216,7 +225,7 @@ def _worth_keeping(
         wish = wishes.pop(one, None)
         if wish is None or one.value is not None:
             continue
-        found = None if one in refused else _judged(one, wish, meshes, least)
+        found = None if one in refused else _judged(one, wish, stored.get(one, set()), meshes, least)
         if found is not None:
             kept[one] = found
             continue
@@ -229,15 +238,14 @@ def _worth_keeping(
     return dict(sorted(kept.items(), key=lambda item: item[0].number))
 
 
-def _judged(one: Expression, wish: _Wish, meshes: Meshes, least: float) -> Kept | None:
+def _judged(one: Expression, wish: _Wish, stored: set[FragmentOp], meshes: Meshes, least: float) -> Kept | None:
     if len(wish.counters) < 2:
         return None
     size, once = kept_bytes(one, meshes), work(one, meshes)
     gathers = any(p.is_reshard and kept_bytes(p, meshes) > kept_bytes(p.operands[0], meshes) for p in one.parts())
     is_layout = one.op is not None and one.op.name in LAYOUT
-    if wish.is_stored and once > 0:
+    if stored and once > 0:
         pass  # it is kept anyway, and by each microbatch
     elif is_layout or once < max(size, 0.0 if gathers else least):
         return None
-    readers = tuple(wish.fragments.union(wish.readers))
-    return Kept(one, size, once * (len(wish.fragments) - 1), gathers, readers)
+    return Kept(one, size, once * (len(wish.fragments | stored) - 1), gathers, tuple(wish.fragments))

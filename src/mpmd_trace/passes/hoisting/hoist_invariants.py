@@ -167,6 +167,7 @@ class _Mesh:
         self.mesh = mesh
         self.fragments = fragments
         self.known = numbering.known
+        self.used = {result for fragment in fragments for result in fragment.results if result.has_uses}
         self.kept = {one.expression: one for one in kept}
         #: What each microbatch gathers.
         self.left = left
@@ -191,9 +192,9 @@ class _Mesh:
             if missing:
                 self._compute(self._ready(fragment, missing), fragment)
             copies[fragment] = {one: self.value[one] for one in read}
-        for fragment, read in readers.items():
+        for fragment, read in reversed(readers.items()):  # who is given a result goes before it
             gathers = gathered(fragment, self.known[fragment], self.left)
-            if read or gathers:
+            if read or gathers or any(r in self.used and not r.has_uses for r in fragment.results):
                 self._rewrite(fragment, read, copies[fragment], gathers)
                 changed = True
         return changed
@@ -248,10 +249,10 @@ class _Mesh:
         copies: Mapping[Expression, Value],
         gathers: tuple[Gathered, ...],
     ) -> None:
-        """Replace a fragment by one that reads the values of `read`, and does not return what is kept."""
+        """Replace a fragment by one that reads the values of `read`; of what it returned, it keeps what is used."""
         known = self.known[fragment]
         keep_results = tuple(
-            one not in copies or not result.has_uses
+            result not in self.used or (result.has_uses and one not in copies)
             for one, result in zip(known.returned, fragment.results, strict=True)
         )
         for result, one in zip(fragment.results, known.returned, strict=True):
