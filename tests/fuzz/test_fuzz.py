@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from typing import Any
 
 import jax.numpy as jnp
 import pytest
@@ -21,6 +22,14 @@ from mpmd_trace.passes.cpp_engine import available
 PARTS, STEPS, SETUPS = 10, 100, 10
 #: How many programs have sharded weights.
 SHARDED = 5
+#: What is asked for instead of all once per step: nothing, or a part.
+ONCE: tuple[dict[str, Any], ...] = (
+    {"hoists_nothing": True, "reduces_each": True},
+    {"gather": "microbatch", "shard_optimizer": True},
+    {"gather": "phase", "reduces_each": True},
+    {"device_memory": 700, "shard_optimizer": True},
+    {"shard_optimizer": True, "reduces_each": True},
+)
 #: One shape, so that ops are the same ones; an odd number of rows is not sharded.
 SHAPES = ((3, 2),)
 
@@ -52,27 +61,31 @@ def test_partitioned_steps_compute_what_jax_does(part: int) -> None:
 
 
 def test_once_per_step_means_the_same_as_for_each_microbatch() -> None:
-    """Weights and batches are sharded; with and without what is done once per step."""
-    moved = checked = 0
+    """Weights and batches are sharded; with what is done once per step, without, and with something in between."""
+    moved = changed = checked = 0
     for seed in range(SHARDED):
         rng = random.Random(seed)
         step = random_step(rng, ((4, 4),), most=3)
         step = dataclasses.replace(step, loop="enumerated_for", microbatches=2, work="grad", listed=False)
+        step = dataclasses.replace(step, optimiser=("adam", "momentum")[seed % 2])
         setup = dataclasses.replace(random_setup(rng, step), shard_batch=True, shard_weights=True, schedule=None)
         setup = dataclasses.replace(setup, meshes=(2,) * len(setup.meshes))
-        once = oracles.load(source(Program(step, setup)), tolerance(step))
-        once.expected = oracles.plain_module(once)
-        each = dataclasses.replace(setup, hoists_nothing=True, reduces_each=True)
+        subject = oracles.load(source(Program(step, setup)), tolerance(step))
+        subject.expected = oracles.plain_module(subject)
         texts = []
         try:
-            for subject in (once, once.with_setup(topology_source(each) + setup_source(each, step))):
+            for change in ({}, ONCE[0], ONCE[1 + seed % (len(ONCE) - 1)]):
+                asked = dataclasses.replace(setup, **change)
+                subject = subject.with_setup(topology_source(asked) + setup_source(asked, step))
                 oracles.interpret(subject)
                 texts.append(str(subject.lowered.partitioned.module))
         except oracles.Refused:
             continue
         checked += 1
         moved += "hoisted" in texts[0] and "hoisted" not in texts[1]
+        changed += len(set(texts)) == len(texts)
     assert 2 * moved > checked > SHARDED / 2, "programs with nothing to share test little"
+    assert 2 * changed > checked, "options without effect test little"
 
 
 @pytest.mark.parametrize("seed", [1000, 1001, 1002, 1003, 1005])
