@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import ClassVar
 
 from mpmd_trace.ir.attributes import DictAttr
-from mpmd_trace.ir.core import Value
+from mpmd_trace.ir.core import Op, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, TransferOp
 from mpmd_trace.ir.shardings import sharding_like
@@ -67,8 +67,14 @@ class PreferRows(FunctionPass):
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         arguments, results = function.arg_attrs, function.res_attrs
-        rows = [_is_batch(arg) for arg in function.args]
         shardings = [user_sharding(found.entries.get(SHARDING)) for found in arguments]
+        if not any(shardings):
+            return False
+        known: dict[Value, bool] = {}
+        for op in reversed(function.body.ops):
+            if _hands_on(op):
+                known.update((result, _is_batch(result, known)) for result in op.results)
+        rows = [_is_batch(arg, known) for arg in function.args]
         axes = {axis.name for i, one in enumerate(shardings) if one is not None and rows[i] for axis in one.all_axes}
         if not axes:
             return False
@@ -77,8 +83,15 @@ class PreferRows(FunctionPass):
         return function.arg_attrs != arguments or function.res_attrs != results
 
 
-def _is_batch(value: Value) -> bool:
-    """Whether microbatches read slices of the value, or one of them reads all of it in its forward."""
+def _hands_on(op: Op) -> bool:
+    return isinstance(op, TransferOp) or (isinstance(op, FragmentOp) and not is_of_microbatch(op))
+
+
+def _is_batch(value: Value, known: Mapping[Value, bool]) -> bool:
+    """Whether microbatches read slices of the value, or one of them reads all of it in its forward.
+
+    `known`: the same of the values that are made of it.
+    """
     whole: set[int] = set()
     in_forward = False
     for use in value.uses:
@@ -89,7 +102,7 @@ def _is_batch(value: Value) -> bool:
                 return True
             whole.update(counters(op))
             in_forward = in_forward or is_forward(op)
-        elif isinstance(op, FragmentOp | TransferOp) and any(map(_is_batch, op.results)):
+        elif _hands_on(op) and any(known[result] for result in op.results):
             return True
     return in_forward and len(whole) == 1
 
