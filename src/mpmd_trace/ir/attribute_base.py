@@ -6,8 +6,8 @@ Attributes are interned: an attribute is equal to another iff it is the same obj
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from typing import TypeVar
+from collections.abc import Iterable, Mapping
+from typing import Any, Self
 
 from mpmd_trace.diagnostics.spelling import quote
 from mpmd_trace.ir.interning import Interned, Interner
@@ -30,7 +30,6 @@ __all__ = [
     "UnitAttr",
     "UserOriginAttr",
     "dict_text",
-    "intern",
 ]
 
 
@@ -39,17 +38,19 @@ class Attribute(Interned):
 
     __slots__ = ()
 
+    @classmethod
+    def interned(cls, text: str, **fields: Any) -> Self:
+        """The attribute with this text, made with these fields if need be."""
+        found = ATTRIBUTES.find(text)
+        if found is None:
+            made = cls(text)
+            for name, value in fields.items():
+                setattr(made, name, value)
+            found = ATTRIBUTES.keep(text, made)
+        return found  # type: ignore[return-value]  # one text is always one class
+
 
 ATTRIBUTES: Interner[Attribute] = Interner()
-A = TypeVar("A", bound=Attribute)
-
-
-def intern(text: str, make: Callable[[str], A]) -> A:
-    """The attribute with this text, made if need be."""
-    found = ATTRIBUTES.find(text)
-    if found is None:
-        found = ATTRIBUTES.keep(text, make(text))
-    return found  # type: ignore[return-value]  # one text is always one class
 
 
 class UnitAttr(Attribute):
@@ -58,7 +59,7 @@ class UnitAttr(Attribute):
     __slots__ = ()
 
 
-UNIT: UnitAttr = intern("unit", UnitAttr)
+UNIT: UnitAttr = UnitAttr.interned("unit")
 
 
 class StringAttr(Attribute):
@@ -67,12 +68,7 @@ class StringAttr(Attribute):
 
     @staticmethod
     def get(value: str) -> StringAttr:
-        def make(text: str) -> StringAttr:
-            attr = StringAttr(text)
-            attr.value = value
-            return attr
-
-        return intern(quote(value), make)
+        return StringAttr.interned(quote(value), value=value)
 
 
 class BoolAttr(Attribute):
@@ -81,12 +77,7 @@ class BoolAttr(Attribute):
 
     @staticmethod
     def get(value: bool) -> BoolAttr:
-        def make(text: str) -> BoolAttr:
-            attr = BoolAttr(text)
-            attr.value = value
-            return attr
-
-        return intern("true" if value else "false", make)
+        return BoolAttr.interned("true" if value else "false", value=value)
 
 
 class IntegerAttr(Attribute):
@@ -98,12 +89,7 @@ class IntegerAttr(Attribute):
 
     @staticmethod
     def get(value: int, type: str = "i64") -> IntegerAttr:
-        def make(text: str) -> IntegerAttr:
-            attr = IntegerAttr(text)
-            attr.value, attr.type = value, type
-            return attr
-
-        return intern(f"{value} : {type}", make)
+        return IntegerAttr.interned(f"{value} : {type}", value=value, type=type)
 
 
 class SymbolRefAttr(Attribute):
@@ -114,13 +100,8 @@ class SymbolRefAttr(Attribute):
 
     @staticmethod
     def get(name: str) -> SymbolRefAttr:
-        def make(text: str) -> SymbolRefAttr:
-            attr = SymbolRefAttr(text)
-            attr.name = name
-            return attr
-
         plain = re.fullmatch(r"[A-Za-z_][A-Za-z0-9_$.]*", name)
-        return intern("@" + (name if plain else quote(name)), make)
+        return SymbolRefAttr.interned("@" + (name if plain else quote(name)), name=name)
 
 
 class ArrayAttr(Attribute):
@@ -130,13 +111,7 @@ class ArrayAttr(Attribute):
     @staticmethod
     def get(elements: Iterable[Attribute]) -> ArrayAttr:
         elements = tuple(elements)
-
-        def make(text: str) -> ArrayAttr:
-            attr = ArrayAttr(text)
-            attr.elements = elements
-            return attr
-
-        return intern("[" + ", ".join(e.text for e in elements) + "]", make)
+        return ArrayAttr.interned("[" + ", ".join(e.text for e in elements) + "]", elements=elements)
 
 
 class DenseArrayAttr(Attribute):
@@ -149,14 +124,8 @@ class DenseArrayAttr(Attribute):
     @staticmethod
     def get(values: Iterable[int], element: str = "i64") -> DenseArrayAttr:
         values = tuple(values)
-
-        def make(text: str) -> DenseArrayAttr:
-            attr = DenseArrayAttr(text)
-            attr.values, attr.element = values, element
-            return attr
-
         body = f"{element}: " + ", ".join(map(str, values)) if values else element
-        return intern(f"array<{body}>", make)
+        return DenseArrayAttr.interned(f"array<{body}>", values=values, element=element)
 
 
 _PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_$.]*$")
@@ -181,13 +150,7 @@ class DictAttr(Attribute):
     @staticmethod
     def get(items: Mapping[str, Attribute]) -> DictAttr:
         ordered = {key: items[key] for key in sorted(items)}
-
-        def make(text: str) -> DictAttr:
-            attr = DictAttr(text)
-            attr.entries = ordered
-            return attr
-
-        return intern("{" + dict_text(ordered) + "}", make)
+        return DictAttr.interned("{" + dict_text(ordered) + "}", entries=ordered)
 
     def with_(self, key: str, value: Attribute) -> DictAttr:
         return DictAttr.get({**self.entries, key: value})
@@ -205,13 +168,9 @@ class UserOriginAttr(Attribute):
 
     @staticmethod
     def get(name: str, transpose_count: int = 0) -> UserOriginAttr:
-        def make(text: str) -> UserOriginAttr:
-            attr = UserOriginAttr(text)
-            attr.name, attr.transpose_count = name, transpose_count
-            return attr
-
         count = f"({transpose_count})" if transpose_count else ""
-        return intern(f"#mpmd.user_origin<{quote(name)}{count}>", make)
+        text = f"#mpmd.user_origin<{quote(name)}{count}>"
+        return UserOriginAttr.interned(text, name=name, transpose_count=transpose_count)
 
     @property
     def short(self) -> str:
@@ -227,12 +186,7 @@ class ReductionAttr(Attribute):
 
     @staticmethod
     def get(kind: str) -> ReductionAttr:
-        def make(text: str) -> ReductionAttr:
-            attr = ReductionAttr(text)
-            attr.kind = kind
-            return attr
-
-        return intern(f"#mpmd.reduction<{kind}>", make)
+        return ReductionAttr.interned(f"#mpmd.reduction<{kind}>", kind=kind)
 
 
 class MeshAttr(Attribute):
@@ -249,13 +203,7 @@ class MeshAttr(Attribute):
         body = "[" + ", ".join(f"{quote(a)}={n}" for a, n in axes) + "]"
         if device_ids:
             body += f", device_ids=[{', '.join(map(str, device_ids))}]"
-
-        def make(text: str) -> MeshAttr:
-            attr = MeshAttr(text)
-            attr.axes, attr.device_ids, attr.body = axes, device_ids, f"<{body}>"
-            return attr
-
-        return intern(f"#sdy.mesh<{body}>", make)
+        return MeshAttr.interned(f"#sdy.mesh<{body}>", axes=axes, device_ids=device_ids, body=f"<{body}>")
 
     @property
     def size(self) -> int:
@@ -275,14 +223,8 @@ class TopologyAttr(Attribute):
     @staticmethod
     def get(meshes: Mapping[str, MeshAttr]) -> TopologyAttr:
         copied = dict(meshes)
-
-        def make(text: str) -> TopologyAttr:
-            attr = TopologyAttr(text)
-            attr.meshes = copied
-            return attr
-
         body = ", ".join(f"<{quote(n)} : {m.body}>" for n, m in copied.items())
-        return intern(f"#mpmd.topology<{body}>", make)
+        return TopologyAttr.interned(f"#mpmd.topology<{body}>", meshes=copied)
 
 
 class MeshesWithOriginsAttr(Attribute):
@@ -294,14 +236,8 @@ class MeshesWithOriginsAttr(Attribute):
     @staticmethod
     def get(meshes: Mapping[str, Iterable[str]]) -> MeshesWithOriginsAttr:
         copied = {mesh: tuple(labels) for mesh, labels in meshes.items()}
-
-        def make(text: str) -> MeshesWithOriginsAttr:
-            attr = MeshesWithOriginsAttr(text)
-            attr.meshes = copied
-            return attr
-
         parts = [
             quote(mesh) + (f"[{', '.join(map(quote, labels))}]" if labels else "")
             for mesh, labels in copied.items()
         ]
-        return intern(f"#mpmd.meshes_with_origins<{', '.join(parts)}>", make)
+        return MeshesWithOriginsAttr.interned(f"#mpmd.meshes_with_origins<{', '.join(parts)}>", meshes=copied)

@@ -9,37 +9,37 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from mpmd_trace.diagnostics.spelling import TOKENS as TOKENS
-from mpmd_trace.diagnostics.spelling import matching_bracket as matching_bracket
-from mpmd_trace.diagnostics.spelling import quote as quote
-from mpmd_trace.diagnostics.spelling import split_top_level as split_top_level
-from mpmd_trace.diagnostics.spelling import unquote as unquote
-from mpmd_trace.ir.attribute_base import ATTRIBUTES
-from mpmd_trace.ir.attribute_base import UNIT as UNIT
-from mpmd_trace.ir.attribute_base import ArrayAttr as ArrayAttr
-from mpmd_trace.ir.attribute_base import Attribute as Attribute
-from mpmd_trace.ir.attribute_base import BoolAttr as BoolAttr
-from mpmd_trace.ir.attribute_base import DenseArrayAttr as DenseArrayAttr
-from mpmd_trace.ir.attribute_base import DictAttr as DictAttr
-from mpmd_trace.ir.attribute_base import IntegerAttr as IntegerAttr
-from mpmd_trace.ir.attribute_base import MeshAttr as MeshAttr
-from mpmd_trace.ir.attribute_base import MeshesWithOriginsAttr as MeshesWithOriginsAttr
-from mpmd_trace.ir.attribute_base import ReductionAttr as ReductionAttr
-from mpmd_trace.ir.attribute_base import StringAttr as StringAttr
-from mpmd_trace.ir.attribute_base import SymbolRefAttr as SymbolRefAttr
-from mpmd_trace.ir.attribute_base import TopologyAttr as TopologyAttr
-from mpmd_trace.ir.attribute_base import UnitAttr as UnitAttr
-from mpmd_trace.ir.attribute_base import UserOriginAttr as UserOriginAttr
-from mpmd_trace.ir.attribute_base import dict_text as dict_text
-from mpmd_trace.ir.sharding_attributes import SYMBOL as SYMBOL
-from mpmd_trace.ir.sharding_attributes import Axis as Axis
-from mpmd_trace.ir.sharding_attributes import TensorShardingAttr as TensorShardingAttr
-from mpmd_trace.ir.sharding_attributes import TensorShardingPerValueAttr as TensorShardingPerValueAttr
-from mpmd_trace.ir.sharding_attributes import parse_sharding_body as parse_sharding_body
-from mpmd_trace.ir.types import TypeAttr as TypeAttr
-from mpmd_trace.ir.types import parse_type
+from mpmd_trace.diagnostics.spelling import TOKENS, matching_bracket, quote, split_top_level, unquote
+from mpmd_trace.ir.attribute_base import (
+    ATTRIBUTES,
+    UNIT,
+    ArrayAttr,
+    Attribute,
+    BoolAttr,
+    DenseArrayAttr,
+    DictAttr,
+    IntegerAttr,
+    MeshAttr,
+    MeshesWithOriginsAttr,
+    ReductionAttr,
+    StringAttr,
+    SymbolRefAttr,
+    TopologyAttr,
+    UnitAttr,
+    UserOriginAttr,
+    dict_text,
+)
+from mpmd_trace.ir.sharding_attributes import (
+    SYMBOL,
+    Axis,
+    TensorShardingAttr,
+    TensorShardingPerValueAttr,
+    parse_sharding_body,
+)
+from mpmd_trace.ir.types import TypeAttr, parse_type
 
 __all__ = [
+    "SYMBOL",
     "UNIT",
     "ArrayAttr",
     "Attribute",
@@ -59,6 +59,7 @@ __all__ = [
     "TypeAttr",
     "UnitAttr",
     "UserOriginAttr",
+    "dict_text",
     "matching_bracket",
     "parse_attribute",
     "parse_dict_body",

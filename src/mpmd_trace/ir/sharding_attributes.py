@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 from mpmd_trace.diagnostics.spelling import quote, split_top_level, unquote
-from mpmd_trace.ir.attribute_base import Attribute, SymbolRefAttr, intern
+from mpmd_trace.ir.attribute_base import ATTRIBUTES, Attribute, SymbolRefAttr
 
 __all__ = ["SYMBOL", "Axis", "TensorShardingAttr", "TensorShardingPerValueAttr", "parse_sharding_body"]
 
@@ -55,11 +55,11 @@ class TensorShardingAttr(Attribute):
 
     def dim_axes(self, dim: int) -> tuple[Axis, ...]:
         """The axes that shard this dimension, major first."""
-        return _parse_axes(_dim_braces(self.dims[dim]))
+        return _parse_axes(_in_braces(self.dims[dim]))
 
     def is_open(self, dim: int) -> bool:
         """Whether propagation may shard this dimension further."""
-        return "?" in split_top_level(_dim_braces(self.dims[dim]))
+        return "?" in split_top_level(_in_braces(self.dims[dim]))
 
     @property
     def is_fully_replicated(self) -> bool:
@@ -83,8 +83,8 @@ class TensorShardingAttr(Attribute):
 SYMBOL = re.compile(r'@([A-Za-z_][A-Za-z0-9_$.]*|"(?:[^"\\]|\\.)*")')
 
 
-def _dim_braces(dim: str) -> str:
-    return dim[dim.index("{") + 1 : dim.rindex("}")]
+def _in_braces(text: str) -> str:
+    return text[text.index("{") + 1 : text.rindex("}")]
 
 
 def _parse_axes(text: str) -> tuple[Axis, ...]:
@@ -102,26 +102,26 @@ def _parse_axes(text: str) -> tuple[Axis, ...]:
 
 def parse_sharding_body(body: str) -> TensorShardingAttr:
     """The sharding spelled `<@mesh, [{"x"}, {}], ...>` (without the `#sdy.sharding` in front)."""
-
-    def make(text: str) -> TensorShardingAttr:
-        attr = TensorShardingAttr(text)
-        parts = split_top_level(body.strip()[1:-1])
-        attr.mesh = parts[0]
-        attr.dims = tuple(split_top_level(parts[1][1:-1]))
-        attr.replicated = attr.unreduced = ()
-        for part in parts[2:]:
-            key, _, value = part.partition("=")
-            value = value.strip()
-            axes = _parse_axes(value[value.index("{") + 1 : value.rindex("}")])
-            if key.strip() == "replicated":
-                attr.replicated = axes
-            elif key.strip() == "unreduced":
-                attr.unreduced = axes
-        attr.suffix = "".join(", " + p for p in parts[2:])
-        attr.stripped = body.strip()
-        return attr
-
-    return intern("#sdy.sharding" + body.strip(), make)
+    body = body.strip()
+    text = "#sdy.sharding" + body
+    found = ATTRIBUTES.find(text)
+    if found is not None:
+        assert isinstance(found, TensorShardingAttr)
+        return found
+    mesh, dims, *rest = split_top_level(body[1:-1])
+    lists: dict[str, tuple[Axis, ...]] = {"replicated": (), "unreduced": ()}
+    for part in rest:
+        key, _, value = part.partition("=")
+        if key.strip() in lists:
+            lists[key.strip()] = _parse_axes(_in_braces(value))
+    return TensorShardingAttr.interned(
+        text,
+        mesh=mesh,
+        dims=tuple(split_top_level(dims[1:-1])),
+        suffix="".join(", " + part for part in rest),
+        stripped=body,
+        **lists,
+    )
 
 
 class TensorShardingPerValueAttr(Attribute):
@@ -133,12 +133,5 @@ class TensorShardingPerValueAttr(Attribute):
     @staticmethod
     def get(shardings: Iterable[TensorShardingAttr]) -> TensorShardingPerValueAttr:
         shardings = tuple(shardings)
-
-        def make(text: str) -> TensorShardingPerValueAttr:
-            attr = TensorShardingPerValueAttr(text)
-            attr.shardings = shardings
-            return attr
-
-        return intern(
-            f"#sdy.sharding_per_value<[{', '.join(s.stripped for s in shardings)}]>", make
-        )
+        text = f"#sdy.sharding_per_value<[{', '.join(s.stripped for s in shardings)}]>"
+        return TensorShardingPerValueAttr.interned(text, shardings=shardings)

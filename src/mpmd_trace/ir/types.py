@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 
 from mpmd_trace.diagnostics.spelling import matching_bracket, quote, split_top_level, unquote
-from mpmd_trace.ir.attribute_base import Attribute, intern
+from mpmd_trace.ir.attribute_base import Attribute
 from mpmd_trace.ir.interning import Interned, Interner
 from mpmd_trace.ir.sharding_attributes import TensorShardingAttr, parse_sharding_body
 
@@ -130,12 +130,7 @@ class TypeAttr(Attribute):
 
     @staticmethod
     def get(type: Type) -> TypeAttr:
-        def make(text: str) -> TypeAttr:
-            attr = TypeAttr(text)
-            attr.type = type
-            return attr
-
-        return intern(type.text, make)
+        return TypeAttr.interned(type.text, type=type)
 
 
 _TYPES: Interner[Type] = Interner()
