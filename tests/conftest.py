@@ -34,7 +34,7 @@ _given = [f for f in os.environ.get("XLA_FLAGS", "").split() if f not in QUICK a
 os.environ["XLA_FLAGS"] = " ".join([*QUICK, *_given])
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["JAX_NUM_CPU_DEVICES"] = str(DEVICES)
-sys.path.insert(0, str(Path(__file__).parent))  # for the helpers `util` and `oracle`
+sys.path.insert(0, str(Path(__file__).parent))  # for helpers such as `util` and `oracle`
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -50,6 +50,10 @@ def pytest_configure(config: pytest.Config) -> None:
                 f"these tests need {DEVICES} CPU devices, but JAX was started with {len(jax.devices())} "
                 f"before the tests could say so ({error}); run pytest without plugins that use JAX"
             ) from None
+    import shared_work
+
+    shared_work.compile_equal_programs_once()
+    shared_work.share_contexts()
 
 
 @pytest.fixture(scope="module")
