@@ -18,6 +18,20 @@ from jax import lax
 
 from mpmd_trace.frontend.calls import live_equations
 from mpmd_trace.frontend.errors import warn
+from mpmd_trace.frontend.piece_values import (
+    Form,
+    Pieces,
+    Zero,
+    as_array,
+    combined,
+    cut_rows,
+    cuts_inside,
+    flat_arrays,
+    one_piece,
+    resized,
+    rows_of,
+    sizes,
+)
 from mpmd_trace.frontend.pieces import (
     PAIRWISE,
     REDUCTIONS,
@@ -35,46 +49,7 @@ from mpmd_trace.frontend.scope import is_computation, tag_of
 from mpmd_trace.jax_compat import tracing
 from mpmd_trace.jax_compat.tracing import Closed, Equation
 
-__all__ = ["Pieces", "in_pieces"]
-
-
-class _Zero:
-    """Rows that are known to be zero, as in the derivative of a slice."""
-
-    def __init__(self, aval: Any) -> None:
-        self.aval = aval
-
-    def array(self) -> Any:
-        return lax.full(self.aval.shape, 0, self.aval.dtype)
-
-
-class Pieces:
-    """An array whose rows `bounds[k]` to `bounds[k + 1] - 1` are `parts[k]`; `name` is what is told of it."""
-
-    __slots__ = ("name", "parts", "rows")
-
-    def __init__(self, rows: Rows, parts: Sequence[Any], name: str | None = None) -> None:
-        self.rows = rows
-        self.parts = list(parts)
-        self.name = name
-
-    @property
-    def axis(self) -> int:
-        """The axis of the rows."""
-        return self.rows.axis
-
-    @property
-    def bounds(self) -> tuple[int, ...]:
-        return self.rows.bounds
-
-    @property
-    def arrays(self) -> list[Any]:
-        """The parts, with zeros where nothing else is."""
-        return [_array(part) for part in self.parts]
-
-
-def _array(part: Any) -> Any:
-    return part.array() if isinstance(part, _Zero) else part
+__all__ = ["in_pieces"]
 
 
 def in_pieces(closed: Closed, cuts: Cuts, names: Sequence[str]) -> Closed:
@@ -82,9 +57,9 @@ def in_pieces(closed: Closed, cuts: Cuts, names: Sequence[str]) -> Closed:
     types: list[Any] = []
     groups: list[Rows | None] = []
     for atom in cuts.parts.invars:
-        known = _rows_of(cuts, atom)
+        known = rows_of(cuts, atom)
         groups.append(known)
-        types += [atom.aval] if known is None else [_resized(atom.aval, known.axis, n) for n in _sizes(known.bounds)]
+        types += [atom.aval] if known is None else [resized(atom.aval, known.axis, n) for n in sizes(known.bounds)]
 
     def run(*flat: Any) -> list[Any]:
         fill = iter(flat)
@@ -92,40 +67,9 @@ def in_pieces(closed: Closed, cuts: Cuts, names: Sequence[str]) -> Closed:
             next(fill) if known is None else Pieces(known, list(itertools.islice(fill, len(known.pairs))), name)
             for known, name in zip(groups, names, strict=True)
         ]
-        return _flat(_Interpreter().evaluate(cuts, args))
+        return flat_arrays(_Interpreter().evaluate(cuts, args))
 
     return tracing.make_closed(run, types)
-
-
-def _rows_of(cuts: Cuts, atom: Any) -> Rows | None:
-    cut = cuts.get(atom)
-    return None if cut is None else rows(cut, atom.aval)
-
-
-def _sizes(bounds: Sequence[int]) -> list[int]:
-    return [b - a for a, b in itertools.pairwise(bounds)]
-
-
-def _resized(aval: Any, axis: int, size: int) -> Any:
-    return aval.update(shape=(*aval.shape[:axis], size, *aval.shape[axis + 1 :]))
-
-
-def _flat(values: Sequence[Any]) -> list[Any]:
-    return [a for v in values for a in (v.arrays if isinstance(v, Pieces) else [v])]
-
-
-class _Like:
-    """The form of some values: takes them apart into arrays, and puts them together again."""
-
-    def __init__(self, values: Sequence[Any]) -> None:
-        self._forms = [(v.rows, v.name) if isinstance(v, Pieces) else None for v in values]
-
-    def values(self, arrays: Sequence[Any]) -> list[Any]:
-        fill = iter(arrays)
-        return [
-            next(fill) if form is None else Pieces(form[0], list(itertools.islice(fill, len(form[0].pairs))), form[1])
-            for form in self._forms
-        ]
 
 
 class _Interpreter:
@@ -140,13 +84,13 @@ class _Interpreter:
         env: dict[Any, Any] = dict(zip(parts.constvars, parts.consts, strict=True))
         env.update(zip(parts.invars, args, strict=True))
         for v in parts.constvars:
-            env[v] = self._as_cut(env[v], _rows_of(cuts, v))
+            env[v] = self._as_cut(env[v], rows_of(cuts, v))
         alive = cuts.alive if wanted is None else live_equations(cuts.closed, wanted)
         for i, eqn in enumerate(parts.eqns):
             if not alive[i]:
                 continue
             operands = [v.val if tracing.is_literal(v) else env[v] for v in eqn.invars]
-            bounds = [_rows_of(cuts, v) for v in eqn.outvars]
+            bounds = [rows_of(cuts, v) for v in eqn.outvars]
             with tracing.source_of(eqn):
                 results = self._equation(eqn, operands, bounds, cuts.inner.get(i))
                 for v, result, b in zip(eqn.outvars, results, bounds, strict=True):
@@ -167,21 +111,25 @@ class _Interpreter:
                 return value
             self._tell(value, eqn)
             if value.axis != wanted.axis:
-                value = _rows(value, value.axis, 0, value.bounds[-1])
+                value = cut_rows(value, value.axis, 0, value.bounds[-1])
         name = value.name if isinstance(value, Pieces) else None
-        return Pieces(wanted, [_rows(value, wanted.axis, a, b) for a, b in itertools.pairwise(wanted.bounds)], name)
+        return Pieces(wanted, [cut_rows(value, wanted.axis, a, b) for a, b in itertools.pairwise(wanted.bounds)], name)
 
     def _whole(self, value: Any, eqn: Equation | None) -> Any:
         if not isinstance(value, Pieces):
             return value
         self._tell(value, eqn)
-        return _rows(value, value.axis, 0, value.bounds[-1])
+        return cut_rows(value, value.axis, 0, value.bounds[-1])
+
+    def _on_wholes(self, eqn: Equation, args: Sequence[Any]) -> list[Any]:
+        """The results of an equation that needs all layers."""
+        return list(tracing.rebind(eqn, [self._whole(a, eqn) for a in args]))
 
     def _tell(self, value: Pieces, eqn: Equation | None) -> None:
         """Warn that a value is joined, unless it has but a number per layer."""
         where = None if eqn is None else tracing.location(eqn)
         what = "the end of the program" if eqn is None else _described(eqn)
-        if np.ndim(value.parts[0] if not isinstance(value.parts[0], _Zero) else value.parts[0].aval) < 2:
+        if np.ndim(value.parts[0] if not isinstance(value.parts[0], Zero) else value.parts[0].aval) < 2:
             return
         if (where, what) in self._told:
             return
@@ -204,14 +152,14 @@ class _Interpreter:
         if not in_pieces:
             return tracing.rebind(eqn, args)
         if is_computation(eqn):
-            return tracing.rebind(eqn, [self._whole(a, eqn) for a in args])
+            return self._on_wholes(eqn, args)
         if eqn.primitive.name in PAIRWISE:
-            like = _Like(args)
+            like = Form(args)
             params = dict(eqn.params)
             for key in ("devices", "srcs", "copy_semantics"):  # one for each operand
                 if key in params:
-                    params[key] = tuple(x for x, a in zip(params[key], args, strict=True) for _ in _flat([a]))
-            return like.values(tracing.rebind(eqn, _flat(args), params))
+                    params[key] = tuple(x for x, a in zip(params[key], args, strict=True) for _ in flat_arrays([a]))
+            return like.values(tracing.rebind(eqn, flat_arrays(args), params))
         axes = [a.axis if isinstance(a, Pieces) else None for a in args]
         axes += [None if known is None else known.axis for known in out]
         axis = cut_axis(eqn, axes)
@@ -222,12 +170,12 @@ class _Interpreter:
             return self._each(eqn, args, out, link)
         kind, first = eqn.primitive.name, args[0] if args else None
         if kind in REDUCTIONS and isinstance(first, Pieces) and first.axis in eqn.params["axes"]:
-            return [_combined(REDUCTIONS[kind], [tracing.rebind(eqn, [part])[0] for part in first.arrays])]
+            return [combined(REDUCTIONS[kind], [tracing.rebind(eqn, [part])[0] for part in first.arrays])]
         if isinstance(first, Pieces) and tuple(axes[:2]) in contracted(eqn):
             right = self._as_cut(args[1], Rows(args[1].axis, first.bounds), eqn)
             pairs = zip(first.arrays, right.arrays, strict=True)
-            return [_combined("add", [tracing.rebind(eqn, pair)[0] for pair in pairs])]
-        return tracing.rebind(eqn, [self._whole(a, eqn) for a in args])
+            return [combined("add", [tracing.rebind(eqn, pair)[0] for pair in pairs])]
+        return self._on_wholes(eqn, args)
 
     def _each(self, eqn: Equation, args: list[Any], out: Sequence[Rows | None], link: Link) -> list[Any]:
         """An equation that computes piece k of its results from piece k of its operands."""
@@ -236,19 +184,19 @@ class _Interpreter:
         order = [*range(len(args), len(forms)), *range(len(args))]  # results say how the operands are cut
         fit = [(i, form) for i in order if (form := forms[i]) is not None and form.axis == link[i]]
         if not fit:
-            return tracing.rebind(eqn, [self._whole(a, eqn) for a in args])
+            return self._on_wholes(eqn, args)
         one, form = fit[0]
         parts = tuple(Fraction(b, atoms[one].aval.shape[form.axis]) for b in form.bounds)
         wanted = [None if axis is None else rows(Cut(axis, parts), v.aval) for axis, v in zip(link, atoms, strict=True)]
         if any(found is None and axis is not None for found, axis in zip(wanted, link, strict=True)):
-            return tracing.rebind(eqn, [self._whole(a, eqn) for a in args])
+            return self._on_wholes(eqn, args)
         operands = [self._as_cut(a, found, eqn) for a, found in zip(args, wanted, strict=False)]
         name = next((a.name for a in args if isinstance(a, Pieces) and a.name is not None), None)
         made = [found for found in wanted[len(args) :] if found is not None]
         columns: list[list[Any]] = []
         for k in range(len(parts) - 1):
             mine = [a.parts[k] if isinstance(a, Pieces) else a for a in operands]
-            columns.append(_one_piece(eqn, mine, made[0].axis, made[0].bounds[k], _sizes(made[0].bounds)[k]))
+            columns.append(one_piece(eqn, mine, made[0].axis, made[0].bounds[k], sizes(made[0].bounds)[k]))
         return [Pieces(found, [column[n] for column in columns], name) for n, found in enumerate(made)]
 
     def _moved(self, eqn: Equation, args: list[Any], out: Sequence[Rows | None], axis: int) -> list[Any]:
@@ -262,14 +210,14 @@ class _Interpreter:
             found, start = [], 0
             for v, known in zip(eqn.outvars, out, strict=True):
                 stop = start + v.aval.shape[axis]
-                cuts = known.bounds if known is not None else _inside(source, axis, start, stop)
-                parts = [_rows(source, axis, start + a, start + b) for a, b in itertools.pairwise(cuts)]
+                cuts = known.bounds if known is not None else cuts_inside(source, axis, start, stop)
+                parts = [cut_rows(source, axis, start + a, start + b) for a, b in itertools.pairwise(cuts)]
                 found.append(parts[0] if len(parts) == 1 else Pieces(Rows(axis, tuple(cuts)), parts, name))
                 start = stop
             return found
         if kind == "slice":
             start, stop, strides = params["start_indices"], params["limit_indices"], params["strides"]
-            cuts = out[0].bounds if out[0] is not None else _inside(source, axis, start[axis], stop[axis])
+            cuts = out[0].bounds if out[0] is not None else cuts_inside(source, axis, start[axis], stop[axis])
 
             def columns(part: Any) -> Any:
                 lower, upper = list(start), list(stop)
@@ -278,10 +226,10 @@ class _Interpreter:
                 return part if is_all else lax.slice(part, lower, upper, strides)
 
             first = start[axis]
-            parts = [columns(_rows(source, axis, first + a, first + b)) for a, b in itertools.pairwise(cuts)]
+            parts = [columns(cut_rows(source, axis, first + a, first + b)) for a, b in itertools.pairwise(cuts)]
             return [parts[0] if len(parts) == 1 else Pieces(Rows(axis, tuple(cuts)), parts, name)]
         if out[0] is None:
-            return tracing.rebind(eqn, [self._whole(a, eqn) for a in args])
+            return self._on_wholes(eqn, args)
         is_pad = kind == "pad"
         sources, at = [], int(params["padding_config"][axis][0]) if is_pad else 0
         for atom, source in zip(eqn.invars[:1] if is_pad else eqn.invars, args, strict=False):
@@ -291,18 +239,18 @@ class _Interpreter:
         pieces = []
         for a, b in itertools.pairwise(out[0].bounds):
             inside = [(max(a, s), min(b, e), s, v) for s, e, v in sources if max(a, s) < min(b, e)]
-            arrays = [_rows(v, axis, lower - s, upper - s) for lower, upper, s, v in inside]
+            arrays = [cut_rows(v, axis, lower - s, upper - s) for lower, upper, s, v in inside]
             if not is_pad:
-                pieces.append(arrays[0] if len(arrays) == 1 else lax.concatenate(list(map(_array, arrays)), axis))
+                pieces.append(arrays[0] if len(arrays) == 1 else lax.concatenate(list(map(as_array, arrays)), axis))
             elif arrays:
                 config = [tuple(map(int, c)) for c in params["padding_config"]]
                 config[axis] = (inside[0][0] - a, b - inside[0][1], 0)
                 has_any = any(c != (0, 0, 0) for c in config)
-                pieces.append(lax.pad(_array(arrays[0]), args[1], config) if has_any else arrays[0])
+                pieces.append(lax.pad(as_array(arrays[0]), args[1], config) if has_any else arrays[0])
             elif tracing.is_literal(eqn.invars[1]) and not np.any(args[1]):
-                pieces.append(_Zero(_resized(aval, axis, b - a)))
+                pieces.append(Zero(resized(aval, axis, b - a)))
             else:
-                pieces.append(jnp.broadcast_to(args[1], _resized(aval, axis, b - a).shape))
+                pieces.append(jnp.broadcast_to(args[1], resized(aval, axis, b - a).shape))
         return [Pieces(out[0], pieces)]
 
     # ---- control flow ---------------------------------------------------------------------
@@ -324,7 +272,7 @@ class _Interpreter:
         return self.evaluate(inner[0], self._entering(inner[0].parts.invars, inner[0], args, eqn))
 
     def _entering(self, atoms: Sequence[Any], cuts: Cuts, args: Sequence[Any], eqn: Equation) -> list[Any]:
-        return [self._as_cut(a, _rows_of(cuts, v), eqn) for v, a in zip(atoms, args, strict=True)]
+        return [self._as_cut(a, rows_of(cuts, v), eqn) for v, a in zip(atoms, args, strict=True)]
 
     def _alike(self, values: Sequence[Any], others: Sequence[Any], eqn: Equation) -> list[Any]:
         """The `others` in pieces as the `values` are."""
@@ -333,18 +281,18 @@ class _Interpreter:
 
     def _on_flat(
         self, cuts: Cuts, args: Sequence[Any], eqn: Equation
-    ) -> tuple[Callable[..., list[Any]], list[Any], list[_Like]]:
+    ) -> tuple[Callable[..., list[Any]], list[Any], list[Form]]:
         """`cuts` as a function of flat arrays, the arrays for `args`, and the form of the results once it ran."""
         entering = self._entering(cuts.parts.invars, cuts, args, eqn)
-        like = _Like(entering)
-        results: list[_Like] = []
+        like = Form(entering)
+        results: list[Form] = []
 
         def run(*flat: Any) -> list[Any]:
             found = self.evaluate(cuts, like.values(flat))
-            results.append(_Like(found))
-            return _flat(found)
+            results.append(Form(found))
+            return flat_arrays(found)
 
-        return run, _flat(entering), results
+        return run, flat_arrays(entering), results
 
     def _call(self, eqn: Equation, args: list[Any], cuts: Cuts) -> list[Any]:
         run, flat, results = self._on_flat(cuts, args, eqn)
@@ -364,16 +312,16 @@ class _Interpreter:
         constants = self._entering(atoms[: layout.constants], cuts, args[: layout.constants], eqn)
         start = self._entering(atoms[layout.constants : first], cuts, args[layout.constants : first], eqn)
         scanned = [self._whole(a, eqn) for a in args[first:]]
-        like = _Like(start)
+        like = Form(start)
 
         def body(carry: list[Any], xs: list[Any]) -> tuple[list[Any], list[Any]]:
             inputs = self._entering(atoms[first:], cuts, xs, eqn)
             results = self.evaluate(cuts, [*constants, *like.values(carry), *inputs])
             outputs = [self._whole(r, eqn) for r in results[layout.carries :]]
-            return _flat(self._alike(start, results[: layout.carries], eqn)), outputs
+            return flat_arrays(self._alike(start, results[: layout.carries], eqn)), outputs
 
         final, outputs = lax.scan(
-            body, _flat(start), scanned, layout.length, reverse=layout.reverse, unroll=eqn.params["unroll"]
+            body, flat_arrays(start), scanned, layout.length, reverse=layout.reverse, unroll=eqn.params["unroll"]
         )
         return [*like.values(final), *outputs]
 
@@ -383,23 +331,23 @@ class _Interpreter:
         for_test = self._entering(test.parts.invars[:tests], test, args[:tests], eqn)
         for_step = self._entering(step.parts.invars[:consts], step, args[tests : tests + consts], eqn)
         start = self._entering(step.parts.invars[consts:], step, args[tests + consts :], eqn)
-        like = _Like(start)
+        like = Form(start)
 
         def goes_on(carry: list[Any]) -> Any:
             values = self._entering(test.parts.invars[tests:], test, like.values(carry), eqn)
             return self.evaluate(test, [*for_test, *values])[0]
 
         def body(carry: list[Any]) -> list[Any]:
-            return _flat(self._alike(start, self.evaluate(step, [*for_step, *like.values(carry)]), eqn))
+            return flat_arrays(self._alike(start, self.evaluate(step, [*for_step, *like.values(carry)]), eqn))
 
-        return like.values(lax.while_loop(goes_on, body, _flat(start)))
+        return like.values(lax.while_loop(goes_on, body, flat_arrays(start)))
 
     def _cond(self, eqn: Equation, args: list[Any], inner: list[Cuts]) -> list[Any]:
         """A conditional for each piece, and one for what is whole: each piece may be on a mesh of its own."""
         index, *operands = args
         entering = self._entering(inner[0].parts.invars, inner[0], operands, eqn)
-        arrays, like = _flat(entering), _Like(entering)
-        bounds = [_rows_of(inner[0], v) for v in inner[0].parts.outvars]
+        arrays, like = flat_arrays(entering), Form(entering)
+        bounds = [rows_of(inner[0], v) for v in inner[0].parts.outvars]
         results: list[Any] = [None if b is None else Pieces(b, [None] * (len(b.bounds) - 1)) for b in bounds]
         groups: dict[int | None, list[int]] = {}
         for n, b in enumerate(bounds):
@@ -421,7 +369,7 @@ class _Interpreter:
         self,
         cuts: Cuts,
         eqn: Equation,
-        like: _Like,
+        like: Form,
         arrays: Sequence[Any],
         bounds: Sequence[Rows | None],
         members: Sequence[int],
@@ -434,7 +382,7 @@ class _Interpreter:
             values = self._entering(cuts.parts.invars, cuts, like.values(flat), eqn)
             found = self.evaluate(cuts, values, wanted)
             as_wanted = [self._as_cut(found[n], bounds[n], eqn) for n in members]
-            return [jnp.asarray(v) if k is None else _array(v.parts[k]) for v in as_wanted]
+            return [jnp.asarray(v) if k is None else as_array(v.parts[k]) for v in as_wanted]
 
         return tracing.make_closed(run, [jax.typeof(a) for a in arrays])
 
@@ -444,73 +392,3 @@ def _described(eqn: Equation) -> str:
     if tag is not None and tag.kind == "named_computation":
         return f"the named computation {tag.name!r}"
     return f"{eqn.primitive.name!r}"
-
-
-def _inside(source: Any, axis: int, start: int, stop: int) -> list[int]:
-    """Where rows `start` to `stop` of `source` are cut."""
-    bounds = source.bounds if isinstance(source, Pieces) and source.axis == axis else ()
-    return [0, *(b - start for b in bounds if start < b < stop), stop - start]
-
-
-def _rows(value: Any, axis: int, start: int, stop: int) -> Any:
-    """Rows `start` to `stop` of a value, whose pieces are cut along this axis if it has some."""
-    if not isinstance(value, Pieces):
-        return value if (start, stop) == (0, value.shape[axis]) else lax.slice_in_dim(value, start, stop, axis=axis)
-    found = []
-    for part, a, b in zip(value.parts, value.bounds, value.bounds[1:], strict=False):
-        lower, upper = max(a, start), min(b, stop)
-        if lower < upper:
-            is_all = (lower, upper) == (a, b)
-            found.append(part if is_all and lower == start and upper == stop else _array(part))
-            if not is_all:
-                found[-1] = lax.slice_in_dim(found[-1], lower - a, upper - a, axis=axis)
-    if len(found) == 1:
-        return found[0]
-    return lax.concatenate(found, axis) if found else lax.slice_in_dim(_array(value.parts[0]), 0, 0, axis=axis)
-
-
-def _combined(op: str, parts: Sequence[Any]) -> Any:
-    ops: dict[str, Callable[[Any, Any], Any]] = {
-        "add": lax.add,
-        "max": lax.max,
-        "min": lax.min,
-        "mul": lax.mul,
-        "and": lax.bitwise_and,
-        "or": lax.bitwise_or,
-    }
-    whole = parts[0]
-    for part in parts[1:]:
-        whole = ops[op](whole, part)
-    return whole
-
-
-#: Ops that make zeros of zeros.
-_KEEP_ZEROS = frozenset({"neg", "copy", "reshape", "transpose", "squeeze", "reduce_sum", "slice", "reduce_precision"})
-
-
-def _one_piece(eqn: Equation, args: list[Any], axis: int, start: int, size: int) -> list[Any]:
-    """The results of `eqn` for one piece of its operands: rows `start` to `start + size` along `axis`."""
-    name = eqn.primitive.name
-    zeros = [isinstance(a, _Zero) for a in args]
-    aval = _resized(eqn.outvars[0].aval, axis, size)
-    if name in ("add", "add_any") and any(zeros):
-        return [args[1] if zeros[0] else args[0]]
-    if zeros[:1] == [True] and (name in _KEEP_ZEROS or name == "convert_element_type"):
-        return [_Zero(aval)]
-    args = [_array(a) for a in args]
-    params = dict(eqn.params)
-    match name:
-        case "iota":
-            if params["dimension"] == axis:
-                rows_of = lax.broadcasted_iota(params["dtype"], aval.shape, axis)
-                return [rows_of + jnp.asarray(start, params["dtype"])]
-            params["shape"] = aval.shape
-        case "broadcast_in_dim":
-            params["shape"] = aval.shape
-        case "reshape":
-            params["new_sizes"] = aval.shape
-        case "slice":
-            limits = list(params["limit_indices"])
-            limits[axis] = args[0].shape[axis]
-            params["limit_indices"] = tuple(limits)
-    return tracing.rebind(eqn, args, params)
