@@ -30,6 +30,8 @@ class Case:
     schedule: str = "1F1B"
     #: Whether a forward and a backward that follow each other on a mesh are one program; None: as it is by default.
     merge: bool | None = True
+    #: Whether a step of programs that take less time than starting them is run as few, as it is by default.
+    small: bool = True
     #: Whether gradients are summed by `enumerated_for`, not by a loop in Python.
     enumerated: bool = False
 
@@ -97,6 +99,7 @@ class Case:
             output_mesh_assignment=(meshes, None),
             partitioning_options={"mpmd_infer_transfers": True, **({} if self.merge is None else merging)},
             pipeline_schedule=self.schedule,
+            merge_small_programs=self.small,
         )
 
 

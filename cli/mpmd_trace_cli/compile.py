@@ -17,7 +17,7 @@ def compile_program(file: str, out: str, settings: Sequence[str]) -> dict[str, A
     program = load_program(file, settings)
     with progress() as shown:
         task = shown.add_task("trace, passes", total=1, info=program.name)
-        lowered = program.jitted().lower(*program.args)
+        lowered = program.jitted(apart=False).lower(*program.args)
         shown.update(task, completed=1)
         task = shown.add_task("XLA", total=None, info="")
         compiled = lowered.compile(

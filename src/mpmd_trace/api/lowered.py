@@ -97,7 +97,7 @@ class Lowered(PartitionedProgram):
                     progress(done, total, program)
 
             program = load(
-                (lambda: self.partitioned.module) if plan is not None else self.partitioned.module,
+                (lambda: self.executed) if plan is not None else self.executed,
                 dict(self.config.topology),
                 progress=count,
                 compiler_options=options,

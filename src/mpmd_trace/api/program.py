@@ -86,13 +86,17 @@ class Program:
         leaves = jax.tree.leaves(tree)
         return [leaf for leaf in leaves if is_dynamic(leaf)] if self.filters else leaves
 
-    def jitted(self, engine: str = "python") -> Jitted:
-        """The step under `mpmd_trace.jit` or `mpmd_trace.filter_jit`."""
+    def jitted(self, engine: str = "python", *, apart: bool = True) -> Jitted:
+        """The step under `mpmd_trace.jit` or `mpmd_trace.filter_jit`.
+
+        `apart`: with each program as the schedule has it, to be looked at, also where they are so small that running
+        them as few programs is faster.
+        """
         make = filter_jit if self.filters else jit
         try:
             return make(
                 self.fn,
-                self.config,
+                dataclasses.replace(self.config, merge_small_programs=False) if apart else self.config,
                 in_shardings=self.in_shardings,
                 out_shardings=self.out_shardings,
                 donate_argnums=self.donate_argnums,

@@ -67,6 +67,8 @@ class Config:
     #: Whether activations are recomputed ("auto"), or kept in host memory, where memory is short.
     remat: str | None = None
     offload: str | None = None
+    #: Whether programs that take less time than starting them are run as few.
+    merge_small_programs: bool = True
     #: Where it was made (`file:line`), for messages.
     where: str | None = None
 

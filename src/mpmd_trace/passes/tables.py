@@ -97,6 +97,7 @@ _FOLDERS = {
         "lower-to-fragment-calls",
         "validate-no-reshards",
         "validate-no-backward-deps",
+        "merge-small-calls",
     ),
 }
 #: Those whose names say something else.

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
+from typing import ClassVar, cast
 
-from mpmd_trace.ir.attributes import UNIT, DenseArrayAttr, IntegerAttr
+from mpmd_trace.ir.attributes import UNIT
 from mpmd_trace.ir.bodies import remembered
-from mpmd_trace.ir.core import Region, Value, make_op
+from mpmd_trace.ir.core import Region, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, TransferOp, make_transfer
-from mpmd_trace.ir.types import MeshTensorType, TensorType, Type, mesh_tensor, tensor
+from mpmd_trace.ir.types import MeshTensorType, TensorType, Type, mesh_tensor
 from mpmd_trace.passes.base import FunctionPass
 from mpmd_trace.passes.common.body_rewrites import cover_transferred_results, rebuilt_fragment
+from mpmd_trace.passes.common.rows import of_rows, row_of, rows_type
 
 __all__ = ["MergeTransfers"]
 
@@ -130,9 +131,8 @@ def _bundle(
     producer: FragmentOp, payload: TensorType, consumer: FragmentOp, indices: list[int]
 ) -> FragmentOp:
     """Send these results together; returns the fragment that replaces the producer."""
-    assert payload.shape is not None
-    stacked = tensor((len(indices), *payload.shape), payload.element, payload.encoding)
-    body = _concatenating(producer.body, tuple(indices), payload, stacked)
+    stacked = rows_type(payload, len(indices))
+    body = _concatenating(producer.body, tuple(indices))
     types = [r.type for r in producer.results]
     new = rebuilt_fragment(producer, body, [*types, mesh_tensor(producer.mesh, stacked)])
     for old, result in zip(producer.results, new.results, strict=False):
@@ -157,27 +157,19 @@ def _bundle(
 
 
 def _concatenating(
-    body: Region, indices: tuple[int, ...], payload: TensorType, stacked: TensorType
+    body: Region, indices: tuple[int, ...]
 ) -> Region:
     """The body that also returns these of its results in one array."""
 
     def make() -> Region:
         copy = body.clone()
         terminator = copy.block.terminator
-        assert payload.shape is not None
-        row = tensor((1, *payload.shape), payload.element, payload.encoding)
-        rows: list[Value] = []
-        for i in indices:
-            op = make_op("stablehlo.reshape", [terminator.operand(i)], [row])
-            rows.append(copy.block.insert_before(terminator, op).result)
-        whole = make_op(
-            "stablehlo.concatenate", rows, [stacked], props={"dimension": IntegerAttr.get(0, "i64")}
-        )
-        copy.block.insert_before(terminator, whole)
-        terminator.append_operands([whole.result])
+        ops = of_rows([terminator.operand(i) for i in indices])
+        copy.block.insert_all_before(terminator, ops)
+        terminator.append_operands([ops[-1].result])
         return freeze(copy)
 
-    return remembered(body, ("concatenate", indices, payload), make)
+    return remembered(body, ("concatenate", indices), make)
 
 
 def _slicing(body: Region, rows: tuple[tuple[int, int], ...], stacked: TensorType) -> Region:
@@ -188,21 +180,12 @@ def _slicing(body: Region, rows: tuple[tuple[int, int], ...], stacked: TensorTyp
         block = copy.block
         whole = block.add_arg(stacked)
         first = block.first
-        assert stacked.shape is not None and first is not None
-        inner = stacked.shape[1:]
-        part = tensor((1, *inner), stacked.element, stacked.encoding)
+        assert first is not None
         for argument, row in rows:
-            props = {
-                "start_indices": DenseArrayAttr.get((row, *[0] * len(inner))),
-                "limit_indices": DenseArrayAttr.get((row + 1, *inner)),
-                "strides": DenseArrayAttr.get([1] * (1 + len(inner))),
-            }
-            sliced = make_op("stablehlo.slice", [whole], [part], props=props)
-            block.insert_before(first, sliced)
             old = block.args[argument]
-            shaped = make_op("stablehlo.reshape", [sliced.result], [old.type])
-            block.insert_before(first, shaped)
-            old.replace_all_uses_with(shaped.result)
+            ops = row_of(whole, row, cast(TensorType, old.type))
+            block.insert_all_before(first, ops)
+            old.replace_all_uses_with(ops[-1].result)
         return freeze(copy)
 
     return remembered(body, ("slice", rows, stacked), make)
