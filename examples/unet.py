@@ -68,7 +68,8 @@ def main():
     noisy = clean + 0.1 * jax.random.normal(keys[1], clean.shape)
     params = expected = init(keys[0])
     state = expected_state = optimizer.init(params)
-    train = mt.jit(step, config).lower(params, state, noisy, clean).compile()
+    lowered = mt.jit(step, config).lower(params, state, noisy, clean)
+    train = lowered.compile()
     params, state = mt.place(train, params, state)
     plain = jax.jit(step)
     for _ in range(STEPS):
@@ -85,8 +86,9 @@ def main():
         shards = [s for x in jax.tree.leaves((params, state)) for s in x.addressable_shards]
         own = sum(s.data.nbytes for s in shards if s.device == meshes[mesh].devices[0])
         assert 0 <= memory.arguments - own <= noisy.nbytes + clean.nbytes  # images
-    # Each microbatch goes to the inner level and comes back, and so do its gradients.
-    causes = train.residence().causes
+    # Each microbatch goes to the inner level and comes back, and so do its gradients.  (What runs sends all at once: so
+    # small a step is compiled to few programs.)
+    causes = lowered.residence().causes
     print("transfers and bytes of a step:", causes)
     times = {cause: number for cause, (number, _) in causes.items() if cause != "small"}
     assert times == {"activations": 2 * MICROBATCHES, "cotangents": 2 * MICROBATCHES}
