@@ -8,7 +8,7 @@ the pass between them and never of an optimisation inside XLA.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -18,7 +18,7 @@ from mpmd_trace.backend.dtypes import dtype_of, tensor_type
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.attributes import MeshAttr
 from mpmd_trace.ir.bodies import effective_operands, free_values
-from mpmd_trace.ir.core import Block, Op, Value, make_op
+from mpmd_trace.ir.core import Block, Op, Region, Value, make_op
 from mpmd_trace.ir.diagnostics import describe
 from mpmd_trace.ir.ops import FuncOp, Module, local_type
 from mpmd_trace.ir.printer import print_op
@@ -45,7 +45,7 @@ class _Step(NamedTuple):
 
 
 class Remembered:
-    """What ops gave for which arrays: most passes leave most of them as they are, wherever they are now.
+    """What ops and shared bodies gave for which arrays: most passes leave most of them as they are, wherever they are.
 
     Arrays that are equal are one array, and an op on arrays that it was given before gives those that it gave then.
 
@@ -101,6 +101,12 @@ class Interpreter(Meaning[Array]):
 
     def call(self, function: FuncOp, args: Sequence[Array]) -> list[Array]:
         return super().call(function, args if self.remembered is None else [self.remembered.kept(a) for a in args])
+
+    def region(self, region: Region, args: Sequence[Array], outer: Mapping[Value, Array]) -> list[Array]:
+        whole = super().region
+        if self.remembered is None or outer or not region.frozen:
+            return whole(region, args, outer)
+        return self.remembered(region, args, lambda: whole(region, args, outer))
 
     def leaf(self, op: Op, env: dict[Value, Array]) -> list[Array]:
         found = self._known.get(op)
