@@ -8,7 +8,8 @@ An MLP of 8 layers, one stage for each process, 8 microbatches, 1F1B; wide enoug
 processes, and the same step in process 0 alone over as many meshes; programs use one thread each, so that both have the
 same work for the same cores.  Ratios are medians over the rounds, of seconds and of the seconds of CPU of all processes
 (which other work on the machine changes less).  The prediction is the plan played with the shortest times of the
-programs, as `measure` finds them; where there are fewer cores than processes, the stages share them.  `--check`: exit 1
+programs and transfers, as `measure` finds them; where there are fewer cores than processes, all that runs at a time
+shares them (a transfer copies, and so takes a core, too).  `--check`: exit 1
 where the step takes more than 1.10 times that of one process, or is predicted worse than within 15 %.
 """
 
@@ -105,7 +106,7 @@ def work(options: argparse.Namespace) -> int:
     timelines = [compiled.measure(*given)[1] for _ in range(3)]
     if first:
         cores = len(os.sched_getaffinity(0))
-        predicted = planned_timeline(compiled.program.plan, actions, timelines, processors=cores).end
+        predicted = planned_timeline(compiled.program.plan, actions, timelines, processors=cores, transfers=True).end
         many, one, cpu, own_cpu = (statistics.median(r[i] for r in rounds) / options.steps for i in range(4))
         found = {
             "ratio": statistics.median(a / b for a, b, _, _ in rounds),

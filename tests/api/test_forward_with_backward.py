@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
@@ -75,6 +76,21 @@ def test_meshes_that_share_processors() -> None:
     assert own.end < shared[0].end
     # What runs beside something else takes twice as long.
     assert {e.end - e.start for row in shared[0].rows for e in row} <= {1.0, 1.5, 2.0}
+
+
+def test_transfers_take_the_time_that_they_were_measured_to_take() -> None:
+    found, actions, measured = compiled()
+    plan = found.program.plan
+    even = [dataclasses.replace(e, start=0.0, end=1e-3 if e.program is not None else 2e-3) for e in measured.entries]
+    timelines = [dataclasses.replace(measured, entries=tuple(even))]
+    free = planned_timeline(plan, actions, timelines, processors=1)
+    assert free.end == pytest.approx(len(plan.runs))
+    moving = planned_timeline(plan, actions, timelines, processors=1, transfers=True)
+    assert moving.end == pytest.approx(len(plan.runs) + 2 * len(plan.transfers))
+    assert [[e.step for e in row] for row in moving.rows] == [[e.step for e in row] for row in free.rows]
+    # A forward of the second mesh waits for the activation.
+    own = planned_timeline(plan, actions, timelines, transfers=True)
+    assert own.rows[1][0].start >= own.rows[0][0].end + 2 or own.rows[1][0].step.kind == "O"
 
 
 def test_a_block_has_the_half_of_a_backward_that_was_split() -> None:

@@ -39,7 +39,7 @@ def inject(
 
     Who says nothing for `timeout` seconds is at fault; the others may say so `late` seconds later.
     """
-    arguments = [kind, str(victim), str(step), str(instruction), *(["across"] if across else [])]
+    arguments = [kind, str(victim), str(step), str(instruction), *["across"] * across]
     command = [sys.executable, "-m", "mpmd_trace_cli.entry", "launch", "-n", str(processes), "--devices", "2"]
     command += ["--timeout", f"{timeout:g}", str(HERE / "faulty.py"), *arguments]
     env = {k: v for k, v in os.environ.items() if not k.startswith("JAX_")}
@@ -79,6 +79,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--timeout", type=float, default=TIMEOUT, help="more than %(default)g s on a busy machine")
     wanted = parser.parse_args()
     generator = random.Random(wanted.seed)
     bad = 0
@@ -86,7 +87,7 @@ def main() -> None:
         case = KINDS[run % len(KINDS)], generator.randrange(3), generator.randrange(1, 4), generator.randrange(40)
         across = generator.random() < 0.2 and case[0] not in ("withhold",)
         started = time.monotonic()
-        problems = inject(*case, across=across)
+        problems = inject(*case, across=across, timeout=wanted.timeout, late=LATE / TIMEOUT * wanted.timeout)
         bad += bool(problems)
         result = "ok" if not problems else "\n  ".join(problems)
         print(f"{run}: {case} {'across ' * across}{time.monotonic() - started:.0f} s: {result}", flush=True)

@@ -7,9 +7,9 @@ import heapq
 import statistics
 from collections.abc import Collection, Sequence
 
-from mpmd_trace.backend.plan import Plan, Run, Transfer
+from mpmd_trace.backend.plan import Instruction, Plan, Run, Transfer
 from mpmd_trace.backend.timeline import Timeline as Measured
-from mpmd_trace.backend.timeline import TimelineEntry
+from mpmd_trace.backend.timeline import TimelineEntry, lane_of
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.ops import FragmentOp, Module
 from mpmd_trace.passes.manager import PassRun
@@ -141,40 +141,59 @@ def measured_timeline(plan: Plan, actions: FragmentActions, measured: Measured) 
 
 
 def planned_timeline(
-    plan: Plan, actions: FragmentActions, measured: Sequence[Measured] = (), *, processors: int | None = None
+    plan: Plan,
+    actions: FragmentActions,
+    measured: Sequence[Measured] = (),
+    *,
+    processors: int | None = None,
+    transfers: bool = False,
 ) -> Timeline:
     """The step as it would run if every mesh had its own processors, or if all shared that many of them.
 
     Each mesh runs its programs in the order of the plan, each as soon as its inputs are there.  A program
-    takes the shortest time it was measured to take (one unit where nothing was measured); transfers take
-    none.  `processors`: where more programs run than there are processors, each gets an equal part of them.
+    takes the shortest time it was measured to take (one unit where nothing was measured); so does a transfer
+    with `transfers`, and none otherwise.  `processors`: where more of them run than there are processors, each gets an
+    equal part of them.
     """
     known = steps_by_place(plan, actions)
-    costs: dict[int, list[float]] = {}
+    costs: dict[object, list[float]] = {}
     for one in measured:
-        for entry in one.entries:
-            if entry.program is not None:
-                costs.setdefault(entry.program, []).append(1000 * (entry.end - entry.start))
-    time_of = {program: statistics.quantiles([*v, *v], n=4)[0] for program, v in costs.items()}
+        for at, entry in timed(plan, one):
+            if entry.program is not None or transfers:
+                costs.setdefault(_cost(plan, plan.instructions[at]), []).append(1000 * (entry.end - entry.start))
+    time_of = {what: statistics.quantiles([*v, *v], n=4)[0] for what, v in costs.items()}
     made_by: dict[int, frozenset[int]] = {}  # what must have run before a slot is there
     last: dict[str, int] = {}
-    rows: list[tuple[int, Step]] = []
+    rows: list[tuple[int, Step] | None] = []
     times: list[float] = []
     after: list[frozenset[int]] = []
     for at, instruction in _moving(plan):
         made = frozenset[int]().union(*(made_by.get(s, ()) for s in instruction.inputs))
+        time = time_of.get(_cost(plan, instruction), 1.0 if isinstance(instruction, Run) else 0.0)
         if isinstance(instruction, Run):
             after.append(made | {last[instruction.mesh]} if instruction.mesh in last else made)
-            made = frozenset([len(rows)])
             last[instruction.mesh] = len(rows)
-            rows.append(known[at])
-            times.append(time_of.get(instruction.program, 1.0))
+        elif time:
+            after.append(made)
+        if isinstance(instruction, Run) or time:
+            made = frozenset([len(rows)])
+            rows.append(known.get(at))
+            times.append(time)
         made_by.update(dict.fromkeys(instruction.outputs, made))
     played = _played(times, after, processors)
-    events = [Event(mesh, step, start, end) for (mesh, step), (start, end) in zip(rows, played, strict=True)]
+    events = [Event(*row, start, end) for row, (start, end) in zip(rows, played, strict=True) if row is not None]
     made_of = "programs as fast as measured" if costs else "each program one unit of time"
     shared = "" if processors is None else f" on {processors} processors"
-    return Timeline.from_events(f"planned{shared} ({made_of}, transfers free)", events, " ms" if costs else "")
+    moved = "transfers too" if transfers and costs else "transfers free"
+    return Timeline.from_events(f"planned{shared} ({made_of}, {moved})", events, " ms" if costs else "")
+
+
+def _cost(plan: Plan, instruction: Instruction) -> object:
+    """Instructions with the same cost take the same time: runs of one program, transfers of the same on one link."""
+    if isinstance(instruction, Run):
+        return instruction.program
+    assert isinstance(instruction, Transfer)
+    return lane_of(instruction), *(str(plan.slots[slot].type) for slot in instruction.outputs)
 
 
 def _played(
