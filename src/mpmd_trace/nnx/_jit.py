@@ -39,10 +39,10 @@ class Objects:
     def unwrap_result(self, tree: Any) -> Any:
         """What the function returned, when what it changed is in the objects that were given."""
         changed, result = _objects.merged(tree, self, inner=False)
-        for parts in _objects.all_parts(tree[0]):
-            if id(parts.graph) not in self._seen:  # once for each program
-                self._seen[id(parts.graph)] = parts.graph
-                _warn_of_metrics(changed)
+        new = {id(parts.graph): parts.graph for parts in _objects.all_parts(tree[0]) if id(parts.graph) not in self._seen}
+        if new:  # once for each program
+            self._seen.update(new)
+            _warn_of_metrics(changed)
         return result
 
     def calling(self) -> AbstractContextManager[Any]:
