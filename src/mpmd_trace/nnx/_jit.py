@@ -39,9 +39,9 @@ class Objects:
     def unwrap_result(self, tree: Any) -> Any:
         """What the function returned, when what it changed is in the objects that were given."""
         changed, result = _objects.merged(tree, self, inner=False)
-        new = {id(parts.graph): parts.graph for parts in _objects.all_parts(tree[0]) if id(parts.graph) not in self._seen}
-        if new:  # once for each program
-            self._seen.update(new)
+        graphs = {id(parts.graph): parts.graph for parts in _objects.all_parts(tree[0])}
+        if not graphs.keys() <= self._seen.keys():  # once for each program
+            self._seen.update(graphs)
             _warn_of_metrics(changed)
         return result
 
