@@ -297,6 +297,32 @@ def test_embeddings_are_gathered_and_their_gradients_summed_once_per_step(table:
     assert_same(found(ps, batch), jax.jit(step)(ps, batch))
 
 
+def test_gradients_of_parts_of_tables_are_summed_once() -> None:
+    """Positions are looked up, cut out, put together, reversed: what is linear is applied to sums not finished yet."""
+    mesh = topology()["m0"]
+
+    def embed(p: Any, x: jax.Array) -> jax.Array:
+        a, b = jnp.split(p["joint"], 2)
+        x = x + p["looked_up"][jnp.arange(6) % 4] + p["cut"][1:7] + p["reversed"][::-1]
+        return x * jnp.concatenate([p["first"], p["second"]]) + jnp.tile(a, (2, 1)) * b[:1]
+
+    def loss(p: Any, x: jax.Array) -> jax.Array:
+        return jnp.mean(mpmd_trace.named_computation(embed, name="f")(p, x) ** 2)
+
+    def step(p: Any, batch: jax.Array) -> Any:
+        grads = mpmd_trace.value_and_grad(loss, microbatches=2)(p, batch)[1]
+        return jax.tree.map(lambda w, g: w - g, p, grads)
+
+    rows = {"looked_up": 4, "cut": 8, "reversed": 6, "first": 2, "second": 4, "joint": 6}
+    keys = jax.random.split(jax.random.key(0), len(rows) + 1)
+    p = {name: jax.random.normal(key, (n, WIDTH)) for key, (name, n) in zip(keys, rows.items(), strict=False)}
+    batch = jax.random.normal(keys[-1], (ROWS, 6, WIDTH))
+    config = mpmd_trace.make_config({"m0": mesh}, {"f": "m0"})
+    found = mpmd_trace.jit(step, config, in_shardings=(None, NamedSharding(mesh, P("data")))).lower(p, batch).compile()
+    assert counted(found) == {"m0": (0, 1)}
+    assert_same(found(p, batch), jax.jit(step)(p, batch))
+
+
 def convolved(p: Any, x: jax.Array) -> jax.Array:
     more = {"dimension_numbers": ("NHWC", "HWIO", "NHWC"), "feature_group_count": x.shape[-1] // p["w"].shape[2]}
     return jnp.tanh(jax.lax.conv_general_dilated(x, p["w"], (1, 1), "SAME", **more) + p["b"])

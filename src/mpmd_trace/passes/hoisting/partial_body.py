@@ -10,7 +10,7 @@ from mpmd_trace.ir.bodies import BodyBuilder, free_values, without_dead_ops
 from mpmd_trace.ir.core import Op, Region, Value
 from mpmd_trace.ir.types import TensorType
 from mpmd_trace.passes.hoisting.axes import axes_of
-from mpmd_trace.passes.hoisting.partial_forms import ZERO, Form, Forms, is_zero
+from mpmd_trace.passes.hoisting.partial_forms import ZERO, Form, Forms, is_zero, parts_of
 from mpmd_trace.passes.hoisting.partial_ops import PartialOps, partial_sharding, partial_type
 
 __all__ = ["Growth", "growth", "with_parts"]
@@ -170,8 +170,8 @@ def with_parts(
             wanted = axes_of(partial_sharding(sharding_of(result), axes, result.type, like), result.type.rank + 1)
             parts[result] = made if wanted is None else ops.constrained(made, wanted)
         else:
-            takes_parts = 2 if op.name in _SUMS else 1
-            operands = [part(v, axes) if i < takes_parts else get(v) for i, v in enumerate(op.operands)]
+            in_parts = parts_of(op, forms.form)
+            operands = [part(v, axes) if i in in_parts else get(v) for i, v in enumerate(op.operands)]
             parts[result] = ops.linear(op, operands, axes)
     returned = [
         parts[v] if j in found.results else get(v) for j, v in enumerate(body.block.terminator.operands)

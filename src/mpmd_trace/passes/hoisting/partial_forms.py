@@ -28,7 +28,7 @@ from mpmd_trace.passes.hoisting.axes import (
 )
 from mpmd_trace.passes.hoisting.expressions import CONSTRAINT
 
-__all__ = ["CONSTANTS", "ZERO", "Base", "Form", "Forms", "base_of", "is_zero"]
+__all__ = ["CONSTANTS", "ZERO", "Base", "Form", "Forms", "base_of", "is_zero", "parts_of"]
 
 #: The axes over which a value is a sum; none for zero, which is a sum over any.
 Form = tuple[str, ...]
@@ -37,7 +37,10 @@ CONSTANTS = ("stablehlo.constant", "sdy.constant")
 _ZEROS = re.compile(r"dense<\(?-?0(\.0+e\+00)?\)?> : ")
 #: Floating-point types that hold every value of another one.
 _WIDER = {"f16": ("f16", "f32", "f64"), "bf16": ("bf16", "f32", "f64"), "f32": ("f32", "f64"), "f64": ("f64",)}
-_LAYOUT = ("stablehlo.reshape", "stablehlo.transpose", "stablehlo.broadcast_in_dim", "stablehlo.negate", CONSTRAINT)
+_LAYOUT = frozenset(
+    f"stablehlo.{name}" for name in ("broadcast_in_dim", "negate", "reshape", "reverse", "slice", "transpose")
+) | {CONSTRAINT}
+_SUMS = ("stablehlo.add", "stablehlo.subtract")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,11 +103,9 @@ def _scattered(op: Op, of: ShardingOf, sizes: Mapping[str, int]) -> Base | None:
 
     That is the gradient of an embedding: a sum over tokens.
     """
+    if not _adds_to_zeros(op):
+        return None
     dims = scatter_dimensions(op)
-    if op.num_operands != 3 or dims.input_batching or not is_zero(op.operand(0).defining_op):
-        return None
-    if region_reduction_kind(op.regions[0]) != "add":
-        return None
     shapes = [getattr(op.operand(i).type, "shape", None) or () for i in (1, 2)]
     axes = [_axes(op.operand(i), of) for i in (1, 2)]
     if axes[0] is None or axes[1] is None:
@@ -117,6 +118,27 @@ def _scattered(op: Op, of: ShardingOf, sizes: Mapping[str, int]) -> Base | None:
         if only and axes[0][row] == only and count > 1 and shapes[1][update] % count == 0:
             return Base(only, (row, update))
     return None
+
+
+def _adds_to_zeros(op: Op) -> bool:
+    """Whether a scatter adds one array of rows to zeros."""
+    return (
+        op.num_operands == 3
+        and not scatter_dimensions(op).input_batching
+        and is_zero(op.operand(0).defining_op)
+        and region_reduction_kind(op.regions[0]) == "add"
+    )
+
+
+def parts_of(op: Op, form: Mapping[Value, Form]) -> tuple[int, ...]:
+    """The operands of a linear op that are in partial form, if its result is."""
+    if op.name == "stablehlo.multiply" and op.operand(0) not in form:
+        return (1,)
+    if op.name in _SUMS:
+        return 0, 1
+    if op.name == "stablehlo.concatenate":
+        return tuple(range(op.num_operands))
+    return (0, 2) if op.name == "stablehlo.scatter" else (0,)
 
 
 def _convolved(op: Op, of: ShardingOf, sizes: Mapping[str, int]) -> Base | None:
@@ -179,6 +201,8 @@ class Forms:
 
     def _linear(self, op: Op, forms: list[Form | None]) -> Form | None:
         """The form of what the op makes of parts, if it may be applied to each of them."""
+        if op.name == "stablehlo.multiply" and forms[0] is None:
+            return forms[1] if forms[1] and self._scales(op.operand(0), forms[1]) else None
         if not forms or forms[0] is None:
             return None
         if op.name in _LAYOUT:
@@ -189,11 +213,13 @@ class Forms:
             return forms[0] if target.element in _WIDER.get(source.element, ()) else None
         if op.name == "stablehlo.reduce":
             return forms[0] if _is_sum(op) and forms[0] != ZERO else None
-        if op.name in ("stablehlo.add", "stablehlo.subtract"):
-            left, right = forms
-            if right is None:
-                return None
-            return left if left == right or right == ZERO else right if left == ZERO else None
+        if op.name in _SUMS or op.name == "stablehlo.concatenate":
+            found = {form for form in forms if form != ZERO}
+            return None if None in found or len(found) > 1 else found.pop() if found else ZERO
+        if op.name == "stablehlo.pad":
+            return forms[0] if is_zero(op.operand(1).defining_op) else None
+        if op.name == "stablehlo.scatter":
+            return (forms[2] or None) if _adds_to_zeros(op) else None
         if op.name in ("stablehlo.multiply", "stablehlo.divide") and forms[0] != ZERO:
             return forms[0] if self._scales(op.operand(1), forms[0]) else None
         return None

@@ -6,7 +6,14 @@ import math
 from collections.abc import Mapping, Sequence
 
 from mpmd_trace.diagnostics.location import Location
-from mpmd_trace.ir.attributes import DenseArrayAttr, TensorShardingAttr, parse_attribute, parse_sharding_body
+from mpmd_trace.ir.attributes import (
+    Attribute,
+    DenseArrayAttr,
+    IntegerAttr,
+    TensorShardingAttr,
+    parse_attribute,
+    parse_sharding_body,
+)
 from mpmd_trace.ir.bodies import BodyBuilder
 from mpmd_trace.ir.core import Block, Op, Region, Value, make_op
 from mpmd_trace.ir.types import TensorType, Type, tensor
@@ -39,6 +46,10 @@ def partial_sharding(
     dims = axes_of(own, type.rank) or ((),) * type.rank
     left = tuple(tuple(name for name in names if name not in axes) for names in dims)
     return with_axes(like, (axes, *left))
+
+
+def _scatter_numbers(**listed: list[int] | int) -> Attribute:
+    return parse_attribute(f"#stablehlo.scatter<{', '.join(f'{name} = {value}' for name, value in listed.items())}>")
 
 
 class PartialOps:
@@ -120,17 +131,15 @@ class PartialOps:
         type = op.results[0].type
         assert isinstance(type, TensorType)
         dims = scatter_dimensions(op)
-        listed = {
-            "update_window_dims": [d + (d >= update) for d in dims.update_window],
-            "inserted_window_dims": [d + 1 for d in dims.inserted_window],
-            "input_batching_dims": [0],
-            "scatter_indices_batching_dims": [row],
-            "scatter_dims_to_operand_dims": [d + 1 for d in dims.to_operand],
-            "index_vector_dim": dims.index_vector + (dims.index_vector >= row),
-        }
         copy = op.clone(operands=[self.zero(type, base.axes, op.loc), rows, updates])
-        text = ", ".join(f"{name} = {value}" for name, value in listed.items())
-        copy.props["scatter_dimension_numbers"] = parse_attribute(f"#stablehlo.scatter<{text}>")
+        copy.props["scatter_dimension_numbers"] = _scatter_numbers(
+            update_window_dims=[d + (d >= update) for d in dims.update_window],
+            inserted_window_dims=[d + 1 for d in dims.inserted_window],
+            input_batching_dims=[0],
+            scatter_indices_batching_dims=[row],
+            scatter_dims_to_operand_dims=[d + 1 for d in dims.to_operand],
+            index_vector_dim=dims.index_vector + (dims.index_vector >= row),
+        )
         copy.results[0].type = partial_type(type, base.axes, self.sizes)
         copy.attrs.clear()
         return self.builder.block.append(copy).results[0]
@@ -196,7 +205,7 @@ class PartialOps:
         return value
 
     def linear(self, op: Op, operands: Sequence[Value], axes: Form) -> Value:
-        """The op applied to each part; the operands but the first are parts or, of products, whole values."""
+        """The op applied to each part; of its operands those of `parts_of` are parts."""
         type = op.results[0].type
         assert isinstance(type, TensorType)
         if op.name == CONSTRAINT:
@@ -204,14 +213,36 @@ class PartialOps:
         whole = partial_type(type, axes, self.sizes)
         if op.name in ("stablehlo.multiply", "stablehlo.divide"):
             props = {"broadcast_dimensions": DenseArrayAttr.get(range(1, type.rank + 1))}
-            spread = self.builder.op("stablehlo.broadcast_in_dim", [operands[1]], [whole], props=props).results[0]
-            operands = [operands[0], spread]
+            operands = [
+                v
+                if v.type == whole
+                else self.builder.op("stablehlo.broadcast_in_dim", [v], [whole], props=props).results[0]
+                for v in operands
+            ]
         copy = op.clone(operands=operands)
         copy.results[0].type = whole
         copy.attrs.clear()
+        first = whole.shape[0] if whole.shape else 1
+        per_dimension = {"start_indices": 0, "limit_indices": first, "strides": 1}
+        per_dimension |= dict.fromkeys(("edge_padding_low", "edge_padding_high", "interior_padding"), 0)
+        for name, of_parts in per_dimension.items():
+            listed = copy.props.get(name)
+            if isinstance(listed, DenseArrayAttr):
+                copy.props[name] = DenseArrayAttr.get([of_parts, *listed.values])
         for name, with_parts in (("permutation", True), ("broadcast_dimensions", True), ("dimensions", False)):
             dims = copy.props.get(name)
             if isinstance(dims, DenseArrayAttr):
                 moved = [d + 1 for d in dims.values]
                 copy.props[name] = DenseArrayAttr.get([0, *moved] if with_parts else moved)
+        along = copy.props.get("dimension")
+        if isinstance(along, IntegerAttr):
+            copy.props["dimension"] = IntegerAttr.get(along.value + 1, along.type)
+        if op.name == "stablehlo.scatter":
+            of = scatter_dimensions(op)
+            copy.props["scatter_dimension_numbers"] = _scatter_numbers(
+                update_window_dims=[0, *(d + 1 for d in of.update_window)],
+                inserted_window_dims=[d + 1 for d in of.inserted_window],
+                scatter_dims_to_operand_dims=[d + 1 for d in of.to_operand],
+                index_vector_dim=of.index_vector,
+            )
         return self.builder.block.append(copy).results[0]
