@@ -1,21 +1,27 @@
-"""What tests need not do again: XLA compiles equal programs once in a process, and JAX makes few MLIR contexts.
+"""What tests need not do again: XLA compiles equal programs once in a process, and there are few MLIR contexts.
 
-Thousands of small programs are compiled here, every second of which is one that was compiled before (the same weights,
-the same sums, the same step under another schedule), and JAX 0.10 makes a context with all dialects for each; both
-together are a third of the time. What is compiled is the same either way.
+Thousands of small programs are compiled here, every second of which was compiled before (the same weights, the same
+sums, the same step under another schedule), and each text that is read or printed would have a context of its own, with
+all dialects. Both together are a sixth to two fifths of the time. What is compiled is the same either way.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+import pytest
+
+from mpmd_trace.jax_compat import mlir as ours
+
+TEXT_CONTEXT = ours.text_context
 #: As many executables are kept.
 KEPT = 500
-#: As many lowerings of a thread share a context (what a context interns lives as long as it does), as in JAX 0.12.
-LOWERINGS = 10
+#: As many uses in a thread share a context (what a context interns lives as long as it does), as in JAX 0.12.
+USES = 10
 
 
 def compile_equal_programs_once() -> None:
@@ -49,21 +55,39 @@ def _remembering(compile_and_load: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def share_contexts() -> None:
-    """A thread's lowerings share MLIR contexts."""
+    """In a thread, lowerings share MLIR contexts, and so do modules that come and go as text."""
     from jax._src.interpreters import mlir
 
     if not hasattr(mlir, "_thread_local_context"):
         mlir.make_ir_context = _sharing(mlir.make_ir_context)
+    shared = _sharing(ours.new_context)
+
+    @contextmanager
+    def text_context(**options: bool) -> Iterator[Any]:
+        with (context := shared(**options)):
+            yield context
+
+    ours.text_context = text_context
 
 
-def _sharing(make: Callable[[], Any]) -> Callable[[], Any]:
+@contextmanager
+def own_contexts() -> Iterator[None]:
+    """Text has contexts of its own meanwhile: in one that knows a resource, another of that name is named anew."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ours, "text_context", TEXT_CONTEXT)
+        yield
+
+
+def _sharing(make: Callable[..., Any]) -> Callable[..., Any]:
     thread = threading.local()
 
-    def context() -> Any:
-        left = getattr(thread, "left", 0)
+    def context(**options: bool) -> Any:
+        kept: dict[Any, tuple[Any, int]] = thread.__dict__
+        key = str(options)
+        made, left = kept.get(key, (None, 0))
         if left == 0:
-            thread.context, left = make(), LOWERINGS
-        thread.left = left - 1
-        return thread.context
+            made, left = make(**options), USES
+        kept[key] = (made, left - 1)
+        return made
 
     return context

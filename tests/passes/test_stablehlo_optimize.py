@@ -17,6 +17,7 @@ from mpmd_trace.ir.ops import FragmentOp
 from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.manager import run_passes
 from oracle import assert_same_meaning
+from shared_work import own_contexts
 from util import check, run
 
 PASS = "stablehlo-target-independent-optimization"
@@ -192,7 +193,8 @@ def test_unusual_constants_are_left_alone() -> None:
         }
         {-# dialect_resources: {builtin: {blob: "0x040000000000803F00000040"}} #-}
         """
-    check(text, PASS, text, "")
+    with own_contexts():
+        check(text, PASS, text, "")
 
 
 def test_large_constants() -> None:

@@ -50,6 +50,13 @@ def new_context(*, allow_unregistered: bool = False) -> Any:
 
 
 @contextmanager
+def text_context(*, allow_unregistered: bool = False) -> Iterator[Any]:
+    """The context meanwhile, for modules that come and go as text."""
+    with (context := new_context(allow_unregistered=allow_unregistered)):
+        yield context
+
+
+@contextmanager
 def _collecting(context: Any, filename: str = "-") -> Iterator[list[Diagnostic]]:
     """Collect what MLIR reports meanwhile: errors, too, in the order in which they come.
 
@@ -181,8 +188,7 @@ def to_generic(
 
     Warnings and remarks go to `diagnostics`.  Raises `MpmdError` with what parser and verifier report.
     """
-    context = new_context(allow_unregistered=allow_unregistered)
-    with context:
+    with text_context(allow_unregistered=allow_unregistered) as context:
         generic = _generic(_parse(text, context, filename, diagnostics))
     if filename == "-":
         return generic
@@ -195,9 +201,8 @@ def to_generic_through(text: str, pipeline: str) -> tuple[str, list[Diagnostic],
     Returns the text, what the parser and the pipeline reported, and the CPU seconds of the pipeline alone.
     Raises `MpmdError` when something fails.
     """
-    context = new_context()
     found: list[Diagnostic] = []
-    with context:
+    with text_context() as context:
         module = _parse(text, context, "-", found)
         started = time.process_time()
         found += _run(module, pipeline, context, "-")
@@ -256,8 +261,7 @@ def prettify(generic: str, *, debug_info: bool = False, allow_unregistered: bool
     """Generic text in the dialects' own syntax.  Text that does not verify stays generic."""
     from jaxlib.mlir import ir  # late: the command line starts without jaxlib
 
-    context = new_context(allow_unregistered=allow_unregistered)
-    with context, _collecting(context):
+    with text_context(allow_unregistered=allow_unregistered) as context, _collecting(context):
         try:
             _check_risks(generic, "-")
             module = ir.Module.parse(generic, context)
@@ -272,8 +276,7 @@ def prettify_or_fail(generic: str, **printing: Any) -> str:
 
     `printing` are options of the bindings' `get_asm`: enable_debug_info, print_generic_op_form ...
     """
-    context = new_context(allow_unregistered=True)
-    with context:
+    with text_context(allow_unregistered=True) as context:
         module = _parse(generic, context, "-")
         text: str = module.operation.get_asm(**{"assume_verified": True, **printing})
     return text if text.endswith("\n") else text + "\n"
@@ -286,8 +289,7 @@ def run_pipeline(
 
     Raises `MpmdError` when a pass fails or the pipeline does not parse.
     """
-    context = new_context(allow_unregistered=allow_unregistered)
-    with context:
+    with text_context(allow_unregistered=allow_unregistered) as context:
         module = _parse(generic, context, filename)
         found = _run(module, pipeline, context, filename)
         return _generic(module), found
@@ -337,8 +339,7 @@ def pipeline_parses(pipeline: str) -> bool:
     """Whether MLIR's pass registry in jaxlib knows every pass of this textual pipeline."""
     from jaxlib.mlir import passmanager  # late: the command line starts without jaxlib
 
-    context = new_context()
-    with context, _collecting(context):
+    with text_context() as context, _collecting(context):
         try:
             passmanager.PassManager.parse(pipeline, context)
         except ValueError:
@@ -351,9 +352,8 @@ def expand_pipeline(pipeline: str) -> str:
     """The passes that a pipeline stands for, as text.  Raises `MpmdError` when jaxlib does not know it."""
     from jaxlib.mlir import passmanager  # late: the command line starts without jaxlib
 
-    context = new_context()
     said: list[str] = []
-    with context, _collecting(context):
+    with text_context() as context, _collecting(context):
         try:
             with _taking_stderr(said):
                 return str(passmanager.PassManager.parse(pipeline, context))
