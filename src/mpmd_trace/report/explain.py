@@ -13,9 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import difflib
 import os
-import re
 from collections.abc import Callable, Iterator, Sequence
 
 from mpmd_trace.diagnostics.location import Location
@@ -34,6 +32,7 @@ from mpmd_trace.passes.import_.mesh_flow import Flow, because, function_name, is
 from mpmd_trace.passes.import_.mesh_sets import MeshSets, is_meshless, names, src_of_op
 from mpmd_trace.passes.manager import PassManager, PassRun
 from mpmd_trace.report.explain_cut import CutExplainer
+from mpmd_trace.report.things import Thing, close_names, find, location_of, made_by, things_of
 
 __all__ = ["Chain", "Explanation", "Placement", "explain", "explain_ends", "explain_places"]
 
@@ -118,7 +117,7 @@ def explain(
         MpmdError: when nothing fits; the message lists names that come close.
     """
     copy = module.clone()
-    for thing, _ in _things(copy):
+    for thing, _ in things_of(copy):
         if isinstance(thing, NamedComputationOp):
             name = thing.origin.name
             raise MpmdError(
@@ -126,9 +125,9 @@ def explain(
                 f"opt FILE -mpmd-map-named-ops-to-mpmd-ops='assignment={name}@MESH,...' "
                 "-mpmd-introduce-transfers first, and explain what it prints"
             )
-    targets = _find(copy, question)
+    targets = find(copy, question)
     if not targets:
-        raise MpmdError(f"nothing in the module is called or located at '{question}'{_near(copy, question)}")
+        raise MpmdError(f"nothing in the module is called or located at '{question}'{close_names(copy, question)}")
     return Explanation(question, _Explainer(copy, infer_transfers, same_mesh, placement).placements(targets[:most]))
 
 
@@ -147,8 +146,8 @@ def explain_ends(
     """
     copy = module.clone()
     main = copy.main
-    inputs: list[_Target] = [(arg, None) for arg in main.body.args]
-    results: list[_Target] = [_made(value) for value in main.body.terminator.operands]
+    inputs: list[Thing] = [(arg, None) for arg in main.body.args]
+    results: list[Thing] = [made_by(value) for value in main.body.terminator.operands]
     explainer = _Explainer(copy, infer_transfers, same_mesh, placement, _PRICED)
     found = explainer.placements([*inputs, *results])
     return list(found[: len(inputs)]), list(found[len(inputs) :])
@@ -162,8 +161,8 @@ def explain_places(
     Of the first ops of the first places one placement for each mesh.
     """
     copy = module.clone()
-    found: dict[str, list[_Target]] = {}
-    for thing, home in _things(copy):
+    found: dict[str, list[Thing]] = {}
+    for thing, home in things_of(copy):
         if home is not None or not isinstance(thing, Op) or not is_meshless(thing) or not thing.results:
             continue
         file = next((place for place in thing.loc.files if is_users(place[0])), None)
@@ -199,118 +198,6 @@ class BeforePlacement:
             self.module = module.clone()
 
 
-# Finding what is asked for.
-
-_Target = tuple[Value | Op, FragmentOp | None]
-
-
-def _things(module: Module) -> Iterator[_Target]:
-    """Inputs and ops of MPMD functions, each with the fragment that it is in."""
-    for function in module.mpmd_functions:
-        if function.is_declaration:
-            continue
-        for arg in function.body.args:
-            yield arg, None
-        for op in function.regions[0].walk(post_order=False):
-            if isinstance(op, FragmentOp):
-                yield op, None
-                for nested in op.body.walk():
-                    if not nested.is_terminator:
-                        yield nested, op
-            elif op.block is not None and not op.block.frozen and not op.is_terminator:
-                yield op, None
-
-
-def _location(thing: Value | Op) -> Location:
-    return thing.loc if isinstance(thing, Op) else thing.location
-
-
-def _find(module: Module, question: str) -> list[_Target]:
-    numbered = re.fullmatch(r"(?:(input|argument|arg)|result|output) ?(\d+)", question.strip())
-    if numbered is not None:
-        entries = [f for f in module.mpmd_functions if f.is_entry_point and not f.is_declaration]
-        index = int(numbered.group(2))
-        if numbered.group(1) is None:
-            return _results(entries, index)
-        inputs = [(f.body.args[index], None) for f in entries if index < len(f.body.args)]
-        if not inputs:
-            known = ", ".join(f"{len(f.body.args)} (@{f.sym_name})" for f in entries) or "none"
-            raise MpmdError(f"there is no input {index}; inputs are counted from 0, and there are {known}")
-        return list(inputs)
-    position = re.fullmatch(r"(.*?):(\d+)(?::(\d+))?", question.strip())
-
-    def at(loc: Location) -> bool:
-        if position is None:
-            return False
-        file, line, column = position.groups()
-        return any(
-            f.endswith(file) and n == int(line) and (column is None or c == int(column))
-            for f, n, c in loc.files
-        )
-
-    def called(loc: Location) -> bool:
-        name = loc.name
-        return name is not None and (name == question or name.rsplit("/", 1)[-1] == question)
-
-    things = list(_things(module))
-    named = [t for t in things if question in _names(t[0])]
-    if named:
-        return named
-    for fits in (at, called):
-        found = [t for t in things if fits(_location(t[0]))]
-        if found:
-            return _without_casts(found)
-    return [t for t in things if isinstance(t[0], Op) and t[0].name in (question, f"stablehlo.{question}")]
-
-
-def _results(entries: Sequence[FuncOp], index: int) -> list[_Target]:
-    results = [(f, f.body.terminator.operands) for f in entries]
-    found = [_made(values[index]) for _, values in results if index < len(values)]
-    if not found:
-        known = ", ".join(f"{len(values)} (@{f.sym_name})" for f, values in results) or "none"
-        raise MpmdError(f"there is no result {index}; results are counted from 0, and there are {known}")
-    return found
-
-
-def _made(value: Value) -> _Target:
-    """The op, or the input, that a value is of, whatever it is assigned to on the way."""
-    op = value.defining_op
-    while isinstance(op, AssignOp | UnassignOp):
-        value = op.operand(0)
-        op = value.defining_op
-    return (value if op is None else op), None
-
-
-def _names(thing: Value | Op) -> list[str]:
-    """The names of the named computation or tensor that an op is, as the user gave them."""
-    if isinstance(thing, FragmentOp):
-        return [name for origin in thing.origin for name in (origin.name, origin.short.strip('"'))]
-    return []
-
-
-def _without_casts(found: list[_Target]) -> list[_Target]:
-    """Leave assigns and unassigns out when something else fits, too."""
-    kept = [t for t in found if not isinstance(t[0], AssignOp | UnassignOp)]
-    return kept or found
-
-
-def _near(module: Module, question: str) -> str:
-    known: dict[str, None] = {}
-    for thing, _ in _things(module):
-        loc = _location(thing)
-        known.update(dict.fromkeys(_names(thing)))
-        if loc.name is not None:
-            known[loc.name] = None
-            known[loc.name.rsplit("/", 1)[-1]] = None
-        if loc.file is not None:
-            known[f"{loc.file[0].rsplit('/', 1)[-1]}:{loc.file[1]}"] = None
-    close = difflib.get_close_matches(question, list(known), n=3, cutoff=0.4)
-    return f"; did you mean {' or '.join(close)}?" if close else ""
-
-
-# Explaining it.
-
-
 class _Explainer:
     """Runs the analysis on a module of its own and reads it."""
 
@@ -327,7 +214,7 @@ class _Explainer:
         self.constraints = tuple(SameMesh(i, o) for i, o in same_mesh)
         self.cut = CutExplainer(module, self.constraints, _described, most) if placement == "cut" else None
 
-    def placements(self, targets: list[_Target]) -> tuple[Placement, ...]:
+    def placements(self, targets: list[Thing]) -> tuple[Placement, ...]:
         if self.cut is not None:
             flow = Flow(MeshSets(self.module))
             return tuple(self._placement(thing, home, flow, (), None) for thing, home in targets)
@@ -365,7 +252,7 @@ class _Explainer:
         wanted: tuple[str, ...],
         possible: tuple[str, ...] | None,
     ) -> Placement:
-        what, location = _describe(thing), users_place(_location(thing))
+        what, location = _describe(thing), users_place(location_of(thing))
         fragment = home or (thing if isinstance(thing, FragmentOp) else None)
         if fragment is not None:
             rule = f"{_describe(fragment)} is assigned to {mesh_list([fragment.mesh])}"

@@ -1,0 +1,124 @@
+"""What a question names in a module: inputs, results, lines of the user's files, names."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Sequence
+
+from mpmd_trace.diagnostics.location import Location
+from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace.ir.core import Op, Value
+from mpmd_trace.ir.ops import AssignOp, FragmentOp, FuncOp, Module, UnassignOp
+
+__all__ = ["Thing", "close_names", "find", "location_of", "made_by", "things_of"]
+
+#: An op or a value, and the fragment that it is in.
+Thing = tuple[Value | Op, FragmentOp | None]
+
+
+def things_of(module: Module) -> Iterator[Thing]:
+    """Inputs and ops of MPMD functions, each with the fragment that it is in."""
+    for function in module.mpmd_functions:
+        if function.is_declaration:
+            continue
+        for arg in function.body.args:
+            yield arg, None
+        for op in function.regions[0].walk(post_order=False):
+            if isinstance(op, FragmentOp):
+                yield op, None
+                for nested in op.body.walk():
+                    if not nested.is_terminator:
+                        yield nested, op
+            elif op.block is not None and not op.block.frozen and not op.is_terminator:
+                yield op, None
+
+
+def location_of(thing: Value | Op) -> Location:
+    """Where a value or an op comes from."""
+    return thing.loc if isinstance(thing, Op) else thing.location
+
+
+def find(module: Module, question: str) -> list[Thing]:
+    """What `question` names: `input 0`, `result 1`, `file:line`, a name of the user, or of an op."""
+    numbered = re.fullmatch(r"(?:(input|argument|arg)|result|output) ?(\d+)", question.strip())
+    if numbered is not None:
+        entries = [f for f in module.mpmd_functions if f.is_entry_point and not f.is_declaration]
+        index = int(numbered.group(2))
+        if numbered.group(1) is None:
+            return _results(entries, index)
+        inputs = [(f.body.args[index], None) for f in entries if index < len(f.body.args)]
+        if not inputs:
+            known = ", ".join(f"{len(f.body.args)} (@{f.sym_name})" for f in entries) or "none"
+            raise MpmdError(f"there is no input {index}; inputs are counted from 0, and there are {known}")
+        return list(inputs)
+    position = re.fullmatch(r"(.*?):(\d+)(?::(\d+))?", question.strip())
+
+    def at(loc: Location) -> bool:
+        if position is None:
+            return False
+        file, line, column = position.groups()
+        return any(
+            f.endswith(file) and n == int(line) and (column is None or c == int(column))
+            for f, n, c in loc.files
+        )
+
+    def called(loc: Location) -> bool:
+        name = loc.name
+        return name is not None and (name == question or name.rsplit("/", 1)[-1] == question)
+
+    things = list(things_of(module))
+    named = [t for t in things if question in _names(t[0])]
+    if named:
+        return named
+    for fits in (at, called):
+        found = [t for t in things if fits(location_of(t[0]))]
+        if found:
+            return _without_casts(found)
+    return [t for t in things if isinstance(t[0], Op) and t[0].name in (question, f"stablehlo.{question}")]
+
+
+def _results(entries: Sequence[FuncOp], index: int) -> list[Thing]:
+    results = [(f, f.body.terminator.operands) for f in entries]
+    found = [made_by(values[index]) for _, values in results if index < len(values)]
+    if not found:
+        known = ", ".join(f"{len(values)} (@{f.sym_name})" for f, values in results) or "none"
+        raise MpmdError(f"there is no result {index}; results are counted from 0, and there are {known}")
+    return found
+
+
+def made_by(value: Value) -> Thing:
+    """The op, or the input, that a value is of, whatever it is assigned to on the way."""
+    op = value.defining_op
+    while isinstance(op, AssignOp | UnassignOp):
+        value = op.operand(0)
+        op = value.defining_op
+    return (value if op is None else op), None
+
+
+def _names(thing: Value | Op) -> list[str]:
+    """The names of the named computation or tensor that an op is, as the user gave them."""
+    if isinstance(thing, FragmentOp):
+        return [name for origin in thing.origin for name in (origin.name, origin.short.strip('"'))]
+    return []
+
+
+def _without_casts(found: list[Thing]) -> list[Thing]:
+    """Leave assigns and unassigns out when something else fits, too."""
+    kept = [t for t in found if not isinstance(t[0], AssignOp | UnassignOp)]
+    return kept or found
+
+
+def close_names(module: Module, question: str) -> str:
+    """The end of a message: what may have been meant."""
+    known: dict[str, None] = {}
+    for thing, _ in things_of(module):
+        loc = location_of(thing)
+        known.update(dict.fromkeys(_names(thing)))
+        if loc.name is not None:
+            known[loc.name] = None
+            known[loc.name.rsplit("/", 1)[-1]] = None
+        if loc.file is not None:
+            known[f"{loc.file[0].rsplit('/', 1)[-1]}:{loc.file[1]}"] = None
+    close = difflib.get_close_matches(question, list(known), n=3, cutoff=0.4)
+    return f"; did you mean {' or '.join(close)}?" if close else ""
