@@ -8,7 +8,7 @@ import re
 from contextlib import nullcontext
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dialect_module import BASE
@@ -166,7 +166,7 @@ def modules(draw: st.DrawFn) -> str:
     return '"foo.graph"() ({\n' + "\n".join(lines) + "\n}) : () -> ()"
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(modules())
 def test_generated_modules(text: str) -> None:
     try:
