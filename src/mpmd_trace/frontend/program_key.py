@@ -48,6 +48,7 @@ class _Keys:
     def __init__(self) -> None:
         self._memo: dict[int, tuple[Closed, str]] = {}
         self._large: dict[int, tuple[Any, int]] = {}
+        self._types: dict[Any, str] = {}
 
     @staticmethod
     def digest(*parts: Any) -> str:
@@ -65,10 +66,10 @@ class _Keys:
         def define(variables: Any) -> list[str]:
             for v in variables:
                 number[v] = len(number)
-            return [_type(v.aval) for v in variables]
+            return [self._type(v.aval) for v in variables]
 
         def use(atom: Any) -> Any:
-            return (_type(atom.aval), self.value(atom.val)) if tracing.is_literal(atom) else number[atom]
+            return (self._type(atom.aval), self.value(atom.val)) if tracing.is_literal(atom) else number[atom]
 
         yield define(parts.constvars), [self.value(c) for c in parts.consts]
         yield define(parts.invars)
@@ -82,6 +83,11 @@ class _Keys:
                 define(eqn.outvars),
             )
         yield [use(a) for a in parts.outvars]
+
+    def _type(self, aval: Any) -> str:
+        if aval not in self._types:  # few types, and JAX takes its time to write one
+            self._types[aval] = f"{aval}{'*' if getattr(aval, 'weak_type', False) else ''}"
+        return self._types[aval]
 
     def _primitive(self, eqn: Equation) -> str:
         primitive = eqn.primitive
@@ -138,10 +144,6 @@ class _Keys:
         if callable(value) or " at 0x" in text or "..." in text:
             raise Unknown(f"a {kind.__module__}.{kind.__qualname__}")
         return kind.__qualname__, text
-
-
-def _type(aval: Any) -> str:
-    return f"{aval}{'*' if getattr(aval, 'weak_type', False) else ''}"
 
 
 def _known_primitives() -> frozenset[int]:
