@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mpmd_trace.backend.distribution.clock import offset_of
-from mpmd_trace.backend.distribution.peers import PeerError, Peers
+from mpmd_trace.backend.distribution.peers import Fault, PeerError, Peers
 from mpmd_trace.diagnostics.messages import MpmdWarning
 
 
@@ -92,3 +92,17 @@ def test_who_does_not_come_is_at_fault(peers: Callable[[float], list[Peers]]) ->
         first.agree("vote", b"1")
     with pytest.raises(PeerError, match="process 1 cannot go on: process 1 did not come to the vote"):
         second.clock()
+
+
+def test_an_error_that_is_raised_while_another_process_dies_is_that_process_s(
+    peers: Callable[[float], list[Peers]],
+) -> None:
+    """A program over several processes may fail where it is launched, before anybody has told that one is gone."""
+    first, second = peers(60.0)
+    first.is_from_elsewhere = lambda reason: "closed by peer" in reason
+    dies = threading.Timer(0.3, lambda: second.report(Fault(1, "has ended")))
+    dies.start()
+    found = first.failed(RuntimeError("all-reduce failed: connection closed by peer"), "in step 2")
+    dies.join()
+    assert isinstance(found, PeerError)
+    assert found.process == 1

@@ -267,7 +267,8 @@ class Peers:
             where: in words.
         """
         until = time.monotonic() + 1.0 + 3 * self._beat
-        if not isinstance(error, PeerError) and any(is_broken(w.array) for w in self._waits):
+        elsewhere = self.is_from_elsewhere(str(error)) or any(is_broken(w.array) for w in self._waits)
+        if not isinstance(error, PeerError) and elsewhere:
             while self.fault is None and time.monotonic() < until:  # `_look` will find out whose fault it is
                 time.sleep(0.01)
         waits, self._waits = self._waits, collections.deque()
