@@ -304,7 +304,7 @@ def test_gradients_of_parts_of_tables_are_summed_once() -> None:
     def embed(p: Any, x: jax.Array) -> jax.Array:
         a, b = jnp.split(p["joint"], 2)
         x = x + p["looked_up"][jnp.arange(6) % 4] + p["cut"][1:7] + p["reversed"][::-1]
-        return x * jnp.concatenate([p["first"], p["second"]]) + jnp.tile(a, (2, 1)) * b[:1]
+        return x * jnp.concatenate([p["first"], p["second"]]) + jnp.tile(a, (2, 1)) + b[:1]
 
     def loss(p: Any, x: jax.Array) -> jax.Array:
         return jnp.mean(mpmd_trace.named_computation(embed, name="f")(p, x) ** 2)

@@ -170,7 +170,7 @@ def with_parts(
             wanted = axes_of(partial_sharding(sharding_of(result), axes, result.type, like), result.type.rank + 1)
             parts[result] = made if wanted is None else ops.constrained(made, wanted)
         else:
-            in_parts = parts_of(op, forms.form)
+            in_parts = parts_of(op)
             operands = [part(v, axes) if i in in_parts else get(v) for i, v in enumerate(op.operands)]
             parts[result] = ops.linear(op, operands, axes)
     returned = [

@@ -130,10 +130,8 @@ def _adds_to_zeros(op: Op) -> bool:
     )
 
 
-def parts_of(op: Op, form: Mapping[Value, Form]) -> tuple[int, ...]:
+def parts_of(op: Op) -> tuple[int, ...]:
     """The operands of a linear op that are in partial form, if its result is."""
-    if op.name == "stablehlo.multiply" and op.operand(0) not in form:
-        return (1,)
     if op.name in _SUMS:
         return 0, 1
     if op.name == "stablehlo.concatenate":
@@ -201,8 +199,6 @@ class Forms:
 
     def _linear(self, op: Op, forms: list[Form | None]) -> Form | None:
         """The form of what the op makes of parts, if it may be applied to each of them."""
-        if op.name == "stablehlo.multiply" and forms[0] is None:
-            return forms[1] if forms[1] and self._scales(op.operand(0), forms[1]) else None
         if not forms or forms[0] is None:
             return None
         if op.name in _LAYOUT:

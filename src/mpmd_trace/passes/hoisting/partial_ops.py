@@ -213,12 +213,8 @@ class PartialOps:
         whole = partial_type(type, axes, self.sizes)
         if op.name in ("stablehlo.multiply", "stablehlo.divide"):
             props = {"broadcast_dimensions": DenseArrayAttr.get(range(1, type.rank + 1))}
-            operands = [
-                v
-                if v.type == whole
-                else self.builder.op("stablehlo.broadcast_in_dim", [v], [whole], props=props).results[0]
-                for v in operands
-            ]
+            spread = self.builder.op("stablehlo.broadcast_in_dim", [operands[1]], [whole], props=props).results[0]
+            operands = [operands[0], spread]
         copy = op.clone(operands=operands)
         copy.results[0].type = whole
         copy.attrs.clear()
