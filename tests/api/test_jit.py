@@ -391,6 +391,8 @@ def test_a_schedule_without_microbatches_is_said(schedule: str | None, microbatc
     text = str(caught[0].message)
     if microbatches == 1:
         assert "the step has none" in text and "enumerated_for" in text
+        # The bubble of two meshes: one half, and 1 of 8 + 1 with eight microbatches.
+        assert "others wait, 50% of a step each" in text and "with 8 microbatches and 1F1B 11%" in text
     else:
         assert "runs 3 times in the step" in text and "mpmd_trace.call(fn, i)(...)" in text
     assert len(caught) == 1

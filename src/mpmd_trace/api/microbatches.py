@@ -12,8 +12,9 @@ __all__ = ["without_microbatches"]
 def without_microbatches(module: Module, schedule: str) -> str | None:
     """What to say of a training step over several meshes, after the import phase, that has no microbatch."""
     named = [op for op in module.main.body if isinstance(op, FragmentOp) and op.is_user]
+    meshes = len({op.mesh for op in named})
     trains = any(origin.transpose_count for op in named for origin in op.origin)
-    if not trains or len({op.mesh for op in named}) < 2 or any(op.call_counter is not None for op in named):
+    if not trains or meshes < 2 or any(op.call_counter is not None for op in named):
         return None
     runs = collections.Counter(
         origin.name for op in named for origin in op.origin if origin.transpose_count == 0
@@ -28,6 +29,8 @@ def without_microbatches(module: Module, schedule: str) -> str | None:
         )
     return (
         f"the schedule '{schedule}' orders microbatches, but the step has none: one mesh works at a time while the "
-        "others wait. Take the gradients with mpmd_trace.value_and_grad(loss, microbatches=...), or in "
+        f"others wait, {(meshes - 1) / meshes:.0%} of a step each if all have as much to do (with 8 microbatches and "
+        f"1F1B {(meshes - 1) / (meshes + 7):.0%}). Take the gradients with "
+        "mpmd_trace.value_and_grad(loss, microbatches=...), or in "
         "mpmd_trace.enumerated_for, or leave pipeline_schedule out"
     )

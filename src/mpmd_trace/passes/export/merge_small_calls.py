@@ -45,7 +45,7 @@ class MergeSmallCalls(Pass):
 
     Before:
 
-        func.func public @main(%p: !a) -> !a attributes {topology = #meshes} {
+        func.func public @main(%p: !a) -> !a attributes {topology = #mpmd.topology<<"a" : <["x"=1]>>>} {
           %0 = mpmd.fragment_call<mesh="a", origin=["f"]> @f(%p) : (!a) -> !a
           %1 = mpmd.fragment_call<mesh="a", origin=["g"]> @g(%0) : (!a) -> !a
           return %1 : !a
@@ -61,7 +61,7 @@ class MergeSmallCalls(Pass):
 
     After:
 
-        func.func public @main(%arg0: !a) -> !a attributes {topology = #meshes} {
+        func.func public @main(%arg0: !a) -> !a attributes {topology = #mpmd.topology<<"a" : <["x"=1]>>>} {
           %0 = mpmd.fragment_call<mesh="a", origin=["f", "g"]> @m0_f_and_1_more.main(%arg0) : (!a) -> !a
           return %0 : !a
         }
