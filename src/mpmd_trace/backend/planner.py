@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 from typing import cast
 
@@ -16,6 +15,7 @@ from mpmd_trace.ir.core import Op, Value
 from mpmd_trace.ir.diagnostics import describe
 from mpmd_trace.ir.ops import OFFLOADED, SHARDED_STATE, FragmentCallOp, FuncOp, Module, TransferOp
 from mpmd_trace.ir.types import MeshTensorType, TensorType
+from mpmd_trace.ir.work import elements_computed
 
 __all__ = ["make_plan"]
 
@@ -251,7 +251,7 @@ class _Planner:
         """About how long a function runs: elements computed, and multiply-adds of contractions."""
         found = self.costs.get(callee)
         if found is None:
-            found = self.costs[callee] = 1.0 + sum(_cost(op) for op in self.callees[callee].walk())
+            found = self.costs[callee] = 1.0 + sum(elements_computed(op) for op in self.callees[callee].walk())
         return found
 
     # Instructions.
@@ -329,15 +329,6 @@ def _plain(type: MeshTensorType) -> MeshTensorType:
 
 def _replicated(type: MeshTensorType) -> bool:
     return type.sharding is None or (type.sharding.is_fully_replicated and not type.sharding.unreduced)
-
-
-def _cost(op: Op) -> float:
-    elements = sum(t.num_elements for r in op.results if isinstance(t := r.type, TensorType) and t.is_ranked)
-    if op.name in ("stablehlo.dot_general", "stablehlo.convolution") and elements:
-        left, right = (cast(TensorType, v.type).num_elements for v in op.operands[:2])
-        # The size of what is contracted; exact for one matrix product.
-        return float(elements * max(1.0, math.sqrt(left * right / elements)))
-    return float(elements)
 
 
 def _bits(tensor: TensorType) -> int:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar, cast
 
+from mpmd_trace.diagnostics.location import UNKNOWN, Location
 from mpmd_trace.ir.attributes import ArrayAttr, Attribute, DictAttr, StringAttr, TopologyAttr, TypeAttr
-from mpmd_trace.ir.core import Block, Op, Value, op_class
+from mpmd_trace.ir.core import Block, Op, Region, Value, make_op, op_class
 from mpmd_trace.ir.types import FunctionType, function_type
 
-__all__ = ["FuncOp"]
+__all__ = ["FuncOp", "make_function"]
 
 
 @op_class
@@ -160,3 +161,20 @@ class FuncOp(Op):
         self.body.terminator.erase_operands(gone)
         self.set_all_res_attrs(res_attrs)
         self.refresh_type()
+
+
+def make_function(
+    name: str,
+    region: Region,
+    *,
+    attrs: Mapping[str, Attribute] | None = None,
+    visibility: str | None = None,
+    loc: Location = UNKNOWN,
+) -> FuncOp:
+    """A detached `func.func` of one block, which ends with its return."""
+    block = region.block
+    type = function_type(tuple(a.type for a in block.args), tuple(v.type for v in block.terminator.operands))
+    props: dict[str, Attribute] = {"sym_name": StringAttr.get(name), "function_type": TypeAttr.get(type)}
+    if visibility is not None:
+        props["sym_visibility"] = StringAttr.get(visibility)
+    return cast(FuncOp, make_op("func.func", props=props, attrs=attrs, regions=[region], loc=loc))

@@ -13,7 +13,8 @@ from typing import Generic, TypeVar, cast
 
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.diagnostics.spelling import unquote
-from mpmd_trace.ir.attributes import SYMBOL, Attribute, StringAttr, SymbolRefAttr, TypeAttr, parse_attribute
+from mpmd_trace.ir import functions
+from mpmd_trace.ir.attributes import SYMBOL, SymbolRefAttr, parse_attribute
 from mpmd_trace.ir.bodies import free_values
 from mpmd_trace.ir.core import Block, Op, Region, Value, make_op
 from mpmd_trace.ir.diagnostics import describe
@@ -29,7 +30,7 @@ from mpmd_trace.ir.ops import (
     local_type,
 )
 from mpmd_trace.ir.semantics import REDUCTION_OPS
-from mpmd_trace.ir.types import TensorType, Type, function_type
+from mpmd_trace.ir.types import TensorType, Type
 
 __all__ = [
     "Eraser",
@@ -213,13 +214,7 @@ def clean(op: Op) -> None:
 def make_function(name: str, block: Block, returned: Sequence[Value]) -> FuncOp:
     """A public `func.func` around `block`, which still lacks its return."""
     block.append(make_op("func.return", returned))
-    type = function_type(tuple(a.type for a in block.args), tuple(v.type for v in returned))
-    props: dict[str, Attribute] = {
-        "sym_name": StringAttr.get(name),
-        "function_type": TypeAttr.get(type),
-        "sym_visibility": StringAttr.get("public"),
-    }
-    return cast(FuncOp, make_op("func.func", props=props, regions=[Region([block])]))
+    return functions.make_function(name, Region([block]), visibility="public")
 
 
 def entry_function(module: Module, name: str | None = None) -> FuncOp:

@@ -156,9 +156,7 @@ def _bundle(
     return new
 
 
-def _concatenating(
-    body: Region, indices: tuple[int, ...]
-) -> Region:
+def _concatenating(body: Region, indices: tuple[int, ...]) -> Region:
     """The body that also returns these of its results in one array."""
 
     def make() -> Region:

@@ -17,14 +17,14 @@ from mpmd_trace.ir.attributes import (
     MeshAttr,
     StringAttr,
     SymbolRefAttr,
-    TypeAttr,
 )
-from mpmd_trace.ir.core import Region, Value, make_op
+from mpmd_trace.ir.core import Region, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.fast_ops import take_over
+from mpmd_trace.ir.functions import make_function
 from mpmd_trace.ir.ops import FragmentCallOp, FragmentOp, FuncOp, Module, make_return
 from mpmd_trace.ir.shardings import sharding_class
-from mpmd_trace.ir.types import MeshTensorType, Type, function_type
+from mpmd_trace.ir.types import MeshTensorType, Type
 from mpmd_trace.passes.base import Pass, option
 from mpmd_trace.passes.equal_bodies import first_equal
 from mpmd_trace.passes.export.function_names import function_name, is_forward_only, module_suffix
@@ -210,14 +210,7 @@ def _make_function(group: _Group, name: str, mesh: MeshAttr) -> FuncOp:
     ]
     if reserved:
         attrs["reserved_hbm_bytes"] = IntegerAttr.get(max(reserved), "i64")
-    type = function_type(tuple(a.type for a in block.args), tuple(v.type for v in returned))
-    props: dict[str, Attribute] = {
-        "sym_name": StringAttr.get(name),
-        "function_type": TypeAttr.get(type),
-    }
-    function = cast(
-        FuncOp, make_op("func.func", props=props, attrs=attrs, regions=[region], loc=first.loc)
-    )
+    function = make_function(name, region, attrs=attrs, loc=first.loc)
     function.set_all_arg_attrs(_signature(first, "arg_attrs", first.operands))
     function.set_all_res_attrs(_signature(first, "res_attrs", list(first.results)))
     return function

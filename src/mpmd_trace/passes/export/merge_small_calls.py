@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar, cast
 
@@ -12,6 +11,7 @@ from mpmd_trace.ir.core import Op, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentCallOp, FuncOp, Module
 from mpmd_trace.ir.types import MeshTensorType, TensorType
+from mpmd_trace.ir.work import elements_computed
 from mpmd_trace.passes.base import Pass, option
 from mpmd_trace.passes.export.merged_calls import merge_calls
 from mpmd_trace.passes.export.repeated_calls import items_of
@@ -79,7 +79,8 @@ class MergeSmallCalls(Pass):
     most_ops: int = option(1000, "the most ops of a program that is made, for the sake of the time to compile it")
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
-        if not self.may_pay(module):
+        work = self._work(module)
+        if work is None:
             return False
         main = module.main
         functions = {f.sym_name: f for f in module.functions}
@@ -87,8 +88,7 @@ class MergeSmallCalls(Pass):
         sizes = {name: len(functions[name].body.ops) for name in {op.callee for op in calls}}
         order = [part for group in _in_groups(main) for part in self._parts(group, sizes)]
         groups = [group for group in order if len(group) > 1]
-        work = _work(calls, functions, math.inf)
-        if work is None or work >= self.launch * sum(len(group) - 1 for group in groups):
+        if work >= self.launch * sum(len(group) - 1 for group in groups):
             return False
         merge_calls(module, order)
         return True
@@ -114,18 +114,20 @@ class MergeSmallCalls(Pass):
 
     def may_pay(self, module: Module) -> bool:
         """Whether there is something to look at: False for most programs, and soon."""
+        return self._work(module) is not None
+
+    def _work(self, module: Module) -> float | None:
+        """The elements that all calls compute; None where nothing is to change."""
         main = module.lookup("main")
         if main is None or main.is_declaration or main.topology is None:
-            return False
-        if any(mesh.size != 1 for mesh in main.topology.meshes.values()):
-            return False
+            return None
+        if any(mesh.size != 1 for mesh in main.topology.meshes.values()) or _on_host(main):
+            return None
         calls = [op for op in main.body if isinstance(op, FragmentCallOp)]
-        if _on_host(main):
-            return False
-        return _work(calls, {f.sym_name: f for f in module.functions}, self.launch * len(calls)) is not None
+        return _work_of_calls(calls, {f.sym_name: f for f in module.functions}, self.launch * len(calls))
 
 
-def _work(calls: Sequence[FragmentCallOp], functions: Mapping[str, FuncOp], limit: float) -> float | None:
+def _work_of_calls(calls: Sequence[FragmentCallOp], functions: Mapping[str, FuncOp], limit: float) -> float | None:
     """The elements that all calls compute; None for `limit` or more, and where a call must stay what it is."""
     known: dict[str, float | None] = {}
     total = 0.0
@@ -144,23 +146,17 @@ def _work_of(function: FuncOp | None) -> float | None:
         return None
     total = 0.0
     for op in function.regions[0].walk():
-        if op.name in _UNKNOWN or not op.name.startswith(("stablehlo.", "chlo.", "func.return", "sdy.sharding_constr")):
+        known = op.name.startswith(("stablehlo.", "chlo.")) or op.name in ("func.return", "sdy.sharding_constraint")
+        if not known or op.name in _UNKNOWN:
             return None
         total += _elements(op)
     return total
 
 
 def _elements(op: Op) -> float:
-    """The elements that an op computes, and multiply-adds of a contraction."""
-    types = [result.type for result in op.results]
-    elements = sum(t.num_elements for t in types if isinstance(t, TensorType) and t.is_ranked)
-    if op.name in ("stablehlo.dot_general", "stablehlo.convolution") and elements:
-        left, right = (cast(TensorType, value.type).num_elements for value in op.operands[:2])
-        # The size of what is contracted; exact for one matrix product.
-        return float(elements * max(1.0, math.sqrt(left * right / elements)))
-    if op.regions:  # a reduction, which reads more than it gives
-        elements += sum(t.num_elements for v in op.operands if isinstance(t := v.type, TensorType) and t.is_ranked)
-    return float(elements)
+    """The elements that an op computes, and those that a reduction reads."""
+    read = [v.type for v in op.operands] if op.regions else []
+    return elements_computed(op) + sum(t.num_elements for t in read if isinstance(t, TensorType) and t.is_ranked)
 
 
 def _on_host(main: FuncOp) -> bool:

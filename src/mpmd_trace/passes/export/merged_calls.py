@@ -6,11 +6,13 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import cast
 
-from mpmd_trace.ir.attributes import ArrayAttr, Attribute, BoolAttr, DictAttr, StringAttr, SymbolRefAttr, TypeAttr
+from mpmd_trace.ir.attributes import ArrayAttr, Attribute, BoolAttr, DictAttr, SymbolRefAttr
 from mpmd_trace.ir.core import Block, Op, Region, Use, Value, make_op
+from mpmd_trace.ir.functions import make_function
 from mpmd_trace.ir.ops import FragmentCallOp, FuncOp, Module, TransferOp, make_return, make_transfer
-from mpmd_trace.ir.types import MeshTensorType, TensorType, Type, function_type, mesh_tensor
+from mpmd_trace.ir.types import MeshTensorType, TensorType, Type, mesh_tensor
 from mpmd_trace.passes.common.rows import of_rows, row_of, rows_type
+from mpmd_trace.passes.export.function_names import module_suffix
 from mpmd_trace.passes.export.mark_aliasing_and_donation import ALIASING_OUTPUT, DONOR
 from mpmd_trace.passes.export.repeated_calls import Item, items_of, loop_over
 from mpmd_trace.passes.export.value_attrs import EMPTY
@@ -75,8 +77,7 @@ def merge_calls(module: Module, order: Sequence[Sequence[Op]]) -> None:
     """Put the ops of `@main` into this order, with one call for each group of calls of a mesh.
 
     Calls of one function are a loop where they can.  What it gives in each round for the same other groups alone is an
-    array, transferred as such; so are other values of one type.
-    Functions that nothing calls any more go.
+    array, transferred as such; so are other values of one type.  Functions that nothing calls any more go.
     """
     _Merger(module, order).run()
 
@@ -217,7 +218,9 @@ class _Merger:
         packs = self.packs.get(number, [])
         returned = [*[inside[result] for result in results], *[inside.array(pack.made) for pack in packs]]
         block.append(make_return(returned, "func.return"))
-        function = _function(self._name(calls), Region([block]), self.functions[calls[0].callee])
+        like = self.functions[calls[0].callee]
+        attrs = {"mesh_shape": like.attrs["mesh_shape"]} if "mesh_shape" in like.attrs else {}
+        function = make_function(self._name(calls), Region([block]), attrs=attrs, loc=like.loc)
         function.set_all_arg_attrs(list(attributes.values()))
         function.set_all_res_attrs([*results.values(), *[EMPTY] * len(packs)])
         self.module.body.append(function)
@@ -272,18 +275,10 @@ class _Merger:
 
     def _name(self, calls: Sequence[FragmentCallOp]) -> str:
         """A name after the first named call: `m0_stage0_fwd_calls0to7_and_2_more.step`."""
-        suffix = "." + (self.module.name or "main").removeprefix("jit_")
+        suffix = "." + module_suffix(self.module)
         first = next((call for call in calls if call.origin), calls[0]).callee
         head, _, text = first.removesuffix(suffix).partition("_")
         what = text if head[:1] == "p" and head[1:].isdigit() else first.removesuffix(suffix)
         more = len({call.callee for call in calls}) - 1
         number = sum(1 for f in self.module.functions if f.sym_name not in self.functions)
         return f"m{number}_{what}" + (f"_and_{more}_more" if more else "") + suffix
-
-
-def _function(name: str, region: Region, like: FuncOp) -> FuncOp:
-    block = region.block
-    type = function_type(tuple(a.type for a in block.args), tuple(v.type for v in block.terminator.operands))
-    props: dict[str, Attribute] = {"sym_name": StringAttr.get(name), "function_type": TypeAttr.get(type)}
-    attrs = {"mesh_shape": like.attrs["mesh_shape"]} if "mesh_shape" in like.attrs else {}
-    return cast(FuncOp, make_op("func.func", props=props, attrs=attrs, regions=[region], loc=like.loc))
