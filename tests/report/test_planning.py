@@ -9,12 +9,19 @@ import re
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 import mpmd_trace
+import mpmd_trace.jax_compat.runtime
 from mpmd_trace import MpmdError, MpmdWarning
 from mpmd_trace.backend.plan import Plan, Run, Transfer
 from mpmd_trace.ir.text import parse
+from mpmd_trace.jax_compat.runtime import keeps_barriers
 from mpmd_trace.report.layers import LayerValues, values_of_layers
 from mpmd_trace.report.link_times import fit_link, measure_links
 from mpmd_trace.report.plan_check import check_best, check_option
@@ -362,6 +369,51 @@ def test_gathered_copies_are_kept_as_long_as_they_fit() -> None:
     text = as_text(known, [phase], None, 1)
     assert re.search(r"^step +0\.0034 +0\.0034 +0\.75$", text, re.M) and "gather = 'phase'" in text
     assert as_data("it", known, [phase], None)["gather"][2]["time"] == 6.0
+
+
+@pytest.mark.parametrize("platform", ["cpu", "cuda"])
+def test_products_of_one_activation_gather_together(platform: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three projections and one after them: six copies at most.  All of them where XLA does not keep barriers."""
+    meshes = {f"m{i}": Mesh(np.array(jax.devices()[2 * i : 2 * i + 2]), ("data",)) for i in (0, 1)}
+    mesh, width = meshes["m0"], 16
+    rows, shards = NamedSharding(mesh, P(None, "data")), NamedSharding(mesh, P("data"))
+
+    def attention(ws: Any, x: jax.Array) -> jax.Array:
+        query, key, value = (x @ w for w in ws[:3])
+        x = jax.lax.with_sharding_constraint(jnp.tanh(query * key + value), shards)
+        for w in ws[3:]:
+            x = jax.lax.with_sharding_constraint(jnp.tanh(x @ w), shards)
+        return x
+
+    def step(ws: Any, batch: jax.Array) -> Any:
+        def microbatch(i: Any, total: jax.Array, x: jax.Array) -> jax.Array:
+            x = mpmd_trace.named_computation(attention, name="f")(ws, x)
+            return total + mpmd_trace.named_computation(jnp.tanh, name="g")(x)
+
+        return mpmd_trace.enumerated_for(microbatch, jnp.zeros((8, width)), batch)
+
+    args = ([jnp.ones((width, width)) * i for i in range(1, 9)], jnp.ones((2, 8, width)))
+    config = mpmd_trace.make_config(meshes, {"f": "m0", "g": "m1"}, gather="step")
+    program = mpmd_trace.Program(step, args, config, in_shardings=(shards, rows))
+    monkeypatch.setattr(mpmd_trace.jax_compat.runtime, "keeps_barriers", lambda name: platform != "cpu")
+    found, _ = studied(program)[1].copies
+    own = 4.0 * width * width
+    assert found.bytes == 8 * own
+    assert found.held("microbatch", True) == (8 if platform == "cpu" else 6) * own
+
+
+def test_xla_orders_by_barriers_where_it_is_said_to() -> None:
+    """Eight weights that are made whole before their products, each behind a barrier."""
+
+    def step(x: jax.Array, parts: list[jax.Array]) -> jax.Array:
+        for part in parts:
+            part, x = jax.lax.optimization_barrier((part, x))
+            x = jnp.tanh(x @ jnp.tile(part, (8, 1)))
+        return x
+
+    x, part = jax.ShapeDtypeStruct((8, 256), "float32"), jax.ShapeDtypeStruct((32, 256), "float32")
+    scratch = jax.jit(step).lower(x, [part] * 8).compile().memory_analysis().temp_size_in_bytes
+    assert (scratch < 3 * 4 * 256**2) == keeps_barriers(jax.default_backend())
 
 
 def test_memory_grows_with_the_backwards() -> None:

@@ -32,6 +32,7 @@ __all__ = [
     "compile_lowered",
     "deserialized",
     "direct_call",
+    "keeps_barriers",
     "lower_function",
     "rebound",
     "same_tiles",
@@ -265,6 +266,11 @@ def _no_mesh_around() -> contextlib.AbstractContextManager[Any]:
         return contextlib.nullcontext()
     hidden: contextlib.AbstractContextManager[Any] = jax.set_mesh(jax_mesh.empty_concrete_mesh)
     return hidden
+
+
+def keeps_barriers(platform: str) -> bool:
+    """Whether XLA orders what it computes by `optimization_barrier`; on CPUs JAX 0.10 removes them before it does."""
+    return platform != "cpu" or jax.__version_info__ >= (0, 11)
 
 
 def direct_call(program: Built | Rebound) -> Callable[[Sequence[jax.Array]], list[jax.Array]]:

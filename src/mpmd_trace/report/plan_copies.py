@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mpmd_trace.backend.plan import Plan
+from mpmd_trace.backend.plan import Plan, Run
 from mpmd_trace.backend.residence import is_hoisted
+from mpmd_trace.ir.core import Value as IrValue
+from mpmd_trace.ir.functions import FuncOp
+from mpmd_trace.ir.ops import Module
 from mpmd_trace.passes.hoisting.choice import Gather
 from mpmd_trace.schedules import Action, Schedule
 from mpmd_trace.scheduling.transfers import Value
@@ -21,45 +25,52 @@ WORDS: tuple[Gather, ...] = ("step", "phase", "microbatch")
 
 @dataclasses.dataclass(frozen=True)
 class Copies:
-    """The copies that a stage reads: their bytes on a device, those of the largest, and the time to make them all.
+    """The copies that a stage reads: their bytes on a device, and the time to make them all.
 
-    `kinds`: of the actions that read them.
+    `at_once`: the most bytes that are there in a fragment that gathers by itself, if it reads as many.  `kinds`: of the
+    actions that read them.
     """
 
     bytes: float = 0.0
-    largest: float = 0.0
+    at_once: float = 0.0
     time: float = 0.0
     kinds: frozenset[str] = frozenset()
 
     def __add__(self, other: Copies) -> Copies:
-        largest = max(self.largest, other.largest)
-        return Copies(self.bytes + other.bytes, largest, self.time + other.time, self.kinds | other.kinds)
+        at_once = max(self.at_once, other.at_once)
+        return Copies(self.bytes + other.bytes, at_once, self.time + other.time, self.kinds | other.kinds)
 
     def part(self, share: float) -> Copies:
         """Those of some layers of the stage."""
-        return Copies(self.bytes * share, self.largest, self.time * share, self.kinds)
+        return Copies(self.bytes * share, self.at_once, self.time * share, self.kinds)
 
     def are_read_by(self, action: Action) -> bool:
         """Whether the action reads them; of a backward in halves the one of the input does."""
         return ("B" if action.kind == "I" else action.kind) in self.kinds
 
     def held(self, gather: Gather, is_active: bool) -> float:
-        """The bytes that are there while the stage, or another one of its mesh, runs.
-
-        A fragment that gathers by itself has the copy that it uses, and the one that comes next.
-        """
+        """The bytes that are there while the stage, or another one of its mesh, runs."""
         if gather == "step":
             return self.bytes
-        two = min(2 * self.largest, self.bytes)
-        return (self.bytes if gather == "phase" else two) if is_active else 0.0
+        own = self.bytes if gather == "phase" else min(self.at_once, self.bytes)
+        return own if is_active else 0.0
 
 
 def copies_of_stages(
-    plan: Plan, values: Sequence[Value], rank: Mapping[int, int], stages: int, cost: Sequence[float]
+    plan: Plan,
+    module: Module,
+    runs: Sequence[tuple[Run, Action]],
+    values: Sequence[Value],
+    rank: Mapping[int, int],
+    stages: int,
+    cost: Sequence[float],
+    *,
+    ahead: bool,
 ) -> tuple[Copies, ...]:
     """What each stage reads of what programs make once per step; `cost` is that of each program.
 
-    A copy that several stages read belongs to all of them in equal parts.
+    A copy that several stages read belongs to all of them in equal parts.  `ahead`: whether XLA gathers one product
+    ahead where barriers say so, and not all at first.
     """
     of_slot = {slot: value for value in values for _, slot in value.slots}
     found = [Copies()] * stages
@@ -76,8 +87,36 @@ def copies_of_stages(
             for stage, kinds in readers.items():
                 part = 1 / len(readers)
                 time = cost[run.program] * size / max(sum(sizes.values()), 1)
-                found[stage] += Copies(size * part, size * part, time * part, frozenset(kinds))
+                found[stage] += Copies(size * part, 0.0 if ahead else math.inf, time * part, frozenset(kinds))
+    if ahead:
+        hoisted = {slot for run in plan.runs if is_hoisted(run) for slot in run.outputs}
+        functions = {function.sym_name: function for function in module.functions}
+        for run, action in runs:
+            if action.kind != "O" and action.stage in rank:
+                copies = {i: float(plan.slots[slot].bytes) for i, slot in enumerate(run.inputs) if slot in hoisted}
+                most = 2 * _met_at_once(functions[plan.programs[run.program].callee], copies)
+                stage = rank[action.stage]
+                found[stage] += Copies(at_once=most)
     return tuple(found)
+
+
+def _met_at_once(function: FuncOp, copies: Mapping[int, float]) -> float:
+    """The most bytes of copies that meet one value: a fragment gathers these together, and those of the next one.
+
+    `copies`: the bytes by the numbers of the arguments.
+    """
+    met: dict[IrValue, set[int]] = {}
+    for number in copies:
+        pending: list[IrValue] = [function.body.args[number]]
+        while pending:
+            value = pending.pop()
+            for use in value.uses:
+                others = [o for o in use.owner.operands if o is not value]
+                for other in others:
+                    met.setdefault(other, set()).add(number)
+                if not others:  # a cast, a transpose
+                    pending += use.owner.results
+    return max((sum(copies[i] for i in numbers) for numbers in met.values()), default=0.0)
 
 
 @dataclasses.dataclass(frozen=True)

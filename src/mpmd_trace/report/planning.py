@@ -156,6 +156,7 @@ def study(
     Raises `MpmdError` when the program has no numbered microbatches, or one name only.
     """
     from mpmd_trace.ir.text import parse
+    from mpmd_trace.jax_compat.runtime import keeps_barriers
     from mpmd_trace.passes.mesh_order import schedulable_meshes
 
     imported = compiled.lowered.imported()
@@ -175,7 +176,8 @@ def study(
     stages = len(counted.mesh_of)
     sums = {kind: [0.0] * stages for kind in "FB"}
     once = dict.fromkeys(plan.meshes, 0.0)
-    for run, action in run_actions(plan, actions):
+    runs = run_actions(plan, actions)
+    for run, action in runs:
         time = cost[run.program]
         if action.kind == "O" or action.stage not in rank:
             once[run.mesh] += time
@@ -226,7 +228,16 @@ def study(
         rest=sent.rest,
         links=links,
         layer_values=between,
-        copies=copies_of_stages(plan, values, rank, stages, cost),
+        copies=copies_of_stages(
+            plan,
+            compiled.lowered.partitioned.module,
+            runs,
+            values,
+            rank,
+            stages,
+            cost,
+            ahead=keeps_barriers(compiled.lowered.traced.platform),
+        ),
         measured_step=1000 * statistics.median(steps) if steps else None,
     )
 
