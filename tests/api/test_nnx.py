@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -330,18 +331,53 @@ def test_a_method_of_metrics_is_named_and_they_stay_on_one_mesh() -> None:
     assert metrics.loss.count[...].devices() == {jax.devices()[1]}
 
 
-def test_metrics_on_several_meshes_are_a_warning_that_says_what_to_do() -> None:
-    model, metrics = named_pair(), nnx.metrics.Average("loss")
+@pytest.mark.parametrize("metric", [nnx.metrics.Average, nnx.metrics.Welford])
+def test_numbers_of_a_metric_are_on_one_mesh_though_its_update_has_no_name(metric: Any) -> None:
+    """A count alone would be on the first mesh, where `compute` could not put it together with the total."""
+    model, metrics = named_pair(), nnx.MultiMetric(loss=metric("loss"), first=metric("first"))
 
-    def step(model: Pair, metrics: nnx.Metric, x: jax.Array) -> None:
-        metrics.update(loss=jnp.mean(model(x)))
+    def step(model: Pair, metrics: nnx.MultiMetric, x: jax.Array) -> None:
+        y = model(x)
+        metrics.update(loss=jnp.mean(y), first=model.layers[0](x)[0])
 
     run = mnnx.jit(step, pair_config())
-    text = r"\(Average\) are on several meshes.*nnx.named_computation\(metrics.update"
+    with warnings.catch_warnings(action="error"):
+        run(model, metrics, X)
+        run(model, metrics, X)
+    places = [{d.id for x in jax.tree.leaves(nnx.state(m)) for d in x.devices()} for m in (metrics.first, metrics.loss)]
+    assert places == [{0}, {1}]
+    expected = nnx.MultiMetric(loss=metric("loss"), first=metric("first"))
+    for _ in range(2):
+        step(named_pair(), expected, X)
+    jax.tree.map(np.testing.assert_allclose, metrics.compute(), expected.compute())
+
+
+def test_metrics_on_several_meshes_are_a_warning_that_says_what_to_do() -> None:
+    """They have names, which say where they are."""
+
+    class Both(nnx.Metric):
+        def __init__(self) -> None:
+            self.first = nnx.metrics.MetricState(jnp.zeros((4, 4)))
+            self.second = nnx.metrics.MetricState(jnp.zeros((4, 4)))
+
+        def reset(self) -> None: ...
+
+        def update(self, *, first: jax.Array, second: jax.Array) -> None:
+            self.first[...] = mt.named_computation(jnp.add, name="layers_0")(self.first[...], first)
+            self.second[...] = mt.named_computation(jnp.add, name="layers_1")(self.second[...], second)
+
+    model, metrics = named_pair(), Both()
+
+    def step(model: Pair, metrics: Both, x: jax.Array) -> None:
+        y = model.layers[0](x)
+        metrics.update(first=y, second=model.layers[1](y))
+
+    run = mnnx.jit(step, pair_config())
+    text = r"\(Both\) are on several meshes.*nnx.named_computation\(metrics.update"
     with pytest.warns(mt.MpmdWarning, match=text) as caught:
         run(model, metrics, X)
     assert len(caught) == 1
-    assert len({metrics.total[...].sharding, metrics.count[...].sharding}) == 2
+    assert len({metrics.first[...].sharding, metrics.second[...].sharding}) == 2
     run(model, metrics, X)  # said once
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
 
@@ -10,7 +11,7 @@ from jax.stages import ArgInfo
 
 from mpmd_trace.frontend.trace import Traced
 
-__all__ = ["Adapter", "Described", "InOut"]
+__all__ = ["Adapter", "Described", "InOut", "groups_of_results"]
 
 
 class Adapter(Protocol):
@@ -25,8 +26,19 @@ class Adapter(Protocol):
     def unwrap_result(self, tree: Any) -> Any:
         """What the function returned, when a call ends."""
 
+    def together(self, tree: Any) -> Iterable[Iterable[int]]:
+        """Groups of results that are better on one mesh each; `tree` is the result with their numbers."""
+
     def calling(self) -> AbstractContextManager[Any]:
         """The time from `wrap` to `unwrap_result`."""
+
+
+def groups_of_results(adapter: Adapter | None, traced: Traced) -> tuple[tuple[int, ...], ...]:
+    """The results that the adapter wants together, by position."""
+    if adapter is None:
+        return ()
+    tree = traced.out_tree
+    return tuple(map(tuple, adapter.together(jax.tree.unflatten(tree, range(tree.num_leaves)))))
 
 
 class InOut(NamedTuple):

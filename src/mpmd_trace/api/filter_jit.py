@@ -57,6 +57,9 @@ class StaticLeaves:
 
     unwrap_result = unwrap
 
+    def together(self, tree: Any) -> tuple[()]:
+        return ()
+
     def calling(self) -> AbstractContextManager[Any]:
         return contextlib.nullcontext()
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from mpmd_trace.api import warm
 from mpmd_trace.api.compiled import Compiled
-from mpmd_trace.api.described import Adapter
+from mpmd_trace.api.described import Adapter, groups_of_results
 from mpmd_trace.api.lowered import Lowered
 from mpmd_trace.api.options import Donation, JitOptions, statics
 from mpmd_trace.api.options import compiler_options as options_of_meshes
@@ -217,7 +217,8 @@ class Jitted:
         name = getattr(self.fn, "__name__", "function")
         with stage("trace", name, loud=bool(jax.config.jax_log_compiles)):
             traced = traced or self._trace(args, kwargs, config, rewrites=False)
-        more = (self.engine, self.compiler_options, self.keep_unused, self.donation.warns)
+        together = groups_of_results(self.adapter, traced)
+        more = (self.engine, self.compiler_options, self.keep_unused, self.donation.warns, together)
         key = None if hooks else warm.key_of_program(traced, config, *more)
         stored = warm.find(key, config)
         lowered = Lowered(

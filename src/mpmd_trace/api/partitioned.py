@@ -10,7 +10,7 @@ from typing import Any, Literal
 import jax
 
 from mpmd_trace.api import finishing
-from mpmd_trace.api.described import Adapter, Described
+from mpmd_trace.api.described import Adapter, Described, groups_of_results
 from mpmd_trace.api.estimates import EstimatedProgram
 from mpmd_trace.api.microbatches import without_microbatches
 from mpmd_trace.api.request import Asked
@@ -83,7 +83,8 @@ class PartitionedProgram(Described):
     @functools.cached_property
     def asked(self) -> Asked:
         """What the partitioner is asked for."""
-        return Asked(self.traced, self.config, self.schedule, self.engine, self.reserved)
+        together = groups_of_results(self.adapter, self.traced)
+        return Asked(self.traced, self.config, self.schedule, self.engine, together, self.reserved)
 
     @functools.cached_property
     def request(self) -> PartitionRequest:

@@ -36,6 +36,8 @@ class Asked:
     config: Config
     schedule: ScheduleChoice
     engine: str
+    #: Groups of results that are better on one mesh each.
+    together: tuple[tuple[int, ...], ...] = ()
     #: Bytes of a device of each mesh that programs take besides values, as far as they are known.
     reserved: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
@@ -89,6 +91,7 @@ class Asked:
             tuple(self.assignments[1]) if self.engine == "cpp" else tuple(map(_on_device, self.assignments[1])),
             tuple(constants + i for i in traced.donated),
             PartitioningOptions.of(options),
+            together=self.together if cut else (),
             same_mesh=tuple(SameMesh(constants + i, o) for i, o in config.same_mesh(traced)),
             own_meshes=config.is_heterogeneous,
             placement=placement,

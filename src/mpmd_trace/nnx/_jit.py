@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Unpack, overload
 
@@ -45,6 +45,12 @@ class Objects:
             _warn_of_metrics(changed)
         return result
 
+    def together(self, tree: Any) -> list[list[int]]:
+        """The numbers of each metric, of which `compute` makes one."""
+        with self.calling():
+            changed, _ = _objects.merged(tree, self, inner=True)
+        return [numbers for _, numbers in _numbers_of_metrics(changed)]
+
     def calling(self) -> AbstractContextManager[Any]:
         """The time of a call, in which it is known which objects were given."""
         return _objects.given(self)
@@ -52,9 +58,8 @@ class Objects:
 
 def _warn_of_metrics(changed: Any) -> None:
     """Warn of metrics on several meshes: what `compute` does with their numbers is a program for one."""
-    for metric in _objects.nodes(changed, nnx.Metric):
-        values = [x for x in vars(metric).values() if isinstance(x, nnx.Variable) and isinstance(x[...], jax.Array)]
-        places = {frozenset(x[...].sharding.device_set) for x in values}
+    for metric, numbers in _numbers_of_metrics(changed):
+        places = {frozenset(x.sharding.device_set) for x in numbers if isinstance(x, jax.Array)}
         if len(places) > 1:
             warn(
                 f"the numbers of a metric ({type(metric).__name__}) are on several meshes, and metric.compute() "
@@ -62,6 +67,12 @@ def _warn_of_metrics(changed: Any) -> None:
                 'mpmd_trace.nnx.named_computation(metrics.update, name="metrics")(...)'
             )
             return
+
+
+def _numbers_of_metrics(objects: Any) -> Iterator[tuple[nnx.Metric, list[Any]]]:
+    for metric in _objects.nodes(objects, nnx.Metric):
+        variables = [x for x in vars(metric).values() if isinstance(x, nnx.Variable)]
+        yield metric, jax.tree.leaves([x.get_raw_value() for x in variables])
 
 
 @overload

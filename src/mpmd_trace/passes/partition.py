@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
-from mpmd_trace.ir.attributes import BoolAttr, StringAttr
+from mpmd_trace.ir.attributes import BoolAttr, IntegerAttr, StringAttr
 from mpmd_trace.ir.collector import paused_collector
 from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.ir.text import parse
@@ -27,6 +27,7 @@ from mpmd_trace.passes.manager import Hook, PassManager, PassRun
 from mpmd_trace.passes.optimize.pipelines import OptimizePipeline
 from mpmd_trace.passes.optimize.rule_orders import UserRules
 from mpmd_trace.passes.optimize.schedules import Predicate, Sparse
+from mpmd_trace.passes.placement.flow import TOGETHER
 from mpmd_trace.passes.request import NamedMeshes, PartitionRequest, Phases, check_phases
 from mpmd_trace.passes.sharding.pipelines import ShardingPropagationPipeline
 
@@ -279,6 +280,9 @@ def partition_as(
                 )
         main.attrs["topology"] = request.topology
         _mark_donated(main, request.donated)
+        for number, results in enumerate(request.together):
+            for result in results:
+                main.set_res_attr(result, TOGETHER, IntegerAttr.get(number))
         runs: list[PassRun] = []
         found: list[Diagnostic] = []
         if cleaned is not None:

@@ -132,6 +132,7 @@ class PartitionRequest:
     merge_rules: which fragments become one.
     schedule_rules: which fragments run in a given order; they replace the schedule.
     same_mesh: arguments and results that are to share a mesh.
+    together: groups of results that are better on one mesh each; with placement "cut".
     heterogeneous: whether the meshes have axes of their own, whose names begin with that of the mesh.
     own_meshes: whether an axis means that of the mesh where its value is, for meshes that share names of axes and
         differ in their sizes; the reference refuses them.
@@ -161,6 +162,7 @@ class PartitionRequest:
     merge_rules: tuple[MergeRule, ...] = ()
     schedule_rules: tuple[ScheduleRule, ...] = ()
     same_mesh: tuple[SameMesh, ...] = ()
+    together: tuple[tuple[int, ...], ...] = ()
     heterogeneous: bool = False
     own_meshes: bool = False
     placement: str = "reference"
@@ -214,7 +216,7 @@ class PartitionRequest:
             tuple(MergeRule.parse(str(rule)) for rule in fragment_merge_rules),
             tuple(ScheduleRule.parse(str(rule)) for rule in fragment_schedule_rules),
             tuple(SameMesh(i, o) for i, o in same_mesh),
-            heterogeneous_meshes,
+            heterogeneous=heterogeneous_meshes,
             placement=placement,
         )
         found._check_names()

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from mpmd_trace.ir.attributes import Attribute
 from mpmd_trace.ir.bodies import effective_operands
 from mpmd_trace.ir.core import BlockArg, Op, Value
 from mpmd_trace.ir.ops import AssignOp, CallOp, FuncOp, Module, TransferOp, UnassignOp
@@ -19,8 +20,10 @@ from mpmd_trace.passes.placement.call_graph import CallGraph
 from mpmd_trace.passes.placement.free import CHEAP, byte_size, free_ops
 from mpmd_trace.passes.placement.open_conditionals import BRANCH, SELECTS, branch_of, conditions_of
 
-__all__ = ["Flow"]
+__all__ = ["TOGETHER", "Flow"]
 
+#: Results of the entry point with equal numbers are better on one mesh.
+TOGETHER = "mpmd.together"
 #: What a transfer costs besides its bytes, in bytes: a tie between scalars does not make one bounce.
 TRANSFER_BYTES = 16
 #: Ties values that nothing may send.
@@ -66,6 +69,8 @@ class Flow:
         #: (argument, result).
         self.passed: dict[str, tuple[list[tuple[int, dict[int, None]]], list[tuple[int, int]]]] = {}
         self.pairs = dict(pairs)
+        #: The nodes of results that are better on one mesh.
+        self.together: dict[int, int] = {}
         for function in self.functions:
             self._number(function)
         for function in self.functions:
@@ -84,6 +89,11 @@ class Flow:
                 elif arg not in self.home_of:
                     self.home_of[arg] = self.count
                     self.count += 1
+            groups: dict[Attribute, int] = {}
+            for result, attrs in enumerate(function.res_attrs):
+                if TOGETHER in attrs.entries:
+                    self.together[result] = groups.setdefault(attrs.entries[TOGETHER], self.count + len(groups))
+            self.count += len(groups)
         free = free_ops(function, self.graph)
         self.free.update(free)
         for op in function.body:
@@ -142,6 +152,8 @@ class Flow:
                             self._add(op.operand(result), {self.home_of[arg]: None})
                         elif isinstance(arg.type, MeshTensorType):
                             self._add(op.operand(result), {self.mesh_number[arg.type.mesh]: None})
+                    for result, node in self.together.items():
+                        self._add(op.operand(result), {node: None})
                 continue
             if isinstance(op, CallOp):
                 if op.callee in self.graph.callees:
@@ -194,6 +206,10 @@ class Flow:
             if not function.is_entry_point:
                 for i, value in enumerate(function.returned):
                     returned.setdefault(value, []).append(i)
+            for result, node in self.together.items() if function.is_entry_point else ():
+                value = function.returned[result]
+                if value.defining_op in self.node_of:  # besides what it is as a reader: a scalar goes to the others
+                    yield Edge(2 * self._weight(value, 1), (self.node_of[value.defining_op], node))
             for value, there, names in self._roots(function):
                 inside = dict.fromkeys(there)
                 for name in names:

@@ -33,7 +33,7 @@ from mpmd_trace.passes.import_.building_blocks import (
 from mpmd_trace.passes.import_.mesh_sets import EMPTY, insert, is_meshless, set_src
 from mpmd_trace.passes.placement.close_conditionals import close_conditionals
 from mpmd_trace.passes.placement.cut import cut
-from mpmd_trace.passes.placement.flow import Flow
+from mpmd_trace.passes.placement.flow import TOGETHER, Flow
 from mpmd_trace.passes.placement.free import CHEAP, is_cheap
 from mpmd_trace.passes.placement.whole import warn_of_whole
 
@@ -50,7 +50,8 @@ class Place(Pass):
     What moves is assigned to the mesh where it is made; arguments and results of the program are on meshes, too. With
     that, the passes of mesh inference that follow have no choice: they put each op into a fragment where it is asked
     for, and send values to the other meshes that read them. Cheap ops whose result is larger than what they read are
-    asked for on each mesh that reads them.
+    asked for on each mesh that reads them. Results that share a number in `mpmd.together` are on one mesh, unless more
+    than they themselves would move; the attribute goes.
 
     Before:
 
@@ -96,6 +97,8 @@ class Place(Pass):
             plan.pin(function)
             if function.is_entry_point:
                 plan.place_results(function)
+                for result in flow.together:
+                    function.set_res_attr(result, TOGETHER, None)
                 function.refresh_type()
         return True
 
