@@ -17,6 +17,7 @@ from jax import lax
 
 from mpmd_trace.diagnostics.messages import Diagnostic
 from mpmd_trace.frontend import folding, markers, memories
+from mpmd_trace.frontend.apart import CallsApart
 from mpmd_trace.frontend.calls import Place, Plan, live_equations, plan
 from mpmd_trace.frontend.effects import TOKEN, Order, once
 from mpmd_trace.frontend.errors import problem, warn
@@ -70,7 +71,7 @@ class Rewriter:
         self.recomputed: str | None = None
         #: Whether each named computation of a loop or call is a call of its own, so that the forward pass is at hand.
         self._apart = False
-        self._calls: dict[Any, tuple[Any, Closed]] = {}
+        self._calls = CallsApart(self._fingerprints)
 
     @contextmanager
     def _trace_of(self, closed: Closed, scope: Scope) -> Iterator[None]:
@@ -268,22 +269,14 @@ class Rewriter:
         if eqn.effects:
             results = tracing.rebind(eqn, operands, params)
             return once(results) if scope.is_open else results
-        traced = [i for i, a in enumerate(operands) if isinstance(a, jax.core.Tracer)]
-        if not self._apart or scope.level != "main" or scope.counter is None or not traced:
+        counter = self._counter(scope)
+        if counter is None:
             return tracing.rebind(eqn, operands, params)
+        return self._calls.equation(eqn, operands, params, counter)
 
-        # What belongs to a microbatch is in a call of it, also without a name.
-        def run(*values: Any) -> list[Any]:
-            given = dict(zip(traced, values, strict=True))
-            return tracing.rebind(eqn, [given.get(i, a) for i, a in enumerate(operands)], params)
-
-        written = tuple(self._fingerprints.value(a) for i, a in enumerate(operands) if i not in traced)
-        key = (id(eqn), tuple(traced), written)
-        if key not in self._calls:
-            self._calls[key] = eqn, tracing.make_closed(run, [jax.typeof(operands[i]) for i in traced])
-        inside, counter = self._calls[key][1], scope.counter
-        values = [operands[i] for i in traced]
-        return list(lowering.call_p.bind(*values, body=inside, name=eqn.primitive.name, call_counter=counter))
+    def _counter(self, scope: Scope) -> int | None:
+        """The microbatch that calls here are of, where each part of it is a call of its own; else None."""
+        return scope.counter if self._apart and scope.level == "main" else None
 
     def _whole(self, eqn: Equation, args: list[Any], scope: Scope, name: str) -> list[Any]:
         """A loop or conditional, all names in which are at one place, as the computation `name`."""
@@ -347,23 +340,11 @@ class Rewriter:
             return shared.results(operands, [])
         # A forward computation below a transposition is recomputed for the backward pass.
         count = count_in(body) or scope.transposes
-        if self._apart and scope.level == "main" and scope.counter is not None:
-            alone = self._alone(shared, name, count)
-            out = lowering.call_p.bind(*operands, body=alone, name=name, call_counter=scope.counter)
+        if (counter := self._counter(scope)) is not None:
+            out = self._calls.computation(shared, operands, name, count, counter)
         else:
             out = lowering.named_computation_p.bind(*operands, body=shared.closed, name=name, transpose_count=count)
         return self._taken(chains, shared.results(operands, out))
-
-    def _alone(self, shared: Shared, name: str, count: int) -> Closed:
-        """A computation as the body of a call."""
-        key = (id(shared), name, count)
-        if key not in self._calls:
-
-            def run(*args: Any) -> Any:
-                return lowering.named_computation_p.bind(*args, body=shared.closed, name=name, transpose_count=count)
-
-            self._calls[key] = shared, tracing.make_closed(run, tracing.in_avals(shared.closed))
-        return self._calls[key][1]
 
     def _taken(self, chains: Sequence[Any], results: list[Any]) -> list[Any]:
         """The results without the tokens of these chains, which are known from now on."""
@@ -385,13 +366,10 @@ class Rewriter:
 
     def _bind_named(self, x: Any, name: str, scope: Scope) -> list[Any]:
         """`x` as a named tensor; between calls, in a call of its own, as a named computation is."""
-        if not self._apart or scope.level != "main" or scope.counter is None:
+        counter = self._counter(scope)
+        if counter is None:
             return list(lowering.named_tensor_p.bind(x, name=name))
-        type = jax.typeof(x)
-        if (key := (name, type)) not in self._calls:
-            made = tracing.make_closed(lambda x: lowering.named_tensor_p.bind(x, name=name), [type])
-            self._calls[key] = None, made
-        return list(lowering.call_p.bind(x, body=self._calls[key][1], name=name, call_counter=scope.counter))
+        return self._calls.tensor(x, name, counter)
 
     def _sharded(self, eqn: Equation, index: int, x: Any, sharding: Any) -> Any:
         """`x`, the result number `index` of `eqn`, with this sharding."""
