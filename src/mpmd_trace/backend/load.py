@@ -366,15 +366,19 @@ def _restored(
     """The programs whose executables are `ready`, but for those that the platform does not take."""
     if not ready:
         return {}
-    from mpmd_trace.jax_compat.runtime import deserialized  # loads jaxlib
+    from mpmd_trace.jax_compat.runtime import Rebound, deserialized, rebound  # loads jaxlib
 
     found = {}
+    first: dict[bytes, Rebound] = {}
     for spec in programs:
         executable = ready.get(spec.number)
         if executable is not None:
             results = [placement.spec(*place) for place in spec.outputs]
-            bound = deserialized(executable, list(placement.meshes[spec.mesh].devices.flat), results)
+            devices = list(placement.meshes[spec.mesh].devices.flat)
+            like = first.get(executable)
+            bound = deserialized(executable, devices, results) if like is None else rebound(like, devices, results)
             if bound is not None:
+                first.setdefault(executable, bound)
                 found[spec.number] = Executable(spec, bound)
     return found
 

@@ -24,6 +24,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import func as func_dialect
 
 from mpmd_trace.jax_compat.layouts import place_of
+from mpmd_trace.jax_compat.slim import slim
 
 __all__ = [
     "Built",
@@ -199,6 +200,11 @@ class Built:
         except jax.errors.JaxRuntimeError:
             return None
 
+    @functools.cached_property
+    def slim(self) -> bytes | None:
+        """As `serialized`, without what is not needed to run it."""
+        return _slim(self.serialized, self.runtime_executable())
+
     def _serialize(self) -> bytes:
         found: bytes = self._compiled._executable.xla_executable.serialize()
         return found
@@ -292,21 +298,39 @@ def _call(executable: Any, handlers: Any) -> Callable[[Sequence[jax.Array]], lis
 
 
 class Rebound:
-    """An executable that was read back for devices of our choice; see `rebound` and `deserialized`."""
+    """An executable that was read back for devices of our choice; see `rebound` and `deserialized`.
 
-    def __init__(self, executable: Any, results: Sequence[jax.ShapeDtypeStruct], serialized: bytes) -> None:
+    `like`: the one that it is a copy of, which knows what XLA compiled.
+    """
+
+    def __init__(
+        self,
+        executable: Any,
+        results: Sequence[jax.ShapeDtypeStruct],
+        serialized: bytes,
+        like: Built | Rebound | None = None,
+    ) -> None:
         self._executable = executable
+        self._like = like
         self.serialized = serialized
         avals = [core.ShapedArray(r.shape, r.dtype) for r in results]
         self._handlers = pxla.global_avals_to_results_handler(avals, [r.sharding for r in results], True)
 
+    @functools.cached_property
+    def slim(self) -> bytes | None:
+        """As `serialized`, without what is not needed to run it."""
+        return _slim(self.serialized, self._executable) if self._like is None else self._like.slim
+
     def cost_analysis(self) -> Any:
-        return self._executable.cost_analysis()
+        return self._executable.cost_analysis() if self._like is None else self._like.cost_analysis()
 
     def memory_analysis(self) -> Any:
         return self._executable.get_compiled_memory_stats()
 
     def as_text(self) -> str:
+        if self._like is not None:
+            found: str = self._like.as_text()
+            return found
         return "\n\n".join(module.to_string() for module in self._executable.hlo_modules())
 
     def runtime_executable(self) -> Any:
@@ -323,16 +347,30 @@ def rebound(
 ) -> Rebound | None:
     """The compiled program on other `devices`, as many and of the same kind, or None where that cannot be done.
 
-    The executable is serialised and read back with another device assignment: XLA does not compile again.
+    The executable is serialised and read back with another device assignment: XLA does not compile again.  What it
+    read back has no text of its own where that is not needed to run it.
     `results`: shape, dtype and sharding, over the other devices, of each result.
     """
-    return None if compiled.serialized is None else deserialized(compiled.serialized, devices, results)
+    if compiled.serialized is None or compiled.slim is None:
+        return None
+    found = _loaded(compiled.slim, devices)
+    return None if found is None else Rebound(found, results, compiled.serialized, compiled)
 
 
 def deserialized(
     executable: bytes, devices: Sequence[jax.Device], results: Sequence[jax.ShapeDtypeStruct]
 ) -> Rebound | None:
     """A serialised executable for these devices; None where a platform's executables belong to their devices."""
+    found = _loaded(executable, devices)
+    return None if found is None else Rebound(found, results, executable)
+
+
+def _slim(serialized: bytes | None, executable: Any) -> bytes | None:
+    is_known = serialized is not None and executable.local_devices()[0].platform == "cpu"
+    return slim(serialized) if serialized is not None and is_known else serialized
+
+
+def _loaded(executable: bytes, devices: Sequence[jax.Device]) -> Any:
     client = devices[0].client
     try:
         options = compiler.get_compile_options(
@@ -343,9 +381,7 @@ def deserialized(
         )
     except jax.errors.JaxRuntimeError:
         return None
-    if list(loaded.local_devices()) != list(devices):
-        return None
-    return Rebound(loaded, results, executable)
+    return loaded if list(loaded.local_devices()) == list(devices) else None
 
 
 def same_tiles(shape: tuple[int, ...], source: jax.sharding.Sharding, target: jax.sharding.Sharding) -> bool:
