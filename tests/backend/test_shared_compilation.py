@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -109,6 +110,27 @@ def test_platforms_that_cannot_compile_for_each_mesh(monkeypatch: pytest.MonkeyP
     assert not any(isinstance(e.compiled, runtime.Rebound) for e in compiled.program.runtime.executables)
     for wanted, got in zip(jax.jit(_step)(*arguments), compiled(*arguments), strict=True):
         np.testing.assert_allclose(got, wanted, rtol=1e-6, atol=1e-7)
+
+
+def test_xla_does_not_optimise_the_zeros_of_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = []
+    compile = runtime.compile_lowered
+
+    def compiled(lowered: Any, options: Any = None) -> Any:
+        given.append((lowered.as_text(), options))
+        return compile(lowered, options)
+
+    monkeypatch.setattr(runtime, "compile_lowered", compiled)
+    step, arguments = _jitted(4)
+    step.lower(*arguments).compile()
+    is_fill = [not re.search(r"= stablehlo\.(?!constant)", text) for text, _ in given]
+    assert any(is_fill) and not all(is_fill)
+    assert [options for _, options in given] == [
+        {"xla_backend_optimization_level": 0} if fill else {} for fill in is_fill
+    ]
+    given.clear()
+    step.lower(*arguments).compile(compiler_options={f"m{i}": {"xla_embed_ir_in_executable": False} for i in range(4)})
+    assert not any("xla_backend_optimization_level" in (options or {}) for _, options in given)
 
 
 _CACHED = """
