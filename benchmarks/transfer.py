@@ -61,7 +61,7 @@ def _bytes(text: str) -> int:
 
 
 def work(options: argparse.Namespace) -> int:
-    """Both processes: send there and back, over JAX and over a socket, in turns."""
+    """Both processes: send there and back, as the runtime does it and over a socket, in turns."""
     mpmd_trace.initialize()
     job = current()
     assert job is not None
@@ -69,7 +69,7 @@ def work(options: argparse.Namespace) -> int:
     found = {}
     numbers = itertools.count()
     for size in options.sizes:
-        there, back = _over_jax(job, _bytes(size), numbers), _over_socket(job, link, _bytes(size))
+        there, back = _over_transport(job, _bytes(size), numbers), _over_socket(job, link, _bytes(size))
         ways: list[Callable[[], None]] = [there, back]
         times: list[list[float]] = [[], []]
         repeat = max(1, min(50, (32 << 20) // _bytes(size)))
@@ -94,7 +94,7 @@ def work(options: argparse.Namespace) -> int:
     return 0
 
 
-def _over_jax(job: Job, size: int, numbers: Iterator[int]) -> Callable[[], None]:
+def _over_transport(job: Job, size: int, numbers: Iterator[int]) -> Callable[[], None]:
     """An array from process 0 to process 1 and back, as the runtime does it."""
     ends = [NamedSharding(Mesh(np.array([d]), ("x",)), PartitionSpec()) for d in jax.devices()]
     first = jax.device_put(np.arange(size // 4, dtype=np.float32), ends[0]) if job.process == 0 else None

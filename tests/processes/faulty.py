@@ -1,7 +1,8 @@
 """A training loop in which one process does something bad: `faulty.py KIND VICTIM STEP INSTRUCTION [across]`.
 
 Kinds: `kill` and `stop` (the signals), `withhold` (it does not send what it should), `delay` (it sends later, which is
-no fault), `fail` (an instruction raises), `crash` (a program on the device fails), `leave` (it ends in good order).
+no fault), `fail` (an instruction raises), `crash` (a program on the device fails), `leave` (it ends in good order),
+`cut` (it dies while it sends an array, as large ones are sent).
 With `across` every mesh is over two processes.  The others print the error that they get, and that they can still
 compute.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 import time
 from typing import Any
@@ -21,6 +23,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import mpmd_trace as mt
 from mpmd_trace.backend.distribution.job import current
+from mpmd_trace.jax_compat import wire
 
 KIND, VICTIM, STEP, INSTRUCTION = sys.argv[1], *map(int, sys.argv[2:5])
 ACROSS = sys.argv[5:] == ["across"]
@@ -83,10 +86,22 @@ def inject(compiled: mt.Compiled) -> None:
                 offer(tag, arrays)
 
         endpoint.offer = never
+    if KIND == "cut":
+
+        def half(self: wire.Wire, link: socket.socket, tag: int, number: int) -> None:
+            if runtime.step != STEP:
+                return send(self, link, tag, number)
+            size = self._offered[tag, number].nbytes
+            link.sendall(wire._SIZE.pack(size) + bytes(size // 2))
+            return os.kill(os.getpid(), signal.SIGKILL)
+
+        send, wire.Wire._send = wire.Wire._send, half  # type: ignore[method-assign]
 
 
 def main() -> None:
     mt.initialize()
+    if KIND == "cut":
+        wire.LARGE = 1
     count = jax.process_count()
     first = [jax.local_devices(process_index=i) for i in range(count)]
     meshes = {f"m{i}": Mesh(np.array([first[i][0]]), ("x",)) for i in range(count)}

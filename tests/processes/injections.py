@@ -18,7 +18,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 #: Seconds without a sign of life, and how much later an error may be on a busy machine.
 TIMEOUT, LATE = 4.0, 6.0
-KINDS = ("kill", "stop", "withhold", "fail", "delay", "leave")
+KINDS = ("kill", "stop", "withhold", "fail", "delay", "leave", "cut")
 WAITS = re.compile(
     r"receive %\d+ .* from mesh 'm\d' to 'm\d', from process \d, tag \d+ \(0x[0-9a-f]+\), instruction \d"
     r"|run @\S+ .* on mesh 'm\d', with processes \d, \d, instruction \d"
@@ -67,7 +67,7 @@ def inject(
             problems.append(f"process {p} blames another one: {said[2]}")
         if float(said[1]) > timeout + late:
             problems.append(f"process {p} took {said[1]} s")
-        if kind in ("withhold", "leave") and not WAITS.search(said[2]):
+        if kind in ("withhold", "leave", "cut") and not WAITS.search(said[2]):
             problems.append(f"process {p} does not say what is missing: {said[2]}")
     listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
     if " ".join([str(HERE / "faulty.py"), *arguments]) in listed:
@@ -85,7 +85,7 @@ def main() -> None:
     bad = 0
     for run in range(wanted.runs):
         case = KINDS[run % len(KINDS)], generator.randrange(3), generator.randrange(1, 4), generator.randrange(40)
-        across = generator.random() < 0.2 and case[0] not in ("withhold",)
+        across = generator.random() < 0.2 and case[0] not in ("withhold", "cut")
         started = time.monotonic()
         problems = inject(*case, across=across, timeout=wanted.timeout, late=LATE / TIMEOUT * wanted.timeout)
         bad += bool(problems)

@@ -15,7 +15,7 @@ from injections import inject
 @pytest.mark.parametrize(
     # On a mesh over processes faults are for `make faults`, where time does not press.
     ("kind", "victim", "across"),
-    [("kill", 0, False), ("stop", 1, False), ("withhold", 1, False)],
+    [("kill", 0, False), ("stop", 1, False), ("withhold", 1, False), ("cut", 1, False)],
 )
 def test_the_others_name_who_is_at_fault(kind: str, victim: int, across: bool) -> None:
     # A machine that does much else lets a process that is well wait for seconds, too.

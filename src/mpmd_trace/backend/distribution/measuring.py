@@ -107,7 +107,8 @@ class _Part(Measurement):
         return isinstance(first, Work) and len(first.members) > 1
 
     def shares_devices(self, at: int) -> bool:
-        return not self._is_collective(at) and super().shares_devices(at)
+        # What goes between processes is no collective, and may wait until it comes.
+        return isinstance(self._first(at), Work) and not self._is_collective(at) and super().shares_devices(at)
 
     def finish(self, outputs: Sequence[Any]) -> None:
         peers = self.part.job.peers

@@ -87,7 +87,7 @@ class Transport(Protocol):
 
 
 class Pulling:
-    """With `jax.experimental.transfer`: only the two ends of a message take part, in whatever order.
+    """Only the two ends of a message take part, in whatever order.
 
     A sender offers blocks under a tag; the receiver fetches them.  Neither waits for the other.
 
