@@ -141,6 +141,53 @@ def test_updates_of_all_stages_are_one_program() -> None:
     assert len(updates) == 3 and len(programs) == 1
 
 
+def test_norms_of_all_stages_are_one_program() -> None:
+    """The first stage has an embedding besides, the last one a head and the loss, whose sum starts from a scalar zero.
+
+    The first one's norm is in one fragment with the update, which contains that of the other stages, too.
+    """
+    meshes = {f"m{i}": Mesh(np.array(jax.devices()[i : i + 1]), ("data",)) for i in range(4)}
+    config = mpmd_trace.make_config(
+        meshes,
+        {"embed": "m0", **{f"layer{i}": f"m{i}" for i in range(4)}, "head": "m3"},
+        pipeline_schedule="1F1B",
+        partitioning_options={"mpmd_infer_transfers": True},
+    )
+    names = [f"w{i:02}" for i in range(20)]
+    rng = np.random.default_rng(0)
+    weights = {
+        "embed": rng.normal(size=(4, 3)).astype(np.float32),
+        "head": rng.normal(size=(3, 2)).astype(np.float32),
+        **{f"layer{i}": {n: rng.normal(size=3).astype(np.float32) for n in names} for i in range(4)},
+    }
+
+    def loss(w: Any, x: jax.Array) -> jax.Array:
+        x = named_computation(lambda e, x: x @ e, name="embed")(w["embed"], x)
+        for i in range(4):
+            x = named_computation(lambda w, x: jnp.tanh(sum(w.values()) * x), name=f"layer{i}")(w[f"layer{i}"], x)
+        return jnp.mean(named_computation(lambda h, x: x @ h, name="head")(w["head"], x))
+
+    def step(w: Any, m: Any, batch: jax.Array) -> Any:
+        def microbatch(i: jax.Array, total: Any, x: jax.Array) -> Any:
+            return jax.tree.map(jnp.add, total, jax.value_and_grad(loss)(w, x))
+
+        value, grads = enumerated_for(microbatch, (jnp.zeros(()), jax.tree.map(jnp.zeros_like, w)), batch)
+        norm = jnp.sqrt(sum(jnp.sum(g * g) for g in jax.tree.leaves(grads)))
+        m = jax.tree.map(lambda g, m: 0.9 * m + g / norm, grads, m)
+        return value, jax.tree.map(lambda w, m: w - m / (1 + jnp.abs(m)), w, m), m
+
+    args = weights, weights, rng.normal(size=(2, 2, 4)).astype(np.float32)
+    lowered = mpmd_trace.jit(step, config).lower(*args)
+    module = lowered.partitioned.module
+    calls = [op for op in module.main.body if isinstance(op, FragmentCallOp) and not op.origin]
+    for count in (1, 2 * len(names)):
+        made = [op for op in calls if len(op.results) == count and op.num_operands >= len(names)]
+        functions = [module.lookup(op.callee) for op in made]
+        assert len({fingerprint(f.regions[0]) for f in functions if f is not None}) == 1 and len(made) == 4
+    for wanted, got in zip(*(jax.tree.leaves(f(*args)) for f in (jax.jit(step), lowered.compile())), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
+
+
 def test_what_is_sent_is_made_by_one_fragment() -> None:
     """Values for one mesh travel together; both parts are returned here, and the whole sends both."""
     a, b = types("%w", "a"), types("%w", "b")

@@ -12,7 +12,8 @@ from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, TransferOp
 from mpmd_trace.ir.semantics import is_constant_like
-from mpmd_trace.passes.base import FunctionPass
+from mpmd_trace.ir.types import TensorType
+from mpmd_trace.passes.base import FunctionPass, option
 
 __all__ = ["CopyConstants"]
 
@@ -24,7 +25,8 @@ class CopyConstants(FunctionPass):
     For each fragment, the last one first, and each operand in order: from the operand through transfers to the
     fragment that makes it.  If that returns a constant there, a copy of the constant comes to the front of the body
     and takes the place of the argument.  Operands, arguments and producers stay; `mpmd-fragment-dce` removes what
-    became unused.
+    became unused.  With {apart} only scalars are copied, and only into inferred fragments: those of all meshes have
+    them inside then.
 
     Before:
 
@@ -57,22 +59,29 @@ class CopyConstants(FunctionPass):
     name: ClassVar[str] = "mpmd-copy-constants"
     summary: ClassVar[str] = "copy constants into the fragments that use them"
 
+    apart: bool = option(False, "copy only scalars, and only into inferred fragments")
+
     def run_on_function(
         self, function: FuncOp, module: Module, diagnostics: Diagnostics
     ) -> bool:
         changed = False
         for fragment in reversed(function.body):
-            if isinstance(fragment, FragmentOp):
+            if isinstance(fragment, FragmentOp) and not (self.apart and fragment.is_user):
                 count = len(fragment.body.block.args)
                 constants = [
                     (i, op)
                     for i, value in enumerate(fragment.operands[:count])
-                    if (op := _constant_behind(value)) is not None
+                    if (op := _constant_behind(value)) is not None and not (self.apart and _is_large(op))
                 ]
                 if constants:
                     fragment.body = _with_constants(fragment.body, constants)
                     changed = True
         return changed
+
+
+def _is_large(op: Op) -> bool:
+    type = op.result.type
+    return not isinstance(type, TensorType) or type.shape != ()
 
 
 def _constant_behind(value: Value) -> Op | None:

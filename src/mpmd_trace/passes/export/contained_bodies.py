@@ -34,10 +34,23 @@ def moving_ops(body: Region) -> list[Op]:
     """The ops that depend on arguments, in order, without cheap ones: all others are where they are needed."""
 
     def find() -> list[Op]:
-        moving = _moving(body)
-        return [op for op in body.block if not _is_cheap(op) and not moving.isdisjoint(op.results)]
+        moving, cheap = _moving(body), _cheap_ops(body)
+        return [op for op in body.block if op not in cheap and not moving.isdisjoint(op.results)]
 
     return remembered(body, "moving ops", find)
+
+
+def _cheap_ops(body: Region) -> set[Op]:
+    """The ops that make scalars of nothing but scalar arguments and constants, or fill arrays with such scalars."""
+
+    def find() -> set[Op]:
+        found: set[Op] = set()
+        for op in body.block:
+            if _is_cheap(op) and all(v.defining_op is None or v.defining_op in found for v in op.operands):
+                found.add(op)
+        return found
+
+    return remembered(body, "cheap ops", find)
 
 
 def _moving(body: Region) -> set[Value]:
@@ -67,7 +80,7 @@ def _divided(whole: Region, part: Region) -> Division | None:
     ops, wanted = moving_ops(whole), moving_ops(part)
     for start in range(len(ops) - len(wanted) + 1):
         if wanted and look_alike(wanted[0], ops[start]):
-            walk = _Walk(_moving(whole))
+            walk = _Walk(_moving(whole), _cheap_ops(part))
             if walk.finds(wanted, ops[start:]) and walk.images.keys() >= set(part.block.args):
                 return _Divider(whole, part, walk.images).division()
     return None
@@ -79,8 +92,9 @@ class _Walk:
     `images`: for each value of the part the value of the whole in its place.
     """
 
-    def __init__(self, moving: set[Value]) -> None:
+    def __init__(self, moving: set[Value], cheap: set[Op]) -> None:
         self.moving = moving
+        self.cheap = cheap
         self.images: dict[Value, Value] = {}
 
     def finds(self, wanted: Sequence[Op], ops: Sequence[Op]) -> bool:
@@ -113,7 +127,7 @@ class _Walk:
         # What is cheap, or a constant, is in no order.
         if not isinstance(mine, OpResult) or not isinstance(other, OpResult) or mine.index != other.index:
             return False
-        if not look_alike(mine.op, other.op) or not (_is_cheap(mine.op) or other not in self.moving):
+        if not look_alike(mine.op, other.op) or not (mine.op in self.cheap or other not in self.moving):
             return False
         return not mine.op.regions and all(
             self._same(x, y, more) for x, y in zip(mine.op.operands, other.op.operands, strict=True)
@@ -127,6 +141,7 @@ class _Divider:
         self.whole = whole
         self.part = part
         self.images = images
+        self.cheap = _cheap_ops(whole)
         self.taken = {images[r].defining_op for op in moving_ops(part) for r in op.results}
         #: The results of the part, which it returns at that place.
         self.made: dict[Value, int] = {}
@@ -176,19 +191,17 @@ class _Divider:
             op = value.defining_op
             if op is None or self._is_late(value):
                 continue
-            if op in self.taken and not _is_cheap(op):
+            if op in self.taken and op not in self.cheap:
                 return None
             stack += effective_operands(op)
         return list(found)
 
     def _is_late(self, value: Value) -> bool:
         """Whether the rest takes the value from the part."""
-        return value in self.made and not _is_cheap(value.defining_op)
+        return value in self.made and value.defining_op not in self.cheap
 
 
-def _is_cheap(op: Op | None) -> bool:
+def _is_cheap(op: Op) -> bool:
     """Whether it makes a scalar of scalars, or fills an array with one."""
-    if op is None:
-        return False
     values = op.operands if op.name == "stablehlo.broadcast_in_dim" else [*op.operands, *op.results]
     return not op.regions and all(isinstance(v.type, TensorType) and v.type.shape == () for v in values)

@@ -71,6 +71,8 @@ class ExportPipeline(Pipeline):
         steps += [CanonicalizeMpmd(), FragmentDedup()]
         if self.apply_merge_transfers:
             steps += [MergeTransfers(), FragmentDedup(), CseNative()]
+        if self.microbatches_apart and not self.copy_constants_from_producer_to_consumer:
+            steps.append(CopyConstants(apart=True))
         steps += [
             FragmentDce(),
             UniquifyFunctionInputsOutputs(),

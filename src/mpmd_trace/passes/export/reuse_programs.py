@@ -77,6 +77,10 @@ class ReusePrograms(FunctionPass):
 
     least: int = option(64, "the least number of ops that it pays to compile once, and to launch apart")
 
+    def _is_large(self, op: FragmentOp) -> bool:
+        """Whether a program of its ops pays; what runs once a step may be smaller by a quarter, such as a norm."""
+        return len(moving_ops(op.body)) >= (self.least * 3 // 4 if op.call_counter is None else self.least)
+
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         topology = function.topology
         assert topology is not None
@@ -88,7 +92,7 @@ class ReusePrograms(FunctionPass):
                 continue
             if op.attrs.keys() <= {INFERRED_BY, "call_counter"}:
                 mesh = topology.meshes.get(op.mesh)
-                if mesh is not None and len(moving_ops(op.body)) >= self.least:
+                if mesh is not None and self._is_large(op):
                     alike.setdefault(mesh.axes, []).append(op)
         changed = False
         for fragments in alike.values():
@@ -97,26 +101,34 @@ class ReusePrograms(FunctionPass):
                 op.body = same[op.body]
             launches = Counter(op.body for op in fragments)
             kept: dict[Region, FragmentOp] = {}
-            for op in sorted(fragments, key=lambda op: len(moving_ops(op.body))):
-                if op.body in kept:
-                    continue
-                least = _OPS_OF_A_LAUNCH * (launches[op.body] - 1)
-                parts = [other for body, other in kept.items() if len(moving_ops(body)) >= least]
-                if any(_divide(op, other) for other in reversed(parts)):
-                    changed = True
-                else:
-                    kept[op.body] = op
+            for whole in sorted(fragments, key=lambda op: len(moving_ops(op.body))):
+                least = _OPS_OF_A_LAUNCH * (launches[whole.body] - 1)
+                pending = [whole]
+                while pending:
+                    op = pending.pop()
+                    if op.body in kept or not self._is_large(op):
+                        continue
+                    parts = [other for body, other in kept.items() if len(moving_ops(body)) >= least]
+                    pending += next((made for other in reversed(parts) if (made := _divide(op, other))), [])
+                    if op.block is None:
+                        changed = True
+                    else:
+                        kept[op.body] = op
         return changed
 
 
-def _divide(op: FragmentOp, other: FragmentOp) -> bool:
-    """Replace the fragment by one with the body of the other, and one for the rest.  Says whether that could be."""
+def _divide(op: FragmentOp, other: FragmentOp) -> list[FragmentOp]:
+    """Replace the fragment by one with the body of the other, and one for the rest, and give them.
+
+    Gives none where that cannot be.
+    """
     found = divided(op.body, other.body)
     types = None if found is None else _types(found, op, other)
     block = op.block
     if found is None or types is None or block is None or _sends_twice(op, found):
-        return False
+        return []
     made: dict[bool, list[Value]] = {True: [], False: []}  # by the part, by the rest
+    both: list[FragmentOp] = []
     bodies = {True: (other.body, found.operands), False: (found.rest, found.rest_operands)}
     for is_part in (not found.rest_first, found.rest_first):
         body, operands = bodies[is_part]
@@ -127,11 +139,12 @@ def _divide(op: FragmentOp, other: FragmentOp) -> bool:
                 op.mesh, given, types[is_part], body, origin=origin, stage=op.stage, attrs=op.attrs, loc=op.loc
             )
             block.insert_before(op, new)
+            both.append(new)
             made[is_part] = list(new.results)
     for result, (is_part, i) in zip(op.results, found.results, strict=True):
         result.replace_all_uses_with(made[is_part][i])
     op.erase()
-    return True
+    return both
 
 
 def _origin(

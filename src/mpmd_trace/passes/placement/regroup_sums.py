@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
+from collections.abc import Hashable, Sequence
 from typing import ClassVar, cast
 
 from mpmd_trace.ir.attributes import DenseArrayAttr
@@ -123,12 +125,47 @@ def _regroup(function: FuncOp, origins: Origins) -> bool:
         meshes = len(groups) - (None in groups)
         if meshes < 2 or len(leaves) == len(groups):
             continue
-        sums = [summed(op, group) for group in groups.values()]
+        sums = [summed(op, group) for group in _alike_first(groups)]
         op.results[0].replace_all_uses_with(total(op, sums))
         changed = True
     if changed:
         region_dce(function.regions[0])
     return changed
+
+
+def _alike_first(groups: dict[str | None, list[Leaf]]) -> list[list[Leaf]]:
+    """The terms of each mesh, those first that look like all those of other meshes.
+
+    The sum of a mesh between the first one and the last one then begins the sums of these, which can run its program.
+    """
+    looks = {mesh: tuple(map(_look, group)) for mesh, group in groups.items() if mesh is not None}
+    distinct = Counter(looks.values())
+
+    def spread(look: tuple[Hashable, ...]) -> tuple[int, int]:
+        return sum(count for other, count in distinct.items() if _place(look, other) is not None), len(look)
+
+    common = max(distinct, key=spread)
+    found = []
+    for mesh, group in groups.items():
+        start = _place(common, looks[mesh]) if mesh is not None else None
+        if start is not None:
+            end = start + len(common)
+            group = [*group[start:end], *group[:start], *group[end:]]
+        found.append(group)
+    return found
+
+
+def _look(leaf: Leaf) -> Hashable:
+    """What terms of equal layers share."""
+    op = leaf.value.defining_op
+    made = () if op is None else (op.name, *[value.type for value in op.operands])
+    return leaf.value.type, made, tuple(step.name for step in leaf.path)
+
+
+def _place(part: Sequence[Hashable], whole: Sequence[Hashable]) -> int | None:
+    """Where the part begins in the whole, in one piece."""
+    size = len(part)
+    return next((i for i in range(len(whole) - size + 1) if whole[i : i + size] == part), None)
 
 
 def _is_root(op: Op, origins: Origins) -> bool:
