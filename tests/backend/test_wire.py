@@ -18,7 +18,7 @@ from jax.sharding import SingleDeviceSharding
 from mpmd_trace.jax_compat import wire
 from mpmd_trace.jax_compat.distributed import Endpoint, is_from_elsewhere
 
-SHAPE = (512, 512)
+SHAPE = (1024, 512)
 PATIENCE = 60.0
 
 
@@ -55,7 +55,7 @@ def test_what_is_offered_comes_in_any_order_and_nothing_waits_for_it(endpoint: E
     tags = list(range(100, 108))
     found = {tag: endpoint.fetch(endpoint.address, tag, [SPEC])[0] for tag in tags}
     doubled = {tag: jnp.add(x, x) for tag, x in found.items() if tag == 100}
-    jax.block_until_ready(_in_thread(lambda: jnp.dot(values(0), values(1))))  # there are threads left to compute
+    jax.block_until_ready(_in_thread(lambda: jnp.dot(values(0), values(1).T)))  # there are threads left to compute
     for tag in reversed(tags):
         assert not found[tag].is_ready()
         offer(endpoint, tag, values(tag))
@@ -66,7 +66,7 @@ def test_what_is_offered_comes_in_any_order_and_nothing_waits_for_it(endpoint: E
 
 def test_programs_that_are_launched_later_do_not_wait_for_what_comes(endpoint: Endpoint) -> None:
     later = jax.jit(lambda x: x @ x)
-    x = jnp.ones(SHAPE)
+    x = jnp.ones((512, 512))
     later(x).block_until_ready()
     [found] = endpoint.fetch(endpoint.address, 120, [SPEC])
     until(later(x).is_ready)
@@ -112,7 +112,7 @@ def test_more_than_xla_lets_wait_on_a_device(endpoint: Endpoint) -> None:
     for thread in threads:
         thread.start()
     time.sleep(0.2)
-    _in_thread(lambda: jnp.dot(values(0), values(1)).block_until_ready())
+    _in_thread(lambda: jnp.dot(values(0), values(1).T).block_until_ready())
     for tag in reversed(tags):
         offer(endpoint, tag, values(tag))
     for thread in threads:
@@ -152,7 +152,7 @@ def test_the_end_of_a_connection_in_the_middle_is_an_error(
     monkeypatch.setattr(wire.Wire, "_send", half)
     offer(endpoint, 500, values(0))
     [found] = endpoint.fetch(endpoint.address, 500, [SPEC])
-    with pytest.raises(jax.errors.JaxRuntimeError, match="the connection ended after 524288 of 1048576 bytes") as error:
+    with pytest.raises(jax.errors.JaxRuntimeError, match="ended after 1048576 of 2097152 bytes") as error:
         found.block_until_ready()
     assert is_from_elsewhere(str(error.value))
     assert "tag 0x1f4" in str(error.value)

@@ -356,7 +356,7 @@ def large_arrays() -> None:
     """They go another way than small ones; when a step is measured, the two ends come to them in another order."""
     generator = np.random.default_rng(2)
     large = [(0.1 * generator.normal(size=(512, 512))).astype(np.float32) for _ in range(4)]
-    x = generator.normal(size=(3, 512, 512)).astype(np.float32)
+    x = generator.normal(size=(2, 1024, 512)).astype(np.float32)
     assert is_large(x[0])
     jitted = run(train, (large, x), IN_TURNS, plain=False, pipeline_schedule="1F1B")
     compiled = jitted.lower(large, x).compile()

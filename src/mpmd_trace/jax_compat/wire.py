@@ -33,8 +33,8 @@ from mpmd_trace.jax_compat.runtime import compile_lowered, direct_call
 
 __all__ = ["LARGE", "Wire", "is_large"]
 
-#: Bytes from which on an array does not go with `jax.experimental.transfer`.
-LARGE = 1 << 20
+#: Bytes from which on an array does not go with `jax.experimental.transfer`, which takes less time for smaller ones.
+LARGE = 1 << 21
 #: How many programs may wait for tickets: half of those that XLA lets wait on a device, so that others can run.
 _MOST = 16
 #: Seconds for a connection to be made, and for a stranger to say who it is.
