@@ -7,9 +7,9 @@ An MLP of 8 layers, one stage for each process, 8 microbatches, 1F1B; wide enoug
 (at `--width 512` on two cores, what processes cost is a third of a step).  In one job, taking turns: a step over all
 processes, and the same step in process 0 alone over as many meshes; programs use one thread each, so that both have the
 same work for the same cores.  Ratios are medians over the rounds, of seconds and of the seconds of CPU of all processes
-(which other work on the machine changes less).  The prediction is the plan played with the shortest times of the
+(which other work on the machine changes less).  The prediction is the plan played with the times of the
 programs and transfers, as `measure` finds them; where there are fewer cores than processes, all that runs at a time
-shares them (a transfer copies, and so takes a core, too).  `--check`: exit 1
+shares them, when it is measured and when it is played (a transfer copies, and so takes a core, too).  `--check`: exit 1
 where the step takes more than 1.10 times that of one process, or is predicted worse than within 15 %.
 """
 

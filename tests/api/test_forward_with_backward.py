@@ -78,10 +78,29 @@ def test_meshes_that_share_processors() -> None:
     assert {e.end - e.start for row in shared[0].rows for e in row} <= {1.0, 1.5, 2.0}
 
 
+def test_what_shared_processors_when_it_was_measured_is_no_slower_for_that() -> None:
+    found, actions, measured = compiled()
+    plan = found.program.plan
+    shared = planned_timeline(plan, actions, processors=1)  # each takes one unit of time of the processor
+    waiting = {mesh: iter(row) for mesh, row in zip(plan.meshes, shared.rows, strict=True)}
+    entries = []
+    for entry in measured.entries:
+        if entry.program is not None:
+            event = next(waiting[entry.lane])
+            entries.append(dataclasses.replace(entry, start=1e-3 * event.start, end=1e-3 * event.end))
+    timelines = [dataclasses.replace(measured, entries=tuple(entries))]
+    assert planned_timeline(plan, actions, timelines, processors=1).end == pytest.approx(shared.end)
+    # Who has processors of their own shared none.
+    assert planned_timeline(plan, actions, timelines).end > planned_timeline(plan, actions).end
+
+
 def test_transfers_take_the_time_that_they_were_measured_to_take() -> None:
     found, actions, measured = compiled()
     plan = found.program.plan
-    even = [dataclasses.replace(e, start=0.0, end=1e-3 if e.program is not None else 2e-3) for e in measured.entries]
+    even = [
+        dataclasses.replace(e, start=at, end=at + (1e-3 if e.program is not None else 2e-3))  # one after the other
+        for at, e in enumerate(measured.entries)
+    ]
     timelines = [dataclasses.replace(measured, entries=tuple(even))]
     free = planned_timeline(plan, actions, timelines, processors=1)
     assert free.end == pytest.approx(len(plan.runs))

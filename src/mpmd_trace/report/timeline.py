@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import heapq
+import itertools
 import statistics
 from collections.abc import Collection, Sequence
 
@@ -153,15 +154,16 @@ def planned_timeline(
     Each mesh runs its programs in the order of the plan, each as soon as its inputs are there.  A program
     takes the shortest time it was measured to take (one unit where nothing was measured); so does a transfer
     with `transfers`, and none otherwise.  `processors`: where more of them run than there are processors, each gets an
-    equal part of them.
+    equal part of them.  So it was when they were measured, and each takes the usual time that it had of a processor.
     """
     known = steps_by_place(plan, actions)
     costs: dict[object, list[float]] = {}
     for one in measured:
-        for at, entry in timed(plan, one):
-            if entry.program is not None or transfers:
-                costs.setdefault(_cost(plan, plan.instructions[at]), []).append(1000 * (entry.end - entry.start))
-    time_of = {what: statistics.quantiles([*v, *v], n=4)[0] for what, v in costs.items()}
+        counted = [(at, entry) for at, entry in timed(plan, one) if entry.program is not None or transfers]
+        for (at, _), time in zip(counted, _alone([entry for _, entry in counted], processors), strict=True):
+            costs.setdefault(_cost(plan, plan.instructions[at]), []).append(1000 * time)
+    usual = statistics.median if processors is not None else lambda v: statistics.quantiles([*v, *v], n=4)[0]
+    time_of = {what: usual(v) for what, v in costs.items()}
     made_by: dict[int, frozenset[int]] = {}  # what must have run before a slot is there
     last: dict[str, int] = {}
     rows: list[tuple[int, Step] | None] = []
@@ -194,6 +196,19 @@ def _cost(plan: Plan, instruction: Instruction) -> object:
         return instruction.program
     assert isinstance(instruction, Transfer)
     return lane_of(instruction), *(str(plan.slots[slot].type) for slot in instruction.outputs)
+
+
+def _alone(entries: Sequence[TimelineEntry], processors: int | None) -> list[float]:
+    """How long each would have taken on a processor of its own: `_played` with these times gives the entries again."""
+    if processors is None:
+        return [entry.end - entry.start for entry in entries]
+    changes = sorted([(e.start, 1) for e in entries] + [(e.end, -1) for e in entries])
+    work = {changes[0][0]: 0.0} if changes else {}
+    running = 0
+    for (before, change), (at, _) in itertools.pairwise(changes):
+        running += change
+        work[at] = work[before] + (at - before) * (min(1.0, processors / running) if running else 0.0)
+    return [work[entry.end] - work[entry.start] for entry in entries]
 
 
 def _played(
