@@ -112,7 +112,7 @@ def test_platforms_that_cannot_compile_for_each_mesh(monkeypatch: pytest.MonkeyP
         np.testing.assert_allclose(got, wanted, rtol=1e-6, atol=1e-7)
 
 
-def test_xla_does_not_optimise_the_zeros_of_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_how_much_xla_optimises(monkeypatch: pytest.MonkeyPatch) -> None:
     given = []
     compile = runtime.compile_lowered
 
@@ -121,16 +121,21 @@ def test_xla_does_not_optimise_the_zeros_of_sums(monkeypatch: pytest.MonkeyPatch
         return compile(lowered, options)
 
     monkeypatch.setattr(runtime, "compile_lowered", compiled)
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
     step, arguments = _jitted(4)
     step.lower(*arguments).compile()
-    is_fill = [not re.search(r"= stablehlo\.(?!constant)", text) for text, _ in given]
-    assert any(is_fill) and not all(is_fill)
-    assert [options for _, options in given] == [
-        {"xla_backend_optimization_level": 0} if fill else {} for fill in is_fill
-    ]
+    levels: dict[int | None, list[str]] = {}
+    for text, options in given:
+        levels.setdefault(options.pop("xla_backend_optimization_level", None), []).append(text)
+        assert not options
+    assert all(not re.search(r"= stablehlo\.(?!constant)", text) for text in levels[0])
+    assert all("subtract" in text and "tanh" not in text for text in levels[2])  # the update
+    assert levels.keys() == {0, 2, None} and "tanh" in levels[None][0]
     given.clear()
     step.lower(*arguments).compile(compiler_options={f"m{i}": {"xla_embed_ir_in_executable": False} for i in range(4)})
-    assert not any("xla_backend_optimization_level" in (options or {}) for _, options in given)
+    monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=1")
+    step.lower(*arguments).compile()
+    assert given and not any("xla_backend_optimization_level" in (options or {}) for _, options in given)
 
 
 _CACHED = """
