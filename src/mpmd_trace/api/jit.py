@@ -229,6 +229,7 @@ class Jitted:
             self.engine,
             self.adapter,
             stored,
+            together,
             compiler_options=self.compiler_options,
             keep_unused=self.keep_unused,
             warns_of_donations=self.donation.warns,

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import jax
 
 from mpmd_trace.api import finishing
-from mpmd_trace.api.described import Adapter, Described, groups_of_results
+from mpmd_trace.api.described import Adapter, Described
 from mpmd_trace.api.estimates import EstimatedProgram
 from mpmd_trace.api.microbatches import without_microbatches
 from mpmd_trace.api.request import Asked
@@ -75,6 +75,8 @@ class PartitionedProgram(Described):
     adapter: Adapter | None = None
     #: What was found of it in the persistent compilation cache, or in a file.
     stored: Stored | None = None
+    #: Results that belong together, by number.
+    together: tuple[tuple[int, ...], ...] = ()
     #: Bytes of a device of each mesh that programs take besides values, as far as they are known.
     reserved: Mapping[str, int] = dataclasses.field(default_factory=dict)
     #: What was warned of until it was compiled.
@@ -83,8 +85,7 @@ class PartitionedProgram(Described):
     @functools.cached_property
     def asked(self) -> Asked:
         """What the partitioner is asked for."""
-        together = groups_of_results(self.adapter, self.traced)
-        return Asked(self.traced, self.config, self.schedule, self.engine, together, self.reserved)
+        return Asked(self.traced, self.config, self.schedule, self.engine, self.together, self.reserved)
 
     @functools.cached_property
     def request(self) -> PartitionRequest:

@@ -15,7 +15,7 @@ import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from mpmd_trace.backend.placement import Placement
-from mpmd_trace.backend.plan import Place, Plan, ProgramSpec, Run
+from mpmd_trace.backend.plan import Place, Plan, ProgramSpec
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
 from mpmd_trace.diagnostics.spelling import unquote
 from mpmd_trace.ir.attributes import SYMBOL, IntegerAttr
@@ -261,7 +261,7 @@ def _effort(module: Module, plan: Plan, placement: Placement) -> Callable[[Progr
     Zeros of a few sums: not.  What runs rarely, such as norms and updates: one level less than all others, which takes
     a fifth of the time, and changes neither numbers nor, as measured, how long they run.
     """
-    runs = Counter(item.program for item in plan.instructions if isinstance(item, Run))
+    runs = Counter(run.program for run in plan.runs)
     often = max(runs.values(), default=0)
 
     def options(spec: ProgramSpec) -> dict[str, int]:

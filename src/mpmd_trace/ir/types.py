@@ -40,6 +40,11 @@ class Type(Interned):
         """Whether this is a StableHLO token, the only non-tensor value that fragments may carry."""
         return self.text == "!stablehlo.token"
 
+    @property
+    def is_scalar(self) -> bool:
+        """Whether this is a tensor without dimensions, on no mesh."""
+        return False
+
 
 class TensorType(Type):
     """A builtin tensor.  `shape` is None when unranked; a dynamic dimension is -1."""
@@ -55,6 +60,10 @@ class TensorType(Type):
         self.encoding = encoding
         #: What `mesh_tensor` gave for this tensor: it is asked very often, and its text is long.
         self._on_meshes: dict[tuple[str, TensorShardingAttr | None, str | None], MeshTensorType] = {}
+
+    @property
+    def is_scalar(self) -> bool:
+        return self.shape == ()
 
     @property
     def is_ranked(self) -> bool:

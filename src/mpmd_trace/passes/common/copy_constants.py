@@ -12,7 +12,6 @@ from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, TransferOp
 from mpmd_trace.ir.semantics import is_constant_like
-from mpmd_trace.ir.types import TensorType
 from mpmd_trace.passes.base import FunctionPass, option
 
 __all__ = ["CopyConstants"]
@@ -71,17 +70,12 @@ class CopyConstants(FunctionPass):
                 constants = [
                     (i, op)
                     for i, value in enumerate(fragment.operands[:count])
-                    if (op := _constant_behind(value)) is not None and not (self.apart and _is_large(op))
+                    if (op := _constant_behind(value)) is not None and (not self.apart or op.result.type.is_scalar)
                 ]
                 if constants:
                     fragment.body = _with_constants(fragment.body, constants)
                     changed = True
         return changed
-
-
-def _is_large(op: Op) -> bool:
-    type = op.result.type
-    return not isinstance(type, TensorType) or type.shape != ()
 
 
 def _constant_behind(value: Value) -> Op | None:

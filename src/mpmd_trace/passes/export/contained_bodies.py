@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from mpmd_trace.ir.bodies import BodyBuilder, effective_operands, remembered
 from mpmd_trace.ir.core import BlockArg, Op, OpResult, Region, Value
 from mpmd_trace.ir.semantics import is_pure
-from mpmd_trace.ir.types import TensorType
 from mpmd_trace.passes.equal_bodies import look_alike, same_regions
 
 __all__ = ["Division", "divided", "moving_ops"]
@@ -204,4 +203,4 @@ class _Divider:
 def _is_cheap(op: Op) -> bool:
     """Whether it makes a scalar of scalars, or fills an array with one."""
     values = op.operands if op.name == "stablehlo.broadcast_in_dim" else [*op.operands, *op.results]
-    return not op.regions and all(isinstance(v.type, TensorType) and v.type.shape == () for v in values)
+    return not op.regions and all(v.type.is_scalar for v in values)

@@ -11,7 +11,7 @@ from mpmd_trace.ir.core import BlockArg, Op, OpResult, Region, Use, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, TransferOp
 from mpmd_trace.ir.shardings import sharding_class
-from mpmd_trace.ir.types import MeshTensorType, TensorType, Type
+from mpmd_trace.ir.types import MeshTensorType, Type
 from mpmd_trace.passes.base import FunctionPass
 from mpmd_trace.passes.export.value_attrs import EMPTY, LAYOUT_MODE, array_of, inserted, is_pinned_host, value_dicts
 
@@ -146,7 +146,7 @@ def _keep_scalars(fragments: Iterable[FragmentOp]) -> None:
     for members in alike.values():
         given = [value_dicts(op, "arg_attrs") or [EMPTY] * op.num_operands for op in members]
         for i, arg in enumerate(members[0].body.block.args):
-            if not isinstance(arg.type, TensorType) or arg.type.shape != ():
+            if not arg.type.is_scalar:
                 continue
             marked = [op for op, dicts in zip(members, given, strict=True) if DONOR in dicts[i].entries]
             if 0 < len(marked) < len(members):

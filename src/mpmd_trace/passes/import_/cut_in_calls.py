@@ -299,8 +299,7 @@ def _constant(number: int, loc: Location) -> Op:
 
 def _is_number(op: Op) -> bool:
     """Whether this is a scalar constant that is no index yet."""
-    type = op.results[0].type if op.name == "stablehlo.constant" and INDEX not in op.attrs else None
-    return isinstance(type, TensorType) and type.shape == ()
+    return op.name == "stablehlo.constant" and INDEX not in op.attrs and op.result.type.is_scalar
 
 
 def _found(values: Sequence[Value]) -> _Cut | None:

@@ -20,7 +20,6 @@ from mpmd_trace.ir.bodies import remembered
 from mpmd_trace.ir.core import Block, Op, Region, Value
 from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.semantics import trivially_dead
-from mpmd_trace.ir.types import TensorType
 from mpmd_trace.passes.plain_bodies import PLAIN_OPS, copy_op, is_plain, op_names
 
 __all__ = ["EXPRESSIONS", "can_do", "with_constants_apart"]
@@ -104,17 +103,13 @@ def _remove_dead_ops(region: Region) -> None:
 # Splitting.
 
 
-def _is_scalar(value: Value) -> bool:
-    return isinstance(value.type, TensorType) and value.type.shape == ()
-
-
 def _is_merged(op: Op) -> bool:
     """Whether Shardy merges copies of the op, so that it need not be split."""
-    return op.name == _CONSTANT or (op.name == _BROADCAST and _is_scalar(op.operand(0)))
+    return op.name == _CONSTANT or (op.name == _BROADCAST and op.operand(0).type.is_scalar)
 
 
 def _is_split(op: Op) -> bool:
-    return not _is_merged(op) and not _is_scalar(op.results[0])
+    return not _is_merged(op) and not op.results[0].type.is_scalar
 
 
 def _shared_expressions(region: Region) -> set[Op]:
