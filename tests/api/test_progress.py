@@ -76,6 +76,15 @@ def test_a_short_one_tells_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     assert capfd.readouterr().err == ""
 
 
+def test_no_library_of_bars_is_loaded_where_there_is_no_terminal() -> None:
+    script = "import sys; from mpmd_trace.diagnostics import progress\n"
+    script += "with progress.compiling('step') as shown: shown._thread.join(0.2)\n"
+    script += "assert 'rich' not in sys.modules"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 _SCRIPT = """
 import time
 from mpmd_trace.diagnostics import progress

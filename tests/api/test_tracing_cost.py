@@ -76,6 +76,43 @@ def test_a_step_is_traced_and_rewritten_but_not_traced_again_for_lowering() -> N
     assert found["run"] == 0
 
 
+def _unnamed(weights: list[jax.Array], key: jax.Array) -> Any:
+    """A named computation, and much around it: scopes, weak types, literals, indices, branches, loops and keys."""
+    x = mt.named_computation(jnp.tanh, name="layer0")(weights[0])
+    with jax.named_scope("update"):
+        noise = jax.random.normal(jax.random.wrap_key_data(key), x.shape)
+        rows = jnp.arange(8)[:, None] % 3 == 0
+        x = jnp.where(rows, 2 * x - noise / 3, x.astype(jnp.bfloat16).astype(jnp.float32)) + 1
+    x = jax.lax.cond(x[0, 0] > 0, jnp.sin, lambda v: v * 2, x)
+    x, sums = jax.lax.scan(lambda c, r: (c + r, jnp.sum(c) * r), x, x[None] @ jnp.ones((2, 8, 8)))
+    x = jax.lax.dynamic_slice(x, (jnp.argmax(x[0]), 2), (3, 4)) @ jnp.eye(4)
+    with jax.enable_x64(True):
+        total = jnp.sum(sums, dtype=jnp.float64).astype(jnp.float32)
+    return x, mt.named_tensor(total, name="layer1"), jax.nn.relu(weights[1]).at[rows.sum()].add(1)
+
+
+def test_what_has_no_name_is_copied_as_it_was_traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    args = [jnp.ones((8, 8))] * 2, jax.random.key_data(jax.random.key(0))
+    bound: list[str] = []
+    rebind, staged = tracing.rebind, tracing.staged
+
+    def counting(eqn: Any, *rest: Any) -> list[Any]:
+        bound.append(eqn.primitive.name)
+        return rebind(eqn, *rest)
+
+    monkeypatch.setattr(tracing, "rebind", counting)
+    texts, counts = [], []
+    for copying in (staged, lambda eqn, args: None):
+        monkeypatch.setattr(tracing, "staged", copying)
+        bound.clear()
+        texts.append(trace(_unnamed, *args).mlir_text(debug_info=True))
+        counts.append(Counter(bound))
+    assert texts[0] == texts[1]
+    asked, before = counts
+    assert {"mul", "div", "argmax"} <= before.keys() - asked.keys()
+    assert asked.total() * 3 < before.total()
+
+
 def test_the_module_is_neither_printed_for_mlir_nor_parsed_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
     parsed = []
     real = ir.Module.parse

@@ -6,6 +6,7 @@ are told without any setting of the logger.
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import sys
 import threading
@@ -56,7 +57,7 @@ class Compiling:
             wait *= 2
 
     def _bar(self) -> None:
-        from rich.console import Console  # late: only for what takes long, and where it is installed
+        from rich.console import Console  # late: only for what takes long in a terminal, and where it is installed
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
         columns = (
@@ -80,11 +81,7 @@ class Compiling:
 
 
 def _has_bar() -> bool:
-    try:
-        import rich.progress  # noqa: F401 (late: as above)
-    except ImportError:
-        return False
-    return sys.stderr is not None and sys.stderr.isatty()
+    return sys.stderr is not None and sys.stderr.isatty() and importlib.util.find_spec("rich") is not None
 
 
 _CURRENT: ContextVar[Compiling | None] = ContextVar("mpmd_trace_compiling", default=None)

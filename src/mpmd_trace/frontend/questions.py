@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
 
 from mpmd_trace.diagnostics.messages import Diagnostic
 from mpmd_trace.frontend import markers, memories
@@ -64,6 +67,17 @@ def applied(eqn: Equation) -> Closed | None:
     """The jaxpr that `eqn` only applies to its operands, if it does."""
     name = eqn.primitive.name
     return eqn.params["jaxpr" if name in REMAT else INLINED[name]] if name in INLINED or name in REMAT else None
+
+
+#: What is looked at, and what may change when some of its operands are known.
+_LOOKED_AT = MARKERS | {markers.transposes_p.name, "sharding_constraint", "device_put", "dynamic_slice"}
+
+
+def stays(eqn: Equation, args: Sequence[Any]) -> bool:
+    """Whether `eqn` stays what it is on these operands, wherever it stands."""
+    if eqn.effects or eqn.primitive.name in _LOOKED_AT or any(True for _ in tracing.subjaxprs(eqn)):
+        return False
+    return any(isinstance(a, jax.core.Tracer) for a in args)
 
 
 class Questions:

@@ -33,6 +33,7 @@ from mpmd_trace.frontend.questions import (
     cannot_open,
     has_no_order,
     kind_of,
+    stays,
 )
 from mpmd_trace.frontend.recomputed import Expressions, Later, Site, Values, now
 from mpmd_trace.frontend.scope import Scope, Shared, count_in, distinct, is_computation, tag_of
@@ -140,11 +141,14 @@ class Rewriter:
             return self.large_constants.read(atom.val) if tracing.is_literal(atom) else env.get(atom)
 
         alive = live_equations(closed, wanted, set(ready))
+        # Neither values are tracked here, nor is each equation a call.
+        as_it_is = not self._apart and (self._values[-1] is None or not scope.is_open)
         for eqn, used in zip(parts.eqns, alive, strict=True):
             operands = [read(v) for v in eqn.invars]
             if not used and id(eqn) in self._kept and all(a is not None for a in operands):
                 operands, used = [now(a) for a in operands], True
-            results = (self._equation if used else self._unused)(eqn, operands, scope)
+            same = tracing.staged(eqn, operands) if used and as_it_is and stays(eqn, operands) else None
+            results = same or (self._equation if used else self._unused)(eqn, operands, scope)
             env.update((v, r) for v, r in zip(eqn.outvars, results, strict=True) if v not in ready)
         return [read(v) for v in parts.outvars]
 

@@ -181,6 +181,32 @@ def rebind(eqn: Equation, args: Sequence[Any], params: dict[str, Any] | None = N
     return list(results) if eqn.primitive.multiple_results else [results]
 
 
+def staged(eqn: Equation, args: Sequence[Any]) -> list[Any] | None:
+    """What `rebind` gives for an equation without effects, if `args` are of the current trace and have its types.
+
+    Then the types of its results are known, and its primitive need not be asked for them.  None where that does not
+    hold, or where JAX does more for this primitive.
+    """
+    trace, primitive = core.trace_ctx.trace, eqn.primitive
+    if type(trace) is not partial_eval.DynamicJaxprTrace or primitive in partial_eval.custom_staging_rules:
+        return None
+    around, source = source_info_util.current_name_stack(), eqn.source_info
+    if around.stack:
+        source = source.replace(name_stack=around + source.name_stack)
+    operands = []
+    for atom, arg in zip(eqn.invars, args, strict=True):
+        if isinstance(atom, core.Literal) and arg is atom.val:
+            operands.append(partial_eval.DynamicJaxprTracer(trace, atom.aval, atom, source))
+        elif isinstance(arg, partial_eval.DynamicJaxprTracer) and arg._trace is trace and arg.aval == atom.aval:
+            operands.append(arg)
+        else:
+            return None
+    if primitive in partial_eval.const_fold_rules and any(x.get_const() is not None for x in operands):
+        return None
+    types = [v.aval for v in eqn.outvars]
+    return list(trace.emit_eqn(operands, types, primitive, eqn.params, eqn.effects, source, eqn.ctx))
+
+
 def interpret(program: Any, args: Sequence[Any], rule: Callable[[Equation, list[Any]], Sequence[Any]]) -> list[Any]:
     """The results of a jaxpr on `args`, where `rule` gives those of each equation on its operands."""
     parts = opened(program)
