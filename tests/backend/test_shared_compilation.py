@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -110,6 +111,23 @@ def test_platforms_that_cannot_compile_for_each_mesh(monkeypatch: pytest.MonkeyP
     assert not any(isinstance(e.compiled, runtime.Rebound) for e in compiled.program.runtime.executables)
     for wanted, got in zip(jax.jit(_step)(*arguments), compiled(*arguments), strict=True):
         np.testing.assert_allclose(got, wanted, rtol=1e-6, atol=1e-7)
+
+
+def test_other_threads_bind_what_they_have_written_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    rebound, serialize = runtime.rebound, runtime.Built._serialize
+    bound: list[str] = []
+    written: list[Any] = []
+    monkeypatch.setattr(
+        runtime, "rebound", lambda *given: bound.append(threading.current_thread().name) or rebound(*given)
+    )
+    monkeypatch.setattr(runtime.Built, "_serialize", lambda built: written.append(built) or serialize(built))
+    step, arguments = _jitted(8)
+    compiled = step.lower(*arguments).compile()
+    executables = [e.compiled for e in compiled.program.runtime.executables]
+    apart = [e for e in executables if not isinstance(e, runtime.Rebound)]
+    assert len(bound) == len(executables) - len(apart) > 0
+    assert all(name.startswith("mpmd-compile") for name in bound)
+    assert len(written) == len(set(map(id, written))) <= len(apart)
 
 
 def test_how_much_xla_optimises(monkeypatch: pytest.MonkeyPatch) -> None:

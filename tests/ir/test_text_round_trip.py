@@ -13,8 +13,11 @@ from hypothesis import strategies as st
 
 from dialect_module import BASE
 from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace.diagnostics.spelling import quote, unquote
+from mpmd_trace.ir import types
 from mpmd_trace.ir.parser import parse_generic
 from mpmd_trace.ir.text import parse
+from mpmd_trace.ir.types import FunctionType, parse_type
 from mpmd_trace.jax_compat.mlir import prettify_or_fail, to_generic
 from shared_work import own_contexts
 
@@ -192,3 +195,28 @@ def test_names_of_files_reach_locations() -> None:
     module = parse("func.func @f() { return }", filename='a "b" \\ (c).mlir')
     position = module.functions[0].loc.file
     assert position == ('a "b" \\ (c).mlir', 1, 1)
+
+
+@given(st.text())
+def test_strings(text: str) -> None:
+    assert unquote(quote(text)) == text
+    assert re.fullmatch(r'"(?:[ !#-\[\]-~]|\\\\|\\[0-9A-F]{2})*"', quote(text))
+
+
+_TENSORS = st.sampled_from(["tensor<f32>", "tensor<4x?xbf16>", "tensor<2xi1>"])
+_MESH_TENSOR = '!mpmd.mesh_tensor<"m,(", tensor<4xf32>, sharding=<@m, [{"x"}]>>'
+_OTHERS = ["tuple<i32, tensor<2xi1>>", "tensor<3x4xf32, #e<[a, b]>>", "(i32, tensor<f32>) -> (f32, f32)"]
+_TYPES = _TENSORS | st.sampled_from(["!stablehlo.token", _MESH_TENSOR, *_OTHERS])
+
+
+@given(*[st.one_of(st.lists(_TENSORS), st.lists(_TYPES))] * 2)
+def test_types_of_functions(inputs: list[str], results: list[str]) -> None:
+    found = parse_type(f"({', '.join(inputs)}) -> ({', '.join(results)})")
+    assert isinstance(found, FunctionType)
+    assert found.inputs == tuple(map(parse_type, inputs)) and found.results == tuple(map(parse_type, results))
+
+
+def test_thousands_of_plain_tensors_are_taken_apart_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(types, "split_top_level", None)
+    found = parse_type(f"({', '.join(['tensor<7x13xf32>'] * 3000)}) -> tensor<13xf32>")
+    assert isinstance(found, FunctionType) and len(found.inputs) == 3000

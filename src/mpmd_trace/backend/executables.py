@@ -189,7 +189,7 @@ def compile_programs(
         options = tuple(compiler_options.get(spec.mesh, {}).items())
         equal.setdefault((kind, options), []).append(spec)
 
-    def submitted(spec: ProgramSpec) -> Any:
+    def compiling(spec: ProgramSpec, repeated: bool) -> Any:
         lowered = lower_function(
             program_text(module, spec.callee),
             _structs(placement, spec.inputs),
@@ -199,50 +199,50 @@ def compile_programs(
             host_callbacks=host_callbacks if _CALLBACK.search(computed(spec.callee)) else (),
         )
         chosen = compiler_options.get(spec.mesh) or options_of(spec)
-        return pool.submit(compile_lowered, lowered, dict(chosen))
+
+        def run() -> Any:
+            compiled = compile_lowered(lowered, dict(chosen))
+            if repeated:
+                _ = compiled.slim  # made here once, before several threads ask for it
+            return compiled
+
+        return pool.submit(run)
+
+    def binding(like: Executable, spec: ProgramSpec) -> Any:
+        devices = list(placement.meshes[spec.mesh].devices.flat)
+        return pool.submit(rebound, like.compiled, devices, _structs(placement, spec.outputs))
 
     total = len(plan.programs)
     workers = threads or max(1, min(total, os.cpu_count() or 1))
     done: dict[int, Executable] = {}
     problems: list[str] = []
-    def finish(executable: Executable) -> None:
-        done[executable.spec.number] = executable
-        if progress is not None:
-            progress(len(done), total, executable.name)
-
-    def bind(like: Executable, specs: Sequence[ProgramSpec]) -> list[ProgramSpec]:
-        """Bind an executable to programs that are equal; gives those that the platform wants compiled."""
-        left = []
-        for spec in specs:
-            devices = list(placement.meshes[spec.mesh].devices.flat)
-            bound = rebound(like.compiled, devices, _structs(placement, spec.outputs))
-            if bound is None:
-                left.append(spec)
-            else:
-                finish(Executable(spec, bound, like.compiled_as))
-        return left
-
     with ThreadPoolExecutor(workers, thread_name_prefix="mpmd-compile") as pool:
-        waiting: dict[Any, tuple[Hashable, list[ProgramSpec]]] = {}
+        #: For each program under way its kind, the executable it is bound to, and programs to be bound to its own.
+        waiting: dict[Any, tuple[ProgramSpec, Hashable, Executable | None, list[ProgramSpec]]] = {}
         for key, specs in equal.items():
             before = None if known is None else known.get(key)
-            left = specs if before is None else bind(before, specs)
-            if left:
-                waiting[submitted(left[0])] = (key, left)
+            if before is None:
+                waiting[compiling(specs[0], len(specs) > 1)] = specs[0], key, None, specs[1:]
+            else:
+                waiting.update((binding(before, spec), (spec, key, before, [])) for spec in specs)
         while waiting:
             for future in wait(waiting, return_when=FIRST_COMPLETED).done:
-                key, (first, *others) = waiting.pop(future)
+                spec, key, like, others = waiting.pop(future)
                 try:
                     compiled = future.result()
                 except jax.errors.JaxRuntimeError as error:
-                    hint = _FFT_HINT if "stablehlo.fft" in computed(first.callee) else ""
-                    problems.append(f"XLA cannot compile @{first.callee} for mesh '{first.mesh}': {error}{hint}")
+                    hint = _FFT_HINT if "stablehlo.fft" in computed(spec.callee) else ""
+                    problems.append(f"XLA cannot compile @{spec.callee} for mesh '{spec.mesh}': {error}{hint}")
                     continue
-                finish(executable := Executable(first, compiled))
-                if known is not None and not _CALLBACK.search(computed(first.callee)):
-                    known[key] = executable
-                for spec in bind(executable, others):
-                    waiting[submitted(spec)] = (key, [spec])
+                if compiled is None:  # on this platform executables belong to their devices
+                    waiting[compiling(spec, False)] = spec, key, None, []
+                    continue
+                executable = done[spec.number] = Executable(spec, compiled, None if like is None else like.compiled_as)
+                if like is None and known is not None and not _CALLBACK.search(computed(spec.callee)):
+                    known.setdefault(key, executable)
+                waiting.update((binding(executable, other), (other, key, executable, [])) for other in others)
+                if progress is not None:
+                    progress(len(done), total, executable.name)
     if problems:
         raise MpmdError("\n".join(sorted(problems)))
     return [done[spec.number] for spec in plan.programs]

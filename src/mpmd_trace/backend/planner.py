@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import cast
 
@@ -141,13 +142,14 @@ class _Planner:
             inputs = tuple(map(self.number.__getitem__, values))
             op = group[0].op
             if isinstance(op, FragmentCallOp):
+                times = Counter(values)
                 donated_here = tuple(
                     i
                     for i in self._signature(op.callee)[1]
                     if last[v := values[i]] == at
                     and v not in kept
                     and args.get(v, True)
-                    and values.count(v) == 1
+                    and times[v] == 1
                 )
                 instructions.append(self._run(op, inputs, donated_here))
             else:

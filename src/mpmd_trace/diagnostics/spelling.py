@@ -11,6 +11,8 @@ _OPEN, _CLOSE = "<([{", ">)]}"
 
 def quote(text: str) -> str:
     """`text` as an MLIR string literal."""
+    if text.isascii() and text.isprintable() and '"' not in text and "\\" not in text:
+        return f'"{text}"'
     out = []
     for byte in text.encode("utf-8", "surrogateescape"):
         char = chr(byte)
@@ -72,6 +74,10 @@ def split_top_level(text: str, separator: str = ",") -> list[str]:
 
 def matching_bracket(text: str, start: int) -> int:
     """The index of the bracket that closes the one at `start`; strings and `->` are skipped."""
+    if text[start] == "(":  # around types, of which there may be thousands, there is mostly one pair
+        close = text.find(")", start)
+        if text.find("(", start + 1, close) < 0 and text.find('"', start, close) < 0 <= close:
+            return close
     depth = 0
     for match in TOKENS.finditer(text, start):
         token = match.group()

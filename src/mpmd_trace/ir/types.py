@@ -250,15 +250,23 @@ def _parse_mesh_tensor(text: str) -> MeshTensorType:
     return mesh_tensor(unquote(parts[0]), inner, sharding, memory_kind)
 
 
+#: Many calls take and give nothing else, and thousands of them.
+_PLAIN_TENSORS = re.compile(r"tensor<[^<>,]*>(?:, tensor<[^<>,]*>)*")
+
+
+def _parse_types(text: str) -> tuple[Type, ...]:
+    return tuple(map(parse_type, text.split(", ") if _PLAIN_TENSORS.fullmatch(text) else split_top_level(text)))
+
+
 def _parse_function(text: str) -> FunctionType:
     close = matching_bracket(text, 0)
-    inputs = tuple(parse_type(t) for t in split_top_level(text[1:close]))
+    inputs = _parse_types(text[1:close])
     rest = text[close + 1 :].strip()
     if not rest.startswith("->"):
         raise ValueError(f"not a function type: {text}")
     rest = rest[2:].strip()
     if rest.startswith("(") and matching_bracket(rest, 0) == len(rest) - 1:
-        results = tuple(parse_type(t) for t in split_top_level(rest[1:-1]))
+        results = _parse_types(rest[1:-1])
     else:
         results = (parse_type(rest),)
     return function_type(inputs, results)
