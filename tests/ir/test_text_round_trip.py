@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from dialect_module import BASE
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.diagnostics.spelling import quote, unquote
-from mpmd_trace.ir import types
 from mpmd_trace.ir.parser import parse_generic
 from mpmd_trace.ir.text import parse
 from mpmd_trace.ir.types import FunctionType, parse_type
@@ -217,6 +216,6 @@ def test_types_of_functions(inputs: list[str], results: list[str]) -> None:
 
 
 def test_thousands_of_plain_tensors_are_taken_apart_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(types, "split_top_level", None)
+    monkeypatch.setattr("mpmd_trace.ir.types.split_top_level", None)
     found = parse_type(f"({', '.join(['tensor<7x13xf32>'] * 3000)}) -> tensor<13xf32>")
     assert isinstance(found, FunctionType) and len(found.inputs) == 3000
