@@ -217,7 +217,7 @@ def compile_programs(
     done: dict[int, Executable] = {}
     problems: list[str] = []
     with ThreadPoolExecutor(workers, thread_name_prefix="mpmd-compile") as pool:
-        #: For each program under way its kind, the executable it is bound to, and programs to be bound to its own.
+        #: Programs under way, each with its kind, the executable that it is bound to, and what is bound to its own.
         waiting: dict[Any, tuple[ProgramSpec, Hashable, Executable | None, list[ProgramSpec]]] = {}
         for key, specs in equal.items():
             before = None if known is None else known.get(key)

@@ -201,9 +201,11 @@ def staged(eqn: Equation, args: Sequence[Any]) -> list[Any] | None:
             operands.append(arg)
         else:
             return None
+    types = [v.aval for v in eqn.outvars]
     if primitive in partial_eval.const_fold_rules and any(x.get_const() is not None for x in operands):
         return None
-    types = [v.aval for v in eqn.outvars]
+    if primitive in partial_eval.forwarding_rules and types == [x.aval for x in operands]:
+        return None  # it may do nothing
     return list(trace.emit_eqn(operands, types, primitive, eqn.params, eqn.effects, source, eqn.ctx))
 
 
