@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dialect_module import BASE
 from mpmd_trace.diagnostics.messages import MpmdError
-from mpmd_trace.diagnostics.spelling import quote, unquote
+from mpmd_trace.diagnostics.spelling import matching_bracket, quote, unquote
 from mpmd_trace.ir.parser import parse_generic
 from mpmd_trace.ir.text import parse
 from mpmd_trace.ir.types import FunctionType, parse_type
@@ -219,3 +219,9 @@ def test_thousands_of_plain_tensors_are_taken_apart_at_once(monkeypatch: pytest.
     monkeypatch.setattr("mpmd_trace.ir.types.split_top_level", None)
     found = parse_type(f"({', '.join(['tensor<7x13xf32>'] * 3000)}) -> tensor<13xf32>")
     assert isinstance(found, FunctionType) and len(found.inputs) == 3000
+
+
+@pytest.mark.parametrize("start, text", [(0, ""), (3, "()"), (0, "((f32)"), (0, '(")"'), (0, "(")])
+def test_a_bracket_that_is_never_closed(start: int, text: str) -> None:
+    with pytest.raises(ValueError, match="unbalanced bracket"):
+        matching_bracket(text, start)

@@ -167,8 +167,8 @@ def compile_programs(
     Programs that are equal but for their names, on meshes of the same shape and kind of device and with the same
     options, are compiled once, for the first of these meshes, and bound to the devices of the others; and not at all
     if they are `known` from another plan.  What is compiled becomes known, unless it calls back Python functions, which
-    each plan numbers for itself.  Lowering is Python and done here one after the other; XLA compiles in threads
-    meanwhile.
+    each plan numbers for itself.  Lowering is Python and done here one after the other; threads compile and
+    bind meanwhile.
 
     Raises:
         MpmdError: when XLA refuses an option or a program (every refusal is in the message), or when a program

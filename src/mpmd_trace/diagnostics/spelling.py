@@ -74,7 +74,7 @@ def split_top_level(text: str, separator: str = ",") -> list[str]:
 
 def matching_bracket(text: str, start: int) -> int:
     """The index of the bracket that closes the one at `start`; strings and `->` are skipped."""
-    if text[start] == "(":  # around types, of which there may be thousands, there is mostly one pair
+    if text.startswith("(", start):  # around types, of which there may be thousands, there is mostly one pair
         close = text.find(")", start)
         if text.find("(", start + 1, close) < 0 and text.find('"', start, close) < 0 <= close:
             return close

@@ -69,7 +69,7 @@ def applied(eqn: Equation) -> Closed | None:
     return eqn.params["jaxpr" if name in REMAT else INLINED[name]] if name in INLINED or name in REMAT else None
 
 
-#: What is looked at, and what may change when some of its operands are known.
+#: What the rewriter looks at by name, and what may change when some of its operands are known.
 _LOOKED_AT = MARKERS | {markers.transposes_p.name, "sharding_constraint", "device_put", "dynamic_slice"}
 
 
