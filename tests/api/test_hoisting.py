@@ -428,3 +428,39 @@ def test_what_only_hands_on_after_hoisting_goes() -> None:
     value, gradient = lowered.compile()(w, xs)
     assert value == 2 and not gradient.any()
     assert "# f0" not in lowered.as_text("plan")
+
+
+def test_merged_forwards_stay_with_their_microbatches() -> None:
+    """A backward and the forward of a later microbatch in one program: no product is computed ahead, or twice."""
+    names = {f"f{i}": (f"m{i}", i) for i in range(2)}
+    merge = {"mpmd_merge_forward_with_backward": True, "mpmd_merge_backward_with_forward": True}
+    config = mpmd_trace.make_config(
+        topology(),
+        names,
+        input_mesh_assignment=(["m0", "m1"], None),
+        output_mesh_assignment=["m0", "m1"],
+        partitioning_options={"mpmd_infer_transfers": True, **merge},
+        pipeline_schedule="1F1B",
+    )
+    width, rows, microbatches = 256, 64, 6
+
+    def loss(ps: Any, x: jax.Array) -> jax.Array:
+        for i, p in enumerate(ps):
+            x = mpmd_trace.named_computation(lambda p, x: jnp.tanh(jnp.tanh(x @ p[0]) @ p[1]), name=f"f{i}")(p, x)
+        return jnp.mean(x**2)
+
+    def step(ps: Any, batch: jax.Array) -> Any:
+        total = jax.tree.map(jnp.zeros_like, ps)
+        for i in range(microbatches):
+            gradients = mpmd_trace.call(jax.grad(loss), call_counter=i)(ps, batch[rows * i : rows * (i + 1)])
+            total = jax.tree.map(jnp.add, total, gradients)
+        return total
+
+    keys = jax.random.split(jax.random.key(0), 5)
+    ps = [[jax.random.normal(k, (width, width)) / width**0.5 for k in keys[2 * i : 2 * i + 2]] for i in range(2)]
+    batch = jax.random.normal(keys[4], (rows * microbatches, width))
+    found = mpmd_trace.jit(step, config).lower(ps, batch).compile()
+    assert [run.label for run in found.program.plan.runs if ", " in run.label]  # some are merged
+    products = sum(e.as_text().count(" dot(") * e.runs for e in found.executables())
+    assert products == microbatches * (4 + 4 + 3)
+    assert_same(found(ps, batch), jax.jit(step)(ps, batch))

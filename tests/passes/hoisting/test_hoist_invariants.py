@@ -303,3 +303,36 @@ def test_a_slice_that_all_microbatches_read_is_cast_once() -> None:
         %r = stablehlo.dot_general %x2, %h, contracting_dims = [1] x [1]
             : (tensor<4x16xbf16>, tensor<32x16xbf16>) -> tensor<4x32xf32>"""
     assert hoisted(step(body, result="tensor<4x32xf32>"))[1] == ["stablehlo.slice", "stablehlo.convert"]
+
+
+def test_merged_fragments_share_weights_but_no_rows_of_a_batch() -> None:
+    """A forward is merged with the backward before it: each slice of the batch is read in two fragments."""
+    batch, out = "tensor<12x16xf32>", "tensor<4x64xf32>"
+    compute = f"""
+        %x2 = stablehlo.convert %x{{0}} : ({X}) -> tensor<4x16xbf16>
+        %r{{0}} = stablehlo.dot_general %x2, %h, contracting_dims = [1] x [1] : (tensor<4x16xbf16>, {H}) -> {out}"""
+
+    def fragment(number: int, forward: int | None, backward: int | None) -> str:
+        parts = [m for m in (forward, backward) if m is not None]
+        work = [
+            f"%x{m} = stablehlo.slice %b [{4 * m}:{4 * m + 4}, 0:16] : ({batch}) -> {X}"
+            + compute.replace("%x2", f"%c{m}").format(m)
+            for m in parts
+        ]
+        where = f"call_counter = {parts[0]} : ui32"
+        if len(parts) == 2:
+            where = f"mpmd.merged_call_counters = [{backward} : ui32, {forward} : ui32]"
+        return f"""
+      %{number}:{len(parts)} = mpmd.fragment<mesh="a", origin=["f"]> (%p, %in) {{{where}}} (%w: {W}, %b: {batch}) {{
+        {CAST}
+        {" ".join(work)}
+        mpmd.return {", ".join(f"%r{m}" for m in parts)} : {", ".join([out] * len(parts))}
+      }} : ({on_mesh(W)}, {on_mesh(batch)}) -> ({", ".join([on_mesh(out)] * len(parts))})"""
+
+    before = parse(PRELUDE + f"""
+    func.func public @main(%p: {on_mesh(W)}, %in: {on_mesh(batch)}) -> ({", ".join([on_mesh(out)] * 6)})
+        attributes {{topology = #meshes}} {{
+      {fragment(0, 0, None)} {fragment(1, 1, 0)} {fragment(2, 2, 1)} {fragment(3, None, 2)}
+      return %0, %1#0, %1#1, %2#0, %2#1, %3 : {", ".join([on_mesh(out)] * 6)}
+    }}""")
+    assert hoisted(before)[1] == ["stablehlo.convert"]

@@ -11,7 +11,7 @@ from typing import Literal
 from mpmd_trace.ir.core import Op, Use, Value
 from mpmd_trace.ir.ops import FragmentOp
 from mpmd_trace.passes.hoisting.copies import Copy, Timeline
-from mpmd_trace.passes.hoisting.expressions import Expression, Numbering, counters
+from mpmd_trace.passes.hoisting.expressions import Expression, Numbering, are_of_several
 from mpmd_trace.passes.hoisting.worth import LAYOUT, Meshes, kept_bytes, work
 
 __all__ = ["GATHER", "Choice", "Gather", "Kept", "Limits", "choose"]
@@ -153,29 +153,19 @@ def _fit(
         held = timeline.held([(kept[one].bytes, copy) for one, copy in copies.items()])
 
 
-@dataclasses.dataclass
-class _Wish:
-    """Who wants an expression: microbatches, and their fragments."""
-
-    counters: set[int] = dataclasses.field(default_factory=set)
-    fragments: set[FragmentOp] = dataclasses.field(default_factory=set)
-
-
 def _read_from_outside(
     fragments: Sequence[FragmentOp], numbering: Numbering
-) -> tuple[dict[Expression, _Wish], dict[Expression, set[FragmentOp]]]:
-    """The expressions that something reads which is no expression; those that fragments hand on, and which ones do.
+) -> tuple[dict[Expression, set[FragmentOp]], dict[Expression, set[FragmentOp]]]:
+    """The expressions that something reads which is no expression; those that fragments hand on.  Both with who does.
 
     A fragment that is given an expression, and makes others of it alone, does not read it.
     """
-    found: dict[Expression, _Wish] = {}
+    found: dict[Expression, set[FragmentOp]] = {}
     stored: dict[Expression, set[FragmentOp]] = {}
     own = set(fragments)
 
     def note(one: Expression, fragment: FragmentOp) -> None:
-        wish = found.setdefault(one, _Wish())
-        wish.counters.update(counters(fragment))
-        wish.fragments.add(fragment)
+        found.setdefault(one, set()).add(fragment)
 
     def is_given(use: Use, one: Expression) -> bool:
         owner = use.owner
@@ -209,37 +199,38 @@ def _is_known(op: Op, values: Mapping[Value, Expression]) -> bool:
 
 
 def _worth_keeping(
-    wanted: Mapping[Expression, _Wish],
+    wanted: Mapping[Expression, set[FragmentOp]],
     stored: Mapping[Expression, set[FragmentOp]],
     meshes: Meshes,
     refused: Mapping[Expression, Kept],
     least: float,
 ) -> dict[Expression, Kept]:
     """Users before operands: what is not worth it is computed each time, of operands that may be."""
-    wishes = {one: _Wish(set(w.counters), set(w.fragments)) for one, w in wanted.items()}
-    pending = [(-one.number, one) for one in wishes]
+    readers = {one: set(fragments) for one, fragments in wanted.items()}
+    pending = [(-one.number, one) for one in readers]
     heapq.heapify(pending)
     kept: dict[Expression, Kept] = {}
     while pending:
         one = heapq.heappop(pending)[1]
-        wish = wishes.pop(one, None)
-        if wish is None or one.value is not None:
+        own = readers.pop(one, None)
+        if own is None or one.value is not None:
             continue
-        found = None if one in refused else _judged(one, wish, stored.get(one, set()), meshes, least)
+        found = None if one in refused else _judged(one, own, stored.get(one, set()), meshes, least)
         if found is not None:
             kept[one] = found
             continue
         for operand in one.operands:
-            if operand not in wishes:
-                wishes[operand] = _Wish()
+            if operand not in readers:
+                readers[operand] = set()
                 heapq.heappush(pending, (-operand.number, operand))
-            wishes[operand].counters.update(wish.counters)
-            wishes[operand].fragments.update(wish.fragments)
+            readers[operand] |= own
     return dict(sorted(kept.items(), key=lambda item: item[0].number))
 
 
-def _judged(one: Expression, wish: _Wish, stored: set[FragmentOp], meshes: Meshes, least: float) -> Kept | None:
-    if len(wish.counters) < 2:
+def _judged(
+    one: Expression, readers: set[FragmentOp], stored: set[FragmentOp], meshes: Meshes, least: float
+) -> Kept | None:
+    if not are_of_several(readers):
         return None
     size, once = kept_bytes(one, meshes), work(one, meshes)
     gathers = any(p.is_reshard and kept_bytes(p, meshes) > kept_bytes(p.operands[0], meshes) for p in one.parts())
@@ -248,4 +239,4 @@ def _judged(one: Expression, wish: _Wish, stored: set[FragmentOp], meshes: Meshe
         pass  # it is kept anyway, and by each microbatch
     elif is_layout or once < max(size, 0.0 if gathers else least):
         return None
-    return Kept(one, size, once * (len(wish.fragments | stored) - 1), gathers, tuple(wish.fragments))
+    return Kept(one, size, once * (len(readers | stored) - 1), gathers, tuple(readers))

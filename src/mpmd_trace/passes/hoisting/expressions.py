@@ -7,7 +7,7 @@ computes of its arguments is looked up once for all fragments that have the body
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import cast
 
 from mpmd_trace.ir.attributes import TensorShardingAttr
@@ -21,7 +21,7 @@ from mpmd_trace.passes.fragment_info import merged_call_counters
 from mpmd_trace.passes.hoisting.axes import ShardingOf, same_axes, wanted_sharding
 from mpmd_trace.passes.sharding.edges import SHARDING, ValueShardings, in_sharding, per_value
 
-__all__ = ["CONSTRAINT", "SLICES", "Expression", "Known", "Numbering", "body_sharding", "counters"]
+__all__ = ["CONSTRAINT", "SLICES", "Expression", "Known", "Numbering", "are_of_several", "body_sharding", "counters"]
 
 CONSTRAINT = "sdy.sharding_constraint"
 #: Descriptions of so many characters and more are cut.
@@ -86,6 +86,16 @@ def counters(fragment: FragmentOp) -> tuple[int, ...]:
     return merged if merged is not None else () if own is None else (own,)
 
 
+def are_of_several(fragments: Iterable[FragmentOp]) -> bool:
+    """Whether what all the fragments read belongs to several microbatches.
+
+    It does not where there is one that all work on: a forward that was merged with the backward of another microbatch,
+    and a backward that was merged with another forward, read both what belongs to the microbatch that they share.
+    """
+    sets = [set(counters(fragment)) for fragment in fragments]
+    return bool(sets) and not set.intersection(*sets)
+
+
 def body_sharding(value: Value) -> TensorShardingAttr | None:
     """The sharding of a value that an op in a body computes."""
     op = cast(OpResult, value).op
@@ -115,19 +125,19 @@ class Numbering:
 
     def _read_by_several(self) -> set[Value]:
         """The values that fragments of several microbatches read."""
-        readers: dict[Value, set[int]] = {}
+        readers: dict[Value, list[FragmentOp]] = {}
         for fragment in self.fragments:
             for value in fragment.operands:
-                readers.setdefault(value, set()).update(counters(fragment))
-        return {value for value, found in readers.items() if len(found) > 1}
+                readers.setdefault(value, []).append(fragment)
+        return {value for value, found in readers.items() if are_of_several(found)}
 
     def _shared_slices(self) -> frozenset[Expression]:
         """The slices that several microbatches read; of others, such as those of the batch, everything differs."""
-        readers: dict[Expression, set[int]] = {}
+        readers: dict[Expression, list[FragmentOp]] = {}
         for fragment in self.fragments:
             for found in self.known[fragment].slices:
-                readers.setdefault(found, set()).update(counters(fragment))
-        return frozenset(one for one, found in readers.items() if len(found) > 1)
+                readers.setdefault(found, []).append(fragment)
+        return frozenset(one for one, found in readers.items() if are_of_several(found))
 
     # Expressions of a fragment.
 
