@@ -102,20 +102,24 @@ class Measurement:
         """Wait for what an instruction gives."""
         jax.block_until_ready(outputs)
 
+    def join(self, threads: Sequence[threading.Thread]) -> None:
+        """Wait for the lanes."""
+        for thread in threads:
+            thread.join()
+
     def run(self) -> tuple[list[jax.Array], Timeline]:
         """The results, and when everything ran."""
         lanes: dict[str, list[int]] = {}
         for at, instruction in enumerate(self.runtime.instructions):
             lanes.setdefault(lane_of(instruction), []).append(at)
         threads = [
-            threading.Thread(target=self._lane, args=(name, work), name=f"mpmd-{name}")
+            threading.Thread(target=self._lane, args=(name, work), name=f"mpmd-{name}", daemon=True)
             for name, work in lanes.items()
         ]
         self.origin = time.perf_counter()
         for thread in threads:
             thread.start()
-        for thread in threads:
-            thread.join()
+        self.join(threads)
         seconds = time.perf_counter() - self.origin
         if self.errors:
             raise self.errors[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +16,9 @@ from mpmd_trace.backend.plan import Free, Plan, Run
 from mpmd_trace.backend.timeline import Measurement, Timeline, TimelineEntry, lane_of
 
 __all__ = ["in_order", "measure_together"]
+
+#: Seconds between two looks at whether another process is at fault.
+_GLANCE = 0.05
 
 
 def measure_together(
@@ -111,14 +114,14 @@ class _Part(Measurement):
         return isinstance(self._first(at), Work) and not self._is_collective(at) and super().shares_devices(at)
 
     def finish(self, outputs: Sequence[Any]) -> None:
-        peers = self.part.job.peers
-        pause = 0.0
-        for array in outputs:
-            while array is not None and not array.is_ready():
-                peers.check()
-                time.sleep(pause)
-                pause = min(pause + 1e-5, 2e-4)
         super().finish([array for array in outputs if array is not None])
+
+    def join(self, threads: Sequence[threading.Thread]) -> None:
+        # At a fault some of them wait for what never comes; they end with the process.
+        for thread in threads:
+            while thread.is_alive():
+                self.part.job.peers.check()
+                thread.join(_GLANCE)
 
     def spans(self, offset: float) -> list[Span]:
         """The place in the plan of each instruction, and its times by another clock."""
