@@ -12,8 +12,8 @@ from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, TransferOp
 from mpmd_trace.ir.shardings import sharding_like
 from mpmd_trace.passes.base import FunctionPass
-from mpmd_trace.passes.fragment_info import is_forward, is_of_microbatch
-from mpmd_trace.passes.hoisting.expressions import SLICES, counters
+from mpmd_trace.passes.fragment_info import is_of_microbatch, transpose_counts
+from mpmd_trace.passes.hoisting.expressions import SLICES, are_of_several
 from mpmd_trace.passes.sharding.edges import SHARDING, user_sharding
 
 __all__ = ["PreferRows"]
@@ -92,19 +92,17 @@ def _is_batch(value: Value, known: Mapping[Value, bool]) -> bool:
 
     `known`: the same of the values that are made of it.
     """
-    whole: set[int] = set()
-    in_forward = False
+    whole: list[FragmentOp] = []
     for use in value.uses:
         op = use.owner
         if isinstance(op, FragmentOp) and is_of_microbatch(op):
             users = op.body.block.args[use.index].users
             if users and all(user.name in SLICES and user.block is op.body.block for user in users):
                 return True
-            whole.update(counters(op))
-            in_forward = in_forward or is_forward(op)
+            whole.append(op)
         elif _hands_on(op) and any(known[result] for result in op.results):
             return True
-    return in_forward and len(whole) == 1
+    return any(0 in transpose_counts(op) for op in whole) and not are_of_several(whole)
 
 
 def _later(attributes: DictAttr, axes: Collection[str]) -> DictAttr:
