@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from mpmd_trace.api.program import Program as Program
     from mpmd_trace.api.saving import restore as restore
     from mpmd_trace.api.saving import save as save
-    from mpmd_trace.backend.distribution.peers import PeerError as PeerError
+    from mpmd_trace.backend.distribution.faults import PeerError as PeerError
     from mpmd_trace.backend.load import run_module as run_module
     from mpmd_trace.backend.stacked import Pieces as Pieces
     from mpmd_trace.diagnostics.messages import Diagnostic as Diagnostic

@@ -1,4 +1,4 @@
-"""What processes ask each other: here two of them in one process, on a connection of their own."""
+"""What processes ask each other: here some of them in one process, on connections of their own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from mpmd_trace.backend.distribution.clock import offset_of
-from mpmd_trace.backend.distribution.peers import Fault, PeerError, Peers
+from mpmd_trace.backend.distribution.faults import Fault, PeerError
+from mpmd_trace.backend.distribution.peers import Peers
+from mpmd_trace.backend.distribution.waits import Wait
 from mpmd_trace.diagnostics.messages import MpmdWarning
 
 
@@ -37,14 +39,15 @@ class Store:
 
 
 @pytest.fixture
-def peers() -> Iterator[Callable[[float], list[Peers]]]:
-    """Makes two processes with a timeout."""
+def peers() -> Iterator[Callable[..., list[Peers]]]:
+    """Makes some processes with a timeout."""
     made: list[Peers] = []
 
-    def make(timeout: float) -> list[Peers]:
+    def make(timeout: float, count: int = 2) -> list[Peers]:
         store = Store()
-        both = [lambda p=p: made.append(Peers(store, p, 2, "127.0.0.1", timeout)) for p in range(2)]
-        _together(*both)
+        _together(
+            *(lambda p=p: made.append(Peers(store, p, count, "127.0.0.1", timeout)) for p in range(count))
+        )
         made.sort(key=lambda p: p.process)
         return made
 
@@ -61,14 +64,14 @@ def _together(*calls: Callable[[], Any]) -> None:
         assert not thread.is_alive()
 
 
-def test_the_clock_of_process_0(peers: Callable[[float], list[Peers]]) -> None:
+def test_the_clock_of_process_0(peers: Callable[..., list[Peers]]) -> None:
     first, second = peers(60.0)
     found = offset_of(second.clock)
     assert abs(found.seconds) <= found.error + 1e-4, "both read the same clock here"
     assert offset_of(first.clock).error < 1e-2
 
 
-def test_who_is_late_is_waited_for(peers: Callable[[float], list[Peers]]) -> None:
+def test_who_is_late_is_waited_for(peers: Callable[..., list[Peers]]) -> None:
     """Longer than the timeout, with a warning, because there are signs of life."""
     first, second = peers(1.0)
     found: list[list[bytes]] = []
@@ -86,7 +89,7 @@ def test_who_is_late_is_waited_for(peers: Callable[[float], list[Peers]]) -> Non
     assert first.fault is None and second.fault is None
 
 
-def test_who_does_not_come_is_at_fault(peers: Callable[[float], list[Peers]]) -> None:
+def test_who_does_not_come_is_at_fault(peers: Callable[..., list[Peers]]) -> None:
     first, second = peers(0.5)
     with pytest.raises(PeerError, match=r"process 1 did not come to the vote within 0\.5 s"):
         first.agree("vote", b"1")
@@ -95,7 +98,7 @@ def test_who_does_not_come_is_at_fault(peers: Callable[[float], list[Peers]]) ->
 
 
 def test_an_error_that_is_raised_while_another_process_dies_is_that_process_s(
-    peers: Callable[[float], list[Peers]],
+    peers: Callable[..., list[Peers]],
 ) -> None:
     """A program over several processes may fail where it is launched, before anybody has told that one is gone."""
     first, second = peers(60.0)
@@ -106,3 +109,26 @@ def test_an_error_that_is_raised_while_another_process_dies_is_that_process_s(
     dies.join()
     assert isinstance(found, PeerError)
     assert found.process == 1
+
+
+class _Never:
+    """An array that does not come."""
+
+    def is_ready(self) -> bool:
+        return False
+
+
+def test_who_is_late_because_it_waits_is_not_at_fault(peers: Callable[..., list[Peers]]) -> None:
+    """Process 2 waits for 1 at an agreement, and 1 for what 0 should have sent before."""
+    first, second, third = peers(1.0, 3)
+    second.watch(Wait(_Never(), (0,), lambda: "receive x", (1, 0, 5)))
+    errors: list[str] = []
+
+    def waits(process: Peers) -> None:
+        with pytest.raises(PeerError) as caught:
+            process.agree("vote", b"")
+        errors.append(str(caught.value).partition("\n")[0])
+
+    _together(lambda: waits(first), lambda: waits(third))
+    wanted = "process 0 keeps others waiting: for 1 s process 1 has waited to receive x"
+    assert sorted(errors) == [f"error: process {p} cannot go on: {wanted}" for p in (0, 2)]

@@ -1,10 +1,10 @@
-"""A training loop in which one process does something bad: `faulty.py KIND VICTIM STEP INSTRUCTION [across]`.
+"""A training loop in which one process does something bad: `faulty.py KIND VICTIM STEP INSTRUCTION [OPTION ...]`.
 
 Kinds: `kill` and `stop` (the signals), `withhold` (it does not send what it should), `delay` (it sends later, which is
 no fault), `fail` (an instruction raises), `crash` (a program on the device fails), `leave` (it ends in good order),
 `cut` (it dies while it sends an array, as large ones are sent).
-With `across` every mesh is over two processes.  The others print the error that they get, and that they can still
-compute.
+With the option `across` every mesh is over two processes, with `measured` the step is one that is measured.  The others
+print the error that they get, and that they can still compute.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import mpmd_trace as mt
 from mpmd_trace.backend.distribution.job import current
+from mpmd_trace.backend.distribution.transport import tag_of
 from mpmd_trace.jax_compat import wire
 
 KIND, VICTIM, STEP, INSTRUCTION = sys.argv[1], *map(int, sys.argv[2:5])
-ACROSS = sys.argv[5:] == ["across"]
+ACROSS, MEASURED = ("across" in sys.argv[5:]), ("measured" in sys.argv[5:])
 DELAY = 1.0
 STEPS = 4
 
@@ -76,12 +77,15 @@ def inject(compiled: mt.Compiled) -> None:
         return call(arrays)
 
     runtime.steps[at] = (bad, *rest)
+    if MEASURED:
+        call = runtime.calls[INSTRUCTION % len(runtime.calls)]
+        runtime.calls[INSTRUCTION % len(runtime.calls)] = bad
     if KIND == "withhold":
         endpoint = current().transport.endpoint  # type: ignore[union-attr]
         offer, offers = endpoint.offer, [0]
 
         def never(tag: int, arrays: Any) -> None:
-            offers[0] += runtime.step == STEP
+            offers[0] += tag >= tag_of(runtime.program, STEP, 0)
             if offers[0] != 1:
                 offer(tag, arrays)
 
@@ -126,7 +130,8 @@ def main() -> None:
         if KIND == "leave" and me == VICTIM and number == STEP:
             return
         try:
-            ws, _ = compiled(ws, x, np.float32(KIND == "crash" and number == STEP))
+            given = ws, x, np.float32(KIND == "crash" and number == STEP)
+            (ws, _), *_ = compiled.measure(*given) if MEASURED and number == STEP else (compiled(*given),)
         except mt.PeerError as error:
             alive = float(jnp.arange(4.0).sum()) == 6.0
             text = str(error).replace("\n", " | ")

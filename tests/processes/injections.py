@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -31,15 +32,16 @@ def inject(
     step: int,
     instruction: int,
     processes: int = 3,
-    across: bool = False,
+    options: Sequence[str] = (),
     timeout: float = TIMEOUT,
     late: float = LATE,
 ) -> list[str]:
     """Run the faulty loop once; what is wrong with what the processes said.
 
-    Who says nothing for `timeout` seconds is at fault; the others may say so `late` seconds later.
+    Who says nothing for `timeout` seconds is at fault; the others may say so `late` seconds later.  `options` are those
+    of `faulty.py`.
     """
-    arguments = [kind, str(victim), str(step), str(instruction), *["across"] * across]
+    arguments = [kind, str(victim), str(step), str(instruction), *options]
     command = [sys.executable, "-m", "mpmd_trace_cli.entry", "launch", "-n", str(processes), "--devices", "2"]
     command += ["--timeout", f"{timeout:g}", str(HERE / "faulty.py"), *arguments]
     env = {k: v for k, v in os.environ.items() if not k.startswith("JAX_")}
@@ -85,12 +87,13 @@ def main() -> None:
     bad = 0
     for run in range(wanted.runs):
         case = KINDS[run % len(KINDS)], generator.randrange(3), generator.randrange(1, 4), generator.randrange(40)
-        across = generator.random() < 0.2 and case[0] not in ("withhold", "cut")
+        options = ["across"] * (generator.random() < 0.2 and case[0] not in ("withhold", "cut"))
+        options += ["measured"] * (generator.random() < 0.2)
         started = time.monotonic()
-        problems = inject(*case, across=across, timeout=wanted.timeout, late=LATE / TIMEOUT * wanted.timeout)
+        problems = inject(*case, options=options, timeout=wanted.timeout, late=LATE / TIMEOUT * wanted.timeout)
         bad += bool(problems)
         result = "ok" if not problems else "\n  ".join(problems)
-        print(f"{run}: {case} {'across ' * across}{time.monotonic() - started:.0f} s: {result}", flush=True)
+        print(f"{run}: {case} {' '.join([*options, ''])}{time.monotonic() - started:.0f} s: {result}", flush=True)
     print(f"{wanted.runs - bad} of {wanted.runs} as they should be")
     sys.exit(bad > 0)
 

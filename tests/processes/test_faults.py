@@ -14,12 +14,13 @@ from injections import inject
 
 @pytest.mark.parametrize(
     # On a mesh over processes faults are for `make faults`, where time does not press.
-    ("kind", "victim", "across"),
-    [("kill", 0, False), ("stop", 1, False), ("withhold", 1, False), ("cut", 1, False)],
+    ("kind", "victim", "options"),
+    [("kill", 0, ()), ("stop", 1, ()), ("withhold", 1, ()), ("cut", 1, ()), ("withhold", 0, ("measured",))],
 )
-def test_the_others_name_who_is_at_fault(kind: str, victim: int, across: bool) -> None:
+def test_the_others_name_who_is_at_fault(kind: str, victim: int, options: tuple[str, ...]) -> None:
     # A machine that does much else lets a process that is well wait for seconds, too.
-    assert inject(kind, victim, 1, 2, processes=2, across=across, timeout=10.0, late=120.0) == []
+    processes = 3 if "measured" in options else 2  # one waits for the value, another one for the timeline
+    assert inject(kind, victim, 1, 2, processes=processes, options=options, timeout=10.0, late=120.0) == []
 
 
 def test_the_rest_goes_on_from_the_last_checkpoint(tmp_path: Path) -> None:

@@ -11,9 +11,10 @@ from types import TracebackType
 from typing import Any
 
 from mpmd_trace.backend.distribution import job as jobs
+from mpmd_trace.backend.distribution.faults import Fault
 from mpmd_trace.backend.distribution.gathering import gather
 from mpmd_trace.backend.distribution.job import Job, Transfers
-from mpmd_trace.backend.distribution.peers import Fault, Peers
+from mpmd_trace.backend.distribution.peers import Peers
 from mpmd_trace.frontend.errors import mistake
 
 __all__ = ["fetch", "initialize"]

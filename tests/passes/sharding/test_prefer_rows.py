@@ -48,8 +48,8 @@ def _microbatches(*fragments: tuple[str, str, str]) -> str:
     arguments = ", ".join(
         f'%{name}: !a {{sdy.sharding = #sdy.sharding<@mesh, [{{"x"}}]>}}' for name in ("p0", "p1", "w")
     )
-    head = HEAD.partition("func.func")[0]
-    return f"{head}func.func public @main({arguments}) -> !a attributes {{topology = #meshes}} {{\n{text}  return %w : !a\n}}\n"
+    head = HEAD.partition("func.func")[0] + f"func.func public @main({arguments}) -> !a"
+    return f"{head} attributes {{topology = #meshes}} {{\n{text}  return %w : !a\n}}\n"
 
 
 def test_a_part_of_the_batch_that_two_merged_fragments_read() -> None:

@@ -11,53 +11,26 @@ import contextlib
 import dataclasses
 import json
 import math
-import secrets
 import selectors
 import socket
 import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
+from mpmd_trace.backend.distribution.faults import Fault, PeerError
+from mpmd_trace.backend.distribution.links import Link, Store, connected
 from mpmd_trace.backend.distribution.waits import Patience, Wait, is_broken, is_done, is_pending, is_there, reason
-from mpmd_trace.diagnostics.messages import MpmdError, MpmdWarning
+from mpmd_trace.diagnostics.messages import MpmdWarning
 
-__all__ = ["Fault", "PeerError", "Peers", "Store"]
-
-
-class Store(Protocol):
-    """Names and values that all processes see; see `jax_compat.distributed.Store`."""
-
-    def put(self, name: str, value: bytes) -> None: ...
-    def get(self, name: str, seconds: float) -> bytes | None: ...
-    def drop(self, name: str) -> None: ...
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Fault:
-    """Why the job cannot go on: which process it is, and what about it (`process 2` is put before the text)."""
-
-    process: int
-    text: str
-
-    def __str__(self) -> str:
-        return f"process {self.process} {self.text}"
-
-
-class PeerError(MpmdError):
-    """Another process of the job has died, does not answer, has failed, or does not send what it should.
-
-    This process can go on, but not with programs over several processes.  `process` is the number of the other one.
-    """
-
-    def __init__(self, message: str, process: int) -> None:
-        super().__init__(message)
-        self.process = process
+__all__ = ["Peers"]
 
 
 #: The place in the order, the process that should send, and what in words.
 _Awaited = tuple[tuple[int, ...], int, str]
+#: The place of agreements, behind all others: who does not come to one may wait for what should have come before.
+_LAST = (1 << 62,)
 
 
 class Peers:
@@ -101,11 +74,12 @@ class Peers:
         self._answers: dict[int, _Awaited | None] = {}
         self._asked = 0.0
         self._agreements: dict[str, int] = {}
+        self._missing: _Missing | None = None
         self._patience = Patience()
         self._lock = threading.RLock()
         self._beat = max(0.02, min(1.0, timeout / 10))
         self._selector = selectors.DefaultSelector()
-        self._links: dict[int, _Link] = {}
+        self._links: dict[int, Link] = {}
         self._gone: set[int] = set()  # said goodbye
         self._all_gone = threading.Event()
         self._answered, self._time = threading.Event(), 0.0
@@ -114,7 +88,9 @@ class Peers:
         self._woken.setblocking(False)
         self._selector.register(self._woken, selectors.EVENT_READ, None)
         if count > 1:
-            self._connect()
+            self._links = connected(store, process, count, host, timeout)
+            for other, link in self._links.items():
+                self._selector.register(link.socket, selectors.EVENT_READ, other)
             self._thread = threading.Thread(target=self._listen, name="mpmd-peers", daemon=True)
             self._thread.start()
 
@@ -129,26 +105,27 @@ class Peers:
             patient: whether a process may take any time, as long as it gives signs of life; the others warn.
 
         Raises:
-            PeerError: when there is a fault, or one of them does not come within the timeout.
+            PeerError: when there is a fault, or one of them does not come within the timeout.  The fault is that of a
+                third process if that one waits for it.
         """
         number = self._agreements[what] = self._agreements.get(what, -1) + 1
         name = f"mpmd_trace/{what}/{number}"
         self.store.put(f"{name}/{self.process}", mine)
         found = []
         for process in range(self.count):
+            text = f"did not come to the {what} within {self.timeout:g} s"
             until = time.monotonic() + self.timeout
+            if process != self.process and not patient:
+                self._missing = _Missing((_LAST, process, text), until)
             while True:
                 value = mine if process == self.process else self.store.get(f"{name}/{process}", self._beat)
                 if value is not None:
                     break
                 self.check()
-                if time.monotonic() > until:
-                    text = f"did not come to the {what} within {self.timeout:g} s"
-                    if not patient:
-                        self.report(Fault(process, text))
-                        continue
+                if patient and time.monotonic() > until:
                     warnings.warn(f"process {process} {text}; still waiting", MpmdWarning, stacklevel=2)
                     until = math.inf
+            self._missing = None
             found.append(value)
         if number > 1:  # everybody is beyond the one before the last
             self.store.drop(f"mpmd_trace/{what}/{number - 2}/{self.process}")
@@ -288,10 +265,11 @@ class Peers:
             self._pending, self._progress = len(pending), now
         elif now - self._progress > self.timeout:
             self._progress = now
-            if self.process == 0:
-                self._ask_all()
-            else:
-                self._send(0, {"late": True})
+            self._say_late()
+        missing = self._missing
+        if missing is not None and now > missing.until:
+            missing.until = now + self.timeout
+            self._say_late()
         broken = {w: why for w in waits if (why := reason(w.array)) is not None}
         if not broken:
             self._broken = now
@@ -305,6 +283,12 @@ class Peers:
 
     # When something does not come, everybody says what it waits for: the first of that, in the order of all, is why.
 
+    def _say_late(self) -> None:
+        if self.process == 0:
+            self._ask_all()
+        else:
+            self._send(0, {"late": True})
+
     def _ask_all(self) -> None:
         if self.fault is None and not self._answers:
             self._answers[0] = self._awaited()
@@ -316,7 +300,8 @@ class Peers:
             others = [p for p in wait.processes if p != self.process]
             if others and is_pending(wait.array):
                 return wait.place, others[0], wait.what()
-        return None
+        missing = self._missing
+        return missing.awaited if missing is not None else None
 
     def _judge(self) -> None:
         """Find the process that keeps the others waiting, when all have answered or had time to."""
@@ -330,52 +315,12 @@ class Peers:
         if missing:
             self.report(Fault(missing[0], f"has not answered for {self.timeout:g} s"))
         elif waiting:
-            (_, culprit, what), process = waiting[0]
+            (place, culprit, what), process = waiting[0]
             text = "has ended, and" if culprit in self._gone else f"keeps others waiting: for {self.timeout:g} s"
-            self.report(Fault(culprit, f"{text} process {process} has waited to {what}"))
+            text = what if place == _LAST else f"{text} process {process} has waited to {what}"
+            self.report(Fault(culprit, text))
 
     # The connections.
-
-    def _connect(self) -> None:
-        """Process 0 listens, the others connect; who is who is known before anything else happens."""
-        if self.process == 0:
-            family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
-            with socket.create_server((self.host, 0), family=family) as server:
-                token = secrets.token_hex(16)
-                place = {"host": self.host, "port": server.getsockname()[1], "token": token}
-                self.store.put("mpmd_trace/peers", json.dumps(place).encode())
-                until = time.monotonic() + self.timeout
-                while len(self._links) < self.count - 1:
-                    server.settimeout(max(0.01, until - time.monotonic()))
-                    try:
-                        found, _ = server.accept()
-                        found.settimeout(5.0)
-                        hello = json.loads(found.makefile("rb").readline(1000))
-                        known = secrets.compare_digest(str(hello["token"]), token)
-                    except TimeoutError:
-                        if time.monotonic() < until:
-                            continue
-                        missing = [p for p in range(1, self.count) if p not in self._links]
-                        text = f"did not connect to process 0 within {self.timeout:g} s"
-                        raise PeerError(f"process {missing[0]} {text}", missing[0]) from None
-                    except (OSError, ValueError, KeyError, TypeError):
-                        continue  # a stranger
-                    if known:
-                        self._links[int(hello["process"])] = _Link(found)
-                    else:
-                        found.close()
-        else:
-            value = self.store.get("mpmd_trace/peers", self.timeout)
-            if value is None:
-                raise PeerError(f"process 0 did not come up within {self.timeout:g} s", 0)
-            place = json.loads(value)
-            found = socket.create_connection((place["host"], place["port"]), timeout=self.timeout)
-            found.sendall(json.dumps({"process": self.process, "token": place["token"]}).encode() + b"\n")
-            self._links[0] = _Link(found)
-        for process, link in self._links.items():
-            link.socket.setblocking(False)
-            link.heard = time.monotonic()
-            self._selector.register(link.socket, selectors.EVENT_READ, process)
 
     def _listen(self) -> None:
         while not self._closed:
@@ -394,7 +339,7 @@ class Peers:
             self._look()
             self._judge()
 
-    def _read(self, process: int, link: _Link) -> None:
+    def _read(self, process: int, link: Link) -> None:
         try:
             received = link.socket.recv(1 << 16)
         except BlockingIOError:
@@ -486,10 +431,8 @@ class Peers:
 
 
 @dataclasses.dataclass(eq=False)
-class _Link:
-    """A connection with a process, and when it was last used."""
+class _Missing:
+    """Who has not come to the agreement that this process waits for, and when to look for why."""
 
-    socket: socket.socket
-    rest: bytes = b""
-    heard: float = 0.0
-    said: float = 0.0
+    awaited: _Awaited
+    until: float
