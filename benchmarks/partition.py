@@ -1,14 +1,15 @@
 """CPU seconds of the partitioner against jaxlib's in C++, from text to text, in one run.
 
 Reading and printing count; "passes" are the passes alone.  With `--sharded` the batch has a sharding, and Shardy
-propagates it.  "cut / ours" is what passes cost with `placement="cut"`, microbatches cut by each fragment itself (what
-`mpmd_trace.jit` does), over what they cost with the placement of the reference.
+propagates it: over the sequences of each microbatch, or with `--sharded rows` over the rows of one.  "cut / ours" is
+what passes cost with `placement="cut"`, microbatches cut by each fragment itself (what `mpmd_trace.jit` does), over
+what they cost with the placement of the reference.
 
 A training step of S stages x M microbatches, 1F1B, gradients accumulated, about 54 StableHLO ops a forward stage.
 The C++ partitioner needs jaxlib 0.12; without it only our own times are printed.  Its scheduler grows as S^2 M^3,
 so sizes above `--cpp-up-to` S*M are not given to it.
 
-    python benchmarks/partition.py [--sizes 4x8,8x16,8x32,16x32] [--cpp-up-to 512] [--phases all] [--sharded]
+    python benchmarks/partition.py [--sizes 4x8,8x16,8x32,16x32] [--cpp-up-to 512] [--phases all] [--sharded [rows]]
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def main() -> None:
     parser.add_argument("--cpp-up-to", type=int, default=512)
     parser.add_argument("--phases", default="all")
     parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--sharded", action="store_true")
+    parser.add_argument("--sharded", nargs="?", const="batch", choices=("batch", "rows"))
     options = parser.parse_args()
     ours(training_step(2, 2, options.sharded), arguments(2, 2), options.phases)  # imports
     with_cut(training_step(2, 2, options.sharded), arguments(2, 2), options.phases)

@@ -12,7 +12,7 @@ from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 import mpmd_trace as mt
 from mpmd_trace.frontend.trace import trace
 
-WIDTH, ROWS = 16, 8
+WIDTH, ROWS, SEQUENCES = 16, 8, 2
 
 
 def block(p: dict[str, Any], x: jax.Array) -> jax.Array:
@@ -32,15 +32,17 @@ def parameters(stages: int) -> list[dict[str, jax.ShapeDtypeStruct]]:
 
 
 @functools.cache
-def training_step(stages: int, microbatches: int, sharded: bool = False) -> str:
+def training_step(stages: int, microbatches: int, sharded: str | None = None) -> str:
     """`stages` x `microbatches` of `block`, each microbatch one call, gradients accumulated, then SGD.
 
-    `sharded`: the rows of the batch over the axis of the meshes.
+    `sharded` over the axis of the meshes: `"batch"`, of which each microbatch has two sequences; or the `"rows"` of one
+    sequence, which attention compares with each other, so that Shardy has to decide what to gather.
     """
+    layer = jax.vmap(block, (None, 0)) if sharded == "batch" else block
 
     def loss(ps: list[Any], x: jax.Array) -> jax.Array:
         for s, p in enumerate(ps):
-            x = mt.named_computation(block, name=f"s{s}")(p, x)
+            x = mt.named_computation(layer, name=f"s{s}")(p, x)
         return (x * x).mean()
 
     def step(ps: list[Any], batch: jax.Array) -> Any:
@@ -50,8 +52,9 @@ def training_step(stages: int, microbatches: int, sharded: bool = False) -> str:
             grads = found if grads is None else jax.tree.map(jnp.add, grads, found)
         return jax.tree.map(lambda p, g: p - 0.1 * g, ps, grads)
 
-    batch = jax.ShapeDtypeStruct((microbatches, ROWS, WIDTH), jnp.float32)
-    if not sharded:
+    sequences = (SEQUENCES,) if sharded == "batch" else ()
+    batch = jax.ShapeDtypeStruct((microbatches, *sequences, ROWS, WIDTH), jnp.float32)
+    if sharded is None:
         return trace(step, parameters(stages), batch).mlir_text(debug_info=False)
     mesh = AbstractMesh((2,), ("x",))
     rows = NamedSharding(mesh, PartitionSpec(None, "x"))

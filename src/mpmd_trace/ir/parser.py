@@ -17,7 +17,7 @@ from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.ops import Module
 from mpmd_trace.ir.types import FunctionType, Type, parse_type
 
-__all__ = ["parse_generic"]
+__all__ = ["parse_apart", "parse_generic"]
 
 _OP = re.compile(r'\s*(?:(%[\w$.-]+)(?::(\d+))? = )?"((?:[^"\\]|\\.)*)"\(([^()]*)\)')
 _ALIAS = re.compile(r"([#!][A-Za-z_][\w$.-]*) = (.*)$")
@@ -34,6 +34,7 @@ class _Tail(NamedTuple):
     operand_types: tuple[Type, ...]
     result_types: tuple[Type, ...]
     opens_region: bool
+    apart: Attribute | None
 
 
 class _Frame:
@@ -54,17 +55,25 @@ def parse_generic(text: str) -> Module:
 
     Raises `ValueError` on text that MLIR would not have printed.
     """
+    return parse_apart(text, None)[0]
+
+
+def parse_apart(text: str, name: str | None) -> tuple[Module, dict[Op, Attribute]]:
+    """As `parse_generic`, without the discardable attributes of this name, and those."""
     collecting = gc.isenabled()
     gc.disable()  # a module is all live: looking for garbage while it grows takes a third of the time
     try:
-        return _Parser(text).run()
+        parser = _Parser(text, name)
+        return parser.run(), parser.apart
     finally:
         if collecting:
             gc.enable()
 
 
 class _Parser:
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, name_apart: str | None) -> None:
+        self.name_apart = name_apart
+        self.apart: dict[Op, Attribute] = {}
         self.lines = text.split("\n")
         self.values: dict[str, Value] = {}
         self.pending: dict[str, Value] = {}
@@ -167,7 +176,7 @@ class _Parser:
             props = parse_dict_body(rest[2:close])
             rest = rest[close + 2 :].lstrip()
         if rest == "({":
-            return _Tail(successors, props, attrs, (), (), True)
+            return _Tail(successors, props, attrs, (), (), True, None)
         if rest.startswith("{"):
             close = matching_bracket(rest, 0)
             attrs = parse_dict_body(rest[1:close])
@@ -177,7 +186,8 @@ class _Parser:
         signature = parse_type(rest[1:].strip())
         if not isinstance(signature, FunctionType):
             raise ValueError(f"expected a function type: {rest[:120]}")
-        return _Tail(successors, props, attrs, signature.inputs, signature.results, False)
+        apart = attrs.pop(self.name_apart, None) if self.name_apart is not None else None
+        return _Tail(successors, props, attrs, signature.inputs, signature.results, False, apart)
 
     def value(self, name: str) -> Value:
         found = self.values.get(name) or self.pending.get(name)
@@ -269,6 +279,8 @@ class _Parser:
             successors=[self.block_named(s) for s in successors or tail.successors],
             loc=loc,
         )
+        if tail.apart is not None:
+            self.apart[op] = tail.apart
         if result is not None:
             if len(op.results) == 1:
                 self.define(result, op.results[0])

@@ -54,17 +54,19 @@ class Step:
     counters: bool = True
     constants: bool = False  # the first stage has another constant for each microbatch
     split: bool = False  # one fragment cuts the batch into microbatches
+    alike: bool = False  # the weights of all stages have one sharding
+    rows: bool = False  # the batch is sharded by rows, and nothing else is
 
     def text(self) -> str:
         rng = random.Random(self.seed)
         lines: list[str] = []
-        args = [f"%w{s}: {mesh_type(s, W)}{self._given(rng)}" for s in range(self.stages)]
+        args = [f"%w{s}: {mesh_type(s, W)}{given}" for s, given in enumerate(self._of_stages(rng))]
         batch = f"tensor<{4 * self.microbatches}x8xf32>"
         if self.split:
             args.append(f"%batch: {mesh_type(0, batch)}{self._given(rng)}")
             lines.append(self._split(batch))
         else:
-            shared = self._given(rng)
+            shared = f" {{sdy.sharding = #sdy.sharding<@mesh, {SHARDINGS[0]}>}}" if self.rows else self._given(rng)
             args += [f"%x{m}: {mesh_type(0, X)}{shared}" for m in range(self.microbatches)]
         accumulated: dict[int, str] = {}
         outputs: list[tuple[str, str]] = []
@@ -88,7 +90,7 @@ class Step:
                     x = f"%u{m}_{s}"
             outputs.append((x, mesh_type(0, X)))
         results = [mesh_type(0, X) + self._given(rng)] * self.microbatches
-        results += [mesh_type(s, W) + self._given(rng) for s in range(self.stages)]
+        results += [mesh_type(s, W) + given for s, given in enumerate(self._of_stages(rng))]
         outputs += [(accumulated[s], mesh_type(s, W)) for s in range(self.stages)]
         topology = ", ".join(f'<"m{s}" : <["d"=2, "e"=2]>>' for s in range(self.stages))
         body = "\n".join(lines)
@@ -99,8 +101,11 @@ class Step:
             f"return {', '.join(v for v, _ in outputs)} : {', '.join(k for _, k in outputs)}\n}}\n}}\n"
         )
 
+    def _of_stages(self, rng: random.Random) -> list[str]:
+        return [self._given(rng)] * self.stages if self.alike else [self._given(rng) for _ in range(self.stages)]
+
     def _given(self, rng: random.Random) -> str:
-        if rng.random() < 0.3:
+        if self.rows or rng.random() < 0.3:
             return ""
         return f" {{sdy.sharding = #sdy.sharding<@mesh, {rng.choice(SHARDINGS)}>}}"
 

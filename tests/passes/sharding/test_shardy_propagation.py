@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from microbatched_programs import Step
 
@@ -10,7 +12,7 @@ from mpmd_trace.ir.attributes import StringAttr
 from mpmd_trace.ir.ops import FragmentOp, Module, TransferOp
 from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.manager import run_passes
-from mpmd_trace.passes.sharding import shardy_propagation
+from mpmd_trace.passes.sharding import shardy
 from mpmd_trace.passes.sharding.kinds import Kinds
 from mpmd_trace.passes.sharding.reduction import Reduction, reducible
 from mpmd_trace.passes.sharding.shardy import propagation_pipeline
@@ -31,16 +33,8 @@ def test_a_reduced_program_gives_the_same_shardings(
     stages: int, seed: int, counters: bool, constants: bool, split: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = parse(Step(stages, 14, seed, counters, constants, split).text())
-    seen: list[int] = []
-
-    def spy(small: Module, diagnostics: object) -> Module | None:
-        seen.append(sum(isinstance(op, FragmentOp) for op in small.main.body))
-        return run(small, diagnostics)  # type: ignore[arg-type]
-
-    run = shardy_propagation.run_shardy
-    whole = propagated(module, 10**9)
-    monkeypatch.setattr(shardy_propagation, "run_shardy", spy)
-    reduced = propagated(module, 0)
+    whole, reduced = propagated(module, 10**9), propagated(module, 0)
+    _, seen = _fragments_of_runs(module, monkeypatch)
     fragments = sum(isinstance(op, FragmentOp) for op in module.main.body)
     assert len(seen) == 1, "the reduction was not consistent"
     if not constants:  # each of those bodies is there once, which may not be worth it
@@ -53,6 +47,41 @@ def test_a_reduced_program_gives_the_same_shardings(
     if not constants and not split:  # else shardings inside of bodies, which go away, may differ
         assert str(whole) == str(reduced)
     assert str(run_passes(whole, steps)) == str(run_passes(reduced, steps))
+
+
+def _fragments_of_runs(module: Module, monkeypatch: pytest.MonkeyPatch) -> tuple[str, list[int]]:
+    """What the reduced program gives, and how many fragments each program had that Shardy was given."""
+    seen: list[int] = []
+    run = shardy.run_pipeline
+
+    def spy(text: str, *args: Any, **options: Any) -> Any:
+        seen.append(text.count('"mpmd.fragment"'))
+        return run(text, *args, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shardy, "run_pipeline", spy)
+        return str(propagated(module, 0)), seen
+
+
+def test_equal_stages_are_propagated_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows are sharded, and nothing is in their way: as many fragments for 12 stages as for 8."""
+    found = []
+    for stages in (8, 12):
+        module = parse(Step(stages, 5, 0, rows=True).text())
+        reduced, seen = _fragments_of_runs(module, monkeypatch)
+        assert reduced == str(propagated(module, 10**9))
+        assert reduced.count('[{"d"}, {}]') > 10 * stages
+        found += seen
+    assert found == [found[0]] * 2
+
+
+@pytest.mark.parametrize("seed", [1127, 3254])
+def test_where_shardings_meet_every_stage_counts(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights, results and the batch shard the activations in different ways, which one after the other decides."""
+    module = parse(Step(7, 5, seed, alike=True).text())
+    reduced, seen = _fragments_of_runs(module, monkeypatch)
+    assert reduced == str(propagated(module, 10**9))
+    assert len(seen) == 2 and seen[0] < seen[1]
 
 
 def test_equal_bodies_are_one_object_afterwards() -> None:

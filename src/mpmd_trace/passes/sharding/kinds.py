@@ -4,6 +4,9 @@ Two ops are of one kind when they look the same (mesh, body, types, given shardi
 the same kinds and their results are read by ops of the same kinds.  Edges from one microbatch to the next one
 (an accumulated gradient, say) are the exception: there only the look of the neighbour counts, because
 otherwise every microbatch would be a kind of its own, being one step farther from the first.
+
+With `across`, meshes of the same axes look the same, and edges from one mesh to another are such exceptions, too: the
+stages in the middle of a long pipeline are of one kind.
 """
 
 from __future__ import annotations
@@ -11,13 +14,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Hashable
 
-from mpmd_trace.ir.core import Op, OpResult, Region, Value
-from mpmd_trace.ir.ops import FragmentOp, FuncOp, local_type
-from mpmd_trace.ir.types import TensorType, Type
+from mpmd_trace.ir.attributes import DictAttr
+from mpmd_trace.ir.core import Op, OpResult, Region, Use, Value
+from mpmd_trace.ir.ops import FragmentOp, FuncOp, TransferOp, local_type
+from mpmd_trace.ir.types import MeshTensorType, TensorType, Type
 from mpmd_trace.passes.equal_bodies import first_equal
 from mpmd_trace.passes.sharding.body_labels import abstract_text, operand_labels, result_labels
 
-__all__ = ["Kinds", "is_scalar"]
+__all__ = ["Kinds", "is_scalar", "shardings_of"]
 
 _MOST_ROUNDS = 8
 
@@ -43,6 +47,25 @@ class _Numbers:
         return self._of.setdefault(key, len(self._of))
 
 
+def shardings_of(attributes: DictAttr) -> DictAttr:
+    """What of the attributes of an argument or a result Shardy looks at."""
+    return DictAttr.get({k: v for k, v in attributes.entries.items() if k.startswith("sdy.")})
+
+
+def _mesh(value: Value) -> str | None:
+    return value.type.mesh if isinstance(value.type, MeshTensorType) else None
+
+
+def _alike(function: FuncOp) -> dict[str, str]:
+    """For each mesh of the topology the first one that is the same but for its name; empty where all are different."""
+    topology = function.topology
+    first: dict[Hashable, str] = {}
+    if topology is None:
+        return {}
+    found = {name: first.setdefault(mesh, name) for name, mesh in topology.meshes.items()}
+    return found if len(first) < len(found) else {}
+
+
 class Kinds:
     """The kinds of a function of fragments and transfers, as numbers."""
 
@@ -53,18 +76,19 @@ class Kinds:
     body: dict[Op, Region]
     #: Whether members of a kind really have neighbours of the same kinds.
     stable: bool
+    #: For each mesh the first one that looks the same.
+    alike: dict[str, str]
 
-    def __init__(self, function: FuncOp) -> None:
+    def __init__(self, function: FuncOp, *, across: bool = False) -> None:
         self._number = _Numbers()
+        self.alike = _alike(function) if across else {}
         self._terminator = function.body.terminator
-        self._results = [self._number(("result", d)) for d in function.res_attrs]
+        self._results = [self._number(("result", shardings_of(d))) for d in function.res_attrs]
         self.ops = [op for op in function.body if op is not self._terminator]
         self._look_around()
         self._args = function.args
-        for arg, attributes in zip(self._args, function.arg_attrs, strict=True):
-            self.value[arg] = self._number(
-                ("scalar", arg.type) if is_scalar(arg) else ("argument", arg.type, attributes)
-            )
+        for arg, attributes in zip(self._args, map(shardings_of, function.arg_attrs), strict=True):
+            self.value[arg] = self._number(("scalar" if is_scalar(arg) else "argument", self.type(arg), attributes))
         self._refine()
 
     @staticmethod
@@ -76,9 +100,22 @@ class Kinds:
         kinds.op = {op: i for i, op in enumerate(kinds.ops)}
         values = [*function.args, *(r for op in kinds.ops for r in op.results)]
         kinds.value = {v: i for i, v in enumerate(values)}
-        kinds.body = {}
+        kinds.body, kinds.alike = {}, {}
         kinds.stable = True
         return kinds
+
+    @property
+    def has_equal_stages(self) -> bool:
+        """Whether fragments of different meshes are of one kind."""
+        on = {(self.op[op], op.mesh) for op in self.ops if isinstance(op, FragmentOp)}
+        return len({kind for kind, _ in on}) < len(on)
+
+    def type(self, value: Value) -> Type:
+        """The type of a value, on the first mesh that looks like its own."""
+        type = value.type
+        if isinstance(type, MeshTensorType) and type.mesh in self.alike:
+            return type.with_mesh(self.alike[type.mesh])
+        return type
 
     def _look_around(self) -> None:
         """What each op is by itself, and which microbatch it belongs to."""
@@ -88,22 +125,25 @@ class Kinds:
         self._counter: dict[Op, int | None] = {}
         same = first_equal(op.body for op in self.ops if isinstance(op, FragmentOp))
         for op in self.ops:
-            types = tuple([r.type for r in op.results])
+            types = tuple([self.type(r) for r in op.results])
             if isinstance(op, FragmentOp):
                 self.body[op] = same[op.body]
                 text = abstract_text(same[op.body])
-                look: Hashable = (op.mesh, op.in_shardings, op.out_shardings, types, text)
+                mesh = self.alike.get(op.mesh, op.mesh)
+                look: Hashable = (mesh, op.in_shardings, op.out_shardings, types, text)
                 self._labels[op] = result_labels(same[op.body])
                 self._roles[op] = operand_labels(same[op.body])
                 self._counter[op] = op.call_counter
             else:
-                look = ("transfer", op.attrs.get("sdy.sharding"), types, op.operand(0).type)
+                moves = bool(self.alike) and _mesh(op.operand(0)) != _mesh(op.results[0])
+                look = ("transfer", op.attrs.get("sdy.sharding"), types, self.type(op.operand(0)), moves)
                 self._labels[op] = self._roles[op] = (0,)
                 source = op.operand(0).defining_op
                 self._counter[op] = None if source is None else self._counter[source]
             self.op[op] = self._number(look)
         self._look = dict(self.op)
-        self._read_by: dict[Value, int] = {}
+        self._read_by: dict[Op, tuple[int, ...]] = {}
+        self._results_of: dict[Hashable, tuple[int, ...]] = {}
         self._inputs = {op: self._inputs_of(op) for op in self.ops}
 
     def _inputs_of(self, op: Op) -> list[Value | int]:
@@ -116,7 +156,9 @@ class Kinds:
         return found
 
     def _crosses(self, producer: Op, consumer: Op) -> bool:
-        """Whether an edge leads from one microbatch to another."""
+        """Whether an edge leads from one microbatch to another, or from mesh to mesh where those look the same."""
+        if self.alike and isinstance(consumer, TransferOp) and _mesh(consumer.operand(0)) != _mesh(consumer.results[0]):
+            return True
         a, b = self._counter[producer], self._counter[consumer]
         if a is not None and b is not None and a != b:
             return True
@@ -143,18 +185,28 @@ class Kinds:
         for op in self.ops:
             inputs = tuple(map(values.__getitem__, self._inputs[op]))
             kind = kinds[op] = number((kinds[op], inputs))
-            for result, label in zip(op.results, self._labels[op], strict=True):
-                if is_scalar(result):
-                    values[result] = number(("scalar", result.type))
-                else:
-                    values[result] = number(("value", kind, label, self._read_by.get(result)))
+            key = kind, self._read_by.get(op)
+            found = self._results_of.get(key)
+            if found is None:
+                found = self._results_of[key] = self._kinds_of_results(op, kind)
+            values.update(zip(op.results, found, strict=True))
+
+    def _kinds_of_results(self, op: Op, kind: int) -> tuple[int, ...]:
+        read_by = self._read_by.get(op)
+        return tuple(
+            self._number(
+                ("scalar", self.type(result))
+                if is_scalar(result)
+                else ("value", kind, label, None if read_by is None else read_by[result.index])
+            )
+            for result, label in zip(op.results, self._labels[op], strict=True)
+        )
 
     def _backward(self) -> None:
         kinds = self.op
         for op in reversed(self.ops):
-            readers = [self._readers(r) for r in op.results]
-            self._read_by.update(zip(op.results, readers, strict=True))
-            kinds[op] = self._number((kinds[op], tuple(readers)))
+            readers = self._read_by[op] = tuple(map(self._readers, op.results))
+            kinds[op] = self._number((kinds[op], readers))
         for arg in self._args:
             if not is_scalar(arg):
                 self.value[arg] = self._number((self.value[arg], self._readers(arg)))
@@ -162,16 +214,18 @@ class Kinds:
     def _readers(self, value: Value) -> int:
         if is_scalar(value):
             return -1
-        found: set[tuple[int, int]] = set()
-        kinds, terminator, inputs = self.op, self._terminator, self._inputs
         use = value._first
+        if use is None or use.next is None:  # as most of them
+            return self._number(None if use is None else self._reader(use))
+        found = set()
         while use is not None:
-            owner = use.owner
-            if owner is terminator:
-                found.add((-1, self._results[use.index]))
-            elif isinstance(inputs[owner][use.index], int):
-                found.add((-2 - self._look[owner], self._roles[owner][use.index]))
-            else:
-                found.add((kinds[owner], self._roles[owner][use.index]))
+            found.add(self._reader(use))
             use = use.next
-        return self._number(frozenset(found))
+        return self._number(frozenset(found) if len(found) > 1 else found.pop())
+
+    def _reader(self, use: Use) -> tuple[int, int]:
+        owner, index = use.owner, use.index
+        if owner is self._terminator:
+            return -1, self._results[index]
+        is_fixed = isinstance(self._inputs[owner][index], int)
+        return -2 - self._look[owner] if is_fixed else self.op[owner], self._roles[owner][index]

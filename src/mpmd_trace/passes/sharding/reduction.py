@@ -15,14 +15,17 @@ provided that both ends of each of its edges get a pair of shardings that an edg
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from typing import cast
 
 from mpmd_trace.ir.attributes import Attribute, DictAttr, IntegerAttr, TensorShardingAttr, TensorShardingPerValueAttr
 from mpmd_trace.ir.bodies import fingerprint
 from mpmd_trace.ir.core import Block, BlockArg, Op, Region, Value
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, TransferOp, make_return
-from mpmd_trace.passes.sharding.kinds import Kinds, is_scalar
+from mpmd_trace.passes.hoisting.axes import same_axes
+from mpmd_trace.passes.sharding.agreement import agrees
+from mpmd_trace.passes.sharding.edges import user_sharding
+from mpmd_trace.passes.sharding.kinds import Kinds, is_scalar, shardings_of
 
 __all__ = ["HIDDEN_ATTRIBUTES", "NUMBER", "Reduction", "reducible"]
 
@@ -46,6 +49,7 @@ class Reduction:
 
     def __init__(self, module: Module, function: FuncOp, kinds: Kinds) -> None:
         self.function = function
+        self._across = bool(kinds.alike)
         #: The op that stands for each op; the one that stands for its body, which may differ in constants.
         self.op_of: dict[Op, Op] = {}
         self.body_of: dict[Op, Op] = {}
@@ -54,9 +58,8 @@ class Reduction:
         first_op: dict[int, Op] = {}
         first_body: dict[tuple[int, Region | None], Op] = {}
         first_value: dict[Hashable, Value] = {}
-        for arg, attributes in zip(function.args, function.arg_attrs, strict=True):
-            key: Hashable = ("argument", arg.type, attributes, kinds.value[arg])
-            self.value_of[arg] = first_value.setdefault(key, arg)
+        for arg in function.args:
+            self.value_of[arg] = first_value.setdefault(("argument", kinds.value[arg]), arg)
         for op in kinds.ops:
             kind = kinds.op[op]
             target = self.op_of[op] = first_op.setdefault(kind, op)
@@ -69,18 +72,22 @@ class Reduction:
         self.representatives = list(first_op.values())
         self.kept = list(first_body.values())
         self.copies: dict[Op, Op] = {}
-        self.module = self._build(module)
+        self.module = self._build(module, kinds)
 
-    def _build(self, module: Module) -> Module:
+    def _build(self, module: Module, kinds: Kinds) -> Module:
         function = self.function
         kept_args = [a for a in function.args if self.value_of[a] is a]
         mapping: dict[Value, Value] = {}
         block = Block()
         for arg in kept_args:
-            mapping[arg] = block.add_arg(arg.type, loc=cast(BlockArg, arg).loc)
+            mapping[arg] = block.add_arg(kinds.type(arg), loc=cast(BlockArg, arg).loc)
         for number, op in enumerate(self.kept):
             operands = [mapping[self.value_of[v]] for v in op.operands]
             copy = op.clone(operands=operands)
+            for result in copy.results if kinds.alike else ():
+                result.type = kinds.type(result)
+            if isinstance(copy, FragmentOp) and kinds.alike:
+                copy.mesh = kinds.alike[copy.mesh]
             for name in HIDDEN_ATTRIBUTES:
                 copy.attrs.pop(name, None)
             copy.attrs[NUMBER] = IntegerAttr.get(number, "i64")
@@ -92,7 +99,7 @@ class Reduction:
         kept: dict[tuple[Value, DictAttr], int] = {}
         returned: list[Value] = []
         dicts: list[DictAttr] = []
-        for value, attributes in zip(function.returned, function.res_attrs, strict=True):
+        for value, attributes in zip(function.returned, map(shardings_of, function.res_attrs), strict=True):
             key = (self.value_of[value], attributes)
             if key not in kept:
                 kept[key] = len(returned)
@@ -115,8 +122,8 @@ class Reduction:
             copy.props.pop("arg_attrs", None)
             copy.props.pop("res_attrs", None)
             copy.refresh_type()
-            copy.set_all_arg_attrs([_shardings_of(arg_attrs[a.index]) for a in kept_args])
-            copy.set_all_res_attrs([_shardings_of(d) for d in dicts])
+            copy.set_all_arg_attrs([shardings_of(arg_attrs[a.index]) for a in kept_args])
+            copy.set_all_res_attrs(dicts)
             small.body.append(copy)
         return small
 
@@ -139,10 +146,11 @@ class Reduction:
                 return None
         return done, new_ops
 
-    def spread(self, module: Module, after: Module) -> bool:
+    def spread(self, module: Module, after: Module, rules: Mapping[Op, Attribute]) -> bool:
         """Copy what propagation did to the small program, which is `after` now, to the big one.
 
-        Changes nothing and gives False if that is not possible.
+        Changes nothing and gives False if that is not possible.  `rules` are those of the ops, which matter where
+        stages stand for others.
         """
         propagated = self._propagated(after)
         if propagated is None:
@@ -150,6 +158,11 @@ class Reduction:
         done, new_ops = propagated
         if not self._unused_can_go(new_ops) or not self._consistent(done, new_ops):
             return False
+        if self._across:
+            fragments = [new for new in new_ops.values() if isinstance(new, FragmentOp)]
+            topology = self.function.topology
+            if topology is None or not agrees(fragments, rules, topology):
+                return False
         self._spread(done, new_ops)
         self._replace_rest(module, after, done)
         return True
@@ -168,10 +181,10 @@ class Reduction:
 
     def _consistent(self, done: FuncOp, new_ops: dict[Op, Op]) -> bool:
         """Whether the shardings at both ends of every edge are a pair that a small program's edge has."""
-        made: dict[Value, Attribute | None] = {}
+        made: dict[Value, TensorShardingAttr | None] = {}
         wanted: dict[Op, tuple[TensorShardingAttr | None, ...]] = {}
         for arg, i in self.arg_of.items():
-            made[arg] = done.arg_attr(i, _SHARDING)
+            made[arg] = user_sharding(done.arg_attr(i, _SHARDING))
         for op in self.representatives:
             if op not in new_ops:
                 continue
@@ -186,6 +199,12 @@ class Reduction:
             for op, ends in wanted.items()
             for v, end in zip(op.operands, ends, strict=True)
         }
+        if self._across:  # where two shardings meet depends on how far they have come
+            ends = [user_sharding(found.entries.get(_SHARDING)) for found in done.res_attrs]
+            returned = zip(self.function.returned, self.result_of, strict=True)
+            pairs = [*known, *((made[self.value_of[v]], ends[i]) for v, i in returned)]
+            if not all(_same(start, end) for start, end in pairs):
+                return False
         for op, target in self.op_of.items():
             if op is target or target not in wanted:
                 continue
@@ -260,13 +279,13 @@ class Reduction:
         module.resources = after.resources
 
 
+def _same(a: TensorShardingAttr | None, b: TensorShardingAttr | None) -> bool:
+    given = b if a is None else a
+    return given is None or same_axes(a, b, len(given.dims))
+
+
 def _entries(found: Attribute | None, count: int) -> tuple[TensorShardingAttr | None, ...]:
     return found.shardings if isinstance(found, TensorShardingPerValueAttr) else (None,) * count
-
-
-def _shardings_of(attributes: DictAttr) -> DictAttr:
-    """What of the attributes of an argument or a result Shardy looks at."""
-    return DictAttr.get({k: v for k, v in attributes.entries.items() if k.startswith("sdy.")})
 
 
 def _with_shardings(old: DictAttr, new: DictAttr) -> DictAttr:

@@ -5,26 +5,33 @@ from __future__ import annotations
 import functools
 
 from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace.ir.attributes import Attribute
+from mpmd_trace.ir.core import Op
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import Module
-from mpmd_trace.ir.parser import parse_generic
+from mpmd_trace.ir.parser import parse_apart, parse_generic
 from mpmd_trace.jax_compat.mlir import expand_pipeline, run_pipeline
 from mpmd_trace.passes.option_text import split_outside
 
-__all__ = ["propagation_pipeline", "run_shardy"]
+__all__ = ["propagation_pipeline", "run_shardy", "run_shardy_with_rules"]
 
 #: The part of Shardy's pipeline that partitioning needs ends with this pass.
 _LAST = "sdy-insert-func-call-reshards"
 _EXPORT = "sdy-export-pipeline{avoid-export-for-partitioning=true}"
+#: The last pass of that.
+_DROP_RULES = "func.func(sdy-drop-sharding-rules)"
+_RULE = "sdy.sharding_rule"
 #: Writes debug dumps: printed as a part of the pipeline, but not accepted by the parser.
 _DUMP = "sdy-save-module"
 
 
 @functools.cache
-def propagation_pipeline() -> str:
-    """The passes of this jaxlib's propagation pipeline without those that prepare partitioning by XLA."""
-    expanded = expand_pipeline("builtin.module(sdy-propagation-pipeline)")
-    steps = split_outside(expanded[len("builtin.module(") : -1], ",")
+def propagation_pipeline(*, keep_rules: bool = False) -> str:
+    """The passes of this jaxlib's propagation pipeline without those that prepare partitioning by XLA.
+
+    `keep_rules`: ops keep the attribute that says how their operands and results depend on each other.
+    """
+    steps = _steps("sdy-propagation-pipeline")
     names = [step.partition("{")[0] for step in steps]
     if _LAST not in names:
         raise MpmdError(
@@ -32,19 +39,35 @@ def propagation_pipeline() -> str:
             f"not "
             f"supported: install a jaxlib between 0.10 and 0.12"
         )
-    kept = [s for s in steps[: names.index(_LAST) + 1] if not s.startswith(_DUMP)]
-    return f"builtin.module({','.join([*kept, _EXPORT])})"
+    export = [step for step in _steps(_EXPORT) if step != _DROP_RULES] if keep_rules else [_EXPORT]
+    kept = [s for s in (*steps[: names.index(_LAST) + 1], *export) if not s.startswith(_DUMP)]
+    return f"builtin.module({','.join(kept)})"
+
+
+def _steps(pipeline: str) -> list[str]:
+    return split_outside(expand_pipeline(f"builtin.module({pipeline})")[len("builtin.module(") : -1], ",")
 
 
 def run_shardy(module: Module, diagnostics: Diagnostics) -> Module | None:
     """A new module: `module` after Shardy's propagation.  None when it failed."""
+    text = _propagated(module, propagation_pipeline(), diagnostics)
+    return None if text is None else parse_generic(text)
+
+
+def run_shardy_with_rules(
+    module: Module, diagnostics: Diagnostics
+) -> tuple[Module, dict[Op, Attribute]] | None:
+    """As `run_shardy`, and the sharding rules of the ops (`#sdy.op_sharding_rule<...>`)."""
+    text = _propagated(module, propagation_pipeline(keep_rules=True), diagnostics)
+    return None if text is None else parse_apart(text, _RULE)
+
+
+def _propagated(module: Module, pipeline: str, diagnostics: Diagnostics) -> str | None:
     try:
-        text, found = run_pipeline(
-            module.to_generic(debug_info=True), propagation_pipeline(), allow_unregistered=True
-        )
+        text, found = run_pipeline(module.to_generic(debug_info=True), pipeline, allow_unregistered=True)
     except MpmdError as error:
         diagnostics.found += error.diagnostics
         diagnostics.fail()
         return None
     diagnostics.found += found
-    return parse_generic(text)
+    return text

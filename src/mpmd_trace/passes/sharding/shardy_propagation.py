@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from typing import ClassVar
 
 from mpmd_trace.ir.core import Block, Region
 from mpmd_trace.ir.diagnostics import Diagnostics
-from mpmd_trace.ir.ops import FragmentOp, Module
+from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
 from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.equal_bodies import share_equal_bodies
 from mpmd_trace.passes.sharding.bodies_alone import has_no_shardings, propagate_in_bodies
 from mpmd_trace.passes.sharding.kinds import Kinds
 from mpmd_trace.passes.sharding.reduction import Reduction, reducible
-from mpmd_trace.passes.sharding.shardy import run_shardy
+from mpmd_trace.passes.sharding.shardy import run_shardy, run_shardy_with_rules
 
 __all__ = ["ShardyPropagation"]
 
@@ -70,21 +71,33 @@ class ShardyPropagation(Pass):
         if self.whole_up_to and has_no_shardings(module, function):
             return propagate_in_bodies(module, function, diagnostics) or not diagnostics.failed
         size = _size(function.body)
-        choices = [Kinds.apart(function)]
-        if size > self.whole_up_to:
-            kinds = Kinds(function)
-            if kinds.stable:
-                choices.insert(0, kinds)
-        for kinds in choices:
+        for kinds in _choices(function, reduced=size > self.whole_up_to):
             reduction = Reduction(module, function, kinds)
-            if kinds is not choices[-1] and 2 * _size(reduction.body) > size:
+            if kinds.body and 2 * _size(reduction.body) > size:
                 continue  # not worth it
-            after = run_shardy(reduction.module, diagnostics)
+            if kinds.alike:
+                found = run_shardy_with_rules(reduction.module, diagnostics)
+                after, rules = found if found is not None else (None, {})
+            else:
+                after, rules = run_shardy(reduction.module, diagnostics), {}
             if after is None:
                 return False
-            if reduction.spread(module, after):
+            if reduction.spread(module, after, rules):
                 return True
         return _run_on_everything(module, diagnostics)
+
+
+def _choices(function: FuncOp, *, reduced: bool) -> Iterator[Kinds]:
+    """Kinds of fewer and fewer ops each."""
+    if reduced:
+        across = Kinds(function, across=True)
+        if across.stable and (across.has_equal_stages or not across.alike):
+            yield across
+        if across.alike:
+            kinds = Kinds(function)
+            if kinds.stable:
+                yield kinds
+    yield Kinds.apart(function)
 
 
 def _size(block: Block) -> int:

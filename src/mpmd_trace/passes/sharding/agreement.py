@@ -1,0 +1,120 @@
+"""Whether propagation had nothing to decide: all ops agree with their operands and results.
+
+Shardy's rule of an op says which dimensions of its operands and results are one *factor*.  Propagation copies axes from
+one of them to another, unless there is something in their way.  Where in the end all values of a factor have the same
+axes, at all ops, nothing was in the way of anything: whatever the order in which axes were copied, the result is the
+same, and so it is in a program with more stages of the same kind, through which they have a longer way to go.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable, Mapping
+from typing import cast
+
+from mpmd_trace.ir.attributes import Attribute, MeshAttr, TopologyAttr
+from mpmd_trace.ir.core import BlockArg, Op, OpResult, Value
+from mpmd_trace.ir.ops import FragmentOp
+from mpmd_trace.ir.types import TensorType
+from mpmd_trace.passes.hoisting.axes import Axes, axes_of
+from mpmd_trace.passes.sharding.edges import SHARDING, in_sharding, per_value
+
+__all__ = ["agrees"]
+
+_RULE = re.compile(r"#sdy\.op_sharding_rule<\((.*?)\)->\((.*?)\) \{(.*?)\}")
+_TENSOR = re.compile(r"\[(.*?)\]")
+_FACTOR = re.compile(r"[a-z](?:_\d+)?")
+_CONSTRAINT = "sdy.sharding_constraint"
+
+
+def agrees(fragments: Iterable[FragmentOp], rules: Mapping[Op, Attribute], topology: TopologyAttr) -> bool:
+    """Whether all ops in the fragments do.
+
+    Args:
+        fragments: after propagation.
+        rules: of their ops; an op without one, and with something sharded, counts as one that does not agree.
+        topology: the meshes.
+    """
+    known: dict[tuple[MeshAttr, str | None, tuple[Axes, ...]], bool] = {}
+    for fragment in fragments:
+        mesh = topology.meshes[fragment.mesh]
+        returned = fragment.body.block.terminator
+        for op in fragment.body.walk():
+            axes = [_axes(value, fragment) for value in (*op.operands, *op.results)]
+            if op is returned:
+                outside = [per_value(fragment.out_shardings, i) for i in range(op.num_operands)]
+                axes += [axes_of(end, _rank(value)) for end, value in zip(outside, op.operands, strict=True)]
+            if None in axes:
+                return False
+            found = tuple(cast("list[Axes]", axes))
+            if not any(names for dims in found for names in dims):
+                continue
+            if op is returned or op.name == _CONSTRAINT:
+                half = len(found) // 2
+                if found[:half] != found[half:]:
+                    return False
+                continue
+            rule = rules.get(op)
+            key = mesh, None if rule is None else rule.text, found
+            if key not in known:
+                known[key] = len(found) == 1 if rule is None else _fits(rule.text, found, dict(mesh.axes))
+            if not known[key]:
+                return False
+    return True
+
+
+def _fits(rule: str, axes: tuple[Axes, ...], sizes: Mapping[str, int]) -> bool:
+    """Whether the values of each factor have the same axes."""
+    tensors, factors = _parsed(rule)
+    held: dict[str, tuple[str, ...]] = {}
+    for dims, found in zip(tensors, axes, strict=True):
+        for names, those in zip(dims, found, strict=True):
+            parts = _spread(names, those, factors, sizes)
+            if parts is None or any(held.setdefault(name, part) != part for name, part in parts.items()):
+                return False
+    return True
+
+
+def _spread(
+    names: tuple[str, ...], axes: tuple[str, ...], factors: Mapping[str, int], sizes: Mapping[str, int]
+) -> dict[str, tuple[str, ...]] | None:
+    """The axes of each factor of a dimension, the first factor first; None where they do not fit."""
+    rest = list(axes)
+    found = {}
+    for name in names:
+        part: list[str] = []
+        left = factors[name]
+        while rest and left > 1 and left % sizes[rest[0]] == 0:
+            left //= sizes[rest[0]]
+            part.append(rest.pop(0))
+        found[name] = tuple(part)
+        if rest and left > 1:
+            return None
+    return None if rest else found
+
+
+@functools.lru_cache(maxsize=4096)
+def _parsed(rule: str) -> tuple[list[tuple[tuple[str, ...], ...]], dict[str, int]]:
+    """The factors of each dimension of each operand and result, and the sizes of the factors."""
+    match = _RULE.match(rule)
+    assert match is not None, rule
+    operands, results, factors = match.groups()
+    tensors = [
+        tuple(tuple(_FACTOR.findall(dim)) for dim in tensor.split(", ")) if tensor else ()
+        for tensor in _TENSOR.findall(operands) + _TENSOR.findall(results)
+    ]
+    sizes = dict(pair.split("=") for pair in factors.split(", ")) if factors else {}
+    return tensors, {name: int(size) for name, size in sizes.items()}
+
+
+def _axes(value: Value, fragment: FragmentOp) -> Axes | None:
+    """The axes of each dimension of a value in a fragment; None where that cannot be said."""
+    if isinstance(value, OpResult):
+        return axes_of(per_value(value.op.attrs.get(SHARDING), value.index), _rank(value))
+    inside = isinstance(value, BlockArg) and value.owner is fragment.body.block
+    return axes_of(in_sharding(fragment, value.index) if inside else None, _rank(value))
+
+
+def _rank(value: Value) -> int:
+    return value.type.rank if isinstance(value.type, TensorType) and value.type.is_ranked else 0
