@@ -26,7 +26,7 @@ from workers import WORKER, found_by_first
 import mpmd_trace
 from mpmd_trace.backend.distribution.job import Job, current
 from mpmd_trace.backend.distribution.parcels import Parcel, parts_of
-from mpmd_trace.backend.distribution.transport import Log, tag_of
+from mpmd_trace.backend.distribution.transport import Log, here, tag_of
 
 TARGET, AT = 0.8, 16 << 20
 UNITS = {"K": 1 << 10, "M": 1 << 20}
@@ -103,19 +103,19 @@ def _over_transport(job: Job, size: int, numbers: Iterator[int]) -> Callable[[],
         source, target = ends[way], ends[1 - way]
         spec = jax.ShapeDtypeStruct((size // 4,), np.float32, sharding=target)
         pieces = parts_of(spec.shape, source, target)[way, 1 - way]
-        here = job.process == way
+        sends = job.process == way
         parcel = Parcel(
             spec,
             source,
-            sends={1 - way: pieces} if here else {},
-            receives={} if here else {way: pieces},
+            sends={1 - way: pieces} if sends else {},
+            receives={} if sends else {way: pieces},
             own=(),
-            arrives=not here,
+            arrives=not sends,
         )
         tag = tag_of(0, next(numbers), 0)
         log = Log(lambda way, process: "receive an array of a benchmark", (0,))
         tags = {("to", 1 - way): tag, ("from", way): tag}
-        return job.transport.transfer(tags, array, parcel, log, lent=False, given=False)
+        return here(job.transport.transfer(tags, array, parcel, log, lent=False, given=False))
 
     def there_and_back() -> None:
         found = send(send(first, 0), 1)

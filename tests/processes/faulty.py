@@ -2,7 +2,7 @@
 
 Kinds: `kill` and `stop` (the signals), `withhold` (it does not send what it should), `delay` (it sends later, which is
 no fault), `fail` (an instruction raises), `crash` (a program on the device fails), `leave` (it ends in good order),
-`cut` (it dies while it sends an array, as large ones are sent).
+`cut` (it dies while it sends an array).
 With the option `across` every mesh is over two processes, with `measured` the step is one that is measured.  The others
 print the error that they get, and that they can still compute.
 """
@@ -23,8 +23,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import mpmd_trace as mt
 from mpmd_trace.backend.distribution.job import current
+from mpmd_trace.backend.distribution.post import HEAD
 from mpmd_trace.backend.distribution.transport import tag_of
-from mpmd_trace.jax_compat import wire
 
 KIND, VICTIM, STEP, INSTRUCTION = sys.argv[1], *map(int, sys.argv[2:5])
 ACROSS, MEASURED = ("across" in sys.argv[5:]), ("measured" in sys.argv[5:])
@@ -81,31 +81,29 @@ def inject(compiled: mt.Compiled) -> None:
         call = runtime.calls[INSTRUCTION % len(runtime.calls)]
         runtime.calls[INSTRUCTION % len(runtime.calls)] = bad
     if KIND == "withhold":
-        endpoint = current().transport.endpoint  # type: ignore[union-attr]
-        offer, offers = endpoint.offer, [0]
+        post = current().transport.post  # type: ignore[union-attr]
+        send, sent = post.send, [0]
 
-        def never(tag: int, arrays: Any) -> None:
-            offers[0] += tag >= tag_of(runtime.program, STEP, 0)
-            if offers[0] != 1:
-                offer(tag, arrays)
+        def never(process: int, tag: int, parts: Any) -> None:
+            sent[0] += tag >= tag_of(runtime.program, STEP, 0)
+            if sent[0] != 1:
+                send(process, tag, parts)
 
-        endpoint.offer = never
+        post.send = never
     if KIND == "cut":
 
-        def half(self: wire.Wire, link: socket.socket, tag: int, number: int) -> None:
-            if runtime.step != STEP:
-                return send(self, link, tag, number)
-            size = self._offered[tag, number].nbytes
-            link.sendall(wire._SIZE.pack(size) + bytes(size // 2))
+        def half(link: socket.socket, key: tuple[int, int], part: Any) -> None:
+            if key[0] < tag_of(runtime.program, STEP, 0):
+                return send_part(link, key, part)
+            link.sendall(HEAD.pack(*key, part.nbytes) + bytes(part.nbytes // 2))
             return os.kill(os.getpid(), signal.SIGKILL)
 
-        send, wire.Wire._send = wire.Wire._send, half  # type: ignore[method-assign]
+        post = current().transport.post  # type: ignore[union-attr]
+        send_part, post.send_part = post.send_part, half
 
 
 def main() -> None:
     mt.initialize()
-    if KIND == "cut":
-        wire.LARGE = 1
     count = jax.process_count()
     first = [jax.local_devices(process_index=i) for i in range(count)]
     meshes = {f"m{i}": Mesh(np.array([first[i][0]]), ("x",)) for i in range(count)}

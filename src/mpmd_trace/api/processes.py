@@ -52,9 +52,8 @@ def initialize(
             the coordinator (the loopback interface when that is on the same host).
         timeout: seconds after which a process without a sign of life, or that does not send what another one waits
             for, is an error in all of them; 300 by default.
-        transfers: how arrays go between processes: "pull" (the receiver fetches them, with
-            `jax.experimental.transfer` or, if they are large and on CPUs, over other connections; by default on CPUs)
-            or "device_put" (JAX's own, by default elsewhere).
+        transfers: how arrays go between processes: "host" (through host memory, over connections of our own; by
+            default on CPUs) or "device_put" (JAX's own, by default elsewhere).
 
     Raises:
         MpmdError: when JAX is in use already, or the arguments are not those of a job.

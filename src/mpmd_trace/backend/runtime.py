@@ -144,8 +144,8 @@ class Runtime:
         if jax.config.jax_debug_infs:
             tests.append(("inf", np.isinf))
         for array in found:
-            if not jnp.issubdtype(array.dtype, jnp.inexact):
-                continue
+            if not isinstance(array, jax.Array) or not jnp.issubdtype(array.dtype, jnp.inexact):
+                continue  # what comes from another process has been looked at there
             for what, test in tests:
                 if any(test(np.asarray(shard.data)).any() for shard in array.addressable_shards):
                     raise FloatingPointError(

@@ -1,4 +1,4 @@
-"""Joining the processes of a job, the store that they share, and transfers that only their two ends take part in."""
+"""Joining the processes of a job, and the store that they share."""
 
 from __future__ import annotations
 
@@ -10,10 +10,7 @@ import jax
 from jax._src import clusters, distributed, xla_bridge
 from jaxlib import _jax
 
-from mpmd_trace.jax_compat.wire import Wire, is_large
-
 __all__ = [
-    "Endpoint",
     "Store",
     "backends_are_initialized",
     "detected_cluster",
@@ -150,66 +147,10 @@ class Store:
             self._client.key_value_delete(name)
 
 
-#: What XLA says of values that another process could not send, or whose connection broke.
-_OF_TRANSFERS = ("Error while transferring", "SocketServer", "recv()", "send()", "InjectFailure", "Gloo")
+#: What errors say of values that another process could not send, or whose connection broke.
+_OF_TRANSFERS = ("Error while transferring", "Gloo")
 
 
 def is_from_elsewhere(reason: str) -> bool:
     """Whether a value is an error because of the process that it came from."""
     return any(words in reason for words in _OF_TRANSFERS)
-
-
-class Endpoint:
-    """This process's end of transfers: what it offers, others fetch.
-
-    Small arrays go with `jax.experimental.transfer`, over plain TCP connections, in pieces of `chunk` bytes; large ones
-    of CPUs as `wire.Wire` has it.
-    """
-
-    def __init__(self, device: jax.Device, host: str, *, sockets: int = 2, chunk: int = 1 << 20) -> None:
-        from jax.experimental import transfer  # only processes that have peers need it
-
-        address = f"[{host}]:0" if ":" in host else f"{host}:0"
-        self._client = device.client
-        # Without addresses for the data, XLA serves this process alone and aborts when another one asks.
-        self._server: Any = transfer.start_transfer_server(
-            self._client, address, [address] * sockets, transfer_size=chunk, max_num_parallel_copies=8
-        )
-        self._connections: dict[str, Any] = {}
-        self._wire = Wire(host) if device.platform == "cpu" else None
-
-    @property
-    def address(self) -> str:
-        """Where others find this end, and what they must say there."""
-        wire = self._wire.address if self._wire is not None else ""
-        return f"{self._server.address()} {wire}"
-
-    def offer(self, tag: int, arrays: Sequence[jax.Array]) -> None:
-        """Let the one peer that asks for the tag have these arrays of one device, which are there; returns at once."""
-        wire = self._wire
-        given = [wire.offer(tag, i, x) if wire is not None and is_large(x) else x for i, x in enumerate(arrays)]
-        self._server._await_pull_flat(tag, given)
-
-    def fetch(self, address: str, tag: int, specs: Sequence[jax.ShapeDtypeStruct]) -> list[jax.Array]:
-        """The arrays offered with a tag by the process at `address`; returns at once, and they arrive later."""
-        place, _, over_wire = address.partition(" ")
-        connection = self._connections.get(place)
-        if connection is None:
-            connection = self._connections[place] = self._server.connect(place)
-        wire = self._wire
-        if wire is None or not any(map(is_large, specs)):
-            found: list[jax.Array] = connection._pull_flat(tag, self._client, list(specs))
-            return found
-        asked = [wire.ticket(spec) if is_large(spec) else spec for spec in specs]
-        found = connection._pull_flat(tag, self._client, asked)
-        return [
-            wire.fetch(over_wire, tag, i, x, spec) if is_large(spec) else x
-            for i, (x, spec) in enumerate(zip(found, specs, strict=True))
-        ]
-
-    def break_off(self) -> None:
-        """Whatever has not arrived becomes an error, and so does what depends on it."""
-        for connection in self._connections.values():
-            connection._poison_connection()
-        if self._wire is not None:
-            self._wire.break_off()

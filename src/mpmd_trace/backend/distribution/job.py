@@ -13,13 +13,14 @@ from jax.sharding import Mesh
 
 from mpmd_trace.backend.distribution.in_flight import InFlight
 from mpmd_trace.backend.distribution.peers import Peers
-from mpmd_trace.backend.distribution.transport import DevicePut, Pulling, Transport
+from mpmd_trace.backend.distribution.post import Post
+from mpmd_trace.backend.distribution.transport import DevicePut, Posting, Transport
 from mpmd_trace.diagnostics.messages import MpmdError
 
 __all__ = ["Job", "Transfers", "begin", "current", "end", "job_for", "own_address", "owners"]
 
-#: How arrays go between processes: fetched by those who want them, or with `jax.device_put`.
-Transfers = Literal["pull", "device_put"]
+#: How arrays go between processes: through host memory, over connections of our own, or with `jax.device_put`.
+Transfers = Literal["host", "device_put"]
 
 
 class Job:
@@ -45,13 +46,11 @@ class Job:
     def transport(self) -> Transport:
         """How arrays go between the processes; all of them must ask for it."""
         if self._transport is None:
-            chosen = self._transfers or ("pull" if jax.local_devices()[0].platform == "cpu" else "device_put")
+            chosen = self._transfers or ("host" if jax.local_devices()[0].platform == "cpu" else "device_put")
             if chosen == "device_put":
                 self._transport = DevicePut(self.peers)
             else:
-                from mpmd_trace.jax_compat.distributed import Endpoint  # only processes that have peers need it
-
-                self._transport = Pulling(Endpoint(jax.local_devices()[0], self.host), self.peers, self.in_flight)
+                self._transport = Posting(Post(self.host, self.process), self.peers, self.in_flight)
         return self._transport
 
     @functools.cached_property

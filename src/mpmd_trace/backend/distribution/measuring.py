@@ -12,6 +12,7 @@ import jax
 from mpmd_trace.backend.distribution.clock import Span, merged, offset_of
 from mpmd_trace.backend.distribution.order import Work
 from mpmd_trace.backend.distribution.runtime import ProcessRuntime
+from mpmd_trace.backend.distribution.transport import here
 from mpmd_trace.backend.plan import Free, Plan, Run
 from mpmd_trace.backend.timeline import Measurement, Timeline, TimelineEntry, lane_of
 
@@ -113,8 +114,10 @@ class _Part(Measurement):
         # What goes between processes is no collective, and may wait until it comes.
         return isinstance(self._first(at), Work) and not self._is_collective(at) and super().shares_devices(at)
 
-    def finish(self, outputs: Sequence[Any]) -> None:
-        super().finish([array for array in outputs if array is not None])
+    def finish(self, outputs: Sequence[Any]) -> Sequence[Any]:
+        found = [here(array) for array in outputs]
+        super().finish([array for array in found if array is not None])
+        return found
 
     def join(self, threads: Sequence[threading.Thread]) -> None:
         # At a fault some of them wait for what never comes; they end with the process.

@@ -7,7 +7,7 @@ from jax.sharding import NamedSharding
 
 from mpmd_trace.backend.distribution.job import Job
 from mpmd_trace.backend.distribution.parcels import Parcel, owners_of, parts_of
-from mpmd_trace.backend.distribution.transport import Log, tag_of
+from mpmd_trace.backend.distribution.transport import Log, here, tag_of
 from mpmd_trace.diagnostics.messages import MpmdError
 
 __all__ = ["move"]
@@ -47,4 +47,4 @@ def move(job: Job, array: jax.Array, to: jax.ShapeDtypeStruct) -> jax.Array:
         return f"{ends} {array.dtype}{list(array.shape)}, an argument (tag {tags[way, process]:#x})"
 
     found = job.transport.transfer(tags, array, parcel, Log(what, (0, number)), lent=True, given=True)
-    return parcel.nothing() if found is None else found
+    return parcel.nothing() if found is None else here(found)

@@ -134,24 +134,26 @@ class Parcel:
         """Shape, dtype and device of the pieces that another process sends."""
         return self._incoming[process]
 
-    def assembled(self, array: jax.Array | None, arrived: Mapping[int, Sequence[jax.Array]]) -> jax.Array | None:
-        """The array where it is wanted, of the pieces that are here and those that arrived from each process."""
-        if not self.arrives:
-            return None
+    def kept(self, array: jax.Array | None) -> list[jax.Array]:
+        """The pieces that stay in this process, which share no buffer with the array."""
+        if not self.own:
+            return []
+        assert array is not None
+        return self.blocks(array, self.own, fresh=True)
+
+    def assembled(self, own: Sequence[jax.Array], arrived: Mapping[int, Sequence[jax.Array]]) -> jax.Array:
+        """The array where it is wanted, of the pieces that stayed and those that arrived from each process."""
         if self._arrives_whole is not None:
             return self._make(list(arrived[self._arrives_whole]))
-        found: list[tuple[Piece, jax.Array, bool]] = []
-        if self.own:
-            assert array is not None
-            found += [(p, block, True) for p, block in zip(self.own, self.blocks(array, self.own), strict=True)]
+        found = list(zip(self.own, own, strict=True))
         for process, blocks in arrived.items():
-            found += [(p, block, False) for p, block in zip(self.receives[process], blocks, strict=True)]
+            found += zip(self.receives[process], blocks, strict=True)
         devices = self.target.mesh.devices.flat
         me = jax.process_index()
         made = []
         for position, device in enumerate(devices):
             if device.process_index == me:
-                parts = [(p.box, block, own) for p, block, own in found if position in p.targets]
+                parts = [(p.box, block) for p, block in found if position in p.targets]
                 made.append(self._block(position, device, parts))
         return self._make(made)
 
@@ -159,18 +161,17 @@ class Parcel:
         """The array in a process that has none of its devices."""
         return self._make([])
 
-    def _block(self, position: int, device: jax.Device, parts: list[tuple[Box, jax.Array, bool]]) -> jax.Array:
+    def _block(self, position: int, device: jax.Device, parts: list[tuple[Box, jax.Array]]) -> jax.Array:
         box = self._wanted[position]
         kind = self.target.memory_kind
         place = SingleDeviceSharding(device, memory_kind=kind)
         if not parts:  # nothing has no parts
             shape = tuple(stop - start for start, stop in box)
             return jax.device_put(np.zeros(shape, self.spec.dtype), place)
-        # The buffer of an array that stays must not be that of the new one.
-        here = [jax.device_put(block, place, may_alias=False if own else None) for _, block, own in parts]
+        here = [jax.device_put(block, place) for _, block in parts]
         if len(parts) == 1:
             return here[0]
-        return jax.device_put(_joined(tuple(b for b, _, _ in parts), here), place)
+        return jax.device_put(_joined(tuple(box for box, _ in parts), here), place)
 
 
 def sample(array: jax.Array) -> jax.Array:

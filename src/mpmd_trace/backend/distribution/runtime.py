@@ -24,7 +24,7 @@ from mpmd_trace.backend.distribution.order import (
     distribute,
 )
 from mpmd_trace.backend.distribution.parcels import Parcel, sample
-from mpmd_trace.backend.distribution.transport import MESSAGES, DevicePut, Log, tag_of
+from mpmd_trace.backend.distribution.transport import MESSAGES, DevicePut, Log, here, tag_of
 from mpmd_trace.backend.distribution.waits import Wait
 from mpmd_trace.backend.executables import Executable
 from mpmd_trace.backend.placement import Placement
@@ -78,6 +78,8 @@ class ProcessRuntime(Runtime):
         self.numbers = list(self.actions)
         #: The values whose buffers programs reuse, and those whose buffers may be reused while they are sent.
         self._given = frozenset(run.inputs[position] for run in plan.runs for position in run.donated)
+        #: The values that may be pending (`transport.Pending`), as they come from other processes.
+        self._arriving: set[int] = set()
         self._lent = self._given.union(plan.arguments, plan.results)
         slots = (plan.slots[s] for s in plan.results)
         #: For each result what makes its array where no device of it is this process's.
@@ -106,14 +108,24 @@ class ProcessRuntime(Runtime):
 
     def with_all_results(self, found: Sequence[Any]) -> list[jax.Array]:
         """The results, where those of other processes are arrays without blocks."""
-        return [self._elsewhere[i]([]) if x is None else x for i, x in enumerate(found)]
+        return [self._elsewhere[i]([]) if x is None else here(x) for i, x in enumerate(found)]
 
     def _call(self, instruction: Run | Transfer) -> Call:
         actions = self.actions[self.numbers[len(self.instructions) - 1]]
         first = actions[0]
         if not isinstance(first, Work):
             assert isinstance(instruction, Transfer)
-            return self._exchange(instruction, actions)
+            self._arriving.update(a.value for a in actions if isinstance(a, Keep) and a.tags)
+            return self._waiting(instruction, self._exchange(instruction, actions))
+        return self._waiting(instruction, self._work(instruction, first))
+
+    def _waiting(self, instruction: Run | Transfer, call: Call) -> Call:
+        """The call, which waits for those of its inputs that are not there yet."""
+        if self._arriving.isdisjoint(instruction.inputs):
+            return call
+        return lambda arrays: call([here(array) for array in arrays])
+
+    def _work(self, instruction: Run | Transfer, first: Work) -> Call:
         call = super()._call(instruction)
         if not isinstance(instruction, Run) or not instruction.outputs:
             return call
@@ -146,6 +158,9 @@ class ProcessRuntime(Runtime):
             return found
 
         return collective
+
+    def _joins(self, group: Sequence[int], instruction: Run | Transfer) -> bool:
+        return self._arriving.isdisjoint(instruction.inputs) and super()._joins(group, instruction)
 
     def _copies(self, transfer: Transfer) -> tuple[Copy, ...]:
         source, target = (self.order.members(mesh) for mesh in (transfer.source, transfer.target))
@@ -204,19 +219,19 @@ class ProcessRuntime(Runtime):
             arrives=own is not None,
         )
         lent, given = before.number in self._lent, after.number in self._given
-        here = self.job.process in self.order.held[before.number]
+        is_here = self.job.process in self.order.held[before.number]
 
         def call(array: Any) -> Any:
             step = self.step
             tags = {key: tag_of(self.program, step, m.tag) for key, m in messages.items()}
-            if here and unusual:
+            if is_here and unusual:
                 array = put(array, usual)
             if prepare is not None:
                 array = prepare(array)
             log = Log(lambda way, p: self._what(said[way, p], step), (self.program, step, actions[0].at))
             found = transport.transfer(tags, array, parcel, log, lent=lent, given=given)
             if unusual and found is not None:
-                found = put(found, self.placement.spec(*after.place))
+                found = put(here(found), self.placement.spec(*after.place))
             return found
 
         return call
@@ -224,17 +239,17 @@ class ProcessRuntime(Runtime):
     def _one_to_one(self, before: Slot, after: Slot) -> tuple[NamedSharding, Callable[[Any], Any]]:
         """The sharding on the source mesh whose blocks are those of the target, and a function that makes it."""
         source, target = self.sharding(before.number), self.sharding(after.number)
-        here = self.job.process in self.order.held[before.number]
+        is_here = self.job.process in self.order.held[before.number]
         if source.num_devices != target.num_devices:
             raise MpmdError(
                 f"jax.device_put between processes needs meshes of the same size, and {before} goes from "
-                f"{source.num_devices} to {target.num_devices} devices; use mpmd_trace.initialize(transfers='pull')"
+                f"{source.num_devices} to {target.num_devices} devices; use mpmd_trace.initialize(transfers='host')"
             )
         between, prepare = source, cast(Callable[[Any], Any], _as_it_is)
         if self._find_copy(before, after) is None:
             between, program = self.to_tiles(before, after)
             prepare = _first(program)
-        if here:
+        if is_here:
             return between, prepare
         make = from_shards(self.placement.spec(*before.place).update(sharding=between))
         return between, lambda _: make([])

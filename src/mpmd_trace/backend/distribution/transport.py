@@ -6,22 +6,24 @@ order, says the plan (`order.py`).
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
-import queue
-import threading
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import jax
+import numpy as np
 
 from mpmd_trace.backend.distribution.in_flight import InFlight
 from mpmd_trace.backend.distribution.parcels import Parcel, sample
 from mpmd_trace.backend.distribution.peers import Peers
+from mpmd_trace.backend.distribution.post import Arrival, Post
 from mpmd_trace.backend.distribution.waits import Wait
+from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace.jax_compat.runtime import from_memory
 
-__all__ = ["MESSAGES", "DevicePut", "Endpoint", "Log", "Pulling", "Transport", "tag_of"]
+__all__ = ["MESSAGES", "DevicePut", "Log", "Pending", "Posting", "Transport", "here", "tag_of"]
 
 #: For each message of a process its way (`"to"` or `"from"`), its other end, and its tag.
 Tags = Mapping[tuple[str, int], int]
@@ -51,18 +53,38 @@ class Log:
     what: Callable[[str, int], str]
     place: tuple[int, ...]
 
-    def wait(self, array: jax.Array, processes: tuple[int, ...], way: str, process: int) -> Wait:
+    def wait(self, array: Any, processes: tuple[int, ...], way: str, process: int) -> Wait:
         return Wait(array, processes, functools.partial(self.what, way, process), self.place)
 
 
-class Endpoint(Protocol):
-    """See `jax_compat.distributed.Endpoint`."""
+class Pending:
+    """An array that other processes send, or parts of it; it is made when somebody asks for it.
 
-    @property
-    def address(self) -> str: ...
-    def offer(self, tag: int, arrays: Any) -> None: ...
-    def fetch(self, address: str, tag: int, specs: Any) -> list[jax.Array]: ...
-    def break_off(self) -> None: ...
+    Args:
+        make: waits for what comes.
+    """
+
+    __slots__ = ("_array", "_make")
+
+    def __init__(self, make: Callable[[], jax.Array]) -> None:
+        self._make: Callable[[], jax.Array] | None = make
+        self._array: jax.Array | None = None
+
+    def get(self) -> jax.Array:
+        """The array.
+
+        Raises:
+            OSError: when it does not come.
+        """
+        if self._make is not None:
+            self._array, self._make = self._make(), None
+        assert self._array is not None
+        return self._array
+
+
+def here(found: Any) -> Any:
+    """What a transport gave, once it is there: not pending any more."""
+    return found.get() if isinstance(found, Pending) else found
 
 
 class Transport(Protocol):
@@ -70,11 +92,11 @@ class Transport(Protocol):
 
     def transfer(
         self, tags: Tags, array: jax.Array | None, parcel: Parcel, log: Log, *, lent: bool, given: bool
-    ) -> jax.Array | None:
+    ) -> Pending | jax.Array | None:
         """The array where the parcel says, for the part of this process.
 
         Every process that has a device of the source or of the target calls this, all of them in one order.  Returns
-        at once.  What was sent lives until it has arrived.
+        at once.  What was sent lives until it is on its way.
 
         Args:
             tags: of the message to (`"to"`) and from (`"from"`) each other process.
@@ -86,66 +108,68 @@ class Transport(Protocol):
         """
 
 
-class Pulling:
-    """Only the two ends of a message take part, in whatever order.
+class Posting:
+    """Through host memory, over connections of our own (`post.py`).
 
-    A sender offers blocks under a tag; the receiver fetches them.  Neither waits for the other.
+    Only the two ends of a message take part, in whatever order, and neither waits for the other: whoever needs what
+    has not come waits for it.
 
     Args:
-        endpoint: of this process.
+        post: of this process.
         peers: the other processes.
         in_flight: the programs of this one.
     """
 
-    def __init__(self, endpoint: Endpoint, peers: Peers, in_flight: InFlight) -> None:
-        self.endpoint = endpoint
+    def __init__(self, post: Post, peers: Peers, in_flight: InFlight) -> None:
+        self.post = post
         self.peers = peers
         self.in_flight = in_flight
-        self.addresses = [a.decode() for a in peers.agree("addresses of transfers", endpoint.address.encode())]
-        peers.on_fault.append(endpoint.break_off)
-        self._senders: dict[int, queue.SimpleQueue[tuple[int, list[jax.Array]]]] = {}
-
-    def _sender(self, process: int) -> queue.SimpleQueue[tuple[int, list[jax.Array]]]:
-        """What goes to a process, in the order of the plan.
-
-        A thread offers it when it is computed: XLA copies only so many arrays at a time, counting those that are asked
-        for and not there yet, so that they would keep others from going, for which they may wait themselves.
-        """
-        found = self._senders.get(process)
-        if found is None:
-            found = self._senders[process] = queue.SimpleQueue()
-            threading.Thread(target=self._send, args=(found,), name=f"mpmd-send-{process}", daemon=True).start()
-        return found
-
-    def _send(self, waiting: queue.SimpleQueue[tuple[int, list[jax.Array]]]) -> None:
-        while True:
-            tag, blocks = waiting.get()
-            with contextlib.suppress(Exception):  # an error goes to the receiver
-                jax.block_until_ready(blocks)
-            self.endpoint.offer(tag, blocks)
-            del blocks
+        post.addresses = [a.decode() for a in peers.agree("addresses of transfers", post.address.encode())]
+        peers.on_fault.append(post.break_off)
 
     def transfer(
         self, tags: Tags, array: jax.Array | None, parcel: Parcel, log: Log, *, lent: bool, given: bool
-    ) -> jax.Array | None:
+    ) -> Pending | jax.Array | None:
         me = self.peers.process
         for process, those in parcel.sends.items():
             assert array is not None
             blocks = parcel.blocks(array, those, fresh=lent)
-            self._sender(process).put((tags["to", process], blocks))
+            self.post.send(process, tags["to", process], blocks)
             for block in blocks:
                 self.in_flight.launched(block)
                 self.peers.watch(log.wait(block, (me,), "to", process))
-        arrived: dict[int, list[jax.Array]] = {}
+        arrivals: dict[int, list[Arrival]] = {}
         for process in parcel.receives:
-            tag = tags["from", process]
-            blocks = self.endpoint.fetch(self.addresses[process], tag, parcel.incoming(process))
-            arrived[process] = blocks
-            for block in blocks:
-                seen = sample(block) if given else block
-                self.in_flight.launched(seen)
-                self.peers.watch(log.wait(seen, (process,), "from", process))
-        return parcel.assembled(array, arrived)
+            specs = parcel.incoming(process)
+            arrivals[process] = self.post.expect(process, tags["from", process], len(specs))
+            for arrival in arrivals[process]:
+                self.peers.watch(log.wait(arrival, (process,), "from", process))
+        if not parcel.arrives:
+            return None
+        own = parcel.kept(array)
+        if not arrivals:
+            return parcel.assembled(own, {})
+
+        def make() -> jax.Array:
+            return parcel.assembled(
+                own,
+                {
+                    process: [
+                        from_memory(_as(arrival.take(), spec), spec, copied=given)
+                        for arrival, spec in zip(found, parcel.incoming(process), strict=True)
+                    ]
+                    for process, found in arrivals.items()
+                },
+            )
+
+        return Pending(make)
+
+
+def _as(data: np.ndarray[Any, Any], spec: jax.ShapeDtypeStruct) -> np.ndarray[Any, Any]:
+    if data.nbytes != math.prod(spec.shape) * np.dtype(spec.dtype).itemsize:
+        raise MpmdError(f"{data.nbytes} bytes came from another process, which are no {spec.dtype}{list(spec.shape)}")
+    found: np.ndarray[Any, Any] = data.view(spec.dtype).reshape(spec.shape)
+    return found
 
 
 class DevicePut:
