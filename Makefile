@@ -38,6 +38,7 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	$(BIN)/ruff check src cli tests examples benchmarks
+	$(BIN)/ruff format --check --quiet src cli tests examples benchmarks
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS)
 
@@ -71,6 +72,7 @@ grid: $(STAMP)
 
 lint: $(STAMP)
 	$(BIN)/ruff check src cli tests examples benchmarks
+	$(BIN)/ruff format --check --quiet src cli tests examples benchmarks
 	$(BIN)/mypy
 
 bench: $(STAMP)

@@ -101,11 +101,7 @@ def program(size: Size, loop: bool = False) -> str:
     body = body.replace(":1 = ", " = ")
     weight_types = _list(*(_m(i) for _, i in weights))
     sum_types = _list(*(_m(i) for _, i in sums))
-    arguments = _list(
-        *(f"{n}: {_m(i)}" for n, i in weights),
-        f"%x: {_m(0)}",
-        *(f"{n}: {_m(i)}" for n, i in sums),
-    )
+    arguments = _list(*(f"{n}: {_m(i)}" for n, i in weights), f"%x: {_m(0)}", *(f"{n}: {_m(i)}" for n, i in sums))
     step = (
         f"func.func private @step({arguments}) -> ({sum_types}) {attributes} {{\n{body}"
         f"  return {results} : {sum_types}\n}}\n"
@@ -173,10 +169,7 @@ OPTIONS: dict[str, list[Callable[[Size], dict[str, str | None]]]] = {
         lambda _: {"merge-sideways": "true"},
     ],
     "mpmd-rule-based-merge": [lambda size: {"rules": _rules(size)}],
-    "mpmd-uniquify-function-inputs-outputs": [
-        lambda _: {},
-        lambda _: {"use-transfer-instead-of-fragment": "true"},
-    ],
+    "mpmd-uniquify-function-inputs-outputs": [lambda _: {}, lambda _: {"use-transfer-instead-of-fragment": "true"}],
     "mpmd-split-bwd-fragments": [lambda _: {}, lambda _: {"split-first-stage": "true"}],
 }
 
@@ -235,8 +228,7 @@ def main() -> None:
             ratio = many.seconds / max(few.seconds, 1e-4)
             bodies = f"{few.bodies} {many.bodies}"
             print(
-                f"{label[:70]:<70} {few.seconds:8.3f}s {many.seconds:8.3f}s {ratio:6.2f} "
-                f"{many.ops:>10} {bodies:>12}",
+                f"{label[:70]:<70} {few.seconds:8.3f}s {many.seconds:8.3f}s {ratio:6.2f} {many.ops:>10} {bodies:>12}",
                 flush=True,
             )
 

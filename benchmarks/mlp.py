@@ -39,10 +39,7 @@ class Case:
         rng = np.random.default_rng(0)
         n, per_stage = self.width, self.layers // self.stages
         return [
-            [
-                (rng.normal(size=(n, n)).astype(np.float32) / n**0.5, np.zeros(n, np.float32))
-                for _ in range(per_stage)
-            ]
+            [(rng.normal(size=(n, n)).astype(np.float32) / n**0.5, np.zeros(n, np.float32)) for _ in range(per_stage)]
             for _ in range(self.stages)
         ]
 
@@ -120,9 +117,7 @@ def compare(case: Case, *, steps: int, rounds: int) -> dict[str, float]:
     """
     x, y = case.data()
     begin = time.perf_counter()
-    compiled = (
-        mpmd_trace.jit(case.step, case.config(), donate_argnums=(0,)).lower(case.parameters(), x, y).compile()
-    )
+    compiled = mpmd_trace.jit(case.step, case.config(), donate_argnums=(0,)).lower(case.parameters(), x, y).compile()
     compile_seconds = time.perf_counter() - begin
     (pipelined, px, py), _ = compiled.place(case.parameters(), x, y)
     device = jax.devices()[0]
@@ -194,9 +189,7 @@ def main(description: str | None, cases: dict[str, tuple[Case, float]], *, steps
 
     Each case has a name and a target: how many times as long as plain `jax.jit` it may take.
     """
-    parser = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     first = next(iter(cases.values()))[0]
     parser.add_argument("--steps", type=int, default=steps, help="steps per round")
     parser.add_argument("--rounds", type=int, default=rounds)
@@ -223,9 +216,7 @@ def report(title: str, found: dict[str, float], target: float, *, as_json: bool)
     if as_json:
         print(json.dumps({"benchmark": title, "target": target, "reached": reached, **found}))
         return reached
-    print(
-        f"{title}: {found['ratio']:.2f} times plain jit (target {target:g}), best {found['best ratio']:.2f}"
-    )
+    print(f"{title}: {found['ratio']:.2f} times plain jit (target {target:g}), best {found['best ratio']:.2f}")
     print(
         f"  {found['pipelined ms']:.2f} ms against {found['jit ms']:.2f} ms; {found['runs']:.0f} runs and "
         f"{found['transfers']:.0f} transfers; compiled in {found['compile s']:.1f} s"

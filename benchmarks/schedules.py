@@ -33,8 +33,13 @@ def measure(name: str, meshes: int, microbatches: int) -> dict[str, float]:
         raise SystemExit(f"{name}: {problems[0]}")
     make, checked, simulated = (b - a for a, b in itertools.pairwise(times))
     return {
-        "actions": len(schedule), "make": make, "check": checked, "simulate": simulated,
-        "total": times[-1] - times[0], "makespan": result.makespan, "peak": peak,
+        "actions": len(schedule),
+        "make": make,
+        "check": checked,
+        "simulate": simulated,
+        "total": times[-1] - times[0],
+        "makespan": result.makespan,
+        "peak": peak,
     }
 
 
@@ -55,11 +60,16 @@ def main() -> None:
         rows.append({"name": name, **whole, "growth": growth, "growth_of_actions": actions})
         if not options.json:
             if len(rows) == 1:
-                print(f"{'schedule':<38}{'actions':>9}{'make':>8}{'check':>8}{'simulate':>9}"
-                      f"{'total':>8}  growth (of actions)")
-            print(f"{name:<38}{whole['actions']:>9}{whole['make']:>8.2f}{whole['check']:>8.2f}"
-                  f"{whole['simulate']:>9.2f}{whole['total']:>8.2f}  "
-                  f"x{growth:.1f} (x{actions:.1f})", flush=True)
+                print(
+                    f"{'schedule':<38}{'actions':>9}{'make':>8}{'check':>8}{'simulate':>9}"
+                    f"{'total':>8}  growth (of actions)"
+                )
+            print(
+                f"{name:<38}{whole['actions']:>9}{whole['make']:>8.2f}{whole['check']:>8.2f}"
+                f"{whole['simulate']:>9.2f}{whole['total']:>8.2f}  "
+                f"x{growth:.1f} (x{actions:.1f})",
+                flush=True,
+            )
     if options.json:
         json.dump(rows, sys.stdout, indent=2)
         print()

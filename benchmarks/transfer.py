@@ -49,9 +49,7 @@ def main() -> int:
     else:
         print("    size   latency ms   socket ms    MiB/s   share of the socket")
         for size, row in found.items():
-            print(
-                f"{size:>8} {row['ms']:12.3f} {row['socket ms']:11.3f} {row['MiB/s']:8.0f} {row['share']:21.2f}"
-            )
+            print(f"{size:>8} {row['ms']:12.3f} {row['socket ms']:11.3f} {row['MiB/s']:8.0f} {row['share']:21.2f}")
     wanted = next((row["share"] for size, row in found.items() if _bytes(size) == AT), TARGET)
     return int(options.check and wanted < TARGET)
 

@@ -153,11 +153,7 @@ def program():
     per_mesh = BLOCKS // MESHES
     where = {f"blocks_{i}": f"stage{i // per_mesh}" for i in range(BLOCKS)}
     where |= {"embedding": "stage0", "head": f"stage{MESHES - 1}"}
-    config = mpmd_trace.make_config(
-        topology,
-        where,
-        pipeline_schedule="1F1B",
-    )
+    config = mpmd_trace.make_config(topology, where, pipeline_schedule="1F1B")
     data_parallel = NamedSharding(topology["stage0"], PartitionSpec(None, "data"))
     return mpmd_trace.Program(
         train_step,

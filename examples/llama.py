@@ -78,11 +78,7 @@ def init(key):
         for k, (name, shape) in zip(keys, shapes.items(), strict=True)
     }
     blocks |= {"norm1": jnp.ones((LAYERS, WIDTH)), "norm2": jnp.ones((LAYERS, WIDTH))}
-    return {
-        "embedding": 0.02 * jax.random.normal(last, (VOCABULARY, WIDTH)),
-        "blocks": blocks,
-        "norm": jnp.ones(WIDTH),
-    }
+    return {"embedding": 0.02 * jax.random.normal(last, (VOCABULARY, WIDTH)), "blocks": blocks, "norm": jnp.ones(WIDTH)}
 
 
 # The step.

@@ -76,9 +76,7 @@ devices = jax.devices()
 topology = {name: Mesh(np.array([devices[i]]), ("data",)) for i, name in enumerate(("m0", "m1"))}
 names = ["embedding", *(f"blocks_{i}" for i in range(LAYERS)), "head"]
 config = mt.make_config(
-    topology,
-    {name: "m0" if i < len(names) / 2 else "m1" for i, name in enumerate(names)},
-    pipeline_schedule="1F1B",
+    topology, {name: "m0" if i < len(names) / 2 else "m1" for i, name in enumerate(names)}, pipeline_schedule="1F1B"
 )
 
 

@@ -91,9 +91,7 @@ def _compare(what: str, expected: Array, found: Array, rtol: float | None) -> No
         np.testing.assert_array_equal(found, expected, err_msg=what)
     else:
         wide = np.complex128 if expected.dtype.kind == "c" else np.float64
-        scale = float(
-            np.max(np.abs(expected.astype(wide)), initial=0.0, where=np.isfinite(expected.astype(wide)))
-        )
+        scale = float(np.max(np.abs(expected.astype(wide)), initial=0.0, where=np.isfinite(expected.astype(wide))))
         np.testing.assert_allclose(
             found.astype(wide), expected.astype(wide), rtol=rtol, atol=rtol * scale, err_msg=what
         )

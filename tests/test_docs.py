@@ -138,10 +138,7 @@ for ratio in (2, 3):
     manager.run(parse(text))
     print([d.message for d in manager.diagnostics])
 """
-    assert run(code + check, tmp_path).splitlines() == [
-        "[\"fragments per mesh: {'a': 3, 'b': 1}\"]",
-        "[]",
-    ]
+    assert run(code + check, tmp_path).splitlines() == ["[\"fragments per mesh: {'a': 3, 'b': 1}\"]", "[]"]
 
 
 def test_the_rewriting_pass_in_the_docs(tmp_path: Path) -> None:

@@ -59,9 +59,7 @@ assert sent == {"activations": 4, "cotangents": 4, "arguments": 1}, sent  # the 
 def test_each_mesh_of_the_demo_holds_its_own_parameters_and_state() -> None:
     environment = {k: v for k, v in os.environ.items() if k != "JAX_NUM_CPU_DEVICES"}
     command = [sys.executable, "-c", TINY_GPT]
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False, env=environment, cwd=ROOT / "examples"
-    )
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=ROOT / "examples")
     assert done.returncode == 0, done.stderr
 
 

@@ -30,16 +30,12 @@ def run(before: str, pipeline: str | Sequence[str | Pass], prelude: str = PRELUD
     return module
 
 
-def check(
-    before: str, pipeline: str | Sequence[str | Pass], after: str, prelude: str = PRELUDE
-) -> Module:
+def check(before: str, pipeline: str | Sequence[str | Pass], after: str, prelude: str = PRELUDE) -> Module:
     """Assert that the passes turn `before` into `after` (compared as MLIR prints them); gives the module."""
     module = run(before, pipeline, prelude)
     wanted, found = str(parse(prelude + after)), str(module)
     if wanted != found:
-        lines = difflib.unified_diff(
-            wanted.splitlines(), found.splitlines(), "wanted", "found", lineterm=""
-        )
+        lines = difflib.unified_diff(wanted.splitlines(), found.splitlines(), "wanted", "found", lineterm="")
         pytest.fail("\n".join(lines))
     return module
 

@@ -297,9 +297,7 @@ def bert() -> Recipe:
 
     x = jax.ShapeDtypeStruct((ROWS, LENGTH, WIDTH), jnp.float32)
     ids = jax.ShapeDtypeStruct((ROWS, LENGTH), jnp.int32)
-    last = saved(
-        lambda w, x, t: optax.softmax_cross_entropy_with_integer_labels(x @ w, t).mean(), p["out"], x, ids
-    )
+    last = saved(lambda w, x, t: optax.softmax_cross_entropy_with_integer_labels(x @ w, t).mean(), p["out"], x, ids)
     return _trained(
         "BERT",
         p,
@@ -371,10 +369,7 @@ def dropout() -> Recipe:
     key = jax.ShapeDtypeStruct((2,), jnp.uint32)
     tokens = jax.ShapeDtypeStruct((ROWS, LENGTH + 1), jnp.int32)
     last = saved(lambda w, x, t: cross_entropy(x @ w, t), p["out"], x, tokens)
-    kept = {
-        name: saved(lambda p, x, k: dropped(p, x, k), p[part], x, key)
-        for name, part in (("a", "x"), ("b", "y"))
-    }
+    kept = {name: saved(lambda p, x, k: dropped(p, x, k), p[part], x, key) for name, part in (("a", "x"), ("b", "y"))}
     return _trained(
         "dropout",
         p,
@@ -599,6 +594,3 @@ def recipes() -> list[Recipe]:
     """All of them."""
     found = [tied(), experts(), encoder_decoder(), u_net(), bert(), vit(), dropout(), two_towers(), gan()]
     return [*found, statistics(), generation()]
-
-
-

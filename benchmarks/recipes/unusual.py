@@ -36,14 +36,7 @@ def _loss(p: Any, tokens: jax.Array) -> jax.Array:
 
 
 def _language(
-    name: str,
-    step: Any,
-    state: Any,
-    scalars: int,
-    reason: str,
-    *,
-    more: list[Move] | None = None,
-    copies: int = 0,
+    name: str, step: Any, state: Any, scalars: int, reason: str, *, more: list[Move] | None = None, copies: int = 0
 ) -> Recipe:
     """The language model on two meshes; `copies` of the parameters are held besides."""
     layout, p, batch = Layout(TWO, 4), parameters(4), batch_of()

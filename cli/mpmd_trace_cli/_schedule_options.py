@@ -71,9 +71,7 @@ def grouped(command: Callable[..., R]) -> Callable[..., R]:
     return wrapped
 
 
-MemoryLimit = Annotated[
-    float | None, typer.Option("--memory-limit", help="Microbatches of activations per mesh.")
-]
+MemoryLimit = Annotated[float | None, typer.Option("--memory-limit", help="Microbatches of activations per mesh.")]
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file.")]
 Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 Orders = Annotated[bool, typer.Option("--orders", help="Also give the order of each mesh.")]
@@ -84,18 +82,14 @@ class SizeOptions:
     """How large the pipeline is."""
 
     meshes: Annotated[int | None, typer.Option("--meshes", "-p", help="Number of meshes.")] = None
-    microbatches: Annotated[
-        int | None, typer.Option("--microbatches", "-m", help="Number of microbatches.")
-    ] = None
+    microbatches: Annotated[int | None, typer.Option("--microbatches", "-m", help="Number of microbatches.")] = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LibraryOptions(SizeOptions):
     """Which schedules of the library."""
 
-    chunks: Annotated[
-        int | None, typer.Option("--chunks", "-v", help="Chunks per mesh.")
-    ] = None
+    chunks: Annotated[int | None, typer.Option("--chunks", "-v", help="Chunks per mesh.")] = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -105,21 +99,17 @@ class ScheduleOptions(LibraryOptions):
     name: Annotated[
         str, typer.Argument(help="Name of a schedule (see list), or a CSV table.", autocompletion=schedule_names)
     ]
-    group_size: Annotated[
-        int | None, typer.Option(help="Microbatches per round of an interleaved schedule.")
-    ] = None
+    group_size: Annotated[int | None, typer.Option(help="Microbatches per round of an interleaved schedule.")] = None
     placement: Annotated[
-        str | None,
-        typer.Option("--placement", help="For a CSV table: the mesh of each stage, e.g. 0,1,1,0."),
+        str | None, typer.Option("--placement", help="For a CSV table: the mesh of each stage, e.g. 0,1,1,0.")
     ] = None
     edges: Annotated[
         str | None,
-        typer.Option("--edges", help="Extra data flow between stages, e.g. 0-2,1-3; with a leading "
-                     "'=' instead of the chain."),
+        typer.Option(
+            "--edges", help="Extra data flow between stages, e.g. 0-2,1-3; with a leading '=' instead of the chain."
+        ),
     ] = None
-    stages_per_chunk: Annotated[
-        int, typer.Option(help="Stages in a row where the schedule has one.", min=1)
-    ] = 1
+    stages_per_chunk: Annotated[int, typer.Option(help="Stages in a row where the schedule has one.", min=1)] = 1
 
     def load(
         self,
@@ -131,10 +121,18 @@ class ScheduleOptions(LibraryOptions):
     ) -> Schedule:
         """The schedule that the options describe."""
         return load(
-            self.name, self.meshes, self.microbatches, chunks=self.chunks,
-            group_size=self.group_size, placement=self.placement, edges=self.edges,
-            stages_per_chunk=self.stages_per_chunk, costs=costs, memory_limit=memory_limit,
-            weight_fraction=weight_fraction, checked=checked,
+            self.name,
+            self.meshes,
+            self.microbatches,
+            chunks=self.chunks,
+            group_size=self.group_size,
+            placement=self.placement,
+            edges=self.edges,
+            stages_per_chunk=self.stages_per_chunk,
+            costs=costs,
+            memory_limit=memory_limit,
+            weight_fraction=weight_fraction,
+            checked=checked,
         )
 
 
@@ -142,23 +140,15 @@ class ScheduleOptions(LibraryOptions):
 class CostOptions:
     """What actions and transfers cost."""
 
-    forward: Annotated[
-        str, typer.Option("--forward", help="Time of F per mesh, or a list per stage.")
-    ] = "1"
+    forward: Annotated[str, typer.Option("--forward", help="Time of F per mesh, or a list per stage.")] = "1"
     input_grad: Annotated[str, typer.Option("--input-grad", help="Time of I, likewise.")] = "1"
     weight_grad: Annotated[str, typer.Option("--weight-grad", help="Time of W, likewise.")] = "1"
-    backward: Annotated[
-        str | None, typer.Option("--backward", help="Time of a full backward; default I + W.")
-    ] = None
-    fused_cost: Annotated[
-        str | None, typer.Option("--fused-cost", help="Time of a fused F and B; default F + B.")
-    ] = None
-    latency: Annotated[
-        float, typer.Option("--latency", help="Time of a transfer between meshes.")
-    ] = 0.0
-    bandwidth: Annotated[
-        float | None, typer.Option("--bandwidth", help="Size a link moves per unit of time.")
-    ] = None
+    backward: Annotated[str | None, typer.Option("--backward", help="Time of a full backward; default I + W.")] = None
+    fused_cost: Annotated[str | None, typer.Option("--fused-cost", help="Time of a fused F and B; default F + B.")] = (
+        None
+    )
+    latency: Annotated[float, typer.Option("--latency", help="Time of a transfer between meshes.")] = 0.0
+    bandwidth: Annotated[float | None, typer.Option("--bandwidth", help="Size a link moves per unit of time.")] = None
     size: Annotated[str, typer.Option("--size", help="Size of a stage's output.")] = "0"
 
     def costs(self) -> Costs:
@@ -181,8 +171,9 @@ class MemoryOptions:
 
     weight_fraction: Annotated[
         float | None,
-        typer.Option("--weight-fraction", help="Part of the activations a weight-gradient keeps; "
-                     "default 1, for zb-auto 0.5."),
+        typer.Option(
+            "--weight-fraction", help="Part of the activations a weight-gradient keeps; default 1, for zb-auto 0.5."
+        ),
     ] = None
     memory_limit: MemoryLimit = None
 
@@ -203,12 +194,11 @@ class PlayOptions(MemoryOptions):
 
     transfers: Annotated[
         str,
-        typer.Option("--transfers", help="async (in the background), exposed (occupy the sender) or "
-                     "blocking (both ends meet)."),
+        typer.Option(
+            "--transfers", help="async (in the background), exposed (occupy the sender) or blocking (both ends meet)."
+        ),
     ] = "async"
-    fused: Annotated[
-        str, typer.Option("--fused", help="Run fused actions as one block, or serial.")
-    ] = "block"
+    fused: Annotated[str, typer.Option("--fused", help="Run fused actions as one block, or serial.")] = "block"
 
     def run(self, schedule: Schedule, costs: Costs, weight_fraction: float | None) -> Simulation:
         """The simulation of a schedule; odd options are a `ScheduleError`."""
@@ -254,9 +244,7 @@ def load(
 ) -> Schedule:
     """A schedule of the library, or the table in a CSV file, checked unless told otherwise."""
     if is_file(name):
-        table = None if placement is None else Placement.of(
-            whole_numbers(placement, "--placement"), meshes
-        )
+        table = None if placement is None else Placement.of(whole_numbers(placement, "--placement"), meshes)
         schedule = load_csv(Path(name), placement=table, microbatches=microbatches)
         if meshes is not None and meshes != schedule.meshes:
             raise ScheduleError(f"{name} has {schedule.meshes} rows, but --meshes is {meshes}")
@@ -267,16 +255,20 @@ def load(
         if placement is not None:
             raise ScheduleError("--placement goes with a CSV table; a named schedule has its own")
         missing = [
-            option
-            for option, value in (("--meshes", meshes), ("--microbatches", microbatches))
-            if value is None
+            option for option, value in (("--meshes", meshes), ("--microbatches", microbatches)) if value is None
         ]
         if missing:
             raise ScheduleError(f"schedule '{name}' needs {' and '.join(missing)}")
         assert meshes is not None and microbatches is not None
         schedule = get_schedule(
-            name, meshes, microbatches, chunks=chunks, group_size=group_size, costs=costs,
-            memory_limit=memory_limit, weight_fraction=weight_fraction,
+            name,
+            meshes,
+            microbatches,
+            chunks=chunks,
+            group_size=group_size,
+            costs=costs,
+            memory_limit=memory_limit,
+            weight_fraction=weight_fraction,
             stages_per_chunk=stages_per_chunk,
         )
     if edges is not None:
@@ -292,9 +284,7 @@ def _with_edges(schedule: Schedule, text: str) -> Schedule:
         if len(ends) != 2 or not all(e.strip().isdigit() for e in ends):
             raise ScheduleError(f"--edges '{text}': '{part}' is not two stages as in 0-2")
         pairs.append((int(ends[0]), int(ends[1])))
-    graph = StageGraph.from_edges(schedule.stages, pairs) if alone else (
-        schedule.graph.with_skips(*pairs)
-    )
+    graph = StageGraph.from_edges(schedule.stages, pairs) if alone else (schedule.graph.with_skips(*pairs))
     return schedule.with_graph(graph)
 
 
@@ -318,20 +308,13 @@ def chunks_if_any(name: str, chunks: int | None) -> int | None:
     return chunks
 
 
-def run(
-    schedule: Schedule, costs: Costs, transfers: str, fused: str, weight_fraction: float | None
-) -> Simulation:
+def run(schedule: Schedule, costs: Costs, transfers: str, fused: str, weight_fraction: float | None) -> Simulation:
     """The simulation of a schedule; odd options are a `ScheduleError`."""
     chosen: Any = {"transfers": transfers, "fused": fused}
-    return simulate(
-        schedule, costs, weight_fraction=1.0 if weight_fraction is None else weight_fraction,
-        **chosen,
-    )
+    return simulate(schedule, costs, weight_fraction=1.0 if weight_fraction is None else weight_fraction, **chosen)
 
 
-def table(
-    results: list[tuple[str, Simulation]], base: float | None, memory_limit: float | None
-) -> str:
+def table(results: list[tuple[str, Simulation]], base: float | None, memory_limit: float | None) -> str:
     """Results as a table, one line each."""
     width = max([8, *(len(name) for name, _ in results)])
     head = f"{'schedule':<{width}} {'makespan':>10} {'span':>10} {'rate':>7} {'rate(span)':>10}"

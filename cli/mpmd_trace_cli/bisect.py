@@ -117,7 +117,7 @@ def _blame(executed: dict[str, Any]) -> str:
         return f"In {which}, {at['result']} is not what was sent"
     return (
         f"In {which}, {at['result']} differs by {at['error']:.1e} from what its ops give one by one for the "
-        "same arrays: XLA compiled it wrongly; compiler_options={\"xla_backend_optimization_level\": 0} may tell"
+        'same arrays: XLA compiled it wrongly; compiler_options={"xla_backend_optimization_level": 0} may tell'
     )
 
 

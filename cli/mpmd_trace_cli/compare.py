@@ -81,9 +81,7 @@ def _execute(program: Any, lowered: Any, modules: dict[str, Any]) -> float:
     flat = [*lowered.traced.constants, *program.arrays(program.dynamic(program.args))]
     results = []
     for module in modules.values():
-        loaded = load(
-            module, dict(lowered.config.topology), host_callbacks=lowered.traced.host_callbacks
-        )
+        loaded = load(module, dict(lowered.config.topology), host_callbacks=lowered.traced.host_callbacks)
         # Copies, because the program may give its arguments away.
         values = loaded(*copied([jax.random.key_data(x) if _is_key(x) else x for x in flat]))
         results.append([np.asarray(v, dtype=np.float64) for v in values])

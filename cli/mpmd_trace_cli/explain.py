@@ -25,6 +25,7 @@ from mpmd_trace_cli.talk import data
 
 __all__ = ["as_json", "explain_placement", "explain_value"]
 
+
 class _Reached(Exception):
     """The pass has run."""
 
@@ -44,8 +45,10 @@ def explain_value(file: str, value: str, infer_transfers: bool) -> Explanation:
             value = _place_of_name(text, name, value)
         return explain(module, value, infer_transfers=infer_transfers)
     if value.startswith("%"):
-        raise MpmdError(f"'{value}' is a name in a text: explain the text (mpmd-trace dump writes some), or a name, "
-                        "an input, a result or a place of the program")
+        raise MpmdError(
+            f"'{value}' is a name in a text: explain the text (mpmd-trace dump writes some), or a name, "
+            "an input, a result or a place of the program"
+        )
     module, request, results = _from_program(file)
     infers = request.options.mpmd_infer_transfers
     if value in results:

@@ -30,9 +30,7 @@ app = typer.Typer(
 File = Annotated[str, typer.Argument(help="FILE.py, FILE.py:name or package.module:name")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Out = Annotated[str, typer.Option("--out", help="The folder to write; replaced whole.")]
-Settings = Annotated[
-    list[str] | None, typer.Option("--set", help="Overwrite a field of the program: steps=3.")
-]
+Settings = Annotated[list[str] | None, typer.Option("--set", help="Overwrite a field of the program: steps=3.")]
 
 
 def _version(wanted: bool) -> None:
@@ -152,9 +150,7 @@ def explore(
 @programs_talk
 def bisect(
     file: File,
-    tolerance: Annotated[
-        float | None, typer.Option(help="How far a result may be off, relative to its norm.")
-    ] = None,
+    tolerance: Annotated[float | None, typer.Option(help="How far a result may be off, relative to its norm.")] = None,
     every: Annotated[bool, typer.Option("--all", help="Look at every pass, without halving.")] = False,
     seconds: Annotated[float, typer.Option(help="How long to shrink what shows the fault; 0 for not.")] = 60.0,
     out: Annotated[str | None, typer.Option("--out", "-o", help="A file for that module.")] = None,
@@ -164,9 +160,7 @@ def bisect(
     """Find the pass that first gives other numbers than plain jax.jit, and a small module that shows it."""
     from mpmd_trace_cli.bisect import bisect_program, tell  # late: needs jax
 
-    report = bisect_program(
-        file, settings or [], tolerance=tolerance, every=every, seconds=seconds, out=out
-    )
+    report = bisect_program(file, settings or [], tolerance=tolerance, every=every, seconds=seconds, out=out)
     if json:
         data(report)
     else:
@@ -175,10 +169,7 @@ def bisect(
 
 @app.command()
 @programs_talk
-def show(
-    file: File,
-    stage: Annotated[str, typer.Option(help="jaxpr, ir, mpmd or plan")] = "mpmd",
-) -> None:
+def show(file: File, stage: Annotated[str, typer.Option(help="jaxpr, ir, mpmd or plan")] = "mpmd") -> None:
     """Print a program: as traced by JAX, as IR with named computations, as exported, or as execution plan."""
     data(show_program(file, stage))
 

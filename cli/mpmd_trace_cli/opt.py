@@ -120,10 +120,7 @@ def process(text: str, passes: Sequence[Pass], options: Options, name: str = "-"
     found = Diagnostics()
     try:
         module = parse(
-            text,
-            filename=name,
-            allow_unregistered=options.on("allow-unregistered-dialect"),
-            diagnostics=found.found,
+            text, filename=name, allow_unregistered=options.on("allow-unregistered-dialect"), diagnostics=found.found
         )
         if not _run(module, passes, options, found):
             return Outcome(None, found.found)
@@ -201,7 +198,6 @@ def _run_pass(one: Pass, module: Module, options: Options, found: Diagnostics) -
     except MpmdError as error:
         found.found += error.diagnostics
     except Exception as error:  # a mistake of ours: still a message, and no traceback unless asked for
-
         if options.on("mlir-print-stacktrace-on-diagnostic"):
             traceback.print_exc()
         last = traceback.extract_tb(error.__traceback__)[-1]

@@ -135,9 +135,7 @@ def plan_program(
         if any(o.fits and o.choice.in_order for o in options):
             task = shown.add_task("check the best", total=None, info="")
             traced = parse(lowered.traced.mlir_text(debug_info=False))
-            options = check_best(
-                options, found, lowered, traced, lambda name: shown.update(task, advance=1, info=name)
-            )
+            options = check_best(options, found, lowered, traced, lambda name: shown.update(task, advance=1, info=name))
             options = _with_now(options, found, lowered, traced)
             shown.update(task, total=shown.tasks[task].completed)
     if not any(o.fits and o.choice.in_order for o in options):
@@ -189,9 +187,7 @@ def _now(options: Sequence[Option], study: Study, lowered: Lowered) -> Option | 
     return next(own, None)
 
 
-def _with_now(
-    options: Sequence[Option], study: Study, lowered: Lowered, traced: Module
-) -> list[Option]:
+def _with_now(options: Sequence[Option], study: Study, lowered: Lowered, traced: Module) -> list[Option]:
     """The options with the program's own choice checked, too."""
     now = _now(options, study, lowered)
     if now is None or now.checked is not None:
@@ -217,11 +213,7 @@ def _mode(text: str | None) -> Any:
 
 
 def _links(
-    latency_us: float | None,
-    gbytes: float | None,
-    single: Sequence[str],
-    transfers: str | None,
-    meshes: Iterable[str],
+    latency_us: float | None, gbytes: float | None, single: Sequence[str], transfers: str | None, meshes: Iterable[str]
 ) -> Links | None:
     """What the call says about links, or None."""
     mode = _mode(transfers)
@@ -237,14 +229,11 @@ def _links(
             values = []
         if not (equals and colon) or len(values) != 2 or not values[0] >= 0 or not values[1] > 0:
             raise MpmdError(
-                f"--link is '{text}'; write two meshes, microseconds and GB/s, as in "
-                f"{':'.join(known[:2])}=20,12.5"
+                f"--link is '{text}'; write two meshes, microseconds and GB/s, as in {':'.join(known[:2])}=20,12.5"
             )
         for mesh in (source, target):
             if mesh not in known:
-                raise MpmdError(
-                    f"--link is '{text}', but the topology has no mesh '{mesh}'; it has {', '.join(known)}"
-                )
+                raise MpmdError(f"--link is '{text}', but the topology has no mesh '{mesh}'; it has {', '.join(known)}")
         if source == target:
             raise MpmdError(f"--link is '{text}', but within the mesh '{source}' nothing is sent; name two meshes")
         link = Link(1e-6 * values[0], 1e9 * values[1])

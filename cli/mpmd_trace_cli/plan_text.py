@@ -48,9 +48,7 @@ def as_data(name: str, study: Study, options: Sequence[Option], now: Option | No
         else {
             "transfers": study.links.transfers,
             "default": dataclasses.asdict(study.links.default),
-            "single": [
-                {"from": a, "to": b, **dataclasses.asdict(link)} for (a, b), link in study.links.single.items()
-            ],
+            "single": [{"from": a, "to": b, **dataclasses.asdict(link)} for (a, b), link in study.links.single.items()],
         },
         "gather": [cost_of(word, options[0].choice.schedule, options[0].copies).as_dict() for word in WORDS]
         if any(one.bytes for one in study.copies)
@@ -69,9 +67,7 @@ def mib(value: float) -> str:
     return f"{amount:.2g}" if amount < 0.1 else f"{amount:.1f}" if amount < 10 else f"{amount:.0f}"
 
 
-def as_text(
-    study: Study, options: Sequence[Option], now: Option | None, rows: int, saved: str | None = None
-) -> str:
+def as_text(study: Study, options: Sequence[Option], now: Option | None, rows: int, saved: str | None = None) -> str:
     """The stages of the program, what they send, and the best of the options in `rows` rows."""
     best = options[0]
     head = ["stage", "mesh", f"forward {study.unit}", "input grad", "weight grad", "activations KiB", "names"]

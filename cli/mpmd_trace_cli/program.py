@@ -21,14 +21,7 @@ from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
 from mpmd_trace.frontend.config import Config
 from mpmd_trace.frontend.errors import is_users, place_of, problem, raise_problems
 
-__all__ = [
-    "check_arguments",
-    "copied",
-    "failed_while_running",
-    "import_code",
-    "load_program",
-    "user_error",
-]
+__all__ = ["check_arguments", "copied", "failed_while_running", "import_code", "load_program", "user_error"]
 
 
 def copied(args: Any) -> Any:
@@ -55,9 +48,7 @@ def load_program(where: str, settings: Sequence[str] = ()) -> Program:
             programs = [n for n, v in vars(module).items() if isinstance(v, Program)]
             if len(programs) != 1:
                 names = f"it has {', '.join(programs)}; say {path}:NAME" if programs else "it has none"
-                raise MpmdError(
-                    f"{path} should define `program = mpmd_trace.Program(fn, args, config)`; {names}"
-                )
+                raise MpmdError(f"{path} should define `program = mpmd_trace.Program(fn, args, config)`; {names}")
             found = getattr(module, programs[0])
     if callable(found) and not isinstance(found, Program):
         _check_no_arguments(found, attribute or "program")

@@ -35,6 +35,7 @@ from mpmd_trace_cli.talk import as_json, console, data, progress, say
 
 __all__ = ["compare_steps", "print_losses", "run_program"]
 
+
 def run_program(
     file: str, out: str, settings: Sequence[str], *, trace: str | None = None, quiet: bool = False
 ) -> dict[str, Any]:
@@ -78,6 +79,7 @@ def run_program(
 
         compiled = lowered.compile(progress=compiled_one)
         xla_seconds = time.perf_counter() - started
+
         def plainly() -> dict[str, Any]:
             task = shown.add_task("plain jax.jit", total=program.steps, info="compiling")
             told: Callable[[int, str], Any] = lambda i, loss: shown.update(task, completed=i, info=loss)  # noqa: E731
@@ -126,9 +128,7 @@ def run_program(
         "trace_seconds": round(trace_seconds, 3),
         "pass_seconds": round(pass_seconds, 3),
         "xla_seconds": round(xla_seconds, 3),
-        "passes": {
-            f"{r.index + 1:03d} {r.spec}": round(1000 * r.seconds, 2) for r in partitioned.runs if r.changed
-        },
+        "passes": {f"{r.index + 1:03d} {r.spec}": round(1000 * r.seconds, 2) for r in partitioned.runs if r.changed},
         "peak_bytes_per_device": {m: a.peak for m, a in compiled.memory_analysis().items()},
         "collectives": collectives_data(compiled.collectives()),
         "steps": program.steps,
@@ -299,9 +299,7 @@ def _measure(compiled: Any, args: Any) -> Any:
     return timeline
 
 
-def compare_steps(
-    program: Any, result: dict[str, Any], reference: dict[str, Any]
-) -> tuple[list[str], dict[str, Any]]:
+def compare_steps(program: Any, result: dict[str, Any], reference: dict[str, Any]) -> tuple[list[str], dict[str, Any]]:
     """What differs by more than the program's tolerances, in words, and how large the differences are."""
     problems: list[str] = []
     errors: dict[str, Any] = {}

@@ -80,8 +80,12 @@ def list_(as_json: opt.Json = False) -> None:
     if as_json:
         rows = [
             {
-                "name": e.name, "aliases": list(e.aliases), "summary": e.summary,
-                "placement": e.placement, "options": list(e.options), "needs": e.needs,
+                "name": e.name,
+                "aliases": list(e.aliases),
+                "summary": e.summary,
+                "placement": e.placement,
+                "options": list(e.options),
+                "needs": e.needs,
                 "source": e.source,
             }
             for e in ENTRIES
@@ -105,8 +109,11 @@ def show(
     play: opt.PlayOptions,
     form: Annotated[
         str | None,
-        typer.Option("--format", help="grid, orders, csv, svg, html, pdf, png, trace or json; "
-                     "by default what the ending of --output says, else grid."),
+        typer.Option(
+            "--format",
+            help="grid, orders, csv, svg, html, pdf, png, trace or json; "
+            "by default what the ending of --output says, else grid.",
+        ),
     ] = None,
     output: opt.Output = None,
     width: Annotated[
@@ -150,8 +157,8 @@ def check(
     source: opt.ScheduleOptions,
     memory: opt.MemoryOptions,
     blocking: Annotated[
-        bool, typer.Option("--blocking", help="Also check that nothing deadlocks when both ends "
-                           "of a transfer must meet.")
+        bool,
+        typer.Option("--blocking", help="Also check that nothing deadlocks when both ends of a transfer must meet."),
     ] = False,
     as_json: opt.Json = False,
 ) -> None:
@@ -160,17 +167,14 @@ def check(
     limit = memory.memory_limit
     schedule = source.load(None, limit, fraction, checked=False)
     problems = check_schedule(
-        schedule, memory_limit=limit, weight_fraction=1.0 if fraction is None else fraction,
-        blocking=blocking,
+        schedule, memory_limit=limit, weight_fraction=1.0 if fraction is None else fraction, blocking=blocking
     )
     if as_json:
         rows = [
-            {"code": p.code, "message": p.message, "row": p.row, "column": p.column,
-             "action": p.action, "hint": p.hint}
+            {"code": p.code, "message": p.message, "row": p.row, "column": p.column, "action": p.action, "hint": p.hint}
             for p in problems
         ]
-        typer.echo(json.dumps({"schedule": schedule.name, "ok": not problems, "problems": rows},
-                              indent=2))
+        typer.echo(json.dumps({"schedule": schedule.name, "ok": not problems, "problems": rows}, indent=2))
     elif problems:
         count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
         typer.echo(f"{schedule.name}: {count}\n{explain(schedule, problems)}")
@@ -188,15 +192,9 @@ def simulate(
     prices: opt.CostOptions,
     play: opt.PlayOptions,
     orders: opt.Orders = False,
-    critical_path: Annotated[
-        bool, typer.Option("--critical-path", help="Also give the critical path.")
-    ] = False,
-    memory_curve: Annotated[
-        bool, typer.Option("--memory-curve", help="Also give the activations over time.")
-    ] = False,
-    times: Annotated[
-        bool, typer.Option("--times", help="Also give start and end of each action.")
-    ] = False,
+    critical_path: Annotated[bool, typer.Option("--critical-path", help="Also give the critical path.")] = False,
+    memory_curve: Annotated[bool, typer.Option("--memory-curve", help="Also give the activations over time.")] = False,
+    times: Annotated[bool, typer.Option("--times", help="Also give start and end of each action.")] = False,
     as_json: opt.Json = False,
 ) -> None:
     """Simulate a schedule: step time, bubbles, idle time and memory.
@@ -212,8 +210,10 @@ def simulate(
     if memory_limit is not None:
         over = [m for m, p in enumerate(result.peak_activations) if p > memory_limit + 1e-9]
         if over:
-            out.say(f"warning: meshes {', '.join(map(str, over))} hold more than {memory_limit:g} "
-                 "microbatches of activations")
+            out.say(
+                f"warning: meshes {', '.join(map(str, over))} hold more than {memory_limit:g} "
+                "microbatches of activations"
+            )
     if as_json:
         data = result.summary()
         if memory_limit is not None:
@@ -224,9 +224,7 @@ def simulate(
         if critical_path:
             data["critical_path"] = [_event(e) for e in result.critical_path]
         if memory_curve:
-            data["memory_curve"] = [
-                [list(point) for point in result.memory_curve(m)] for m in range(schedule.meshes)
-            ]
+            data["memory_curve"] = [[list(point) for point in result.memory_curve(m)] for m in range(schedule.meshes)]
         if times:
             data["times"] = [[_event(e) for e in row] for row in result.timeline.rows]
         typer.echo(json.dumps(data, indent=2))
@@ -257,8 +255,10 @@ def compare(
     play: opt.PlayOptions,
     names: Annotated[
         list[str] | None,
-        typer.Argument(help="Schedules or CSV tables; all that fit, when none is named. "
-                       "NAME/V asks for V chunks.", autocompletion=schedule_names),
+        typer.Argument(
+            help="Schedules or CSV tables; all that fit, when none is named. NAME/V asks for V chunks.",
+            autocompletion=schedule_names,
+        ),
     ] = None,
     output: opt.Output = None,
     as_json: opt.Json = False,
@@ -276,8 +276,15 @@ def compare(
         fraction = play.fraction_for(name)
         own = opt.chunks_if_any(name, library.chunks) if own is None else own
         try:
-            schedule = opt.load(name, library.meshes, library.microbatches, costs=costs, chunks=own,
-                                memory_limit=memory_limit, weight_fraction=fraction)
+            schedule = opt.load(
+                name,
+                library.meshes,
+                library.microbatches,
+                costs=costs,
+                chunks=own,
+                memory_limit=memory_limit,
+                weight_fraction=fraction,
+            )
             results.append((text, play.run(schedule, costs, fraction)))
         except ScheduleError as error:
             if asked:
@@ -300,8 +307,9 @@ def compare(
         typer.echo(json.dumps(rows, indent=2))
         return
     typer.echo(opt.table(results, base, memory_limit), nl=False)
-    out.say("bubble rates: by makespan, and by span (as in the zero-bubble papers); peak in "
-         "microbatches of activations")
+    out.say(
+        "bubble rates: by makespan, and by span (as in the zero-bubble papers); peak in microbatches of activations"
+    )
 
 
 @app.command()
@@ -311,18 +319,14 @@ def search(
     sizes: opt.SizeOptions,
     prices: opt.CostOptions,
     memory_limit: opt.MemoryLimit = None,
-    weight_fraction: Annotated[
-        float, typer.Option(help="Part of the activations a weight-gradient keeps.")
-    ] = 1.0,
-    chunks: Annotated[
-        str, typer.Option(help="Numbers of chunks per mesh to try, e.g. 1,2,4.")
-    ] = "1",
-    measure: Annotated[
-        str, typer.Option(help="What to minimise: makespan, or span when steps overlap.")
-    ] = "makespan",
+    weight_fraction: Annotated[float, typer.Option(help="Part of the activations a weight-gradient keeps.")] = 1.0,
+    chunks: Annotated[str, typer.Option(help="Numbers of chunks per mesh to try, e.g. 1,2,4.")] = "1",
+    measure: Annotated[str, typer.Option(help="What to minimise: makespan, or span when steps overlap.")] = "makespan",
     exact: Annotated[
-        bool | None, typer.Option("--exact/--no-exact", help="Prove optimality with a "
-                                  "mixed-integer program; by default for small cases.")
+        bool | None,
+        typer.Option(
+            "--exact/--no-exact", help="Prove optimality with a mixed-integer program; by default for small cases."
+        ),
     ] = None,
     time_limit: Annotated[float, typer.Option(help="Seconds for the exact solver.")] = 60.0,
     top: Annotated[int, typer.Option(help="How many candidates to print.", min=1)] = 10,
@@ -339,10 +343,15 @@ def search(
     costs = prices.costs()
     try:
         found = find(
-            costs, memory_limit, meshes=meshes, microbatches=microbatches,
+            costs,
+            memory_limit,
+            meshes=meshes,
+            microbatches=microbatches,
             chunks=opt.whole_numbers(chunks, "chunks"),
-            measure="span" if measure == "span" else "makespan", weight_fraction=weight_fraction,
-            exact=exact, time_limit=time_limit,
+            measure="span" if measure == "span" else "makespan",
+            weight_fraction=weight_fraction,
+            exact=exact,
+            time_limit=time_limit,
         )
     except ScheduleError as error:
         if any(p.code == "memory" for p in error.problems):
@@ -361,18 +370,14 @@ def search(
             "gap": round(found.gap, 10),
             "proved": found.gap < 1e-6,
             "result": best.result.summary(),
-            "candidates": [
-                {"name": c.name, "fits": c.fits, **c.result.summary()}
-                for c in found.candidates[:top]
-            ],
+            "candidates": [{"name": c.name, "fits": c.fits, **c.result.summary()} for c in found.candidates[:top]],
         }
         if orders:
             data["orders"] = best.schedule.texts()
         typer.echo(json.dumps(data, indent=2))
         return
     base = next((c.result.makespan for c in found.candidates if c.name == "1f1b"), None)
-    typer.echo(opt.table([(c.name, c.result) for c in found.candidates[:top]], base, memory_limit),
-               nl=False)
+    typer.echo(opt.table([(c.name, c.result) for c in found.candidates[:top]], base, memory_limit), nl=False)
     if found.gap < 1e-6:
         by = "the exact solver" if found.exact and found.exact.proved else "work and ramp alone"
         proof = f"proved optimal by {by}"
@@ -385,8 +390,7 @@ def search(
 
 
 def _event(e: Any) -> dict[str, Any]:
-    return {"mesh": e.mesh, "action": str(e.step), "start": round(e.start, 10),
-            "end": round(e.end, 10)}
+    return {"mesh": e.mesh, "action": str(e.step), "start": round(e.start, 10), "end": round(e.end, 10)}
 
 
 def _described(schedule: Schedule) -> dict[str, Any]:
@@ -401,9 +405,7 @@ def _described(schedule: Schedule) -> dict[str, Any]:
     }
 
 
-def _baseline(
-    results: list[tuple[str, Simulation]], costs: Any, transfers: str
-) -> float | None:
+def _baseline(results: list[tuple[str, Simulation]], costs: Any, transfers: str) -> float | None:
     """The makespan of 1F1B on the first schedule's meshes, where its costs apply."""
     first = results[0][1].schedule
     try:

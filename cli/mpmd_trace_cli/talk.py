@@ -101,13 +101,7 @@ def _finite(value: Any) -> Any:
 @contextmanager
 def progress() -> Iterator[Progress]:
     """A progress display on stderr."""
-    from rich.progress import (  # late: as above
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-    )
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn  # late: as above
 
     columns = (
         TextColumn("{task.description:24}"),
@@ -199,7 +193,6 @@ def guard(command: Callable[[], Any]) -> int:
         if found is not None:
             say(str(found))
         elif isinstance(error, OSError):  # a folder that cannot be written, a full disk
-
             say(f"error: {explain_os_error(error)}")
         else:
             raise  # a fault of ours, which the traceback helps to find

@@ -53,10 +53,7 @@ def order(*groups: Some) -> list[ScheduleRule]:
 
 
 def merge(
-    *fragments: Some,
-    into: str | Iterable[str] | None = None,
-    stage: int | None = None,
-    microbatch: int | None = None,
+    *fragments: Some, into: str | Iterable[str] | None = None, stage: int | None = None, microbatch: int | None = None
 ) -> list[MergeRule]:
     """The rule by which these fragments of one mesh become one program; none where there are not two of them.
 

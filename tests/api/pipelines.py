@@ -56,9 +56,7 @@ def batch(microbatches: int | None = None, rows: int = 4) -> jax.Array:
     return jax.random.normal(jax.random.key(1), shape)
 
 
-def accumulate(
-    ws: Weights, x: jax.Array, grad: Callable[..., Any] | None = None
-) -> tuple[jax.Array, Weights]:
+def accumulate(ws: Weights, x: jax.Array, grad: Callable[..., Any] | None = None) -> tuple[jax.Array, Weights]:
     """Loss and gradients over the microbatches of `x`, one call each."""
     grad = grad or jax.value_and_grad(loss)
     value, grads = None, None

@@ -100,9 +100,7 @@ def test_split_backwards_must_pay() -> None:
     assert best.result.makespan <= 1.02 * rank_schedules(heavy)[0].result.makespan
 
 
-@pytest.mark.parametrize(
-    ("mesh_of", "placement"), [((0, 1, 0, 1), "in a loop"), ((0, 1, 1, 0), "in a V")]
-)
+@pytest.mark.parametrize(("mesh_of", "placement"), [((0, 1, 0, 1), "in a loop"), ((0, 1, 1, 0), "in a V")])
 def test_the_schedule_fits_the_placement(mesh_of: tuple[int, ...], placement: str) -> None:
     found = rank_schedules(costs(2, 8, mesh_of))
     assert found and all(c.schedule.placement.mesh_of == mesh_of for c in found)
@@ -125,10 +123,7 @@ def test_stages_that_no_schedule_has() -> None:
 
 def compiled(schedule: Any, names: dict[str, Any], stages: int, microbatches: int = 4) -> Any:
     config = mpmd_trace.make_config(
-        topology(2, size=1),
-        names,
-        partitioning_options={"mpmd_infer_transfers": True},
-        pipeline_schedule=schedule,
+        topology(2, size=1), names, partitioning_options={"mpmd_infer_transfers": True}, pipeline_schedule=schedule
     )
     model = Model(stages)
     step, args = training(model, microbatches), data(model, microbatches)

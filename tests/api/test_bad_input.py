@@ -35,10 +35,7 @@ def here(error: MpmdError, code: str) -> bool:
 
 def test_a_mesh_that_does_not_exist() -> None:
     error = error_of(lambda: mpmd_trace.make_config(topology(), {"f0": "n0"}))
-    assert (
-        "the name 'f0' is assigned to the mesh 'n0', which the topology lacks. "
-        "Did you mean 'm0'"
-    ) in str(error)
+    assert ("the name 'f0' is assigned to the mesh 'n0', which the topology lacks. Did you mean 'm0'") in str(error)
     assert here(error, "mpmd_trace.make_config(topology()")
 
 
@@ -114,10 +111,7 @@ def test_a_batch_that_does_not_divide_into_shards() -> None:
     split = NamedSharding(topology()["m0"], PartitionSpec("x"))
     jitted = mpmd_trace.jit(loss, config(), in_shardings=(None, split))
     error = error_of(lambda: jitted(weights(), batch(rows=3)))
-    assert (
-        "in_shardings of x: a dimension of size 3 (shape (3, 4)) cannot be "
-        "divided into 2 parts"
-    ) in str(error)
+    assert ("in_shardings of x: a dimension of size 3 (shape (3, 4)) cannot be divided into 2 parts") in str(error)
     assert "Choose a size divisible by 2, or leave the dimension whole" in str(error)
 
 
@@ -133,10 +127,7 @@ def test_an_argument_on_the_wrong_mesh() -> None:
     jitted = mpmd_trace.jit(accumulate, config())
     elsewhere = jax.device_put(weights()[0], NamedSharding(topology()["m1"], PartitionSpec()))
     error = error_of(lambda: jitted([elsewhere, weights()[1]], batch(2)))
-    assert (
-        "argument 0 (ws[0]) is on devices 2, 3, and the program wants it on "
-        "mesh 'm0' (devices 0, 1)"
-    ) in str(error)
+    assert ("argument 0 (ws[0]) is on devices 2, 3, and the program wants it on mesh 'm0' (devices 0, 1)") in str(error)
     assert "move it with compiled.place(*args)" in str(error)
 
 
@@ -146,10 +137,7 @@ def test_a_donated_buffer_used_again() -> None:
     jitted(ws, batch())
     with pytest.raises(MpmdError) as found:
         jitted(ws, batch())
-    assert (
-        "argument 0 (ws[0]) was donated to an earlier call, or deleted, and "
-        "its buffer is gone"
-    ) in str(found.value)
+    assert ("argument 0 (ws[0]) was donated to an earlier call, or deleted, and its buffer is gone") in str(found.value)
     assert "use what that call returned instead, or do not donate it" in str(found.value)
     both = mpmd_trace.jit(loss, config({"f0": "m0", "f1": "m0"}), donate_argnums=0)
     same = jax.device_put(weights()[0], NamedSharding(topology()["m0"], PartitionSpec()))
@@ -173,10 +161,7 @@ def test_other_arguments_than_compiled_for() -> None:
     compiled = mpmd_trace.jit(lambda x: x * 2, config({}, meshes=1)).lower(batch()).compile()
     error = error_of(lambda: compiled(batch(), 1))
     assert "positional arguments: tuple of length 1, not tuple of length 2" in str(error)
-    assert (
-        "argument 0 (x) must be float32[4, 4], not float32[2, "
-        "4]"
-    ) in str(error_of(lambda: compiled(batch(rows=2))))
+    assert ("argument 0 (x) must be float32[4, 4], not float32[2, 4]") in str(error_of(lambda: compiled(batch(rows=2))))
 
 
 def test_what_has_no_data_or_too_much() -> None:
@@ -267,6 +252,7 @@ def test_shardings_that_contradict_assignments() -> None:
         "both the same mesh, or leave one of them out."
         for name, what in (("x", "input"), ("result", "output"))
     ]
+
 
 def test_a_computation_has_no_memory() -> None:
     jitted = mpmd_trace.jit(loss, config({"f0": "m0#pinned_host", "f1": "m1"}))

@@ -54,9 +54,7 @@ def step(ws: Weights, xs: jax.Array) -> Weights:
 def test_callbacks_in_a_pipeline(schedule: str, sharded: bool) -> None:
     """Several callbacks with several numbers, on both meshes, whole and sharded arguments."""
     split = NamedSharding(topology()["m0"], PartitionSpec(None, "x")) if sharded else None
-    jitted = check(
-        step, weights(), batch(4), config=config(pipeline_schedule=schedule), in_shardings=(None, split)
-    )
+    jitted = check(step, weights(), batch(4), config=config(pipeline_schedule=schedule), in_shardings=(None, split))
     jitted(weights(), batch(4))
 
 

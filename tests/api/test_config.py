@@ -39,10 +39,7 @@ def test_forms_of_assignments() -> None:
 
 def test_prefixes_of_arguments_and_results() -> None:
     config = make_config(
-        TOPOLOGY,
-        {},
-        input_mesh_assignment=({"w": "m0", "b": None}, "m1#pinned_host"),
-        output_mesh_assignment="m1",
+        TOPOLOGY, {}, input_mesh_assignment=({"w": "m0", "b": None}, "m1#pinned_host"), output_mesh_assignment="m1"
     )
     in_tree = jax.tree.structure((({"w": [0, 0], "b": 0}, [0]), {"k": 0}))
     assert config.input_meshes(in_tree) == {

@@ -164,12 +164,7 @@ def test_saving_and_restoring(compiled: mpmd_trace.Compiled, tmp_path: Path) -> 
 
 def test_saving_keys_small_types_and_overwriting(tmp_path: Path) -> None:
     pytest.importorskip("orbax.checkpoint")
-    tree = {
-        "key": jax.random.key(7),
-        "half": jnp.ones(3, jnp.bfloat16),
-        "count": jnp.int32(3),
-        "name": "kept",
-    }
+    tree = {"key": jax.random.key(7), "half": jnp.ones(3, jnp.bfloat16), "count": jnp.int32(3), "name": "kept"}
     save(tmp_path / "a", {"half": tree["half"]})
     save(tmp_path / "a", tree, overwrite=True)
     found = restore(tmp_path / "a", tree)

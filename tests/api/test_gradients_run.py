@@ -29,9 +29,7 @@ def config(schedule, names):
 
 
 def close(got, want):
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=2e-5, atol=1e-6), got, want
-    )
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=2e-5, atol=1e-6), got, want)
 
 
 @pytest.mark.parametrize("schedule", ["1F1B", "ZeroBubbleH1"])
@@ -45,9 +43,7 @@ def test_token_weights_keys_and_state_in_the_order_of_the_schedule(schedule):
         return (jnp.sum(errors * tokens), jnp.sum(tokens)), state + 1
 
     def step(weights, state, x, y, tokens, key):
-        of_batch = mt.value_and_grad(
-            loss, microbatches=MICROBATCHES, reduce="weighted", state_argnum=1, key_argnum=5
-        )
+        of_batch = mt.value_and_grad(loss, microbatches=MICROBATCHES, reduce="weighted", state_argnum=1, key_argnum=5)
         (value, state), gradients = of_batch(weights, state, x, y, tokens, key)
         return jax.tree.map(lambda w, g: w - 0.1 * g, weights, gradients), state, value
 

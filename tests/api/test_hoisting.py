@@ -38,9 +38,7 @@ def training_step(meshes: list[Mesh], dtype: Any = jnp.float32) -> Any:
 
     def loss(ps: list[Any], x: jax.Array) -> jax.Array:
         for i, p in enumerate(ps):
-            x = mpmd_trace.named_computation(
-                lambda p, x, i=i: layer(p, x, dtype, places[i]), name=f"f{i}"
-            )(p, x)
+            x = mpmd_trace.named_computation(lambda p, x, i=i: layer(p, x, dtype, places[i]), name=f"f{i}")(p, x)
         return jnp.mean(x**2)
 
     def step(ps: list[Any], batch: jax.Array) -> Any:

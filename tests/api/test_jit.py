@@ -282,9 +282,7 @@ def test_static_arguments(how: str) -> None:
         y = named_computation(lambda w, x, *, p: (x @ w) ** p, name="f0", static_argnames="p")
         return getattr(jnp, mode)(y(ws[0], x, p=power))
 
-    options: dict[str, Any] = (
-        {"static_argnums": (2, 3)} if how == "argnums" else {"static_argnames": ["mode", "power"]}
-    )
+    options: dict[str, Any] = {"static_argnums": (2, 3)} if how == "argnums" else {"static_argnames": ["mode", "power"]}
     jitted = mpmd_trace.jit(step, config({"f0": "m0"}), **options)
     plain = jax.jit(step, **options)
     calls: list[Any] = [
@@ -427,9 +425,7 @@ def test_a_schedule_of_the_reference_against_the_data_flow(schedule: str | None)
         (lambda ws, x: (([ws[0], {"w": ws[1]}], x), {}), "  argument 0[1]: an array, not dict"),
     ],
 )
-def test_another_structure_than_that_compiled_for(
-    compiled: mpmd_trace.Compiled, change: Any, wanted: str
-) -> None:
+def test_another_structure_than_that_compiled_for(compiled: mpmd_trace.Compiled, change: Any, wanted: str) -> None:
     args, kwargs = change(weights(), batch(2))
     with pytest.raises(MpmdError) as caught:
         compiled(*args, **kwargs)

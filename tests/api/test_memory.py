@@ -84,8 +84,7 @@ def test_schedules_differ_in_memory() -> None:
     """On the last mesh 1F1B holds one microbatch, GPipe all of them."""
     args = weights(), batch(8, rows=64)
     peaks = {
-        name: compiled(accumulate, *args, schedule=name).memory_analysis()["m1"].peak
-        for name in ("GPipe", "1F1B")
+        name: compiled(accumulate, *args, schedule=name).memory_analysis()["m1"].peak for name in ("GPipe", "1F1B")
     }
     activation = 64 * 4 * 4
     assert peaks["GPipe"] - peaks["1F1B"] >= 4 * activation
@@ -189,9 +188,7 @@ class TestOffload:
             new, value = update(ws, x)
             return (jax.device_put(new, host) if moved else new), value
 
-        jitted = mpmd_trace.jit(
-            step, config(topology=ONE), in_shardings=(host, None), out_shardings=(host, None)
-        )
+        jitted = mpmd_trace.jit(step, config(topology=ONE), in_shardings=(host, None), out_shardings=(host, None))
         found = jitted(weights(), batch(2))
         assert_same(found, jax.jit(update)(weights(), batch(2)))
         assert [w.sharding.memory_kind for w in found[0]] == ["pinned_host"] * 2

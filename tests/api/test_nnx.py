@@ -270,15 +270,19 @@ def _in_body(model: Pair, x: jax.Array) -> jax.Array:
 @pytest.mark.parametrize(
     ("call", "text"),
     [
-        (lambda m: mt.jit(sgd, pair_config())(m, X), r"sgd changes .* mpmd_trace.jit would lose, as jax.jit does: "
-         r"model.layers\[0\].count, .*\. Use mpmd_trace.nnx.jit"),
+        (
+            lambda m: mt.jit(sgd, pair_config())(m, X),
+            r"sgd changes .* mpmd_trace.jit would lose, as jax.jit does: "
+            r"model.layers\[0\].count, .*\. Use mpmd_trace.nnx.jit",
+        ),
         (lambda m: mt.filter_jit(sgd, pair_config())(m, X), "mpmd_trace.filter_jit would lose"),
         (lambda m: mt.jit(lambda x: m(x), pair_config())(X), "changes an object that is not among the arguments"),
         (lambda m: mnnx.jit(lambda x: m(x), pair_config())(X), "changes an object that is not among the arguments"),
         (lambda m: mnnx.jit(_in_body, pair_config())(m, X), "changes an object that is not among the arguments"),
         (
-            lambda m: mnnx.jit(lambda m, x: mt.named_computation(lambda a, x: a(x), name="layers_0")(m.layers[0], x),
-                               pair_config())(m, X),
+            lambda m: mnnx.jit(
+                lambda m, x: mt.named_computation(lambda a, x: a(x), name="layers_0")(m.layers[0], x), pair_config()
+            )(m, X),
             "which named_computation would lose, as jax.jit does: a.count. Use mpmd_trace.nnx.named_computation",
         ),
         (
@@ -286,8 +290,9 @@ def _in_body(model: Pair, x: jax.Array) -> jax.Array:
             "which named_computation would lose, as jax.jit does: self.count",
         ),
         (
-            lambda m: mnnx.jit(lambda m, x: mt.named_computation(m.layers[0].__call__, name="layers_0")(x),
-                               pair_config())(m, X),
+            lambda m: mnnx.jit(
+                lambda m, x: mt.named_computation(m.layers[0].__call__, name="layers_0")(x), pair_config()
+            )(m, X),
             "which named_computation would lose, as jax.jit does: self.count",
         ),
         (

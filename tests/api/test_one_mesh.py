@@ -56,9 +56,7 @@ def test_names_are_balanced_and_the_numbers_are_those_of_jit():
     step, args = step_of(repeats), arguments(repeats)
     jitted = mt.jit(step, config)
     got, want = jitted(*args), jax.jit(step)(*args)
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=2e-5, atol=1e-6), got, want
-    )
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=2e-5, atol=1e-6), got, want)
     lowered = jitted.lower(*args)
     assert lowered.config.name_to_mesh_assignment == {
         "layer0": "pp0",
@@ -67,11 +65,7 @@ def test_names_are_balanced_and_the_numbers_are_those_of_jit():
         "layer3": "pp1",
     }
     written = mt.make_config(
-        whole,
-        lowered.config.name_to_mesh_assignment,
-        stage_axis="pp",
-        pipeline_schedule="1F1B",
-        placement="cut",
+        whole, lowered.config.name_to_mesh_assignment, stage_axis="pp", pipeline_schedule="1F1B", placement="cut"
     )
     assert mt.jit(step, written).lower(*args).as_text() == lowered.as_text()
 

@@ -193,8 +193,10 @@ def test_states_away_from_their_parameters_are_said() -> None:
     found = residence(step, [array(16, 16)] * 4, [array(16, 16)] * 4, array(4, 4, 16), config=where)
     (one,) = found.astray
     assert (one.name, one.of, one.mesh, one.used_on) == ("momentum[3]", "weights[3]", "first", ("second",))
-    assert any("momentum[3] (2,048 bytes) is on first and belongs to weights[3] on second" in text
-               for text in placement_warnings(found, costly=1))
+    assert any(
+        "momentum[3] (2,048 bytes) is on first and belongs to weights[3] on second" in text
+        for text in placement_warnings(found, costly=1)
+    )
 
 
 def step_with_median(weights: Any, x: Any, *, over_all: bool) -> Any:

@@ -128,7 +128,7 @@ def test_a_rule_against_the_schedule() -> None:
         with pytest.raises(MpmdError) as caught:
             mpmd_trace.jit(accumulate, settings).lower(weights(), batch(COUNT))
         text = str(caught.value)
-        assert text.startswith(f"{settings.where}: error: a schedule rule wants \"f0\" of microbatch")
+        assert text.startswith(f'{settings.where}: error: a schedule rule wants "f0" of microbatch')
         assert f"but the schedule '{name}' wants it the other way round" in text
 
 

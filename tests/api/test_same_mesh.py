@@ -77,10 +77,7 @@ def test_an_assigned_argument_and_keywords() -> None:
         return step(ws, state, x)
 
     cfg = config(
-        NAMES,
-        3,
-        input_mesh_assignment=("m1",),
-        output_mesh_assignment=((MeshOfInput(0), MeshOfInput("state")), None),
+        NAMES, 3, input_mesh_assignment=("m1",), output_mesh_assignment=((MeshOfInput(0), MeshOfInput("state")), None)
     )
     ws, state, x = arguments()
     jitted = mpmd_trace.jit(named, cfg)
@@ -165,4 +162,3 @@ def test_the_other_engine_cannot() -> None:
     )
     with pytest.raises(MpmdError, match="use engine='python'"):
         _ = jitted.lower(jnp.ones((WIDTH, WIDTH))).partitioned
-

@@ -25,12 +25,7 @@ MICROBATCHES = 6
 REVERSED = ("looped-bfs", "circular-with-reversed-backward")
 TWO_CHAINS = ("dualpipe",)
 #: The stages of its two chains, which run through the same two blocks.
-BOTH_WAYS = {
-    "down_blocks_0": ("m0", 0),
-    "down_blocks_1": ("m1", 1),
-    "up_blocks_0": ("m1", 2),
-    "up_blocks_1": ("m0", 3),
-}
+BOTH_WAYS = {"down_blocks_0": ("m0", 0), "down_blocks_1": ("m1", 1), "up_blocks_0": ("m1", 2), "up_blocks_1": ("m0", 3)}
 FORWARD_ONLY = ("parallel-pipelines-with-wrap-around", "forward")
 TRAINING = [n for n in schedules.schedule_names() if n not in (*TWO_CHAINS, *FORWARD_ONLY)]
 
@@ -67,9 +62,7 @@ def _add(a: Any, b: Any) -> Any:
     return jax.tree.map(jnp.add, a, b)
 
 
-def training(
-    model: Model, microbatches: int, backwards: bool = False, chains: tuple[str, ...] = ("",)
-) -> Step:
+def training(model: Model, microbatches: int, backwards: bool = False, chains: tuple[str, ...] = ("",)) -> Step:
     """Loss and gradients, added up over the microbatches, from the first or from the last one.
 
     Each of the chains runs through an equal part of them, under names that begin with its own; their sums are
@@ -78,9 +71,7 @@ def training(
     static = eqx.partition(model, eqx.is_array)[1]
 
     def loss(named: str, parameters: Any, x: jax.Array) -> jax.Array:
-        whole = name_layers(
-            eqx.combine(parameters, static), lambda m: m.blocks, name=lambda n: named + n
-        )
+        whole = name_layers(eqx.combine(parameters, static), lambda m: m.blocks, name=lambda n: named + n)
         return jnp.mean(whole(x) ** 2)
 
     def step(parameters: Any, xs: list[jax.Array]) -> Any:
@@ -200,9 +191,7 @@ def test_parallel_pipelines_with_wrap_around() -> None:
                 x = named_computation(layer, name=f"ring_{(k + j) % meshes}")(w, x)
             return x
 
-        return [
-            mpmd_trace.call(functools.partial(request, k), call_counter=k)(xs[k]) for k in range(meshes)
-        ]
+        return [mpmd_trace.call(functools.partial(request, k), call_counter=k)(xs[k]) for k in range(meshes)]
 
     names = {f"ring_{i}": (f"m{i}", i) for i in range(meshes)}
     ws = list(jax.random.normal(jax.random.key(0), (meshes, WIDTH, WIDTH)))
@@ -267,10 +256,7 @@ def test_a_schedule_of_ones_own() -> None:
 def lowered(schedule: Any, names: dict[str, Any], stages: int, meshes: int = 2) -> mpmd_trace.Lowered:
     model = Model(stages)
     config = mpmd_trace.make_config(
-        topology(meshes, size=1),
-        names,
-        partitioning_options={"mpmd_infer_transfers": True},
-        pipeline_schedule=schedule,
+        topology(meshes, size=1), names, partitioning_options={"mpmd_infer_transfers": True}, pipeline_schedule=schedule
     )
     return mpmd_trace.jit(training(model, 4), config).lower(*data(model, 4))
 

@@ -227,9 +227,9 @@ def test_what_a_mesh_does_not_have() -> None:
 def test_what_an_axis_cannot_divide() -> None:
     """Six rows are three for each of two devices; four devices cannot share them."""
     fn = jax.value_and_grad(loss(layer, constrained(TWO, "data")))
-    with pytest.raises(MpmdError, match=r'it cannot divide a dimension of size 6 into 4 parts') as error:
+    with pytest.raises(MpmdError, match=r"it cannot divide a dimension of size 6 into 4 parts") as error:
         mpmd_trace.jit(fn, config(TWO, FOUR))(weights(), batch(6))
-    assert 'a sharding by {"data"} is used on mesh \'m1\', which has {data: 4}' in str(error.value)
+    assert "a sharding by {\"data\"} is used on mesh 'm1', which has {data: 4}" in str(error.value)
 
 
 def test_what_is_computed_from_results_may_be_passed_back() -> None:

@@ -55,9 +55,7 @@ def data() -> tuple[Any, jax.Array]:
 
 def config(m0: Mesh = M0, m1: Mesh = M1, **options: Any) -> mpmd_trace.Config:
     return mpmd_trace.make_config(
-        {"m0": m0, "m1": m1},
-        {"f0": "m0", "f1": "m1"},
-        partitioning_options={"mpmd_infer_transfers": True, **options},
+        {"m0": m0, "m1": m1}, {"f0": "m0", "f1": "m1"}, partitioning_options={"mpmd_infer_transfers": True, **options}
     )
 
 

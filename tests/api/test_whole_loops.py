@@ -59,9 +59,7 @@ def printing(ws: Any, x: jax.Array) -> Any:
 
 
 def lower(step: Any, width: int = WIDTH) -> None:
-    config = mpmd_trace.make_config(
-        {f"m{i}": AbstractMesh((1,), ("x",)) for i in range(2)}, {"f0": "m0", "f1": "m1"}
-    )
+    config = mpmd_trace.make_config({f"m{i}": AbstractMesh((1,), ("x",)) for i in range(2)}, {"f0": "m0", "f1": "m1"})
     ws = [jax.ShapeDtypeStruct((width, width), jnp.float32)] * 2
     mpmd_trace.jit(step, config).lower(ws, jax.ShapeDtypeStruct((2, width), jnp.float32))
 

@@ -45,9 +45,7 @@ def peers() -> Iterator[Callable[..., list[Peers]]]:
 
     def make(timeout: float, count: int = 2) -> list[Peers]:
         store = Store()
-        _together(
-            *(lambda p=p: made.append(Peers(store, p, count, "127.0.0.1", timeout)) for p in range(count))
-        )
+        _together(*(lambda p=p: made.append(Peers(store, p, count, "127.0.0.1", timeout)) for p in range(count)))
         made.sort(key=lambda p: p.process)
         return made
 

@@ -13,13 +13,7 @@ from exported import PIPELINE
 from fuzz.deadlocks import check, check_swapped
 from fuzz.plans import random_example, swapped
 from fuzz.threads import play
-from mpmd_trace.backend.distribution.deadlock import (
-    Parts,
-    check_order,
-    find_deadlock,
-    find_faults,
-    least_buffers,
-)
+from mpmd_trace.backend.distribution.deadlock import Parts, check_order, find_deadlock, find_faults, least_buffers
 from mpmd_trace.backend.distribution.order import Action, Keep, Message, Order, Receive, Send, Work, distribute
 from mpmd_trace.backend.plan import Plan, ProgramSpec, Run, Slot, Transfer
 from mpmd_trace.backend.planner import make_plan
@@ -274,8 +268,7 @@ def test_a_process_that_leaves_something_out() -> None:
     )
     assert sorted(found.stuck) == [1, 2]
     assert find_faults(plan, order, parts) == [
-        "process 0 leaves out its part (to send): "
-        "receive %3 f32[4] from mesh 'a' to 'b', from process 0, tag 0"
+        "process 0 leaves out its part (to send): receive %3 f32[4] from mesh 'a' to 'b', from process 0, tag 0"
     ]
 
 

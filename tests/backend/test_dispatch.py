@@ -89,8 +89,7 @@ def test_a_transfer_that_reshards_is_a_call_of_its_own(copied: list[int]) -> Non
     _, calls = moved(
         copied,
         "(%x: !a, %y: !b) -> (!split, !a)",
-        "%0 = mpmd.transfer %x : (!a) -> !split %1 = mpmd.transfer %y : (!b) -> !a\n"
-        "return %0, %1 : !split, !a",
+        "%0 = mpmd.transfer %x : (!a) -> !split %1 = mpmd.transfer %y : (!b) -> !a\nreturn %0, %1 : !split, !a",
     )
     assert calls == [1, 1]
 
@@ -131,9 +130,7 @@ def test_arguments_that_fit_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) 
         NamedSharding(mesh(2 * (s.mesh.devices.flat[0].id // 2), ("x", 2)), PartitionSpec(*s.spec))
         for s in program.input_shardings
     ]
-    x, w, v = (
-        jax.device_put(a, s) for a, s in zip(random_args(parse(PIPELINE)), shardings, strict=True)
-    )
+    x, w, v = (jax.device_put(a, s) for a, s in zip(random_args(parse(PIPELINE)), shardings, strict=True))
     _, w = program(x, w, v)
     assert looked == [0, 1, 2]
     looked.clear()

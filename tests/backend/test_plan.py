@@ -57,13 +57,13 @@ func.func @add(%x: tensor<4xf32> {tf.aliasing_output = 0 : i32}, %y: tensor<4xf3
 
 
 def neg(result: str, value: str, mesh: str = "a") -> str:
-    return f'{result} = mpmd.fragment_call<mesh="{mesh}", origin=["{result[1:]}"]> @neg({value}) : (!{mesh}) -> !{mesh}\n'
+    return (
+        f'{result} = mpmd.fragment_call<mesh="{mesh}", origin=["{result[1:]}"]> @neg({value}) : (!{mesh}) -> !{mesh}\n'
+    )
 
 
 def plan_of(signature: str, body: str):  # type: ignore[no-untyped-def]
-    return make_plan(
-        parse(f"{HEAD} func.func @main{signature} attributes {{topology = #t}} {{ {body} }} {FUNCTIONS}")
-    )
+    return make_plan(parse(f"{HEAD} func.func @main{signature} attributes {{topology = #t}} {{ {body} }} {FUNCTIONS}"))
 
 
 def test_text() -> None:
@@ -82,13 +82,7 @@ def test_peak_counts_arguments_results_and_scratch() -> None:
 
 def test_donation_needs_a_last_use_and_an_owner() -> None:
     # Not the caller's, used later, and returned: never donated.
-    body = (
-        neg("%0", "%x")
-        + neg("%1", "%0")
-        + neg("%2", "%0")
-        + neg("%3", "%2")
-        + "return %3, %1, %2 : !a, !a, !a"
-    )
+    body = neg("%0", "%x") + neg("%1", "%0") + neg("%2", "%0") + neg("%3", "%2") + "return %3, %1, %2 : !a, !a, !a"
     plan = plan_of("(%x: !a) -> (!a, !a, !a)", body)
     assert [r.donated for r in plan.runs] == [(), (), (0,), ()]
     assert [p.donated for p in plan.programs] == [(), (0,)]
@@ -99,10 +93,7 @@ def test_donation_needs_a_last_use_and_an_owner() -> None:
 
 def test_one_value_twice_is_not_donated() -> None:
     add = 'mpmd.fragment_call<mesh="a", origin=[]> @add'
-    body = (
-        neg("%0", "%x")
-        + f"%1 = {add}(%0, %0) : (!a, !a) -> !a %2 = {add}(%1, %x) : (!a, !a) -> !a return %2 : !a"
-    )
+    body = neg("%0", "%x") + f"%1 = {add}(%0, %0) : (!a, !a) -> !a %2 = {add}(%1, %x) : (!a, !a) -> !a return %2 : !a"
     plan = plan_of("(%x: !a) -> !a", body)
     assert [r.donated for r in plan.runs] == [(), (), (0,)]
 
@@ -141,8 +132,7 @@ def test_issue_order_keeps_both_meshes_busy_and_each_in_its_order() -> None:
     second = "".join(neg(f"%b{i}", "%y", "b") for i in range(3))
     names = ", ".join([f"%a{i}" for i in range(3)] + [f"%b{i}" for i in range(3)])
     plan = plan_of(
-        "(%x: !a, %y: !b) -> (!a, !a, !a, !b, !b, !b)",
-        f"{first}{second} return {names} : !a, !a, !a, !b, !b, !b",
+        "(%x: !a, %y: !b) -> (!a, !a, !a, !b, !b, !b)", f"{first}{second} return {names} : !a, !a, !a, !b, !b, !b"
     )
     assert [r.label for r in plan.runs] == ["a0", "b0", "a1", "b1", "a2", "b2"]
     assert [plan.slots[s].mesh for s in plan.results] == ["a", "a", "a", "b", "b", "b"]
@@ -150,11 +140,7 @@ def test_issue_order_keeps_both_meshes_busy_and_each_in_its_order() -> None:
 
 def test_unused_values_are_freed_at_once() -> None:
     plan = plan_of("(%x: !a, %unused: !b, %y: !a) -> !a", neg("%0", "%x") + "return %y : !a")
-    assert plan.instructions == (
-        Free((1,)),
-        Run(0, "a", (0,), (3,), (), "0", (("0", 0),)),
-        Free((0, 3)),
-    )
+    assert plan.instructions == (Free((1,)), Run(0, "a", (0,), (3,), (), "0", (("0", 0),)), Free((0, 3)))
     assert plan.results == (2,)
 
 
@@ -177,8 +163,7 @@ def test_values_stay_until_their_last_use() -> None:
         ("func.func @f() { return }", r"no function @main to run; its functions: @f"),
         ("func.func @main() { return }", "has no topology"),
         (
-            HEAD
-            + "func.func @main(%x: tensor<4xf32>, %y: !a) -> (tensor<4xf32>, !a) attributes {topology = #t} {"
+            HEAD + "func.func @main(%x: tensor<4xf32>, %y: !a) -> (tensor<4xf32>, !a) attributes {topology = #t} {"
             "%0 = stablehlo.add %x, %x : tensor<4xf32>"
             '%1 = mpmd.fragment<mesh="a", origin=[]> (%y) (%p: tensor<4xf32>) { mpmd.return %p : tensor<4xf32> } : (!a) -> !a '
             "return %0, %1 : tensor<4xf32>, !a }",

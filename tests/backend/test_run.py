@@ -1,7 +1,5 @@
 """Exported modules on virtual CPU devices against the reference interpreter."""
 
-
-
 from __future__ import annotations
 
 import gc
@@ -90,11 +88,7 @@ def test_random_modules(seed: int) -> None:
     first = mesh(0, ("x", 2))
     check(
         random_module(seed),
-        topology(
-            a=first,
-            b=mesh(2, ("x", 2)) if seed % 2 else first,
-            c=mesh(4 if seed % 3 else 1, ("y", 2), ("z", 2)),
-        ),
+        topology(a=first, b=mesh(2, ("x", 2)) if seed % 2 else first, c=mesh(4 if seed % 3 else 1, ("y", 2), ("z", 2))),
     )
 
 
@@ -293,9 +287,7 @@ def test_every_argument_that_does_not_fit_is_named() -> None:
     assert "argument 0 (x) must be float32[4, 8], not float32[2, 8]" in text
     assert "argument 1 (params['w']) must be float32[8, 8], not int32[8, 8]" in text
     assert "argument 2 (params['v']) must be" in text
-    with pytest.raises(
-        MpmdError, match=r"argument 2 \(params\['v'\]\) is on devices 0, 1.*mesh 'b' \(devices 2, 3\)"
-    ):
+    with pytest.raises(MpmdError, match=r"argument 2 \(params\['v'\]\) is on devices 0, 1.*mesh 'b' \(devices 2, 3\)"):
         program(arrays[0], arrays[1], jax.device_put(v, program.input_shardings[1]))
     with pytest.raises(MpmdError, match=r"argument 0 \(x\) has sharding .*input_shardings\[0\]"):
         program(jax.device_put(x, program.input_shardings[1]), *arrays[1:])
@@ -312,9 +304,7 @@ def test_the_same_array_donated_and_kept_is_an_error() -> None:
     text = text.replace("tensor<2xf32>>, %a1", "tensor<2xf32>> {jax.buffer_donor = true}, %a1", 1)
     program = load(parse(text), topology(a=mesh(0, ("x", 1)), b=mesh(1, ("x", 1))))
     (x,) = place(program, [np.ones(2, np.float32), np.ones(2, np.float32)])[:1]
-    with pytest.raises(
-        MpmdError, match="argument 1 is the same array as argument 0, and argument 0 is donated"
-    ):
+    with pytest.raises(MpmdError, match="argument 1 is the same array as argument 0, and argument 0 is donated"):
         program(x, x)
     program(x, jnp.copy(x))
 
@@ -324,9 +314,7 @@ def test_topology_errors_come_together() -> None:
     with pytest.raises(MpmdError) as error:
         load(module, topology(a=mesh(0, ("rows", 2), ("columns", 2)), other=mesh(2, ("x", 2))))
     text = str(error.value)
-    assert (
-        "mesh 'a' has axes (rows=2, columns=2) with 4 devices, and the program was compiled for (x=2)" in text
-    )
+    assert "mesh 'a' has axes (rows=2, columns=2) with 4 devices, and the program was compiled for (x=2)" in text
     assert """runs on mesh 'b' <["x"=2]>, and the topology has no such mesh (it has 'a', 'other')""" in text
     abstract = jax.sharding.AbstractMesh((2,), ("x",))
     with pytest.raises(MpmdError, match="mesh 'b' is a AbstractMesh, which has no devices"):
@@ -369,12 +357,7 @@ def test_timeline() -> None:
     program = pipeline()
     args = place(program, random_args(parse(PIPELINE)))
     _, timeline = program.measure(*args)
-    assert [(e.lane, e.label) for e in timeline.entries] == [
-        ("a", "f"),
-        ("a -> b", ""),
-        ("b", "g"),
-        ("a", "inferred"),
-    ]
+    assert [(e.lane, e.label) for e in timeline.entries] == [("a", "f"), ("a -> b", ""), ("b", "g"), ("a", "inferred")]
     times = {e.label: e for e in timeline.entries}
     assert times["f"].end <= times[""].start <= times[""].end <= times["g"].start
     assert all(0 <= e.start <= e.end <= timeline.seconds for e in timeline.entries)
@@ -394,9 +377,7 @@ def test_errors_while_running_say_where() -> None:
     args = place(program, random_args(parse(PIPELINE)))
     with pytest.raises(RuntimeError, match="device lost") as error:
         program(*args)
-    assert error.value.__notes__ == [
-        "while issuing instruction 2 of the plan: run of @p1_g.step (g) on mesh 'b'"
-    ]
+    assert error.value.__notes__ == ["while issuing instruction 2 of the plan: run of @p1_g.step (g) on mesh 'b'"]
     with pytest.raises(RuntimeError, match="device lost") as error:
         program.measure(*place(program, random_args(parse(PIPELINE))))
     assert "run of @p1_g.step (g) on mesh 'b'" in error.value.__notes__[0]

@@ -83,9 +83,7 @@ def test_many_of_a_kind_are_told_shortly() -> None:
     places = [Diagnostic("error", f"argument {i} (x[{i}]) is gone") for i in range(9)]
     other = Diagnostic("error", "the mesh 'a' has no devices", op="a" * 5000 + "\nb")
     lines = list(told(MpmdError([*places, other], pass_name="p")))
-    assert [line for line in lines if "is gone" in line] == [
-        f"error: argument {i} (x[{i}]) is gone" for i in range(3)
-    ]
+    assert [line for line in lines if "is gone" in line] == [f"error: argument {i} (x[{i}]) is gone" for i in range(3)]
     assert "(and 6 more like some of these)" in lines and lines[-1] == "(in the pass p)"
     cut = next(line for line in lines if "no devices" in line)
     assert len(cut) < 600 and cut.endswith("...\n  b")

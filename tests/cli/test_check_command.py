@@ -46,7 +46,12 @@ def test_meshes_over_processes(command: Command) -> None:
     found = json.loads(command("-n", "4", "--json").out)
     assert found["ends"] and found["meshes"] == {"m0": [0, 1], "m1": [2, 3]}
     assert found["processes"][3] == {
-        "process": 3, "actions": 10, "runs": 4, "collectives": 4, "sends": 2, "receives": 2
+        "process": 3,
+        "actions": 10,
+        "runs": 4,
+        "collectives": 4,
+        "sends": 2,
+        "receives": 2,
     }
     assert {"from": 0, "to": 2, "messages": 2, "bytes": 128} in found["sent"]
 

@@ -74,9 +74,7 @@ def test_stdin_and_o(
     assert (status, out) == (1, "") and "error: " in err
 
 
-def test_o_is_left_alone_when_something_fails(
-    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_o_is_left_alone_when_something_fails(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     source, target = tmp_path / "bad.mlir", tmp_path / "out.mlir"
     source.write_text(ADDS + "// -----\n" + INVALID)
     target.write_text("before")

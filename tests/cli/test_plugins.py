@@ -19,7 +19,7 @@ from mpmd_trace.passes.registry import build, register
 from mpmd_trace_cli.inspect import list_passes
 from mpmd_trace_cli.opt import main
 
-PLUGIN = '''
+PLUGIN = """
 import dataclasses
 from typing import ClassVar
 from mpmd_trace.passes.base import FunctionPass, option
@@ -63,7 +63,7 @@ class Cheats(FunctionPass):
         body = next(op for op in function.body if op.name == "mpmd.fragment").body
         object.__setattr__(next(iter(body.block)), "name", "stablehlo.negate")
         return True
-'''
+"""
 NEGATES = """func.func @main(%a: tensor<4xf32>) -> tensor<4xf32> {
   %0 = stablehlo.negate %a : tensor<4xf32>
   %1 = stablehlo.negate %0 : tensor<4xf32>
@@ -172,11 +172,7 @@ def test_registered_passes_and_pipelines() -> None:
             return [Named(), Named(flag=True)]
 
     assert register(register(Named)) is Named
-    assert [p.spec for p in build("named{scale=2.5},named-twice")] == [
-        "named{scale=2.5}",
-        "named",
-        "named{flag=true}",
-    ]
+    assert [p.spec for p in build("named{scale=2.5},named-twice")] == ["named{scale=2.5}", "named", "named{flag=true}"]
     run_passes(parse(NEGATES), "builtin.module(func.func(named{text=x}))")
     listed = list_passes("named")[0]["options"]
     assert [o["type"] for o in listed] == ["str", "tuple[str, ...]", "float", "bool"]
@@ -187,11 +183,7 @@ def test_registered_passes_and_pipelines() -> None:
 @pytest.mark.parametrize("text", ["a b", "a,b", "{x}", "a=b", 'q"x', "it's", "a}b", "'x'", "[", " ", "a\tb", "(a, b)"])
 def test_specs_read_back(text: str) -> None:
     register(Named)
-    for one in (
-        Named(text=text, flag=True),
-        Named(names=(text,), text="x"),
-        Named(names=("a", text, ""), scale=1e-9),
-    ):
+    for one in (Named(text=text, flag=True), Named(names=(text,), text="x"), Named(names=("a", text, ""), scale=1e-9)):
         assert build(f"named,{one.spec},named") == [Named(), one, Named()]
     assert make_pass(Named, {"names": f'{{"{text}"}}' if '"' not in text else f"{{'{text}'}}"}) == Named(names=(text,))
 

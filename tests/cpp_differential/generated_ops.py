@@ -132,16 +132,11 @@ def binary(scope: Scope) -> None:
 
 def dot(scope: Scope) -> None:
     a, b = scope.value(MATRIX), scope.value(MATRIX)
-    scope.op(
-        MATRIX,
-        f"stablehlo.dot_general {a}, {b}, contracting_dims = [1] x [0] : ({MATRIX}, {MATRIX}) -> {MATRIX}",
-    )
+    scope.op(MATRIX, f"stablehlo.dot_general {a}, {b}, contracting_dims = [1] x [0] : ({MATRIX}, {MATRIX}) -> {MATRIX}")
 
 
 def transpose(scope: Scope) -> None:
-    scope.op(
-        MATRIX, f"stablehlo.transpose {scope.value(MATRIX)}, dims = [1, 0] : ({MATRIX}) -> {MATRIX}"
-    )
+    scope.op(MATRIX, f"stablehlo.transpose {scope.value(MATRIX)}, dims = [1, 0] : ({MATRIX}) -> {MATRIX}")
 
 
 def reduce(scope: Scope) -> None:
@@ -162,33 +157,25 @@ def broadcast(scope: Scope) -> None:
     source, target, dims = scope.choices.pick(
         ((SCALAR, MATRIX, ""), (VECTOR, MATRIX, "1"), (SCALAR, VECTOR, ""), (VECTOR, MATRIX, "0"))
     )
-    scope.op(
-        target,
-        f"stablehlo.broadcast_in_dim {scope.value(source)}, dims = [{dims}] : ({source}) -> {target}",
-    )
+    scope.op(target, f"stablehlo.broadcast_in_dim {scope.value(source)}, dims = [{dims}] : ({source}) -> {target}")
 
 
 def row(scope: Scope) -> None:
     """A row of a matrix, as microbatches are taken from a batch."""
     i = scope.choices.int(0, 3)
-    cut = scope.op(
-        ROW, f"stablehlo.slice {scope.value(MATRIX)} [{i}:{i + 1}, 0:4] : ({MATRIX}) -> {ROW}"
-    )
+    cut = scope.op(ROW, f"stablehlo.slice {scope.value(MATRIX)} [{i}:{i + 1}, 0:4] : ({MATRIX}) -> {ROW}")
     scope.op(VECTOR, f"stablehlo.reshape {cut} : ({ROW}) -> {VECTOR}")
 
 
 def stack(scope: Scope) -> None:
     """Rows put together and, mostly, added up: a reduction that mesh inference recognises."""
     count = scope.choices.int(2, 4)
-    rows = [
-        scope.op(ROW, f"stablehlo.reshape {scope.value(VECTOR)} : ({VECTOR}) -> {ROW}") for _ in range(count)
-    ]
+    rows = [scope.op(ROW, f"stablehlo.reshape {scope.value(VECTOR)} : ({VECTOR}) -> {ROW}") for _ in range(count)]
     if scope.choices.chance(15):
         rows[0] = scope.value(ROW)
     type = f"tensor<{count}x4xf32>"
     joined = scope.op(
-        type,
-        f"stablehlo.concatenate {', '.join(rows)}, dim = 0 : ({', '.join([ROW] * count)}) -> {type}",
+        type, f"stablehlo.concatenate {', '.join(rows)}, dim = 0 : ({', '.join([ROW] * count)}) -> {type}"
     )
     kind = scope.choices.pick(("add", "maximum"))
     zero = scope.op(SCALAR, f"stablehlo.constant dense<{NEUTRAL[kind]}> : {SCALAR}")

@@ -115,10 +115,7 @@ class Programs(Writer):
         else:
             for m in range(microbatches):
                 self.noise(scope)
-                x = scope.op(
-                    VECTOR,
-                    f"stablehlo.reshape {self.cut(scope, batch, m)} : (tensor<1x4xf32>) -> {VECTOR}",
-                )
+                x = scope.op(VECTOR, f"stablehlo.reshape {self.cut(scope, batch, m)} : (tensor<1x4xf32>) -> {VECTOR}")
                 found = self.call(scope, callee, [*weights, *grads, x])
                 grads = found[:parameters]
                 scope.kept.append(grads[0])
@@ -134,8 +131,7 @@ class Programs(Writer):
 
     def cut(self, scope: Scope, batch: str, m: int) -> str:
         return scope.op(
-            "tensor<1x4xf32>",
-            f"stablehlo.slice {batch} [{m}:{m + 1}, 0:4] : ({MATRIX}) -> tensor<1x4xf32>",
+            "tensor<1x4xf32>", f"stablehlo.slice {batch} [{m}:{m + 1}, 0:4] : ({MATRIX}) -> tensor<1x4xf32>"
         )
 
     def noise(self, scope: Scope) -> None:
@@ -156,13 +152,7 @@ class Programs(Writer):
         return scope.op(MATRIX, f"stablehlo.broadcast_in_dim {total}, dims = [] : ({SCALAR}) -> {MATRIX}")
 
     def looped(
-        self,
-        scope: Scope,
-        callee: Callee,
-        weights: Sequence[str],
-        grads: Sequence[str],
-        batch: str,
-        iterations: int,
+        self, scope: Scope, callee: Callee, weights: Sequence[str], grads: Sequence[str], batch: str, iterations: int
     ) -> list[str]:
         """The microbatches as an `mpmd.for` over (parameters, gradients, batch)."""
         names = [*weights, *grads, batch]
@@ -186,9 +176,7 @@ class Programs(Writer):
         self.noise(inner)
         results = [*blocks[: len(weights)], *new, blocks[len(names) - 1]]
         head = f"mpmd.for {{iterations = {iterations} : ui32, unroll_factor = {iterations} : ui32}}"
-        found = self.region_op(
-            scope, head, operands, inner, [(r, MATRIX) for r in results], arguments, is_loop=True
-        )
+        found = self.region_op(scope, head, operands, inner, [(r, MATRIX) for r in results], arguments, is_loop=True)
         return [name for name, _ in found[len(weights) : len(weights) + len(grads)]]
 
     def microbatch(self, layers: int, parameters: int) -> Callee:
@@ -199,9 +187,7 @@ class Programs(Writer):
         weights = [n for n, _ in block[:parameters]] * (layers if parameters == 1 else 1)
         grads = [n for n, _ in block[parameters : 2 * parameters]]
         scope = Scope(choices, self.names, block, "    ")
-        x = scope.op(
-            MATRIX, f"stablehlo.broadcast_in_dim {block[-1][0]}, dims = [1] : ({VECTOR}) -> {MATRIX}"
-        )
+        x = scope.op(MATRIX, f"stablehlo.broadcast_in_dim {block[-1][0]}, dims = [1] : ({VECTOR}) -> {MATRIX}")
         kept = []
         for layer in range(layers):
             self.noise(scope)
@@ -226,8 +212,7 @@ class Programs(Writer):
         inner = self.inner(scope, operands)
         (w, _), (v, _) = inner.values
         out = inner.op(
-            MATRIX,
-            f"stablehlo.dot_general {v}, {w}, contracting_dims = [1] x [0] : ({MATRIX}, {MATRIX}) -> {MATRIX}",
+            MATRIX, f"stablehlo.dot_general {v}, {w}, contracting_dims = [1] x [0] : ({MATRIX}, {MATRIX}) -> {MATRIX}"
         )
         y = inner.op(MATRIX, f"stablehlo.tanh {out} : {MATRIX}")
         if self.choices.chance(30):
@@ -258,9 +243,7 @@ class Programs(Writer):
 
     def text(self) -> str:
         """The module."""
-        return "\n".join(
-            ["module @jit_step {", '  sdy.mesh @mesh = <["x"=2]>', *self.functions, HELPER, "}"]
-        )
+        return "\n".join(["module @jit_step {", '  sdy.mesh @mesh = <["x"=2]>', *self.functions, HELPER, "}"])
 
 
 def random_program(integer: Callable[[int, int], int]) -> Program:
@@ -272,9 +255,7 @@ def random_program(integer: Callable[[int, int], int]) -> Program:
     return Program(writer.text(), _arguments(choices, writer, inputs, outputs))
 
 
-def _arguments(
-    choices: Choices, writer: Programs, inputs: Sequence[str], outputs: Sequence[str]
-) -> dict[str, Any]:
+def _arguments(choices: Choices, writer: Programs, inputs: Sequence[str], outputs: Sequence[str]) -> dict[str, Any]:
     meshes = MESHES[: choices.int(1, 4)]
     with_host = choices.chance(15)
 

@@ -5,17 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 
-from generated_ops import (
-    INDEX,
-    MATRIX,
-    TYPES,
-    Choices,
-    Names,
-    Scope,
-    random_op,
-    random_ops,
-    region_results,
-)
+from generated_ops import INDEX, MATRIX, TYPES, Choices, Names, Scope, random_op, random_ops, region_results
 
 
 @dataclasses.dataclass
@@ -210,9 +200,7 @@ class Writer:
         elif calls and loops:
             self.loop(scope)
 
-    def main(
-        self, block: Sequence[tuple[str, str]], scope: Scope, returned: Sequence[tuple[str, str]]
-    ) -> None:
+    def main(self, block: Sequence[tuple[str, str]], scope: Scope, returned: Sequence[tuple[str, str]]) -> None:
         """Write `@main`."""
         arguments = [self.attributes(type) for _, type in block]
         results = [self.attributes(type) for _, type in returned]

@@ -64,9 +64,7 @@ def test_generated_programs(cpp: CppPartitioner, program: Program) -> None:
 @needs_cpp
 @examples(20)
 @given(program=programs(), first=st.integers(0, 20), second=st.integers(0, 20), relabel=st.booleans())
-def test_generated_merge_rules(
-    cpp: CppPartitioner, program: Program, first: int, second: int, relabel: bool
-) -> None:
+def test_generated_merge_rules(cpp: CppPartitioner, program: Program, first: int, second: int, relabel: bool) -> None:
     infos = _fragments(program)
     if not infos:
         return
@@ -90,13 +88,7 @@ def test_generated_merge_rules(
     donated=st.sets(st.integers(0, 1)),
 )
 def test_generated_traces(
-    cpp: CppPartitioner,
-    layers: int,
-    kind: str,
-    meshes: int,
-    options: dict[str, Any],
-    schedule: str,
-    donated: set[int],
+    cpp: CppPartitioner, layers: int, kind: str, meshes: int, options: dict[str, Any], schedule: str, donated: set[int]
 ) -> None:
     text, inputs, outputs = step_text(layers, forward_only=kind == "forward", tied=kind == "tied")
     chosen = {"mpmd_infer_transfers": True, "mpmd_pipeline_schedule": schedule, **options}
@@ -128,9 +120,7 @@ def _fragments(program: Program) -> list[FragmentInfo]:
     text = ours(program).texts.get("import")
     if text is None:
         return []
-    found = dict.fromkeys(
-        FragmentInfo.of(op) for op in parse(text).walk() if isinstance(op, FragmentOp) and op.origin
-    )
+    found = dict.fromkeys(FragmentInfo.of(op) for op in parse(text).walk() if isinstance(op, FragmentOp) and op.origin)
     return list(found)
 
 

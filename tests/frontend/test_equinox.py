@@ -105,9 +105,7 @@ def test_a_named_model_computes_the_same(model: Model, dropout: bool) -> None:
 def test_a_whole_training_step(model: Model) -> None:
     named = name_layers(model, where=lambda m: [m.embedding, *m.blocks])
     params, rest = eqx.partition(named, eqx.is_inexact_array)
-    optimiser = optax.chain(
-        optax.clip_by_global_norm(0.1), optax.adamw(optax.cosine_decay_schedule(1e-2, 10))
-    )
+    optimiser = optax.chain(optax.clip_by_global_norm(0.1), optax.adamw(optax.cosine_decay_schedule(1e-2, 10)))
 
     def loss(params: Any, tokens: jax.Array, key: jax.Array) -> jax.Array:
         return _loss(eqx.combine(params, rest), tokens, key)

@@ -132,9 +132,7 @@ def test_gradients_of_small_types_are_summed_in_a_larger_one():
 
 @settings(max_examples=20, deadline=None, derandomize=True)
 @given(
-    st.sampled_from([1, 2, 3, 4, 6]),
-    st.lists(st.integers(0, 3), min_size=12, max_size=12).filter(any),
-    st.booleans(),
+    st.sampled_from([1, 2, 3, 4, 6]), st.lists(st.integers(0, 3), min_size=12, max_size=12).filter(any), st.booleans()
 )
 def test_any_weights(microbatches, tokens, jitted):
     tokens = jnp.asarray(tokens, jnp.float32)
@@ -173,14 +171,8 @@ def test_arguments_without_arrays_are_the_same_for_all_microbatches():
             lambda: mt.value_and_grad(lambda w, x: 0.0, microbatches=2)(WEIGHTS, {"x": X, "k": 3}),
             r"x\['k'\] is 3, which is no array",
         ),
-        (
-            lambda: mt.value_and_grad(lambda w, k: 0.0, microbatches=2)(WEIGHTS, 3),
-            "there is no array in it",
-        ),
-        (
-            lambda: mt.value_and_grad(mean, microbatches=2, state_argnum=0)(WEIGHTS, X, Y),
-            "argument 0 is named twice",
-        ),
+        (lambda: mt.value_and_grad(lambda w, k: 0.0, microbatches=2)(WEIGHTS, 3), "there is no array in it"),
+        (lambda: mt.value_and_grad(mean, microbatches=2, state_argnum=0)(WEIGHTS, X, Y), "argument 0 is named twice"),
         (lambda: mt.value_and_grad(mean, 3, microbatches=2)(WEIGHTS, X, Y), "argnums names argument 3; there are 3"),
         (
             lambda: mt.value_and_grad(mean, microbatches=2, reduce="weighted")(WEIGHTS, X, Y),

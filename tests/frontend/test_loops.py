@@ -13,18 +13,7 @@ import pytest
 from mpmd_trace import MpmdWarning
 from mpmd_trace.frontend import FrontendError, trace
 from mpmd_trace.frontend.naming import call, enumerated_for, fori_loop
-from programs import (
-    batch,
-    calls,
-    check_same,
-    first,
-    functions,
-    loss,
-    origins,
-    plain_loss,
-    plain_text,
-    weights,
-)
+from programs import batch, calls, check_same, first, functions, loss, origins, plain_loss, plain_text, weights
 
 
 def _fori(f: Callable[..., Any]) -> Callable[..., Any]:
@@ -182,9 +171,11 @@ def test_a_list_holds_the_microbatches() -> None:
 
     def step(f: Callable[..., Any], stacked: bool) -> Callable[..., Any]:
         def run(ws: list[jax.Array], *parts: Any) -> Any:
-            inputs = {"x": jnp.stack(parts), "k": jnp.arange(3)} if stacked else [
-                {"x": part, "k": k} for k, part in enumerate(parts)
-            ]
+            inputs = (
+                {"x": jnp.stack(parts), "k": jnp.arange(3)}
+                if stacked
+                else [{"x": part, "k": k} for k, part in enumerate(parts)]
+            )
             zero = jax.tree.map(jnp.zeros_like, ws)
 
             def body(i: Any, carry: Any, item: Any) -> Any:

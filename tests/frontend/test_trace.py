@@ -15,18 +15,7 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 from mpmd_trace import MpmdWarning
 from mpmd_trace.frontend import FrontendError, Traced, check_names, trace
 from mpmd_trace.frontend.naming import broadcast, call, named_computation, named_tensor, reduce
-from programs import (
-    batch,
-    calls,
-    check_same,
-    evaluate,
-    first,
-    functions,
-    loss,
-    origins,
-    plain_text,
-    weights,
-)
+from programs import batch, calls, check_same, evaluate, first, functions, loss, origins, plain_text, weights
 
 MESH = AbstractMesh((2, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
 
@@ -222,10 +211,7 @@ def test_meshes_with_different_axes() -> None:
     other = AbstractMesh((4,), ("data",))
     with pytest.raises(FrontendError, match="must have the same axes"):
         trace(
-            lambda a, b: a + b,
-            jnp.ones(4),
-            jnp.ones(4),
-            in_shardings=(_sharded("data"), _sharded("data", mesh=other)),
+            lambda a, b: a + b, jnp.ones(4), jnp.ones(4), in_shardings=(_sharded("data"), _sharded("data", mesh=other))
         )
 
 
@@ -255,20 +241,14 @@ def _prints(x: jax.Array) -> jax.Array:
         (lambda: trace(lambda x: "text", 1.0), "result is not an array but a str: 'text'"),
         (lambda: trace(3, 1.0), "trace needs a function, got int"),
         (lambda: trace(lambda x: x, 1.0, donate_argnums=1), "out of range"),
-        (
-            lambda: trace(lambda x: x, 1.0, donate_argnums=0, static_argnums=0),
-            "both static and donated",
-        ),
+        (lambda: trace(lambda x: x, 1.0, donate_argnums=0, static_argnums=0), "both static and donated"),
         (lambda: trace(_closure_over_a_leak(), 1.0), "belongs to another trace"),
         (lambda: trace(_prints, 1.0), "ordered callbacks occur inside jax.shard_map"),
         (
             lambda: trace(lambda x: x, jnp.ones(3), in_shardings=(_sharded("data"),)),
             "size 3 .* cannot be divided into 2 parts",
         ),
-        (
-            lambda: trace(lambda x: x, jnp.ones(4), in_shardings=(None, None)),
-            "in_shardings does not fit the arguments",
-        ),
+        (lambda: trace(lambda x: x, jnp.ones(4), in_shardings=(None, None)), "in_shardings does not fit the arguments"),
         (lambda: named_computation(jnp.tanh, name=""), "needs a non-empty string"),
         (lambda: named_computation(jnp.tanh, name="a,b"), "separate entries"),
         (lambda: named_computation(7, name="a"), "needs a function, got int"),

@@ -11,18 +11,7 @@ import jax.numpy as jnp
 import pytest
 
 from mpmd_trace.frontend.naming import call, named_computation, named_tensor
-from programs import (
-    batch,
-    calls,
-    check_same,
-    first,
-    functions,
-    loss,
-    origins,
-    plain_loss,
-    plain_text,
-    weights,
-)
+from programs import batch, calls, check_same, first, functions, loss, origins, plain_loss, plain_text, weights
 
 Loss = Callable[[list[jax.Array], jax.Array], jax.Array]
 
@@ -198,9 +187,7 @@ def test_scan_inside_a_computation_stays_a_loop() -> None:
         return jax.grad(lambda ws, x: jnp.sum(f(ws, x)))
 
     ws = jnp.stack(weights())
-    text = plain_text(
-        check_same(step(named_computation(stacked, name="stack")), step(stacked), ws, batch()[0])
-    )
+    text = plain_text(check_same(step(named_computation(stacked, name="stack")), step(stacked), ws, batch()[0]))
     assert origins(text) == ["stack", "stack(1)"]
     assert "stablehlo.while" in text
 

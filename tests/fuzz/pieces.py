@@ -118,10 +118,7 @@ good = jnp.isfinite(norm)
 return jax.tree.map(lambda w, d: jnp.where(good, w - 0.1 * d, w), p, g), {"bad": s["bad"] + ~good}""",
         '{"bad": jnp.int32(0)}',
     ),
-    "decay": (
-        "return {k: w - 0.1 * g[k] - (0.01 * w if k[0] == 'w' else 0) for k, w in p.items()}, s",
-        "{}",
-    ),
+    "decay": ("return {k: w - 0.1 * g[k] - (0.01 * w if k[0] == 'w' else 0) for k, w in p.items()}, s", "{}"),
     "named": (
         """\
 new = {}
@@ -174,7 +171,7 @@ LATER_LOOPS = {
     "value_and_grad": """\
 found = mt.value_and_grad(
     lambda p, b: loss(p, jax.tree.map(lambda a: a[0], b)), microbatches=MICROBATCHES, reduce="sum"
-)(p, batch)""",
+)(p, batch)"""
 }
 
 #: The layers of `Step.stacked`, whose weights are one array.
@@ -195,6 +192,6 @@ RESULTS = {
     "weak": 'extra["number"] * 2',
     "none": '{"none": None, "nested": [(), {"x": extra["untouched"].sum()}]}',
     "parameter": 'p["w0"]',
-    "batch": 'jax.tree.leaves(batch)[0]',
+    "batch": "jax.tree.leaves(batch)[0]",
     "sum": "sum(jnp.sum(x.astype(jnp.float32)) for x in jax.tree.leaves(p))",
 }

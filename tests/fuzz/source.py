@@ -25,7 +25,7 @@ import mpmd_trace as mt
 '''
 
 #: Makes a file of its own from the text of a program.
-_TEST = '''
+_TEST = """
 
 def test_program():
     expected = jax.jit(step)(*arguments())
@@ -40,10 +40,10 @@ def test_program():
 
 if __name__ == "__main__":
     test_program()
-'''
+"""
 
 #: Likewise, for a program over several processes.
-_SEVERAL = '''
+_SEVERAL = """
 
 def compare():
     expected = jax.jit(step)(*arguments())
@@ -73,7 +73,7 @@ def test_program():
 
 if __name__ == "__main__":
     compare()
-'''
+"""
 
 
 def source(program: Program, title: str = "A generated program.", test: bool = False) -> str:
@@ -134,7 +134,7 @@ def step_source(step: Step) -> str:
     if any(layer.kind == "sharded" or layer.behind == "constraint" for layer in step.layers):
         # On meshes of different shapes, no axis means the same everywhere.
         lines += [
-            'AXES = {name: mesh.axis_names[0] for name, mesh in MESHES.items()}',
+            "AXES = {name: mesh.axis_names[0] for name, mesh in MESHES.items()}",
             'ROWS = NamedSharding(MESHES["s0"], PartitionSpec(AXES["s0"] if AXES["s0"] == "data" else None))',
         ]
     lines += [text for kind, text in SUPPORT.items() if kind in kinds]

@@ -53,12 +53,7 @@ TYPES = [
 #: Op -> inherent attributes and what to put there; None removes it.
 _PROPS: dict[str, list[tuple[str, str | None]]] = {
     "mpmd.fragment": [("mesh_name", '"b"'), ("mesh_name", '"zz"'), ("origin", '["f"]'), ("origin", "[]")],
-    "mpmd.fragment_call": [
-        ("mesh_name", '"b"'),
-        ("callee", "@plain"),
-        ("callee", "@gone"),
-        ("callee", "@main"),
-    ],
+    "mpmd.fragment_call": [("mesh_name", '"b"'), ("callee", "@plain"), ("callee", "@gone"), ("callee", "@main")],
     "mpmd.call": [("callee", "@plain"), ("callee", "@body"), ("callee", "@main")],
     "mpmd.for": [
         ("iterations", "0 : ui32"),
@@ -91,14 +86,7 @@ def mutate(module: Module, rng: random.Random) -> str:
     kind = rng.randrange(9)
     if kind == 0:  # a type
         values: list[Value] = [r for op in ops for r in op.results]
-        values += [
-            a
-            for op in ops
-            if op.name != "func.func"
-            for r in op.regions
-            if not r.frozen
-            for a in r.block.args
-        ]
+        values += [a for op in ops if op.name != "func.func" for r in op.regions if not r.frozen for a in r.block.args]
         value = rng.choice(values)
         value.type = parse_type(rng.choice(TYPES))
         return f"type of {value!r}"

@@ -117,9 +117,7 @@ attributes = st.recursive(
     ),
     max_leaves=6,
 )
-types = st.sampled_from(
-    ["i32", "tensor<2xf32>", "tuple<i32, tuple<>>", '!foo.x<"->(">', "(i32) -> ((i1) -> i32)"]
-)
+types = st.sampled_from(["i32", "tensor<2xf32>", "tuple<i32, tuple<>>", '!foo.x<"->(">', "(i32) -> ((i1) -> i32)"])
 
 
 @st.composite
@@ -143,15 +141,11 @@ def ops(draw: st.DrawFn, depth: int, outer: tuple[str, ...], counter: list[int])
     used = draw(st.lists(st.sampled_from(outer), max_size=3)) if outer else []
     results = [draw(types) for _ in range(draw(st.integers(0, 3)))]
     entries = draw(st.dictionaries(names.filter(bool), attributes, max_size=2))
-    inside = (
-        [draw(regions(depth, outer, counter)) for _ in range(draw(st.integers(0, 2)))] if depth > 0 else []
-    )
+    inside = [draw(regions(depth, outer, counter)) for _ in range(draw(st.integers(0, 2)))] if depth > 0 else []
     head = f"%v{number}:{len(results)} = " if results else ""
     body = f" ({', '.join(inside)})" if inside else ""
     attrs = " {" + ", ".join(f"{_quoted(k)} = {v}" for k, v in entries.items()) + "}" if entries else ""
-    place = draw(
-        st.sampled_from(["", ' loc("f(.py":3:4)', " loc(unknown)", ' loc("n"(callsite("a" at "b":1:2)))'])
-    )
+    place = draw(st.sampled_from(["", ' loc("f(.py":3:4)', " loc(unknown)", ' loc("n"(callsite("a" at "b":1:2)))']))
     return (
         f'{head}"foo.op"({", ".join(used)}){body}{attrs} : ({", ".join(["i32"] * len(used))}) -> '
         f"({', '.join(results)}){place}"
@@ -181,9 +175,7 @@ def test_generated_modules(text: str) -> None:
 def test_big_constants_keep_their_digits() -> None:
     rng = random.Random(1)
     data = "".join(f"{rng.randrange(256):02X}" for _ in range(4 * 5000))
-    check_round_trip(
-        f'func.func @f() {{ %0 = stablehlo.constant dense<"0x{data}"> : tensor<5000xf32>\n return }}'
-    )
+    check_round_trip(f'func.func @f() {{ %0 = stablehlo.constant dense<"0x{data}"> : tensor<5000xf32>\n return }}')
 
 
 def test_what_passes_leave_round_trips() -> None:

@@ -36,9 +36,7 @@ _GATHER = (
     "#stablehlo.gather<collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1>, "
     "slice_sizes = array<i64: 1>"
 )
-_SCATTER = (
-    "#stablehlo.scatter<inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], index_vector_dim = 1>"
-)
+_SCATTER = "#stablehlo.scatter<inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], index_vector_dim = 1>"
 _UNARY = """
     abs cbrt ceil cosine exponential exponential_minus_one floor log log_plus_one logistic negate
     round_nearest_afz round_nearest_even rsqrt sign sine sqrt tan tanh
@@ -159,11 +157,7 @@ _WITH_RULE = [
         ": ($t, $t, $s, $s) -> ($s, $s)",
         "ss",
     ),
-    (
-        '"stablehlo.reduce_window"(%t, %s) <{window_dimensions = array<i64: 1>}> ({s s -> s}) '
-        ": ($t, $s) -> $t",
-        "t",
-    ),
+    ('"stablehlo.reduce_window"(%t, %s) <{window_dimensions = array<i64: 1>}> ({s s -> s}) : ($t, $s) -> $t', "t"),
     (
         '"stablehlo.select_and_scatter"(%t, %t, %s) <{window_dimensions = array<i64: 1>}> '
         "({s s -> b}, {s s -> s}) : ($t, $t, $s) -> $t",

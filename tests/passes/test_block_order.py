@@ -26,7 +26,6 @@ def block(count: int, edges: list[tuple[int, int]]) -> tuple[Block, list[Op]]:
 TOKEN = run("func.func @f(%t: !stablehlo.token) { return }", []).functions[0].args[0].type
 
 
-
 def numbers(made: Block, ops: list[Op]) -> list[int]:
     return [ops.index(op) for op in made if op in ops]
 

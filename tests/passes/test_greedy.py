@@ -50,7 +50,6 @@ class Copy:
         return True
 
 
-
 def test_last_op_first_and_dead_ops_go() -> None:
     """The unused transfer is erased; the second round sees the others again."""
     module = run(TEXT, [])

@@ -54,9 +54,7 @@ def test_random_bodies(seed: int, folds: bool) -> None:
 
 
 @pytest.mark.parametrize("name", [PASS, "mpmd-simplify-program"])
-def test_what_is_settled_is_neither_copied_nor_put_on_a_work_list(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_settled_is_neither_copied_nor_put_on_a_work_list(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module = parse(SETTLED)
     monkeypatch.setattr(Region, "clone", lambda *args: pytest.fail("a body was copied"))
     monkeypatch.setattr(Rewriter, "push", lambda *args: pytest.fail("a work list was filled"))
@@ -65,9 +63,11 @@ def test_what_is_settled_is_neither_copied_nor_put_on_a_work_list(
 
 
 def test_canonicalisation_of_what_is_settled_fills_no_work_list(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = SETTLED.replace("%b : (!s) -> !s", f"%b : {OTHER_TYPE}").replace(
-        "-> (!s, !s) attr", f"-> (!s, {OTHER_TYPE[8:]}) attr"
-    ).replace(": !s, !s\n}", f": !s, {OTHER_TYPE[8:]}\n}}")
+    text = (
+        SETTLED.replace("%b : (!s) -> !s", f"%b : {OTHER_TYPE}")
+        .replace("-> (!s, !s) attr", f"-> (!s, {OTHER_TYPE[8:]}) attr")
+        .replace(": !s, !s\n}", f": !s, {OTHER_TYPE[8:]}\n}}")
+    )
     module = parse(text)
     monkeypatch.setattr(Rewriter, "push", lambda *args: pytest.fail("a work list was filled"))
     run_passes(module, "mpmd-canonicalize")

@@ -21,10 +21,7 @@ from shared_work import own_contexts
 from util import check, run
 
 PASS = "stablehlo-target-independent-optimization"
-ARGS = (
-    "%arg0: tensor<4xf32>, %arg1: tensor<4xf32>, %arg2: tensor<4xi32>, %arg3: tensor<4xi1>, "
-    "%arg4: tensor<2x3xf32>"
-)
+ARGS = "%arg0: tensor<4xf32>, %arg1: tensor<4xf32>, %arg2: tensor<4xi32>, %arg3: tensor<4xi1>, %arg4: tensor<2x3xf32>"
 NAMES = ARGS
 for written, used in zip("abipm", range(5), strict=True):
     NAMES = NAMES.replace(f"%arg{used}", f"%{written}")
@@ -54,9 +51,7 @@ def test_meaning(before: str, limit: int, after: str) -> None:
     body, result = before.rsplit("# ", 1)
     if any(name in before for name in ("custom_call", "tuple", "complex", "dynamic_reshape")):
         pytest.skip("the interpreter of the tests does not have it")
-    program = parse(
-        f"func.func @main({NAMES}) -> ({result}) {{\n{body}\nreturn %r : {result}\n}}"
-    )
+    program = parse(f"func.func @main({NAMES}) -> ({result}) {{\n{body}\nreturn %r : {result}\n}}")
     assert_same_meaning(program, run_passes(program.clone(), PASS), rtol=1e-6)
 
 

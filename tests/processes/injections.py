@@ -1,6 +1,6 @@
 """Faults at random instructions: every survivor must name the process at fault, in time, and nothing may be left.
 
-    PYTHONPATH=tests/processes python -m injections --runs 50 --seed 0
+PYTHONPATH=tests/processes python -m injections --runs 50 --seed 0
 """
 
 from __future__ import annotations

@@ -182,9 +182,7 @@ def all_decide_alike_what_fits() -> None:
         return jax.tree.map(lambda w, g: w - 0.1 * g, ws, grads), value
 
     def compiled(places: Places, **options: Any) -> mt.Compiled:
-        made = mt.make_config(
-            topology(places, False), {"f0": "m0", "f1": "m1"}, pipeline_schedule="1F1B", **options
-        )
+        made = mt.make_config(topology(places, False), {"f0": "m0", "f1": "m1"}, pipeline_schedule="1F1B", **options)
         return mt.jit(step, made).lower(weights(2), rows).compile()
 
     rows = np.random.default_rng(1).normal(size=(4 * 64, WIDTH)).astype(np.float32)
@@ -241,9 +239,7 @@ def shardings_that_differ() -> None:
         results = []
         for here in (False, True):
             meshes = topology(places, here)
-            made = mt.make_config(
-                meshes, {"f0": "m0", "f1": "m1"}, partitioning_options={"mpmd_infer_transfers": True}
-            )
+            made = mt.make_config(meshes, {"f0": "m0", "f1": "m1"}, partitioning_options={"mpmd_infer_transfers": True})
             rows = NamedSharding(meshes["m0"], PartitionSpec("x"))
             columns = NamedSharding(meshes["m1"], PartitionSpec(None, "x"))
             jitted = mt.jit(step, made, in_shardings=(rows, columns), out_shardings=(columns, None))

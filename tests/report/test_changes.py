@@ -52,8 +52,6 @@ def test_what_is_told(before: str, after: str, told: list[str]) -> None:
 
 def test_the_order_of_operands() -> None:
     other = F.replace("(%x, %y)", "(%y, %x)").replace("(%p: tensor<4xf32>, %q:", "(%q: tensor<4xf32>, %p:")
-    a, b, c = (
-        parse(HEAD + text + G + END) for text in (F, other, F.replace("%p, %q :", "%q, %p :"))
-    )
+    a, b, c = (parse(HEAD + text + G + END) for text in (F, other, F.replace("%p, %q :", "%q, %p :")))
     assert str(a) != str(b) and str(with_sorted_operands(a)) == str(with_sorted_operands(b)) == str(a)
     assert str(with_sorted_operands(c)) == str(c) != str(a)

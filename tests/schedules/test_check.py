@@ -48,13 +48,9 @@ def test_missing_weight_gradient() -> None:
 
 def test_missing_forward_and_backward() -> None:
     problems = check(table("0F0 0B0 0F1 0B1", "1F0 1B0 1B1"))
-    assert [str(p) for p in problems] == [
-        "row 1, column 2 (1B1): forward 1F1 of stage 1, microbatch 1 is missing"
-    ]
+    assert [str(p) for p in problems] == ["row 1, column 2 (1B1): forward 1F1 of stage 1, microbatch 1 is missing"]
     problems = check(table("0F0 0B0 0F1", "1F0 1B0 1F1 1B1"))
-    assert [str(p) for p in problems] == [
-        "row 0: backward of stage 0, microbatch 1 is missing: neither 0B1 nor 0I1"
-    ]
+    assert [str(p) for p in problems] == ["row 0: backward of stage 0, microbatch 1 is missing: neither 0B1 nor 0I1"]
 
 
 def test_duplicate() -> None:
@@ -72,8 +68,9 @@ def test_full_backward_beside_its_halves() -> None:
 def test_order_within_a_stage() -> None:
     problems = check(table("0F0 0W0 0I0"))
     assert (problems[0].code, problems[0].row, problems[0].column) == ("order", 0, 1)
-    assert "weight-gradient of stage 0, microbatch 0 runs before its input-gradient 0I0, which " \
-        "is at column 2" in str(problems[0])
+    assert "weight-gradient of stage 0, microbatch 0 runs before its input-gradient 0I0, which is at column 2" in str(
+        problems[0]
+    )
 
 
 def test_wrong_mesh_and_wrong_numbers() -> None:
@@ -84,8 +81,7 @@ def test_wrong_mesh_and_wrong_numbers() -> None:
     assert "stage 1 lives on mesh 1, not on mesh 0" in text and "move the action to row 1" in text
     problems = check(table("0F0 0B0 0F3", "1F0 1B0 5F0", placement=placement, microbatches=1))
     assert [(p.code, p.row, p.column) for p in problems] == [("range", 0, 2), ("range", 1, 2)]
-    assert "microbatch 3 does not run through stage 0; its microbatches are 0 to 0" in str(
-        problems[0])
+    assert "microbatch 3 does not run through stage 0; its microbatches are 0 to 0" in str(problems[0])
     assert "stage 5 does not exist; the stages are 0 to 1" in str(problems[1])
 
 
@@ -165,12 +161,9 @@ def test_skip_connections_and_two_inputs() -> None:
 
 @pytest.mark.parametrize(
     ("name", "meshes", "microbatches", "wanted"),
-    [("zb-h2", 4, 6, 7), ("zb-h2-half-latency", 4, 8, 10), ("zb-h2-full-latency", 4, 12, 13),
-     ("zb-v", 4, 5, 7)],
+    [("zb-h2", 4, 6, 7), ("zb-h2-half-latency", 4, 8, 10), ("zb-h2-full-latency", 4, 12, 13), ("zb-v", 4, 5, 7)],
 )
-def test_degenerate_schedules_warn(
-    name: str, meshes: int, microbatches: int, wanted: int
-) -> None:
+def test_degenerate_schedules_warn(name: str, meshes: int, microbatches: int, wanted: int) -> None:
     with pytest.warns(ScheduleWarning) as caught:
         schedule = get_schedule(name, meshes, microbatches)
     text = str(caught[0].message)

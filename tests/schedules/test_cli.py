@@ -41,9 +41,23 @@ def test_simulate_json() -> None:
 @pytest.mark.parametrize(("limit", "rate"), [("8", 0.1323), ("16", 0.0029)])
 def test_simulate_zb_auto(limit: str, rate: float) -> None:
     result = run(
-        "simulate", "zb-auto", "--meshes", "8", "--microbatches", "24", "--forward", "29.718",
-        "--input-grad", "29.444", "--weight-grad", "19.927", "--latency", "0.527",
-        "--memory-limit", limit, "--json",
+        "simulate",
+        "zb-auto",
+        "--meshes",
+        "8",
+        "--microbatches",
+        "24",
+        "--forward",
+        "29.718",
+        "--input-grad",
+        "29.444",
+        "--weight-grad",
+        "19.927",
+        "--latency",
+        "0.527",
+        "--memory-limit",
+        limit,
+        "--json",
     )
     data = json.loads(result.stdout)
     assert round(data["bubble_rate_span"], 4) == rate
@@ -51,8 +65,9 @@ def test_simulate_zb_auto(limit: str, rate: float) -> None:
 
 
 def test_simulate_everything_else() -> None:
-    result = run("simulate", "interleaved-1f1b", *SIZE, "--chunks", "4", "--json", "--times",
-                 "--critical-path", "--memory-curve")
+    result = run(
+        "simulate", "interleaved-1f1b", *SIZE, "--chunks", "4", "--json", "--times", "--critical-path", "--memory-curve"
+    )
     data = json.loads(result.stdout)
     assert data["makespan"] == 26.25 and len(data["memory_curve"]) == 4
     assert data["critical_path"][0]["start"] == 0 and len(data["times"]) == 4
@@ -60,9 +75,7 @@ def test_simulate_everything_else() -> None:
     assert "makespan          27" in text and "span              24" in text
     uneven = run("simulate", "gpipe", "-p", "2", "-m", "2", "--forward", "1,3", "--json")
     assert json.loads(uneven.stdout)["ideal"] == 10
-    assert json.loads(
-        run("simulate", "dualpipe-v", *SIZE, "--fused", "serial", "--json").stdout
-    )["makespan"] == 25.5
+    assert json.loads(run("simulate", "dualpipe-v", *SIZE, "--fused", "serial", "--json").stdout)["makespan"] == 25.5
 
 
 def test_memory_limit_of_a_named_schedule() -> None:

@@ -125,9 +125,7 @@ def try_schedule(name: str, p: int, m: int, **options: object):  # type: ignore[
 
 @fast
 @given(sizes, st.integers(1, 3), st.floats(0, 3))
-def test_every_schedule_runs_and_obeys_the_bounds(
-    size: tuple[int, int], chunks: int, latency: float
-) -> None:
+def test_every_schedule_runs_and_obeys_the_bounds(size: tuple[int, int], chunks: int, latency: float) -> None:
     p, m = size
     for name in schedule_names():
         if name.startswith("dualpipe") and (p % 2 or m < 2 * p or m % 2):
@@ -174,13 +172,19 @@ def test_several_stages_in_a_row_change_nothing(p: int, m: int, n: int) -> None:
 
 
 @fast
-@given(st.integers(1, 4), st.integers(1, 6), st.integers(1, 6), st.sampled_from([0.0, 0.4, 0.5, 1]),
-       times, times, times, st.floats(0, 2))
+@given(
+    st.integers(1, 4),
+    st.integers(1, 6),
+    st.integers(1, 6),
+    st.sampled_from([0.0, 0.4, 0.5, 1]),
+    times,
+    times,
+    times,
+    st.floats(0, 2),
+)
 def test_zb_auto_keeps_to_the_limit(
     p: int, m: int, limit: int, w: float, f: float, i: float, g: float, latency: float
 ) -> None:
     costs = Costs(f, i, g, latency=latency)
-    schedule = get_schedule(
-        "zb-auto", p, m, costs=costs, memory_limit=limit, weight_fraction=w
-    )
+    schedule = get_schedule("zb-auto", p, m, costs=costs, memory_limit=limit, weight_fraction=w)
     assert check(schedule, memory_limit=limit, weight_fraction=w) == []

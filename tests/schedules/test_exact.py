@@ -21,14 +21,18 @@ from mpmd_trace.schedules import (
 from mpmd_trace.schedules._exact import Exact, Measure
 
 
-def prove(
-    schedule: Schedule, measure: Measure, limit: float, costs: Costs | None = None
-) -> tuple[float, Exact]:
+def prove(schedule: Schedule, measure: Measure, limit: float, costs: Costs | None = None) -> tuple[float, Exact]:
     """(the schedule's time, what is best for its stages, backwards and memory)."""
     result = simulate(schedule, costs)
     found = solve_exact(
-        schedule.meshes, schedule.microbatches, costs, limit, placement=schedule.placement,
-        split=schedule.splits_backward, measure=measure, start=schedule,
+        schedule.meshes,
+        schedule.microbatches,
+        costs,
+        limit,
+        placement=schedule.placement,
+        split=schedule.splits_backward,
+        measure=measure,
+        start=schedule,
     )
     assert found.proved
     assert check(found.schedule, memory_limit=limit) == []
@@ -48,9 +52,7 @@ def prove(
         ("v-half", 3, 3, 2.0, 11.5),
     ],
 )
-def test_proved_to_be_the_fastest(
-    name: str, meshes: int, microbatches: int, limit: float, best: float
-) -> None:
+def test_proved_to_be_the_fastest(name: str, meshes: int, microbatches: int, limit: float, best: float) -> None:
     value, found = prove(get_schedule(name, meshes, microbatches), "makespan", limit)
     assert value == best == pytest.approx(found.value)
     assert found.gap < 1e-6
@@ -84,9 +86,7 @@ def test_memory_costs_time() -> None:
 
 def test_uneven_stages_and_limits() -> None:
     costs = Costs(forward=(1, 2, 0.5), input_grad=(1, 2, 0.5), weight_grad=(1, 1, 1))
-    found = solve_exact(
-        2, 3, costs, (1.5, 1.0), placement=Placement.of((0, 1, 0)), measure="makespan"
-    )
+    found = solve_exact(2, 3, costs, (1.5, 1.0), placement=Placement.of((0, 1, 0)), measure="makespan")
     assert found.proved and check(found.schedule, memory_limit=(1.5, 1.0)) == []
     assert simulate(found.schedule, costs).makespan == pytest.approx(found.value)
     loose = solve_exact(2, 3, costs, placement=Placement.of((0, 1, 0)), measure="makespan")
@@ -186,20 +186,21 @@ def exhaustive(placement: Placement, microbatches: int, limit: float, split: boo
 @pytest.mark.parametrize(
     ("mesh_of", "microbatches", "limit", "split"),
     [
-        ((0, 1), 3, 3.0, True), ((0, 1), 3, 1.0, True), ((0, 1, 0), 2, 2.0, True),
-        ((0, 1, 1, 0), 2, 2.0, False), ((0, 1, 1, 0), 2, 1.0, False),
-        ((0, 1, 0, 1), 2, 1.5, False), ((0, 0, 1), 2, 1.0, True),
+        ((0, 1), 3, 3.0, True),
+        ((0, 1), 3, 1.0, True),
+        ((0, 1, 0), 2, 2.0, True),
+        ((0, 1, 1, 0), 2, 2.0, False),
+        ((0, 1, 1, 0), 2, 1.0, False),
+        ((0, 1, 0, 1), 2, 1.5, False),
+        ((0, 0, 1), 2, 1.0, True),
     ],
 )
-def test_no_schedule_at_all_is_faster(
-    mesh_of: tuple[int, ...], microbatches: int, limit: float, split: bool
-) -> None:
+def test_no_schedule_at_all_is_faster(mesh_of: tuple[int, ...], microbatches: int, limit: float, split: bool) -> None:
     placement = Placement.of(mesh_of)
     times = (1.0,) * len(mesh_of)
     costs = Costs(times, times, times, backward=times)
     found = solve_exact(
-        placement.meshes, microbatches, costs, limit, placement=placement, split=split,
-        measure="makespan",
+        placement.meshes, microbatches, costs, limit, placement=placement, split=split, measure="makespan"
     )
     assert found.proved
     assert found.value == pytest.approx(exhaustive(placement, microbatches, limit, split))

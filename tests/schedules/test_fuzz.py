@@ -11,8 +11,11 @@ names = st.sampled_from(["gpipe", "1f1b", "zb-h1", "zb-v", "interleaved-1f1b", "
 
 
 @settings(max_examples=80, deadline=None)
-@given(names, st.lists(st.tuples(st.integers(0, 3), st.integers(0, 99), st.integers(0, 99)),
-                       min_size=1, max_size=4), st.booleans())
+@given(
+    names,
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 99), st.integers(0, 99)), min_size=1, max_size=4),
+    st.booleans(),
+)
 def test_mutated_tables(name: str, changes: list[tuple[int, int, int]], blocking: bool) -> None:
     schedule = get_schedule(name, 3, 6)
     rows: list[list[Step]] = [list(order) for order in schedule.orders]

@@ -56,13 +56,9 @@ PAPER = [
 
 
 @pytest.mark.parametrize(("times", "rates"), PAPER)
-def test_bubble_rates_of_the_zero_bubble_paper(
-    times: tuple[float, ...], rates: tuple[float, ...]
-) -> None:
+def test_bubble_rates_of_the_zero_bubble_paper(times: tuple[float, ...], rates: tuple[float, ...]) -> None:
     costs = Costs(*times[:3], latency=times[3])
-    found = [
-        simulate(made(name, 8, 24), costs).bubble_rate_span for name in ("1f1b", "zb-h1", "zb-h2")
-    ]
+    found = [simulate(made(name, 8, 24), costs).bubble_rate_span for name in ("1f1b", "zb-h1", "zb-h2")]
     for limit in (8, 16):
         schedule = get_schedule("zb-auto", 8, 24, costs=costs, memory_limit=limit)
         result = simulate(schedule, costs, weight_fraction=0.5)
@@ -86,9 +82,7 @@ def test_latency_table(latency: float) -> None:
     assert tuple(round(t, 9) for t in times) == LATENCY[latency]
 
 
-@pytest.mark.parametrize(
-    ("costs", "idle"), [((3, 2, 1), 21), ((3, 1, 1), 18), ((2, 3, 1), 19), ((1, 1, 2), 6)]
-)
+@pytest.mark.parametrize(("costs", "idle"), [((3, 2, 1), 21), ((3, 1, 1), 18), ((2, 3, 1), 19), ((1, 1, 2), 6)])
 def test_dualpipe_idle_time(costs: tuple[float, float, float], idle: float) -> None:
     result = simulate(made("dualpipe", 8, 20), Costs(*costs))
     assert set(result.idle) == {idle}
@@ -110,8 +104,7 @@ def test_exact_rate_of_zb_h1() -> None:
         ("1f1b", 1, 27, lambda p, m, v, f, i, w: (m + p - 1) * (f + i + w)),
         ("interleaved-1f1b", 2, 27, lambda p, m, v, f, i, w: (m + (p - 1) / v) * (f + i + w)),
         ("zb-h1", 1, 14, lambda p, m, v, f, i, w: m * (f + i + w) + (p - 1) * (f + i - w)),
-        ("interleaved-zero-bubble", 2, 14,
-         lambda p, m, v, f, i, w: m * (f + i + w) + (p - 1) * (f + i - w) / v),
+        ("interleaved-zero-bubble", 2, 14, lambda p, m, v, f, i, w: m * (f + i + w) + (p - 1) * (f + i - w) / v),
     ],
 )
 def test_where_the_closed_forms_hold(name, chunks, holds, form) -> None:  # type: ignore[no-untyped-def]
@@ -132,7 +125,10 @@ def test_where_the_closed_forms_hold(name, chunks, holds, form) -> None:  # type
 
 SAIL = {
     # schedule: (part of 1F1B's memory, bubble rate in terms of 1F1B's (p-1)/(m+p-1))
-    "1f1b": (1, 1), "zb-h1": (1, 1 / 3), "zb-v": (1, 0), "v-half": (1 / 2, 1 / 2),
+    "1f1b": (1, 1),
+    "zb-h1": (1, 1 / 3),
+    "zb-v": (1, 0),
+    "v-half": (1 / 2, 1 / 2),
     "v-min": (1 / 3, 2 / 3),
 }
 
@@ -159,23 +155,17 @@ def test_orders() -> None:
     assert row("zb-h2", 2, 4, 1) == "1F0 1I0 1F1 1I1 1F2 1I2 1W0 1F3 1I3 1W1 1W2 1W3"
     assert row("looped-bfs", 2, 2, 1) == "1F0 1F1 3F0 3F1 3B1 3B0 1B1 1B0"
     assert row("circular", 2, 3, 0) == "0F0 0F1 2F0 2F1 0F2 2F2 2B0 2B1 0B0 0B1 2B2 0B2"
-    assert row("circular-with-reversed-backward", 2, 3, 0) == (
-        "0F0 0F1 2F0 2F1 0F2 2F2 2B2 0B2 2B1 2B0 0B1 0B0"
-    )
+    assert row("circular-with-reversed-backward", 2, 3, 0) == ("0F0 0F1 2F0 2F1 0F2 2F2 2B2 0B2 2B1 2B0 0B1 0B0")
     assert row("interleaved-1f1b", 2, 2, 0) == "0F0 0F1 2F0 2F1 2B0 2B1 0B0 0B1"
     assert row("interleaved-1f1b", 2, 2, 1) == "1F0 1F1 3F0 3B0 3F1 3B1 1B0 1B1"
-    assert row("interleaved-zero-bubble", 2, 2, 1) == (
-        "1F0 1F1 3F0 3I0 3F1 3I1 3W0 1I0 3W1 1I1 1W0 1W1"
-    )
+    assert row("interleaved-zero-bubble", 2, 2, 1) == ("1F0 1F1 3F0 3I0 3F1 3I1 3W0 1I0 3W1 1I1 1W0 1W1")
     assert row("gpipe-but-1f1b-for-last-mesh", 2, 2, 0) == "0F0 0F1 0B0 0B1"
     assert row("gpipe-but-1f1b-for-last-mesh", 2, 2, 1) == "1F0 1B0 1F1 1B1"
     assert row("zb-v", 2, 4, 0) == (
-        "0F0 0F1 0F2 3F0 3I0 3W0 3F1 3I1 3W1 0F3 0I0 0W0 3F2 3I2 3W2 0I1 0W1 3F3 3I3 3W3 "
-        "0I2 0W2 0I3 0W3"
+        "0F0 0F1 0F2 3F0 3I0 3W0 3F1 3I1 3W1 0F3 0I0 0W0 3F2 3I2 3W2 0I1 0W1 3F3 3I3 3W3 0I2 0W2 0I3 0W3"
     )
     assert row("dualpipe-v", 4, 10, 0).startswith(
-        "0F0 0F1 0F2 0F3 0F4 0F5 0F6 7F0 7I0 7W0 7F1 7I1 7W1 7F2 7I2 7W2 7F3 "
-        "(0F7;7B3)OVERLAP_F_B (7F4;0B0)OVERLAP_F_B"
+        "0F0 0F1 0F2 0F3 0F4 0F5 0F6 7F0 7I0 7W0 7F1 7I1 7W1 7F2 7I2 7W2 7F3 (0F7;7B3)OVERLAP_F_B (7F4;0B0)OVERLAP_F_B"
     )
     assert row("parallel-pipelines-with-wrap-around", 3, 5, 1) == "1F1 1F0 1F4 1F3 1F2"
 
@@ -184,8 +174,20 @@ def test_ragged_last_group() -> None:
     # Groups of 4 and 3: the second group goes through both chunks before anything else.
     text = row("interleaved-1f1b", 3, 7, 0, group_size=4).split()
     assert [t for t in text if "F" in t] == [
-        "0F0", "0F1", "0F2", "0F3", "3F0", "3F1", "3F2", "3F3",
-        "0F4", "0F5", "0F6", "3F4", "3F5", "3F6",
+        "0F0",
+        "0F1",
+        "0F2",
+        "0F3",
+        "3F0",
+        "3F1",
+        "3F2",
+        "3F3",
+        "0F4",
+        "0F5",
+        "0F6",
+        "3F4",
+        "3F5",
+        "3F6",
     ]
 
 

@@ -37,9 +37,7 @@ from mpmd_trace.schedules import (
     simulate,
 )
 
-plain = st.builds(
-    Action, st.integers(0, 200), st.sampled_from(["F", "I", "W", "B"]), st.integers(0, 999)
-)
+plain = st.builds(Action, st.integers(0, 200), st.sampled_from(["F", "I", "W", "B"]), st.integers(0, 999))
 
 
 @given(plain | st.builds(lambda a, b: Fused((a, b)), plain, plain))
@@ -57,8 +55,15 @@ def test_text() -> None:
 
 
 def test_csv(tmp_path: Path) -> None:
-    names = ("1f1b", "interleaved-zero-bubble", "dualpipe-v", "zb-v", "dualpipe",
-             "parallel-pipelines-with-wrap-around", "forward")
+    names = (
+        "1f1b",
+        "interleaved-zero-bubble",
+        "dualpipe-v",
+        "zb-v",
+        "dualpipe",
+        "parallel-pipelines-with-wrap-around",
+        "forward",
+    )
     for name in names:
         schedule = get_schedule(name, 4, 8)
         save_csv(schedule, tmp_path / "s.csv")
@@ -155,8 +160,7 @@ def test_what_is_no_schedule_or_number() -> None:
 def test_placements() -> None:
     assert Placement.loop(3, 2).mesh_of == (0, 1, 2, 0, 1, 2)
     assert Placement.v(3).mesh_of == (0, 1, 2, 2, 1, 0)
-    assert [Placement.loop(3, 2).kind, Placement.v(3).kind, Placement.of((0, 0, 1)).kind] == [
-        "loop", "v", "custom"]
+    assert [Placement.loop(3, 2).kind, Placement.v(3).kind, Placement.of((0, 0, 1)).kind] == ["loop", "v", "custom"]
     assert Placement.v(2).stages_on == ((0, 3), (1, 2))
 
 
@@ -205,8 +209,7 @@ def test_comparator() -> None:
 
 def test_comparator_of_a_chunked_split_schedule_keeps_the_data_flow() -> None:
     schedule = from_comparator(
-        lambda a, b: (a.kind != "F", a.microbatch) < (b.kind != "F", b.microbatch),
-        2, 3, chunks=2, split=True,
+        lambda a, b: (a.kind != "F", a.microbatch) < (b.kind != "F", b.microbatch), 2, 3, chunks=2, split=True
     )
     assert check(schedule) == []
 
@@ -214,9 +217,7 @@ def test_comparator_of_a_chunked_split_schedule_keeps_the_data_flow() -> None:
 def test_sort_key_and_function() -> None:
     key = from_key(lambda a: (a.kind == "B", a.microbatch), 4, 8)
     assert key.orders == get_schedule("gpipe", 4, 8).orders
-    made = from_function(
-        lambda meshes, count: [[f"{r}F{m}" for m in range(count)] for r in range(meshes)], 3, 2
-    )
+    made = from_function(lambda meshes, count: [[f"{r}F{m}" for m in range(count)] for r in range(meshes)], 3, 2)
     assert made.forward_only and check(made) == []
     with pytest.raises(ScheduleError, match="1 lists of actions for 2 meshes"):
         from_function(lambda meshes, count: [["0F0"]], 2, 1)
@@ -280,8 +281,7 @@ def test_fused_cost() -> None:
 
 def test_memory_curve_and_fraction() -> None:
     schedule = from_orders([["0F0", "0I0", "0F1", "0W0", "0I1", "0W1"]])
-    assert simulate(schedule).memory_curve(0) == [
-        (0, 0), (0, 1), (2, 2), (4, 1), (6, 0)]
+    assert simulate(schedule).memory_curve(0) == [(0, 0), (0, 1), (2, 2), (4, 1), (6, 0)]
     assert simulate(schedule, weight_fraction=0.25).peak_activations == (1.25,)
     assert simulate(schedule, weight_fraction=0.0).peak_activations == (1.0,)
     loaded = simulate(schedule, static=3.0, activation=2.0)
@@ -308,8 +308,7 @@ def test_stands_alone() -> None:
     )
     path = str(Path(__file__).parents[2] / "src")
     out = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True,
-        env={"PYTHONPATH": path, "PATH": ""},
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONPATH": path, "PATH": ""}
     )
     assert out.stdout.strip() == "[]"
 

@@ -52,10 +52,7 @@ def test_grid_panels() -> None:
     assert text.count("mesh") == 3
 
 
-@pytest.mark.parametrize(
-    ("name", "meshes", "microbatches"),
-    [("zb-h1", 4, 8), ("dualpipe-v", 4, 8), ("1f1b", 32, 128)],
-)
+@pytest.mark.parametrize(("name", "meshes", "microbatches"), [("zb-h1", 4, 8), ("dualpipe-v", 4, 8), ("1f1b", 32, 128)])
 def test_svg(name: str, meshes: int, microbatches: int) -> None:
     schedule = get_schedule(name, meshes, microbatches)
     svg = to_svg(draw(simulate(schedule)))
@@ -124,10 +121,7 @@ def test_html_is_a_page_of_its_own() -> None:
 
 def test_plan_beside_measurement() -> None:
     plan = simulate(get_schedule("1f1b", 2, 2), Costs(2, 2, 2))
-    events = [
-        Event(e.mesh, e.step, 1.1 * e.start + 3, 1.1 * e.end + 3)
-        for row in plan.timeline.rows for e in row
-    ]
+    events = [Event(e.mesh, e.step, 1.1 * e.start + 3, 1.1 * e.end + 3) for row in plan.timeline.rows for e in row]
     measured = Timeline.from_events("measured", events, " ms")
     svg = to_svg(draw(plan, measured))
     assert "1f1b beside measured" in svg and "measured: makespan 19.8 ms" in svg

@@ -21,9 +21,7 @@ from mpmd_trace.schedules import (
 )
 
 
-@pytest.mark.parametrize(
-    ("measure", "limit", "value"), [("makespan", None, 14), ("span", None, 13), ("span", 3, 14)]
-)
+@pytest.mark.parametrize(("measure", "limit", "value"), [("makespan", None, 14), ("span", None, 13), ("span", 3, 14)])
 def test_exact(measure: str, limit: float | None, value: float) -> None:
     found = solve_exact(3, 4, None, limit, measure=measure)  # type: ignore[arg-type]
     assert found.proved and found.value == pytest.approx(value) and found.gap < 1e-6
@@ -49,8 +47,7 @@ def test_search() -> None:
     assert found.best.result.makespan == 14 and found.gap == pytest.approx(0)
     wide = search(Costs(latency=0.1), 5, meshes=4, microbatches=8, chunks=(1, 2), exact=False)
     assert max(wide.best.result.peak_activations) <= 5
-    assert wide.best.result.makespan <= simulate(
-        get_schedule("zb-v", 4, 8), Costs(latency=0.1)).makespan
+    assert wide.best.result.makespan <= simulate(get_schedule("zb-v", 4, 8), Costs(latency=0.1)).makespan
     values = [wide.value(c) for c in wide.candidates if c.fits]
     assert values == sorted(values)
     assert wide.lower_bound <= wide.value(wide.best)
@@ -93,11 +90,7 @@ def test_partition_is_exact(costs: list[float], stages: int, limit: int | None, 
     assert [len(r) > 0 for r in found.stages] == [True] * stages
 
 
-@given(
-    st.lists(st.integers(1, 20), min_size=2, max_size=8),
-    st.integers(1, 4),
-    st.randoms(use_true_random=False),
-)
+@given(st.lists(st.integers(1, 20), min_size=2, max_size=8), st.integers(1, 4), st.randoms(use_true_random=False))
 @settings(max_examples=60, deadline=None)
 def test_partition_weighs_cuts(costs: list[int], stages: int, random) -> None:  # type: ignore[no-untyped-def]
     stages = min(stages, len(costs))

@@ -17,15 +17,12 @@ def measured(meshes: int, microbatches: int, limit: int) -> tuple[float, float]:
     return 2 * result.bubble_span, 2 * max(result.peak_activations)
 
 
-REPLAYED = [(4, 16, 4, 11), (4, 16, 6, 5), (4, 16, 8, 0), (8, 32, 8, 23), (8, 32, 10, 17),
-            (8, 32, 12, 11)]
+REPLAYED = [(4, 16, 4, 11), (4, 16, 6, 5), (4, 16, 8, 0), (8, 32, 8, 23), (8, 32, 10, 17), (8, 32, 12, 11)]
 """(meshes, microbatches, chunks, bubble) of a replayed search; 1F1B has 18 and 42."""
 
 
 @pytest.mark.parametrize(("meshes", "microbatches", "chunks", "bubble"), REPLAYED)
-def test_bubbles_of_the_replayed_search(
-    meshes: int, microbatches: int, chunks: int, bubble: float
-) -> None:
+def test_bubbles_of_the_replayed_search(meshes: int, microbatches: int, chunks: int, bubble: float) -> None:
     assert measured(meshes, microbatches, chunks) == (bubble, chunks)
     plain = simulate(get_schedule("1f1b", meshes, microbatches))
     assert 2 * plain.bubble_makespan == {4: 18, 8: 42}[meshes]
@@ -54,8 +51,7 @@ def test_default_memory_is_half_and_the_least_a_third(meshes: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("meshes", "microbatches", "chunks"),
-    list(itertools.product((1, 2, 3, 4, 7), (1, 2, 3, 5, 8, 13), (0, 1, 2, 5, 9))),
+    ("meshes", "microbatches", "chunks"), list(itertools.product((1, 2, 3, 4, 7), (1, 2, 3, 5, 8, 13), (0, 1, 2, 5, 9)))
 )
 def test_any_limit_is_kept(meshes: int, microbatches: int, chunks: int) -> None:
     limit = 2 * -(-(meshes + 2) // 3) + chunks
@@ -71,9 +67,7 @@ def test_too_little_memory() -> None:
 
 
 @pytest.mark.parametrize(("meshes", "chunks"), [(4, 6), (6, 8), (8, 8), (8, 14), (9, 11)])
-def test_skipping_the_steady_part_changes_nothing(
-    meshes: int, chunks: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_skipping_the_steady_part_changes_nothing(meshes: int, chunks: int, monkeypatch: pytest.MonkeyPatch) -> None:
     even = chunks - chunks % 2
     block = blocks.Block(1, 3 * even - 5 - 2 * (meshes - 1))
     microbatches = 6 * meshes
@@ -104,12 +98,8 @@ def test_work_does_not_grow_with_the_microbatches(monkeypatch: pytest.MonkeyPatc
 def test_large_pipelines_are_made_from_one_block(monkeypatch: pytest.MonkeyPatch) -> None:
     played = []
     play = blocks.play
-    monkeypatch.setattr(
-        "mpmd_trace.schedules._vshape.play", lambda *a: played.append(a) or play(*a)
-    )
-    monkeypatch.setattr(
-        "mpmd_trace.schedules._vshape.timed", lambda *_: pytest.fail("timed to choose")
-    )
+    monkeypatch.setattr("mpmd_trace.schedules._vshape.play", lambda *a: played.append(a) or play(*a))
+    monkeypatch.setattr("mpmd_trace.schedules._vshape.timed", lambda *_: pytest.fail("timed to choose"))
     schedule = v_half(32, 256)
     assert len(played) == 1 and len(schedule) == 32 * 256 * 6
 

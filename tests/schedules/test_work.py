@@ -31,9 +31,7 @@ def test_the_greedy_family_stops_at_a_perfect_schedule(monkeypatch: pytest.Monke
     assert runs == list(greedy.ALL_CHOICES)
 
 
-def test_equal_schedules_of_the_greedy_family_are_played_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_equal_schedules_of_the_greedy_family_are_played_once(monkeypatch: pytest.MonkeyPatch) -> None:
     played: list[object] = []
     play = greedy.simulate
 
@@ -55,9 +53,7 @@ def test_ten_thousand_actions_take_well_under_a_second() -> None:
     assert time.process_time() - begin < 1.0
 
 
-def test_search_of_a_large_pipeline_does_not_try_to_solve_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_search_of_a_large_pipeline_does_not_try_to_solve_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*_: object, **__: object) -> None:
         raise AssertionError("the solver ran")
 

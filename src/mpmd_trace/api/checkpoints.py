@@ -20,9 +20,7 @@ def orbax() -> Any:
     try:
         import orbax.checkpoint as ocp  # optional
     except ImportError as error:
-        raise MpmdError(
-            "saving and restoring need orbax; install it with: pip install 'mpmd_trace[train]'"
-        ) from error
+        raise MpmdError("saving and restoring need orbax; install it with: pip install 'mpmd_trace[train]'") from error
     return ocp
 
 

@@ -130,9 +130,7 @@ def make_config(
         assignments[name] = dataclasses.replace(found, stage=stage)
     for name in stages:
         if name not in assignments and name not in names:
-            problems.append(
-                problem(f"the name {name!r} has a stage but no mesh. " + nearest(name, names))
-            )
+            problems.append(problem(f"the name {name!r} has a stage but no mesh. " + nearest(name, names)))
     problems += map(problem, range_mistakes(list(assignments)))
     _check_stages(assignments, problems)
     inputs = _prefix(input_mesh_assignment, "input_mesh_assignment", meshes, problems)
@@ -232,7 +230,7 @@ def _mapping(given: Any, what: str, problems: list[Diagnostic]) -> dict[str, Any
         problems.append(
             problem(
                 f"{what} has the key {name!r}, which cannot be a name: names are strings that are not "
-                "empty, do not start or end with blanks, and do not contain , @ \" or \\."
+                'empty, do not start or end with blanks, and do not contain , @ " or \\.'
             )
         )
     return found
@@ -249,30 +247,22 @@ def _check_options(options: Mapping[str, Any], problems: list[Diagnostic]) -> No
         problems += error.diagnostics
 
 
-def _topology(
-    topology: Any, options: Mapping[str, Any], problems: list[Diagnostic]
-) -> dict[str, Mesh | AbstractMesh]:
+def _topology(topology: Any, options: Mapping[str, Any], problems: list[Diagnostic]) -> dict[str, Mesh | AbstractMesh]:
     meshes: dict[str, Mesh | AbstractMesh] = {}
     owners: dict[Any, str] = {}
     if isinstance(topology, str) or not isinstance(topology, Iterable):
-        problems.append(
-            problem(f"a topology lists (name, mesh) pairs or maps names to meshes; got {topology!r}.")
-        )
+        problems.append(problem(f"a topology lists (name, mesh) pairs or maps names to meshes; got {topology!r}."))
         return meshes
     pairs = list(topology.items()) if isinstance(topology, Mapping) else list(topology)
     if not pairs:
         problems.append(problem("the topology has no mesh. Give at least one, by name."))
     for pair in pairs:
         if not isinstance(pair, tuple) or len(pair) != 2:
-            problems.append(
-                problem(f"a topology lists (name, mesh) pairs or maps names to meshes; got {pair!r}.")
-            )
+            problems.append(problem(f"a topology lists (name, mesh) pairs or maps names to meshes; got {pair!r}."))
             continue
         name, mesh = pair
         if not is_name(name) or set(name.removesuffix("/cpu")) & set("#/"):
-            problems.append(
-                problem(f"{name!r} cannot name a mesh: use a string without , @ # / \\ or quotes.")
-            )
+            problems.append(problem(f"{name!r} cannot name a mesh: use a string without , @ # / \\ or quotes."))
         elif name in meshes:
             problems.append(problem(f"the topology has two meshes called {name!r}."))
         elif not isinstance(mesh, (Mesh, AbstractMesh)):
@@ -291,9 +281,7 @@ def _topology(
     return meshes
 
 
-def _check_devices(
-    name: str, mesh: Mesh | AbstractMesh, owners: dict[Any, str], problems: list[Diagnostic]
-) -> None:
+def _check_devices(name: str, mesh: Mesh | AbstractMesh, owners: dict[Any, str], problems: list[Diagnostic]) -> None:
     if isinstance(mesh, AbstractMesh):
         return
     if not mesh.devices.size:
@@ -339,7 +327,7 @@ def _check_axis_names(name: str, mesh: Mesh | AbstractMesh, problems: list[Diagn
             problems.append(
                 problem(
                     f"the mesh {name!r} has an axis named {axis!r}. Name axes by strings of ASCII characters, "
-                    "without \" and \\."
+                    'without " and \\.'
                 )
             )
 
@@ -365,18 +353,14 @@ def _is_stage(stage: object) -> bool:
     return isinstance(stage, int) and not isinstance(stage, bool) and stage >= 0
 
 
-def _assignment(
-    value: Any, what: str, meshes: Mapping[str, Any], problems: list[Diagnostic]
-) -> Assignment | None:
+def _assignment(value: Any, what: str, meshes: Mapping[str, Any], problems: list[Diagnostic]) -> Assignment | None:
     """`value` as an assignment; None, and a problem, when it is not one."""
     stage: Any = None
     text = value
     if isinstance(value, tuple) and len(value) == 2:
         text, stage = value
     if not isinstance(text, str):
-        problems.append(
-            problem(f'{what} is assigned to {value!r}. Write "mesh", "mesh/stage" or (mesh, stage).')
-        )
+        problems.append(problem(f'{what} is assigned to {value!r}. Write "mesh", "mesh/stage" or (mesh, stage).'))
         return None
     try:
         found = Assignment.parse(text)

@@ -195,6 +195,7 @@ _NOTHING = frozenset(
     f"stablehlo.{n}" for n in ("constant", "iota", "broadcast_in_dim", "reshape", "optimization_barrier", "tuple")
 )
 
+
 def _is_written(op: Op, result: Value) -> bool:
     """Whether XLA is likely to write this down: not what fuses into its only user."""
     if op.name in _NOTHING:

@@ -152,9 +152,7 @@ class Jitted:
         name = getattr(self.fn, "__name__", type(self.fn).__name__)
         return f"<mpmd_trace.jit of {name} over {', '.join(self.config.topology)}>"
 
-    def _wrap(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def _wrap(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         if self.adapter is not None:
             args, kwargs = self.adapter.wrap((args, kwargs))
         return args, kwargs
@@ -206,11 +204,7 @@ class Jitted:
         return dataclasses.replace(config, assignments=MappingProxyType(found), assigns_names=False)
 
     def _lower(
-        self,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        hooks: Sequence[Hook] = (),
-        traced: Traced | None = None,
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], hooks: Sequence[Hook] = (), traced: Traced | None = None
     ) -> Lowered:
         config = self._settled(args, kwargs)
         schedule = choose_schedule(config)

@@ -111,9 +111,7 @@ def _meshes(stored: Stored, given: Mapping[str, Mesh] | None, what: str) -> dict
         if now.get(part) != version:
             problems.append(f"it was compiled with {part} {version}, and this is {now.get(part, 'none')}")
     if problems:
-        raise MpmdError(
-            [Diagnostic("error", f"{what} cannot be loaded: {text}") for text in problems]
-        )
+        raise MpmdError([Diagnostic("error", f"{what} cannot be loaded: {text}") for text in problems])
     return meshes
 
 

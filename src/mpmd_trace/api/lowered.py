@@ -23,13 +23,7 @@ from mpmd_trace.backend.residence import residence
 from mpmd_trace.diagnostics.messages import MpmdError, shortened
 from mpmd_trace.diagnostics.progress import LOG, stage, without_bar
 from mpmd_trace.frontend.config import Config
-from mpmd_trace.frontend.errors import (
-    callers_place,
-    problem,
-    raise_problems,
-    recorded_warnings,
-    warn,
-)
+from mpmd_trace.frontend.errors import callers_place, problem, raise_problems, recorded_warnings, warn
 from mpmd_trace.frontend.trace import Traced
 from mpmd_trace.ir.collector import paused_collector
 

@@ -16,9 +16,7 @@ def without_microbatches(module: Module, schedule: str) -> str | None:
     trains = any(origin.transpose_count for op in named for origin in op.origin)
     if not trains or meshes < 2 or any(op.call_counter is not None for op in named):
         return None
-    runs = collections.Counter(
-        origin.name for op in named for origin in op.origin if origin.transpose_count == 0
-    )
+    runs = collections.Counter(origin.name for op in named for origin in op.origin if origin.transpose_count == 0)
     most = max(runs, key=lambda name: runs[name], default=None)
     if most is not None and runs[most] > 1:
         return (

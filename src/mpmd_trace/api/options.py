@@ -107,10 +107,7 @@ def statics(
         )
     more_names = [positional[n] for n in numbers if -len(positional) <= n < len(positional)]
     more_numbers = [positional.index(n) for n in names if n in positional]
-    return (
-        tuple(dict.fromkeys([*numbers, *more_numbers])),
-        tuple(dict.fromkeys([*names, *more_names])),
-    )
+    return (tuple(dict.fromkeys([*numbers, *more_numbers])), tuple(dict.fromkeys([*names, *more_names])))
 
 
 def compiler_options(given: Mapping[str, Any] | None, config: Config, where: str | None) -> CompilerOptions:

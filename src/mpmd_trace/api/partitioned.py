@@ -21,13 +21,7 @@ from mpmd_trace.backend.stored import Stored, stored_form
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError, Note
 from mpmd_trace.diagnostics.progress import LOG, stage
 from mpmd_trace.frontend.config import Config
-from mpmd_trace.frontend.errors import (
-    at_users_place,
-    problem,
-    recorded_warnings,
-    users_place,
-    warn,
-)
+from mpmd_trace.frontend.errors import at_users_place, problem, recorded_warnings, users_place, warn
 from mpmd_trace.frontend.memories import HOST
 from mpmd_trace.frontend.trace import Traced
 from mpmd_trace.ir.diagnostics import Diagnostics

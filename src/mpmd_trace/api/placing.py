@@ -29,9 +29,7 @@ def abstract(compiled: Compiled, argnums: int | Sequence[int] = 0) -> Any:
     numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
     bad = [n for n in numbers if not -len(inputs) <= n < len(inputs)]
     if bad:
-        raise MpmdError(
-            f"the program takes {len(inputs)} positional arguments, so there is no argument {bad[0]}"
-        )
+        raise MpmdError(f"the program takes {len(inputs)} positional arguments, so there is no argument {bad[0]}")
     return inputs[argnums] if isinstance(argnums, int) else tuple(inputs[n] for n in numbers)
 
 
@@ -51,9 +49,7 @@ def place(compiled: Compiled, *args: Any) -> tuple[Any, ...]:
     return found
 
 
-def create(
-    fn: Callable[..., Any], compiled: Compiled, *args: Any, argnums: int | Sequence[int] = 0
-) -> Any:
+def create(fn: Callable[..., Any], compiled: Compiled, *args: Any, argnums: int | Sequence[int] = 0) -> Any:
     """What `fn(*args)` returns, each array made on the devices where the program wants it.
 
     No device ever holds more than its part: `fn` runs once per mesh and computes only what lives there, in the
@@ -152,8 +148,7 @@ def _matched(
             problems.append(f"{where} is {x!r}, and {name} was compiled for {spec!r}")
         elif is_dynamic(spec) and (x.shape, x.dtype) != (spec.shape, spec.dtype):
             problems.append(
-                f"{where} is {x.dtype}{list(x.shape)}, and {name} was compiled for "
-                f"{spec.dtype}{list(spec.shape)}"
+                f"{where} is {x.dtype}{list(x.shape)}, and {name} was compiled for {spec.dtype}{list(spec.shape)}"
             )
     if problems:
         raise MpmdError([Diagnostic("error", p) for p in problems])

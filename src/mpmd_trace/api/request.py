@@ -60,9 +60,7 @@ class Asked:
     def assignments(self) -> tuple[list[Assignment | None], list[Assignment | None]]:
         """The mesh of each argument and result that is assigned to one, or has a sharding over one."""
         config, traced = self.config, self.traced
-        inputs, bad = meshes.assigned(
-            config, self._assigned, traced.in_shardings, traced.inputs, "input"
-        )
+        inputs, bad = meshes.assigned(config, self._assigned, traced.in_shardings, traced.inputs, "input")
         outputs, worse = meshes.assigned(
             config, config.output_meshes(traced.out_tree), traced.out_shardings, traced.outputs, "output"
         )

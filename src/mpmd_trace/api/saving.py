@@ -76,9 +76,7 @@ def save(path: str | os.PathLike[str], tree: Any, *, overwrite: bool = False) ->
         checkpointer.save(path, arrays, force=overwrite)
 
 
-def restore(
-    path: str | os.PathLike[str], like: Any, argnums: int | Sequence[int] = 0
-) -> Any:
+def restore(path: str | os.PathLike[str], like: Any, argnums: int | Sequence[int] = 0) -> Any:
     """What was saved at `path`, each array where `like` has it.
 
     Args:

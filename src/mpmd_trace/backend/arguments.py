@@ -59,8 +59,7 @@ class ArgumentChecker:
         """The arrays.  Raises `MpmdError` that names every argument that does not fit."""
         if len(args) != len(self.specs):
             raise MpmdError(
-                f"the program takes {len(self.specs)} arrays (the leaves of its arguments), "
-                f"not {len(args)}"
+                f"the program takes {len(self.specs)} arrays (the leaves of its arguments), not {len(args)}"
             )
         found = list(args)
         problems: list[str] = []

@@ -129,4 +129,3 @@ def _sized(type: str, *, is_start: bool) -> Collective:
     if is_start and len(sizes) > 1:
         sizes = sizes[len(sizes) // 2 :]
     return Collective(1, len(sizes), sum(sizes))
-

@@ -365,9 +365,7 @@ def _donations(module: Module, spec: ProgramSpec) -> dict[int, int | None]:
         alias = dicts[position].entries.get("tf.aliasing_output")
         result = alias.value if isinstance(alias, IntegerAttr) else None
         if result is not None and (
-            result >= len(spec.outputs)
-            or spec.outputs[result] != spec.inputs[position]
-            or result in found.values()
+            result >= len(spec.outputs) or spec.outputs[result] != spec.inputs[position] or result in found.values()
         ):
             result = None
         if result is None and spec.inputs[position][1] == "pinned_host":

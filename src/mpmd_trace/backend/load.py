@@ -214,9 +214,7 @@ class LoadedProgram:
 
     def _given(self, args: Sequence[Any], placed: Sequence[jax.Array]) -> list[jax.Array]:
         """The donated arrays that had to be placed first: the runtime reuses the copy, but they are gone too."""
-        return [
-            args[i] for i in self._donated if args[i] is not placed[i] and isinstance(args[i], jax.Array)
-        ]
+        return [args[i] for i in self._donated if args[i] is not placed[i] and isinstance(args[i], jax.Array)]
 
     def measure(self, *args: Any) -> tuple[list[jax.Array], Timeline]:
         """The results, and when each instruction ran on each mesh.
@@ -333,15 +331,19 @@ def load(
     restored = _restored(own, placement, ready)
     missing = tuple(spec for spec in own if spec.number not in restored)
     try:
-        compiled = [] if not missing else compile_programs(
-            given(),
-            dataclasses.replace(plan, programs=missing),
-            placement,
-            progress=progress,
-            threads=threads,
-            compiler_options={mesh: found for mesh, found in options.items() if mesh in placement.own},
-            host_callbacks=host_callbacks,
-            known=known if job is None else None,  # what is still known may differ between processes
+        compiled = (
+            []
+            if not missing
+            else compile_programs(
+                given(),
+                dataclasses.replace(plan, programs=missing),
+                placement,
+                progress=progress,
+                threads=threads,
+                compiler_options={mesh: found for mesh, found in options.items() if mesh in placement.own},
+                host_callbacks=host_callbacks,
+                known=known if job is None else None,  # what is still known may differ between processes
+            )
         )
     except BaseException as error:
         if job is not None:

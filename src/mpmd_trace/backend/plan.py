@@ -269,9 +269,7 @@ def _lines(plan: Plan, mesh: str | None = None) -> Iterator[str]:
         types = ", ".join(str(plan.slots[s]) for s in instruction.outputs)
         if isinstance(instruction, Run):
             given = set(instruction.donated)
-            shown = ", ".join(
-                f"%{s}{' donated' if i in given else ''}" for i, s in enumerate(instruction.inputs)
-            )
+            shown = ", ".join(f"%{s}{' donated' if i in given else ''}" for i, s in enumerate(instruction.inputs))
             what = f"run p{instruction.program} on {instruction.mesh} ({shown})"
         else:
             what = f"transfer {instruction.source} -> {instruction.target} ({_names(instruction.inputs)})"

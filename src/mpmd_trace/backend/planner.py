@@ -40,9 +40,7 @@ def make_plan(module: Module, function: str = "main") -> Plan:
         raise MpmdError(f"the module has no function @{function} to run; its functions: {names}")
     topology = main.topology
     if topology is None:
-        raise MpmdError(
-            f"@{function} has no topology: it is not an MPMD program. Run jax.jit programs with jax.jit"
-        )
+        raise MpmdError(f"@{function} has no topology: it is not an MPMD program. Run jax.jit programs with jax.jit")
     callees = {f.sym_name: f for f in module.functions}
     _check(main, topology, callees)
     return _Planner(module, main, topology, callees).plan()
@@ -67,14 +65,10 @@ def _check(main: FuncOp, topology: TopologyAttr, callees: Mapping[str, FuncOp]) 
             callee = callees.get(op.callee)
             if callee is None or callee.is_declaration:
                 problems.append(
-                    Diagnostic(
-                        "error", f"there is no function @{op.callee} to call", op.loc, (), describe(op)
-                    )
+                    Diagnostic("error", f"there is no function @{op.callee} to call", op.loc, (), describe(op))
                 )
             elif op.mesh not in topology.meshes:
-                problems.append(
-                    Diagnostic("error", f"the topology has no mesh '{op.mesh}'", op.loc, (), describe(op))
-                )
+                problems.append(Diagnostic("error", f"the topology has no mesh '{op.mesh}'", op.loc, (), describe(op)))
         elif not isinstance(op, TransferOp):
             problems.append(
                 Diagnostic(
@@ -101,9 +95,7 @@ class _Draft:
 
 
 class _Planner:
-    def __init__(
-        self, module: Module, main: FuncOp, topology: TopologyAttr, callees: Mapping[str, FuncOp]
-    ) -> None:
+    def __init__(self, module: Module, main: FuncOp, topology: TopologyAttr, callees: Mapping[str, FuncOp]) -> None:
         self.module, self.main, self.topology, self.callees = module, main, topology, callees
         self.root: dict[Value, Value] = {}  # an aliasing transfer gives the value it takes
         self.slots: list[Slot] = []
@@ -146,10 +138,7 @@ class _Planner:
                 donated_here = tuple(
                     i
                     for i in self._signature(op.callee)[1]
-                    if last[v := values[i]] == at
-                    and v not in kept
-                    and args.get(v, True)
-                    and times[v] == 1
+                    if last[v := values[i]] == at and v not in kept and args.get(v, True) and times[v] == 1
                 )
                 instructions.append(self._run(op, inputs, donated_here))
             else:

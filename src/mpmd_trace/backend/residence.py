@@ -169,11 +169,7 @@ class Residence:
 
 
 def residence(
-    plan: Plan,
-    temporary: dict[int, int] | None = None,
-    reused: dict[int, int] | None = None,
-    *,
-    held: bool = True,
+    plan: Plan, temporary: dict[int, int] | None = None, reused: dict[int, int] | None = None, *, held: bool = True
 ) -> Residence:
     """What the plan holds (none of it, unless `held`) and moves; the others are as in `Plan.live_bytes`."""
     reader = _Reader(plan)

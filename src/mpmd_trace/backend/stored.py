@@ -54,11 +54,7 @@ class Stored:
 
 
 def stored_form(
-    program: LoadedProgram,
-    module: str,
-    name: str,
-    schedule: str,
-    warnings: tuple[tuple[str, str | None], ...] = (),
+    program: LoadedProgram, module: str, name: str, schedule: str, warnings: tuple[tuple[str, str | None], ...] = ()
 ) -> Stored:
     """A compiled program as it is stored.
 

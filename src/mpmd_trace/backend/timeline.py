@@ -162,9 +162,7 @@ class Measurement:
             self.values[slot].set_result(value)
         self.finished[at].set()
         program = instruction.program if isinstance(instruction, Run) else None
-        self.entries[at] = TimelineEntry(
-            at, lane, instruction.label, program, start - self.origin, end - self.origin
-        )
+        self.entries[at] = TimelineEntry(at, lane, instruction.label, program, start - self.origin, end - self.origin)
 
 
 class _Stopped(Exception):

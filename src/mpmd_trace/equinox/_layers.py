@@ -112,10 +112,7 @@ def _as_class(module: Any, cls: type[eqx.Module]) -> Any:
 
 
 def name_layers(
-    model: M,
-    where: Callable[[M], Any],
-    *,
-    name: str | Sequence[str] | Callable[[str], str] | None = None,
+    model: M, where: Callable[[M], Any], *, name: str | Sequence[str] | Callable[[str], str] | None = None
 ) -> M:
     """A copy of `model` in which the layers that `where` selects are named computations.
 

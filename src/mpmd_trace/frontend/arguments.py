@@ -126,9 +126,7 @@ def listed_positions(positions: object, what: str) -> tuple[int, ...]:
     return tuple(map(int, listed(positions, int | np.integer, wanted)))
 
 
-def _positions(
-    positions: int | Sequence[int], count: int, what: str, fn: Callable[..., Any]
-) -> frozenset[int]:
+def _positions(positions: int | Sequence[int], count: int, what: str, fn: Callable[..., Any]) -> frozenset[int]:
     name = str(getattr(fn, "__name__", type(fn).__name__))
     found = listed_positions(positions, what)
     bad = [p for p in found if not -count <= p < count]

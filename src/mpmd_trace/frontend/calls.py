@@ -69,9 +69,7 @@ def plan(closed: Closed, args: Sequence[Any]) -> Plan:
     )
 
 
-def live_equations(
-    closed: Closed, wanted: Sequence[bool] | None = None, given: set[Any] | None = None
-) -> list[bool]:
+def live_equations(closed: Closed, wanted: Sequence[bool] | None = None, given: set[Any] | None = None) -> list[bool]:
     """For each equation, whether a (`wanted`) result depends on it, when `given` is known."""
     return _liveness(closed, wanted, given or set())[0]
 
@@ -83,9 +81,7 @@ def needed_variables(closed: Closed, wanted: Sequence[bool], given: set[Any]) ->
 
 def _liveness(closed: Closed, wanted: Sequence[bool] | None, given: set[Any]) -> tuple[list[bool], set[Any]]:
     parts = opened(closed)
-    needed = {
-        v for i, v in enumerate(parts.outvars) if (wanted is None or wanted[i]) and not tracing.is_literal(v)
-    }
+    needed = {v for i, v in enumerate(parts.outvars) if (wanted is None or wanted[i]) and not tracing.is_literal(v)}
     alive = [False] * len(parts.eqns)
     for i in range(len(parts.eqns) - 1, -1, -1):
         eqn = parts.eqns[i]

@@ -191,7 +191,6 @@ def _per_leaf(prefix: Any, full: Any, what: str) -> dict[int, Any]:
     except ValueError as error:
         raise FrontendError(
             f"{what} is not a pytree prefix of the "
-            f"{'dynamic arguments' if what.startswith('input') else 'result'}: "
-            + one_line(error)
+            f"{'dynamic arguments' if what.startswith('input') else 'result'}: " + one_line(error)
         ) from error
     return found

@@ -94,11 +94,7 @@ class Order:
         return list(results)
 
     def loop(
-        self,
-        eqn: Equation,
-        args: Sequence[Any],
-        scope: Scope,
-        evaluate: Callable[[Closed, Sequence[Any]], list[Any]],
+        self, eqn: Equation, args: Sequence[Any], scope: Scope, evaluate: Callable[[Closed, Sequence[Any]], list[Any]]
     ) -> list[Any]:
         """The results of a loop or conditional at `scope` that stays, with a token through it.
 

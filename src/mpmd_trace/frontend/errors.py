@@ -41,9 +41,7 @@ def raise_problems(problems: Sequence[Diagnostic], where: str | None = None) -> 
     """
     if where is not None:
         place = problem("", where).location
-        problems = [
-            dataclasses.replace(p, location=place) if p.location is UNKNOWN else p for p in problems
-        ]
+        problems = [dataclasses.replace(p, location=place) if p.location is UNKNOWN else p for p in problems]
     if problems:
         raise FrontendError(list(dict.fromkeys(problems)))
 

@@ -16,9 +16,7 @@ from mpmd_trace.jax_compat import tracing
 from mpmd_trace.jax_compat.tracing import Closed, opened
 
 # Rules for differentiation: functions, different in every trace, and of no use any more.
-RULES = frozenset(
-    {"jvp_jaxpr_fun", "jvp_jaxpr_thunk", "fwd_jaxpr_thunk", "bwd", "out_trees", "symbolic_zeros"}
-)
+RULES = frozenset({"jvp_jaxpr_fun", "jvp_jaxpr_thunk", "fwd_jaxpr_thunk", "bwd", "out_trees", "symbolic_zeros"})
 
 
 class Fingerprints:
@@ -50,11 +48,7 @@ class Fingerprints:
                 return ("literal", _type(atom.aval), self.value(atom.val))
             return number[atom]
 
-        lines: list[Hashable] = [
-            define(parts.constvars),
-            tuple(map(self.value, parts.consts)),
-            define(parts.invars),
-        ]
+        lines: list[Hashable] = [define(parts.constvars), tuple(map(self.value, parts.consts)), define(parts.invars)]
         for eqn in parts.eqns:
             scopes = tracing.scopes(eqn)
             lines.append(

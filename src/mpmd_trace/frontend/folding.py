@@ -78,6 +78,7 @@ _MOST_ELEMENTS = 4096
 
 
 #: NumPy's functions for those that mean the same there: nothing is compiled for them.
+# fmt: off
 _NUMPY: dict[str, Callable[..., Any]] = {
     "add": np.add, "add_any": np.add, "sub": np.subtract, "mul": np.multiply, "neg": np.negative,
     "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor, "not": np.invert,
@@ -86,6 +87,7 @@ _NUMPY: dict[str, Callable[..., Any]] = {
     "clamp": lambda low, x, high: np.minimum(np.maximum(x, low), high),
     "select_n": lambda which, *cases: np.select([which == i for i in range(len(cases))], cases),
 }
+# fmt: on
 
 
 def _is_index(aval: tracing.Aval) -> bool:

@@ -41,9 +41,7 @@ def _check_unroll(unroll: object, count: int, what: str) -> None:
     )
 
 
-def fori_loop(
-    n: int, body: Callable[[Any, Carry], Carry], init: Carry, *, unroll: bool | int | None = None
-) -> Carry:
+def fori_loop(n: int, body: Callable[[Any, Carry], Carry], init: Carry, *, unroll: bool | int | None = None) -> Carry:
     """`carry = body(i, carry)` for `i` from 0 to `n - 1`, starting with `init`; the last carry.
 
     `i` is an `int32` scalar. Each iteration becomes a call with `call_counter = i`; so do the
@@ -69,11 +67,7 @@ def fori_loop(
 
 
 def enumerated_for(
-    body: Callable[[Any, Carry, Any], Any],
-    carry: Carry,
-    inputs: Any,
-    *,
-    unroll: bool | int | None = None,
+    body: Callable[[Any, Carry, Any], Any], carry: Carry, inputs: Any, *, unroll: bool | int | None = None
 ) -> Any:
     """`carry = body(i, carry, inputs[i])` for every slice of `inputs`; the last carry.
 
@@ -129,8 +123,7 @@ def _sliced(inputs: Any) -> tuple[Any, int]:
     if not leaves or len(set(lengths.values())) != 1 or () in lengths.values():
         listed = ", ".join(f"inputs{path}: {n[0] if n else 'scalar'}" for path, n in lengths.items())
         raise mistake(
-            "enumerated_for needs inputs whose arrays have first axes of one length, got "
-            f"{listed or 'no array'}."
+            f"enumerated_for needs inputs whose arrays have first axes of one length, got {listed or 'no array'}."
         )
     return inputs, next(iter(lengths.values()))[0]
 

@@ -37,10 +37,7 @@ def named_computation(
 
 
 def named_computation(
-    fn: Callable[..., Any] | None = None,
-    *,
-    name: str,
-    static_argnames: str | Sequence[str] = (),
+    fn: Callable[..., Any] | None = None, *, name: str, static_argnames: str | Sequence[str] = ()
 ) -> Callable[..., Any]:
     """`fn` as a computation called `name`, which a configuration can assign to a mesh and a stage.
 

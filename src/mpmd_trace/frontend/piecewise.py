@@ -32,18 +32,7 @@ from mpmd_trace.frontend.piece_values import (
     rows_of,
     sizes,
 )
-from mpmd_trace.frontend.pieces import (
-    PAIRWISE,
-    REDUCTIONS,
-    Cut,
-    Cuts,
-    Link,
-    Rows,
-    contracted,
-    cut_axis,
-    linked,
-    rows,
-)
+from mpmd_trace.frontend.pieces import PAIRWISE, REDUCTIONS, Cut, Cuts, Link, Rows, contracted, cut_axis, linked, rows
 from mpmd_trace.frontend.questions import REMAT, applied
 from mpmd_trace.frontend.scope import is_computation, tag_of
 from mpmd_trace.jax_compat import tracing

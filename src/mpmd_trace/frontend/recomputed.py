@@ -162,9 +162,7 @@ class Values:
         self.add(eqn, args, results, None, scope)
         return results
 
-    def add(
-        self, eqn: Equation, args: Sequence[Any], results: Sequence[Any], name: str | None, scope: Scope
-    ) -> None:
+    def add(self, eqn: Equation, args: Sequence[Any], results: Sequence[Any], name: str | None, scope: Scope) -> None:
         """Know the results of `eqn`, which stands at `scope`."""
         backward = scope.is_backward
         places = _NOWHERE

@@ -309,9 +309,7 @@ class Rewriter:
             return value
         avals = tracing.in_avals(value)
         with self.large_constants.given({}):
-            return tracing.make_closed(
-                lambda *a: [folding.whole(r) for r in self.evaluate(value, a, scope)], avals
-            )
+            return tracing.make_closed(lambda *a: [folding.whole(r) for r in self.evaluate(value, a, scope)], avals)
 
     # ---- names ----------------------------------------------------------------------------
 
@@ -392,14 +390,7 @@ class Rewriter:
             found.append(memories.put(self._sharded(eqn, i, x, target) if is_sharding else x, target))
         return found
 
-    def _body(
-        self,
-        body: Closed,
-        scope: Scope,
-        *,
-        barrier: bool = False,
-        plan: Plan | None = None,
-    ) -> Shared:
+    def _body(self, body: Closed, scope: Scope, *, barrier: bool = False, plan: Plan | None = None) -> Shared:
         """`body` interpreted on its own: a jaxpr of its large constants, then its arguments.
 
         With a `plan`, of the arguments and given values, and for the results, that it lists.

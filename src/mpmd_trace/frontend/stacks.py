@@ -90,9 +90,7 @@ class Split:
             return prefix  # told with the pieces
 
 
-def split(
-    closed: Closed, given: Given, out_names: Sequence[str], out_tree: Any
-) -> Split | None:
+def split(closed: Closed, given: Given, out_names: Sequence[str], out_tree: Any) -> Split | None:
     """The program with its stacked layers in pieces; None where it cuts no layers."""
     if not has_marks(closed):
         return None

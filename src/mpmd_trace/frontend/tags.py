@@ -246,9 +246,7 @@ def _is_leaf_callable(function: Any) -> bool:
     return len(leaves) == 1 and leaves[0] is function
 
 
-def tagged(
-    function: Callable[..., Any], tag: Tag, static_argnames: str | Sequence[str] = ()
-) -> Callable[..., Any]:
+def tagged(function: Callable[..., Any], tag: Tag, static_argnames: str | Sequence[str] = ()) -> Callable[..., Any]:
     """`function` as a tagged jit.
 
     Arrays anywhere in the arguments, and in `function` itself when it is a pytree or a method of
@@ -328,17 +326,10 @@ def _signature(function: Callable[..., Any], names: tuple[str, ...], tag: Tag) -
 
 
 def _mark_static(
-    signature: inspect.Signature,
-    names: tuple[str, ...],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    signature: inspect.Signature, names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     positional = [
-        p.name
-        for p in signature.parameters.values()
-        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+        p.name for p in signature.parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
     ]
-    marked = tuple(
-        StaticLeaf(a) if i < len(positional) and positional[i] in names else a for i, a in enumerate(args)
-    )
+    marked = tuple(StaticLeaf(a) if i < len(positional) and positional[i] in names else a for i, a in enumerate(args))
     return marked, {k: StaticLeaf(v) if k in names else v for k, v in kwargs.items()}

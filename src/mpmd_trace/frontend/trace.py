@@ -185,9 +185,7 @@ class Traced:
         return spec if spec is None or index not in self.on_host else spec._replace(memory=None)
 
     @staticmethod
-    def _attributes(
-        leaf: Leaf, spec: Spec | None, *, donated: bool = False, result: bool = False
-    ) -> dict[str, str]:
+    def _attributes(leaf: Leaf, spec: Spec | None, *, donated: bool = False, result: bool = False) -> dict[str, str]:
         attributes: dict[str, str] = {}
         if result:
             attributes["jax.result_info"] = quote(leaf.name)
@@ -287,9 +285,7 @@ def trace(
         leaves = pieces.leaves(leaves, meshes)
         in_shardings = pieces.spread(in_shardings, meshes, results=False)
         out_shardings = pieces.spread(out_shardings, meshes, results=True)
-    outputs = tuple(
-        Leaf.of(name, aval) for name, aval in zip(out_names, tracing.out_avals(closed), strict=True)
-    )
+    outputs = tuple(Leaf.of(name, aval) for name, aval in zip(out_names, tracing.out_avals(closed), strict=True))
     raise_problems(effect_problems(closed), place_of(fn))
 
     platform = platform or jax.default_backend().replace("gpu", "cuda")

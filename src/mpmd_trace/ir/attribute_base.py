@@ -237,7 +237,6 @@ class MeshesWithOriginsAttr(Attribute):
     def get(meshes: Mapping[str, Iterable[str]]) -> MeshesWithOriginsAttr:
         copied = {mesh: tuple(labels) for mesh, labels in meshes.items()}
         parts = [
-            quote(mesh) + (f"[{', '.join(map(quote, labels))}]" if labels else "")
-            for mesh, labels in copied.items()
+            quote(mesh) + (f"[{', '.join(map(quote, labels))}]" if labels else "") for mesh, labels in copied.items()
         ]
         return MeshesWithOriginsAttr.interned(f"#mpmd.meshes_with_origins<{', '.join(parts)}>", meshes=copied)

@@ -175,7 +175,5 @@ def _parse(text: str) -> Attribute:
         return parse_sharding_body(text[len("#sdy.sharding") :])
     if text.startswith("#sdy.sharding_per_value<"):
         body = text[len("#sdy.sharding_per_value<") : -1].strip()
-        return TensorShardingPerValueAttr.get(
-            parse_sharding_body(p) for p in split_top_level(body[1:-1])
-        )
+        return TensorShardingPerValueAttr.get(parse_sharding_body(p) for p in split_top_level(body[1:-1]))
     return Attribute(text)

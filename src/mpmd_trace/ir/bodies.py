@@ -45,11 +45,11 @@ def remembered(region: Region, key: Hashable, make: Callable[[], T]) -> T:
 class BodyBuilder:
     """Builds a new body.
 
-        builder = BodyBuilder()
-        x = builder.arg(type)
-        y, = builder.inline(other_body, [x])     # the ops of `other_body`; gives the values it returns
-        z = builder.op("stablehlo.add", [x, y], [type]).result
-        body = builder.finish([z])               # frozen
+    builder = BodyBuilder()
+    x = builder.arg(type)
+    y, = builder.inline(other_body, [x])     # the ops of `other_body`; gives the values it returns
+    z = builder.op("stablehlo.add", [x, y], [type]).result
+    body = builder.finish([z])               # frozen
     """
 
     def __init__(self) -> None:
@@ -67,9 +67,7 @@ class BodyBuilder:
         """Append a copy of `op`, its operands (also inside its regions) replaced by `mapping`."""
         return self.block.append(op.clone(mapping))
 
-    def inline(
-        self, body: Region, args: Sequence[Value], mapping: dict[Value, Value] | None = None
-    ) -> list[Value]:
+    def inline(self, body: Region, args: Sequence[Value], mapping: dict[Value, Value] | None = None) -> list[Value]:
         """Append copies of the ops of `body` for these arguments; returns the values it would return."""
         mapping = {} if mapping is None else mapping
         block = body.block
@@ -206,9 +204,7 @@ def without_dead_ops(body: Region) -> Region:
     return remembered(body, "without_dead_ops", make)
 
 
-def restrict(
-    body: Region, keep_args: Sequence[bool] | None, keep_results: Sequence[bool] | None
-) -> Region:
+def restrict(body: Region, keep_args: Sequence[bool] | None, keep_results: Sequence[bool] | None) -> Region:
     """The body without some arguments (which must be unused) and some returned values; no other change."""
     key = ("restrict", tuple(keep_args or ()), tuple(keep_results or ()))
 

@@ -25,18 +25,7 @@ from mpmd_trace.ir.printer import print_op
 from mpmd_trace.ir.types import Type
 from mpmd_trace.ir.use_lists import Link, UseList
 
-__all__ = [
-    "Block",
-    "BlockArg",
-    "Op",
-    "OpResult",
-    "Region",
-    "Use",
-    "Value",
-    "has_order",
-    "make_op",
-    "op_class",
-]
+__all__ = ["Block", "BlockArg", "Op", "OpResult", "Region", "Use", "Value", "has_order", "make_op", "op_class"]
 
 _ORDERED_DIALECTS = frozenset({"func", "mpmd", "stablehlo", "chlo", "sdy", "scf", "affine"})
 
@@ -155,15 +144,7 @@ class Op(OperandList["Use", "Value"]):
     list; results are dropped only by `replace_op_dropping_results` of the rewriting helpers.
     """
 
-    __slots__ = (
-        "attrs",
-        "loc",
-        "name",
-        "props",
-        "regions",
-        "results",
-        "successors",
-    )
+    __slots__ = ("attrs", "loc", "name", "props", "regions", "results", "successors")
     #: The op name that this class models; None for the generic class.
     op_name: ClassVar[str | None] = None
     #: The class of a copy of the op that may change, if that is not its own.
@@ -308,9 +289,7 @@ class Op(OperandList["Use", "Value"]):
         if post_order:
             yield self
 
-    def clone(
-        self, mapping: dict[Value, Value] | None = None, *, operands: Sequence[Value] | None = None
-    ) -> Op:
+    def clone(self, mapping: dict[Value, Value] | None = None, *, operands: Sequence[Value] | None = None) -> Op:
         """A detached copy; `mapping` (old value -> new value) is read for operands and extended by results.
 
         Frozen bodies are shared, other regions copied.
@@ -486,9 +465,7 @@ def has_order(op: Op) -> bool:
     return op.name.partition(".")[0] in _ORDERED_DIALECTS
 
 
-_TERMINATORS = frozenset(
-    {"func.return", "mpmd.return", "stablehlo.return", "sdy.return", "cf.br", "cf.cond_br"}
-)
+_TERMINATORS = frozenset({"func.return", "mpmd.return", "stablehlo.return", "sdy.return", "cf.br", "cf.cond_br"})
 _CLASSES: dict[str, type[Op]] = {}
 
 

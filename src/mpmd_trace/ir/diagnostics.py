@@ -37,11 +37,7 @@ class Diagnostics:
         return [d for d in self.found if d.severity == "error"]
 
     def emit(
-        self,
-        severity: Severity,
-        where: Op | Value | Location | None,
-        message: str,
-        notes: Sequence[Note] = (),
+        self, severity: Severity, where: Op | Value | Location | None, message: str, notes: Sequence[Note] = ()
     ) -> None:
         location, text = UNKNOWN, None
         if isinstance(where, Op):
@@ -52,14 +48,10 @@ class Diagnostics:
             location = where
         self.found.append(Diagnostic(severity, message, location, tuple(notes), text))
 
-    def error(
-        self, where: Op | Value | Location | None, message: str, notes: Sequence[Note] = ()
-    ) -> None:
+    def error(self, where: Op | Value | Location | None, message: str, notes: Sequence[Note] = ()) -> None:
         self.emit("error", where, message, notes)
 
-    def warning(
-        self, where: Op | Value | Location | None, message: str, notes: Sequence[Note] = ()
-    ) -> None:
+    def warning(self, where: Op | Value | Location | None, message: str, notes: Sequence[Note] = ()) -> None:
         self.emit("warning", where, message, notes)
 
     def warn_once(self, kind: str, where: Op | Value | Location | None, message: str) -> None:
@@ -68,18 +60,14 @@ class Diagnostics:
             self._said.add(kind)
             self.warning(where, message)
 
-    def remark(
-        self, where: Op | Value | Location | None, message: str, notes: Sequence[Note] = ()
-    ) -> None:
+    def remark(self, where: Op | Value | Location | None, message: str, notes: Sequence[Note] = ()) -> None:
         self.emit("remark", where, message, notes)
 
     def fail(self) -> None:
         """The running pass has failed; later passes do not run."""
         self.failed = True
 
-    def fatal(
-        self, where: Op | Value | Location | None, message: str, notes: Sequence[Note] = ()
-    ) -> PassFailed:
+    def fatal(self, where: Op | Value | Location | None, message: str, notes: Sequence[Note] = ()) -> PassFailed:
         """Record an error and give the exception to raise: `raise diagnostics.fatal(op, "...")`."""
         self.error(where, message, notes)
         self.failed = True

@@ -43,9 +43,7 @@ def make_unary(
     return op
 
 
-def take_over(
-    op: Op, cls: type[_SomeOp], props: dict[str, Attribute], attrs: dict[str, Attribute]
-) -> _SomeOp:
+def take_over(op: Op, cls: type[_SomeOp], props: dict[str, Attribute], attrs: dict[str, Attribute]) -> _SomeOp:
     """A new op in the place of `op`, which is gone: with its operands, results and location, without its regions.
 
     All is as if the new op had been made before `op` with the same operands, had replaced it and let it be

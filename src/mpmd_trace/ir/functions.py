@@ -58,7 +58,7 @@ class FuncOp(Op):
 
     @property
     def visibility(self) -> str:
-        """"public" (also when nothing is written), "private" or "nested"."""
+        """ "public" (also when nothing is written), "private" or "nested"."""
         found = self.props.get("sym_visibility") or self.attrs.get("sym_visibility")
         return found.value if isinstance(found, StringAttr) else "public"
 

@@ -305,15 +305,10 @@ def make_fragment(
 ) -> FragmentOp:
     """A detached fragment with a frozen body."""
     assert body.frozen
-    props: dict[str, Attribute] = {
-        "mesh_name": StringAttr.get(mesh),
-        "origin": ArrayAttr.get(origin),
-    }
+    props: dict[str, Attribute] = {"mesh_name": StringAttr.get(mesh), "origin": ArrayAttr.get(origin)}
     if stage is not None:
         props["stage_id"] = IntegerAttr.get(stage, "i64")
-    op = make_op(
-        "mpmd.fragment", operands, result_types, props=props, attrs=attrs, regions=[body], loc=loc
-    )
+    op = make_op("mpmd.fragment", operands, result_types, props=props, attrs=attrs, regions=[body], loc=loc)
     return cast(FragmentOp, op)
 
 

@@ -245,15 +245,7 @@ class _Parser:
         self.blocks.pop()
         rest, loc = self.location(line[2:])
         end = self.tail(rest)
-        self.finish(
-            frame.header,
-            frame.operands,
-            end,
-            frame.tail.props,
-            frame.tail.successors,
-            frame.regions,
-            loc,
-        )
+        self.finish(frame.header, frame.operands, end, frame.tail.props, frame.tail.successors, frame.regions, loc)
 
     def finish(
         self,

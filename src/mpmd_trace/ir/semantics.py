@@ -63,12 +63,7 @@ EFFECTFUL = frozenset(
 )
 #: Removable when unused, but not speculatable.
 REMOVABLE_ONLY = frozenset(
-    {
-        "sdy.manual_computation",
-        "stablehlo.cholesky",
-        "stablehlo.custom_call",
-        "stablehlo.triangular_solve",
-    }
+    {"sdy.manual_computation", "stablehlo.cholesky", "stablehlo.custom_call", "stablehlo.triangular_solve"}
 )
 _KNOWN_DIALECTS = ("stablehlo.", "chlo.", "mpmd.", "sdy.")
 #: Ops of other dialects that programs traced from JAX may contain.
@@ -87,9 +82,7 @@ REDUCTION_OPS = {kind: name for name, kind in _REDUCTIONS.items()}
 
 
 def _is_dynamic(op: Op) -> bool:
-    return any("?" in r.type.text for r in op.results) or any(
-        "?" in v.type.text for v in op.operands
-    )
+    return any("?" in r.type.text for r in op.results) or any("?" in v.type.text for v in op.operands)
 
 
 def _nested(region: Region, pure: bool) -> bool:

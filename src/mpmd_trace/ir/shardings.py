@@ -81,9 +81,7 @@ def sharding_like(
     return parse_sharding_body(f"<{mesh_ref}, [{', '.join(dims)}]{sharding.suffix}>")
 
 
-def map_shardings(
-    attribute: Attribute, change: Callable[[TensorShardingAttr], TensorShardingAttr]
-) -> Attribute:
+def map_shardings(attribute: Attribute, change: Callable[[TensorShardingAttr], TensorShardingAttr]) -> Attribute:
     """The attribute with every sharding in it replaced."""
     if isinstance(attribute, TensorShardingAttr):
         return change(attribute)
@@ -114,9 +112,7 @@ def equivalent_shardings(a: TensorShardingAttr | None, b: TensorShardingAttr | N
     return a is b or sharding_class(a) == sharding_class(b)
 
 
-def local_shape(
-    tensor: TensorType, sharding: TensorShardingAttr | None, mesh: MeshAttr | None
-) -> tuple[int, ...]:
+def local_shape(tensor: TensorType, sharding: TensorShardingAttr | None, mesh: MeshAttr | None) -> tuple[int, ...]:
     """The shape of the part of a tensor on one device, each dimension rounded up."""
     shape = tensor.shape or ()
     if sharding is None or mesh is None:

@@ -11,20 +11,14 @@ __all__ = ["parse"]
 
 
 def parse(
-    text: str,
-    *,
-    filename: str = "-",
-    allow_unregistered: bool = False,
-    diagnostics: list[Diagnostic] | None = None,
+    text: str, *, filename: str = "-", allow_unregistered: bool = False, diagnostics: list[Diagnostic] | None = None
 ) -> Module:
     """The module spelled by `text`: pretty or generic MLIR, in any dialect that jaxlib knows.
 
     `filename` appears in diagnostics; `allow_unregistered` takes ops of unknown dialects, too.  Warnings and remarks
     of the parser go to `diagnostics`.  Raises `MpmdError` with every diagnostic of the parser and verifier.
     """
-    generic = to_generic(
-        text, filename=filename, allow_unregistered=allow_unregistered, diagnostics=diagnostics
-    )
+    generic = to_generic(text, filename=filename, allow_unregistered=allow_unregistered, diagnostics=diagnostics)
     try:
         return parse_generic(generic)
     except ValueError as error:

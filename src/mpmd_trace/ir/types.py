@@ -51,9 +51,7 @@ class TensorType(Type):
 
     __slots__ = ("_on_meshes", "element", "encoding", "shape")
 
-    def __init__(
-        self, text: str, shape: tuple[int, ...] | None, element: str, encoding: str | None
-    ) -> None:
+    def __init__(self, text: str, shape: tuple[int, ...] | None, element: str, encoding: str | None) -> None:
         super().__init__(text)
         self.shape = shape
         self.element = element
@@ -92,12 +90,7 @@ class MeshTensorType(Type):
     __slots__ = ("memory_kind", "mesh", "sharding", "tensor")
 
     def __init__(
-        self,
-        text: str,
-        mesh: str,
-        tensor: TensorType,
-        sharding: TensorShardingAttr | None,
-        memory_kind: str | None,
+        self, text: str, mesh: str, tensor: TensorType, sharding: TensorShardingAttr | None, memory_kind: str | None
     ) -> None:
         super().__init__(text)
         self.mesh = mesh
@@ -156,10 +149,7 @@ def tensor(shape: tuple[int, ...], element: str, encoding: str | None = None) ->
 
 
 def mesh_tensor(
-    mesh: str,
-    tensor: TensorType,
-    sharding: TensorShardingAttr | None = None,
-    memory_kind: str | None = None,
+    mesh: str, tensor: TensorType, sharding: TensorShardingAttr | None = None, memory_kind: str | None = None
 ) -> MeshTensorType:
     """The mesh tensor type of `tensor` on `mesh`."""
     key = (mesh, sharding, memory_kind)
@@ -227,9 +217,7 @@ def _parse_tensor(text: str) -> TensorType:
     dims, rest = match.group(1), inner[match.end() :]
     parts = split_top_level(rest)
     encoding = ", ".join(parts[1:]) or None
-    shape_: tuple[int, ...] | None = tuple(
-        -1 if d == "?" else int(d) for d in dims.split("x")[:-1]
-    )
+    shape_: tuple[int, ...] | None = tuple(-1 if d == "?" else int(d) for d in dims.split("x")[:-1])
     return TensorType(text, None if dims == "*x" else shape_, parts[0], encoding)
 
 

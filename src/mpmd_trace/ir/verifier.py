@@ -205,9 +205,7 @@ def _check_region(region: Region, seen: set[Value], bodies: list[Region]) -> Pro
         seen.difference_update(added)
         return problem
     dominators = _dominators(region)
-    values = {
-        block: [*block.args, *(result for op in block for result in op.results)] for block in region.blocks
-    }
+    values = {block: [*block.args, *(result for op in block for result in op.results)] for block in region.blocks}
     for block in region.blocks:
         above = dominators.get(block)
         if above is None:

@@ -78,18 +78,13 @@ _SHAPES: dict[str, _Shape] = {
         regions=1,
     ),
     "mpmd.fragment_call": _Shape(
-        (_mesh_tensor, _mesh_tensor),
-        _BOTH_MESH,
-        parents=("func.func",),
-        props=("origin", "mesh_name", "callee"),
+        (_mesh_tensor, _mesh_tensor), _BOTH_MESH, parents=("func.func",), props=("origin", "mesh_name", "callee")
     ),
     "mpmd.transfer": _Shape((_mesh_tensor, _mesh_tensor), _BOTH_MESH, (1, 1), 1, ("func.func",)),
     "mpmd.assign": _Shape((_tensor, _mesh_tensor), ("a tensor", "a mesh tensor"), (1, 1), 1, _LEVELS),
     "mpmd.unassign": _Shape((_mesh_tensor, _tensor), ("a mesh tensor", "a tensor"), (1, 1), 1, _LEVELS),
     "mpmd.call": _Shape(
-        (_either_tensor, _either_tensor),
-        ("a tensor or mesh tensor", "a tensor or mesh tensor"),
-        props=("callee",),
+        (_either_tensor, _either_tensor), ("a tensor or mesh tensor", "a tensor or mesh tensor"), props=("callee",)
     ),
     "mpmd.for": _Shape((lambda _: True, lambda _: True), ("", ""), props=("iterations",), regions=1),
     "mpmd.named_computation": _Shape(
@@ -109,11 +104,7 @@ _SHAPES: dict[str, _Shape] = {
     ),
 }
 #: Ops that MLIR wants at the end of a block of these.
-_TERMINATED_BY = {
-    "mpmd.fragment": "mpmd.return",
-    "mpmd.named_computation": "mpmd.return",
-    "mpmd.for": "mpmd.return",
-}
+_TERMINATED_BY = {"mpmd.fragment": "mpmd.return", "mpmd.named_computation": "mpmd.return", "mpmd.for": "mpmd.return"}
 
 
 class OpRules:
@@ -172,8 +163,7 @@ class OpRules:
                     return Problem(op, f"{what} {i} of the call has type {a}, @{op.callee} has {b} there")
         if callee.is_mpmd and callee.visibility != "private":
             return Problem(
-                op,
-                f"@{op.callee} is called, so it must be private: public ones with a topology are entries",
+                op, f"@{op.callee} is called, so it must be private: public ones with a topology are entries"
             )
         return None
 
@@ -206,9 +196,7 @@ class OpRules:
             return Problem(op, f"the call of {name} names no function of the module")
         wanted = (callee.type.inputs, callee.type.results)
         if (tuple(v.type for v in op.operands), tuple(r.type for r in op.results)) != wanted:
-            return Problem(
-                op, f"the types of the call of @{symbol} are not those of the function, {callee.type}"
-            )
+            return Problem(op, f"the types of the call of @{symbol} are not those of the function, {callee.type}")
         return None
 
 
@@ -314,9 +302,7 @@ def _transfer(op: Op, function: FuncOp | None) -> str | None:
         return problem
     assert isinstance(source, MeshTensorType) and isinstance(target, MeshTensorType)
     if source.tensor is not target.tensor:
-        return (
-            f"a transfer cannot make a {target.tensor} of a {source.tensor}: the global types must be equal"
-        )
+        return f"a transfer cannot make a {target.tensor} of a {source.tensor}: the global types must be equal"
     for kind in (source.memory_kind, target.memory_kind):
         if kind not in (None, "device", "pinned_host"):
             return f'the memory kind is "device" or "pinned_host", not "{kind}"'

@@ -83,9 +83,4 @@ def _overlap(a: Axis, b: Axis) -> bool:
 
 
 def _mergeable(a: Axis, b: Axis) -> bool:
-    return (
-        a.name == b.name
-        and a.size is not None
-        and a.pre_size is not None
-        and a.pre_size * a.size == b.pre_size
-    )
+    return a.name == b.name and a.size is not None and a.pre_size is not None and a.pre_size * a.size == b.pre_size

@@ -83,11 +83,7 @@ def _partition(library: Any, request: dict[str, Any], answer: Any) -> dict[str, 
     from jaxlib.mlir import ir  # with the library, not before
 
     done = library.NONE
-    upto = {
-        "import": library.IMPORT,
-        "optimize": library.IMPORT | library.OPTIMIZE,
-        "all": library.ALL,
-    }
+    upto = {"import": library.IMPORT, "optimize": library.IMPORT | library.OPTIMIZE, "all": library.ALL}
     arguments = dict(request["arguments"])
     for name, read in _READ.items():
         arguments[name] = read(library, arguments[name])
@@ -99,9 +95,7 @@ def _partition(library: Any, request: dict[str, Any], answer: Any) -> dict[str, 
         for phase in request["phases"]:
             started = time.process_time()
             result = library.apply_mpmd_partitioning(
-                module,
-                **arguments,
-                phases=library.PartitioningPhase(upto[phase].value & ~done.value),
+                module, **arguments, phases=library.PartitioningPhase(upto[phase].value & ~done.value)
             )
             done = upto[phase]
             module = result.mpmd_module

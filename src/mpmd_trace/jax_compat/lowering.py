@@ -49,9 +49,7 @@ def _ui32(value: int) -> ir.IntegerAttr:
 def _lower_body(ctx: Any, body: Any, arguments: Sequence[ir.Value]) -> list[ir.Value]:
     """Emit `body` at the insertion point; the ops use nothing from outside but `arguments`."""
     parts = tracing.opened(body)
-    consts = [
-        jax_mlir.ir_constant(c, aval=v.aval) for c, v in zip(parts.consts, parts.constvars, strict=True)
-    ]
+    consts = [jax_mlir.ir_constant(c, aval=v.aval) for c, v in zip(parts.consts, parts.constvars, strict=True)]
     results, _ = jax_mlir.jaxpr_subcomp(
         ctx.module_context,
         getattr(body, "jaxpr", body),
@@ -111,11 +109,7 @@ def _function_for(ctx: Any, body: Any, name: str) -> str:
     location = ir.Location.current
     inputs = [jax_mlir.aval_to_ir_type(module, a) for a in tracing.in_avals(body)]
     outputs = [jax_mlir.aval_to_ir_type(module, a) for a in tracing.out_avals(body)]
-    function = func_dialect.FuncOp(
-        jax_mlir.sanitize_name(name),
-        ir.FunctionType.get(inputs, outputs),
-        ip=module.ip,
-    )
+    function = func_dialect.FuncOp(jax_mlir.sanitize_name(name), ir.FunctionType.get(inputs, outputs), ip=module.ip)
     function.attributes["sym_visibility"] = ir.StringAttr.get("private")
     module.symbol_table.insert(function)
     block = ir.Block.create_at_start(function.body, inputs, [location] * len(inputs))
@@ -127,17 +121,13 @@ def _function_for(ctx: Any, body: Any, name: str) -> str:
     return symbol
 
 
-def _lower_call(
-    ctx: Any, *operands: ir.Value, body: Any, name: str, call_counter: int | None
-) -> Sequence[ir.Value]:
+def _lower_call(ctx: Any, *operands: ir.Value, body: Any, name: str, call_counter: int | None) -> Sequence[ir.Value]:
     mpmd.register_dialect(ctx.module_context.context)
     symbol = _function_for(ctx, body, name)
     attributes: dict[str, ir.Attribute] = {"callee": ir.FlatSymbolRefAttr.get(symbol)}
     if call_counter is not None:
         attributes["call_counter"] = _ui32(call_counter)
-    op = ir.Operation.create(
-        "mpmd.call", results=_result_types(ctx), operands=list(operands), attributes=attributes
-    )
+    op = ir.Operation.create("mpmd.call", results=_result_types(ctx), operands=list(operands), attributes=attributes)
     return list(op.results)
 
 
@@ -145,9 +135,7 @@ def _lower_identity(
     ctx: Any, operands: Sequence[ir.Value], op_name: str, attributes: dict[str, ir.Attribute]
 ) -> Sequence[ir.Value]:
     mpmd.register_dialect(ctx.module_context.context)
-    op = ir.Operation.create(
-        op_name, results=[operands[0].type], operands=list(operands), attributes=attributes
-    )
+    op = ir.Operation.create(op_name, results=[operands[0].type], operands=list(operands), attributes=attributes)
     return list(op.results)
 
 

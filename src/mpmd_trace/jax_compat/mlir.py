@@ -110,9 +110,7 @@ def _named(text: str, filename: str) -> str:
     return re.sub(r'(?<![\w\\])"-":(?=\d)', lambda _: f"{quote(filename)}:", text)
 
 
-def _parse(
-    text: str, context: Any, filename: str, diagnostics: list[Diagnostic] | None = None
-) -> Any:
+def _parse(text: str, context: Any, filename: str, diagnostics: list[Diagnostic] | None = None) -> Any:
     """The jaxlib module; warnings and remarks go to `diagnostics`.  Raises `MpmdError`."""
     from jaxlib.mlir import ir  # late: the command line starts without jaxlib
 
@@ -171,18 +169,12 @@ def _check_risks(text: str, filename: str) -> None:
 
 
 def _generic(module: Any) -> str:
-    text: str = module.operation.get_asm(
-        print_generic_op_form=True, enable_debug_info=True, assume_verified=True
-    )
+    text: str = module.operation.get_asm(print_generic_op_form=True, enable_debug_info=True, assume_verified=True)
     return text
 
 
 def to_generic(
-    text: str,
-    *,
-    filename: str = "-",
-    allow_unregistered: bool = False,
-    diagnostics: list[Diagnostic] | None = None,
+    text: str, *, filename: str = "-", allow_unregistered: bool = False, diagnostics: list[Diagnostic] | None = None
 ) -> str:
     """Any MLIR text in generic form, with locations, parsed and verified.
 

@@ -83,9 +83,7 @@ def _call_once(module: ir.Module) -> None:
         mesh.operation.clone(ip=ir.InsertionPoint.at_block_begin(module.body))
 
 
-def _lower_splice(
-    ctx: Any, *operands: ir.Value, source: _Source, out_avals: tuple[Any, ...]
-) -> Sequence[ir.Value]:
+def _lower_splice(ctx: Any, *operands: ir.Value, source: _Source, out_avals: tuple[Any, ...]) -> Sequence[ir.Value]:
     module = ctx.module_context.module
     for callback in source.callbacks:
         ctx.module_context.add_host_callback(callback)
@@ -96,9 +94,7 @@ def _lower_splice(
         if op.operation.name != "func.func":  # sdy.mesh; the functions are merged below
             op.operation.detach_from_parent()
             module.body.append(op)
-    symbol = jax_mlir.merge_mlir_modules(
-        module, "program", parsed, dst_symtab=ctx.module_context.symbol_table
-    )
+    symbol = jax_mlir.merge_mlir_modules(module, "program", parsed, dst_symtab=ctx.module_context.symbol_table)
     results = [jax_mlir.aval_to_ir_type(ctx.module_context, a) for a in out_avals]
     with ir.Location.name(str(ctx.name_stack)):  # XLA puts it before the names of all ops of the program
         call = func_dialect.CallOp(results, ir.FlatSymbolRefAttr.get(symbol), list(operands))

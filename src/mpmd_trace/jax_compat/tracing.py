@@ -52,13 +52,7 @@ def opened(closed: Closed) -> OpenJaxpr:
         closed = _without_references(closed)
     inner: Any = getattr(closed, "jaxpr", closed)
     consts = tuple(getattr(closed, "consts", ()))
-    return OpenJaxpr(
-        tuple(inner.constvars),
-        tuple(inner.invars),
-        tuple(inner.outvars),
-        tuple(inner.eqns),
-        consts,
-    )
+    return OpenJaxpr(tuple(inner.constvars), tuple(inner.invars), tuple(inner.outvars), tuple(inner.eqns), consts)
 
 
 _STATE = (RefEffect, type(core.internal_mutable_array_effect))
@@ -157,10 +151,7 @@ def hide_from_locations(folder: str) -> None:
 def source_of(eqn: Equation) -> Iterator[None]:
     """Give what is traced inside the source location, name scopes and settings of `eqn`."""
     stack = source_info_util.current_name_stack() + eqn.source_info.name_stack
-    with (
-        source_info_util.user_context(eqn.source_info.traceback, name_stack=stack),
-        eqn.ctx.manager,
-    ):
+    with source_info_util.user_context(eqn.source_info.traceback, name_stack=stack), eqn.ctx.manager:
         yield
 
 
@@ -266,9 +257,7 @@ def call_as(jitted: Any, name: str, *args: Any) -> tuple[Any] | None:
     return (jax.tree_util.tree_unflatten(traced.out_tree, results),)
 
 
-def make_program(
-    function: Callable[..., Any], avals: Sequence[Aval], name: str, without_unused: bool = False
-) -> Any:
+def make_program(function: Callable[..., Any], avals: Sequence[Aval], name: str, without_unused: bool = False) -> Any:
     """`function` on arguments of the types `avals`, traced as a program of this name, unused arguments included.
 
     Its `jaxpr` can be read, and `lowering.lower` makes a module of it without tracing it again.  `without_unused`

@@ -52,9 +52,7 @@ def name_layers(
         raise mistake(f"name_layers takes a function, such as model.apply, not a {type(fn).__name__}.")
 
     def fits(module: nn.Module) -> bool:
-        return any(
-            is_path(one, module.path) if isinstance(one, str) else isinstance(module, one) for one in several
-        )
+        return any(is_path(one, module.path) if isinstance(one, str) else isinstance(module, one) for one in several)
 
     @functools.wraps(fn)
     def named(*args: Any, **kwargs: Any) -> Any:

@@ -95,17 +95,13 @@ def _is_parts(value: Any) -> bool:
 def split(tree: Any, tag: Hashable) -> Any:
     """`tree` with `Parts` in the place of objects: steps 1 and 3."""
     with nnx.split_context(tag) as context:
-        return jax.tree.map(
-            lambda x: Parts(*context.split(x)) if is_object(x) else x, tree, is_leaf=is_object
-        )
+        return jax.tree.map(lambda x: Parts(*context.split(x)) if is_object(x) else x, tree, is_leaf=is_object)
 
 
 def merged(tree: Any, tag: Hashable, *, inner: bool) -> Any:
     """`tree` with objects in the place of `Parts`: steps 2 (inner) and 4, where they are those that were given."""
     with nnx.merge_context(tag, inner) as context:
-        return jax.tree.map(
-            lambda x: context.merge(x.graph, x.state) if _is_parts(x) else x, tree, is_leaf=_is_parts
-        )
+        return jax.tree.map(lambda x: context.merge(x.graph, x.state) if _is_parts(x) else x, tree, is_leaf=_is_parts)
 
 
 def all_parts(tree: Any) -> list[Parts]:

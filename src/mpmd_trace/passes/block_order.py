@@ -45,9 +45,7 @@ def block_dependencies(ops: Sequence[Op]) -> list[list[int]]:
 
 
 def scan_order(
-    preds: Sequence[Sequence[int]],
-    edges: Iterable[tuple[int, int]] = (),
-    joins: Sequence[Join] = (),
+    preds: Sequence[Sequence[int]], edges: Iterable[tuple[int, int]] = (), joins: Sequence[Join] = ()
 ) -> list[int] | None:
     """The order in which the scans take ops 0..n-1, or None when there is a cycle.
 

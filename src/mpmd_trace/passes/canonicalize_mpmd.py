@@ -27,8 +27,7 @@ from mpmd_trace.passes.settled import Settled
 __all__ = ["CanonicalizeMpmd", "canonical_body", "canonicalization_patterns"]
 
 _PIPELINE = (
-    "canonicalize{max-iterations=10 max-num-rewrites=-1 region-simplify=disabled "
-    "test-convergence=false top-down=false}"
+    "canonicalize{max-iterations=10 max-num-rewrites=-1 region-simplify=disabled test-convergence=false top-down=false}"
 )
 
 
@@ -77,9 +76,7 @@ class CanonicalizeMpmd(Pass):
                     has_constants = True
             patterns = Choices(canonicalization_patterns())
             settled = Settled(patterns, unique_constants=has_constants)
-            result = apply_greedily(
-                function, patterns, unique_constants=has_constants, settled=settled
-            )
+            result = apply_greedily(function, patterns, unique_constants=has_constants, settled=settled)
             changed = changed or result.changed or has_constants
         return run_on_functions(foreign, _PIPELINE, module) or changed
 

@@ -125,10 +125,7 @@ class CppPartitioner:
 
 def _io_spec(fields: Mapping[str, Any]) -> IoSpec:
     return IoSpec(
-        fields["mesh"],
-        tuple(tuple(axes) for axes in fields["dims"]),
-        tuple(fields["unreduced"]),
-        fields["memory_kind"],
+        fields["mesh"], tuple(tuple(axes) for axes in fields["dims"]), tuple(fields["unreduced"]), fields["memory_kind"]
     )
 
 

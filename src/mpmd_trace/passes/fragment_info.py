@@ -136,11 +136,7 @@ def set_split_type(fragment: FragmentOp, kind: SplitType | None) -> None:
 
 def is_scheduling_unit(fragment: FragmentOp) -> bool:
     """Whether it is a user fragment of one microbatch, wholly forward or wholly backward."""
-    return (
-        fragment.is_user
-        and call_counter(fragment) is not None
-        and single_transpose_count(fragment) in (0, 1)
-    )
+    return fragment.is_user and call_counter(fragment) is not None and single_transpose_count(fragment) in (0, 1)
 
 
 def stages_consistent(a: FragmentOp, b: FragmentOp) -> bool:
@@ -183,4 +179,3 @@ def is_homogeneous(topology: TopologyAttr) -> bool:
         return mesh.device_ids, tuple((name, size) for name, size in mesh.axes if size != 1)
 
     return len({key(mesh) for mesh in topology.meshes.values()}) <= 1
-

@@ -1,7 +1,7 @@
 """Merge and schedule rules: which fragments are meant, and their textual form.
 
-    FragmentMergeRule(sources=[FragmentInfo(origins=["f"],call_counter=0,mesh_name="m"),...],target=FragmentInfo(...))
-    FragmentScheduleRule(ordered_fragments=[FragmentInfo(...)->FragmentInfo(...)])
+FragmentMergeRule(sources=[FragmentInfo(origins=["f"],call_counter=0,mesh_name="m"),...],target=FragmentInfo(...))
+FragmentScheduleRule(ordered_fragments=[FragmentInfo(...)->FragmentInfo(...)])
 """
 
 from __future__ import annotations

@@ -351,4 +351,3 @@ def apply_greedily(
             return GreedyResult(changed, True)
         changed = True
     return GreedyResult(changed, False)
-

@@ -110,9 +110,7 @@ def _callee(call: Op) -> str:
 
 def _by_depth(module: Module) -> list[list[str]]:
     """The names of the functions that call others, those that call only functions of earlier lists first."""
-    calls = {
-        f.sym_name: _called(f.regions[0]) for f in module.functions if not f.is_declaration
-    }
+    calls = {f.sym_name: _called(f.regions[0]) for f in module.functions if not f.is_declaration}
     depths: dict[str, int] = {}
 
     def depth(name: str, above: tuple[str, ...]) -> int:

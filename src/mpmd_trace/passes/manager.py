@@ -102,9 +102,7 @@ def verify_after(one: Pass, module: Module, diagnostics: Diagnostics) -> None:
     """Check the module that a pass left behind; the pass has failed when it is not valid."""
     problems = verify(module)
     if problems:
-        diagnostics.found += [
-            dataclasses.replace(p, message=f"{p.message} (after {one.name})") for p in problems
-        ]
+        diagnostics.found += [dataclasses.replace(p, message=f"{p.message} (after {one.name})") for p in problems]
         diagnostics.fail()
 
 

@@ -40,9 +40,7 @@ def frozen_bodies(functions: Iterable[FuncOp]) -> list[Region]:
     return list(found)
 
 
-def run_on_bodies(
-    bodies: Sequence[Region], pipeline: str, module: Module, native: Callable[[Region], Region]
-) -> bool:
+def run_on_bodies(bodies: Sequence[Region], pipeline: str, module: Module, native: Callable[[Region], Region]) -> bool:
     """Run a pipeline such as `cse` on each body once; afterwards `result_of(body, pipeline)` is the new body.
 
     `native` does what the pipeline does to a plain body, without printing and reading it; the others go

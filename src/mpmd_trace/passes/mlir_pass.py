@@ -16,6 +16,7 @@ from mpmd_trace.passes.options import REPEATED
 
 __all__ = ["MlirPass", "is_upstream"]
 
+
 def is_upstream(name: str) -> bool:
     """Whether jaxlib registers a pass of this name."""
     return pipeline_parses(f"builtin.module({name})") or _on_functions(name)
@@ -23,9 +24,7 @@ def is_upstream(name: str) -> bool:
 
 def _on_functions(name: str) -> bool:
     """Whether the upstream pass works on single functions only."""
-    return not pipeline_parses(f"builtin.module({name})") and pipeline_parses(
-        f"builtin.module(func.func({name}))"
-    )
+    return not pipeline_parses(f"builtin.module({name})") and pipeline_parses(f"builtin.module(func.func({name}))")
 
 
 @dataclasses.dataclass(frozen=True)

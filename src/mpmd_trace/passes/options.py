@@ -81,15 +81,11 @@ def make_pass(cls: type[Pass], options: dict[str, str | None]) -> Pass:
         field = fields.get(name)
         if field is None:
             known = f"; it has {', '.join(fields)}" if fields else "; it has none"
-            raise MpmdError(
-                f"{cls.name} has no option '{name}'{nearest(name, fields) or known}"
-            )
+            raise MpmdError(f"{cls.name} has no option '{name}'{nearest(name, fields) or known}")
         if text is not None and REPEATED in text:
             several = typing.get_origin(hints[field.name]) is tuple
             text = ",".join(text.split(REPEATED)) if several else text.rpartition(REPEATED)[2]
-        values[field.name] = convert(
-            text, hints[field.name], field.default, f"option {cls.name} {name}"
-        )
+        values[field.name] = convert(text, hints[field.name], field.default, f"option {cls.name} {name}")
     return dataclasses.replace(cls(), **values)
 
 

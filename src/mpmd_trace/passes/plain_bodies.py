@@ -88,9 +88,7 @@ def as_read(region: Region) -> Region:
     return freeze(region.clone())
 
 
-def copy_op(
-    op: Op, operands: Sequence[Value], regions: Sequence[Region] = (), *, name: str | None = None
-) -> Op:
+def copy_op(op: Op, operands: Sequence[Value], regions: Sequence[Region] = (), *, name: str | None = None) -> Op:
     """A detached copy of `op` with these operands and regions, under another name if one is given."""
     return make_op(
         name or op.name,

@@ -33,9 +33,7 @@ def register(cls: type[P]) -> type[P]:
     if "__dataclass_fields__" not in cls.__dict__:
         raise MpmdError(f"{what} is no dataclass of its own: write @dataclasses.dataclass(frozen=True) above it")
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z][\w.-]*", name):
-        raise MpmdError(
-            f'{what} needs a name of letters, digits, dashes and dots: name: ClassVar[str] = "my-pass"'
-        )
+        raise MpmdError(f'{what} needs a name of letters, digits, dashes and dots: name: ClassVar[str] = "my-pass"')
     if not isinstance(getattr(cls, "summary", None), str):
         raise MpmdError(f'{what} needs a line that tells what it does: summary: ClassVar[str] = "..."')
     before = PASSES.get(name) or PIPELINES.get(name)

@@ -20,14 +20,7 @@ from mpmd_trace.passes.memory.shard_optimizer_state import ShardOptimizerState
 from mpmd_trace.passes.optimize.schedules import SCHEDULES, Comparator, ExplicitOrder, Order, Predicate, Sparse
 from mpmd_trace.passes.options import nearest
 
-__all__ = [
-    "OUR_OPTIONS",
-    "NamedMeshes",
-    "PartitionRequest",
-    "PartitioningOptions",
-    "Phases",
-    "check_phases",
-]
+__all__ = ["OUR_OPTIONS", "NamedMeshes", "PartitionRequest", "PartitioningOptions", "Phases", "check_phases"]
 
 Phases = Literal["import", "optimize", "all"]
 NamedMeshes = Sequence[tuple[str, Sequence[tuple[str, int]]]]
@@ -43,9 +36,7 @@ class PartitioningOptions:
     )
     mpmd_fragment_remat: bool = option(False, "recompute forward fragments before backward ones")
     mpmd_merge_remat_fragments: bool = option(False, "merge the recomputation into the backward fragment")
-    mpmd_split_bwd_fragments: bool = option(
-        False, "split backward fragments at the values that are transferred"
-    )
+    mpmd_split_bwd_fragments: bool = option(False, "split backward fragments at the values that are transferred")
     mpmd_pipeline_schedule: Order = option(SCHEDULES["GPipe"], f"one of {', '.join(SCHEDULES)}")
     mpmd_assume_homogeneous_devices: bool = option(False, "accepted for the reference's sake; has no effect")
     mpmd_absorb_inferred_fragments_on_entry_point_function: bool = option(
@@ -54,9 +45,7 @@ class PartitioningOptions:
     mpmd_copy_constant_creation_from_producer_to_consumer: bool = option(
         False, "create constants where they are used instead of sending them"
     )
-    mpmd_apply_merge_transfers_pass: bool = option(
-        False, "send small values between the same meshes in one transfer"
-    )
+    mpmd_apply_merge_transfers_pass: bool = option(False, "send small values between the same meshes in one transfer")
     mpmd_merge_inferred_after_scheduling: bool = option(
         False, "merge inferred fragments after scheduling instead of before"
     )

@@ -54,9 +54,7 @@ class StablehloOptimize(FunctionPass):
     fold_op_element_limit: int = option(
         65536, "largest constant, in elements, that folding may make the program grow by"
     )
-    optimize_float: bool = option(
-        True, "also fold floating point values (simplification does not depend on it)"
-    )
+    optimize_float: bool = option(True, "also fold floating point values (simplification does not depend on it)")
     assume_no_undeclared_side_effects: bool = option(
         False, "accepted for compatibility; effects are always those that ops declare"
     )
@@ -104,11 +102,5 @@ class StablehloOptimize(FunctionPass):
 
 def _simplify(region: Region, patterns: Choices, settled: Settled) -> bool:
     return apply_greedily(
-        region,
-        patterns,
-        unique_constants=True,
-        top_down=True,
-        max_rounds=_MAX_ROUNDS,
-        settled=settled,
+        region, patterns, unique_constants=True, top_down=True, max_rounds=_MAX_ROUNDS, settled=settled
     ).changed
-

@@ -47,11 +47,7 @@ class SymbolDce(Pass):
         functions = {f.sym_name: f for f in module.functions}
         live: set[Op] = set()
         references = _References()
-        pending: list[Op] = [
-            op
-            for op in module.body
-            if not isinstance(op, FuncOp) or op.visibility != "private"
-        ]
+        pending: list[Op] = [op for op in module.body if not isinstance(op, FuncOp) or op.visibility != "private"]
         while pending:
             op = pending.pop()
             if op in live:

@@ -32,13 +32,7 @@ _FOLDERS = {
         "simplify-named-computations",
         "validate-named-ops-in-mpmd-func",
     ),
-    "placement": (
-        "split-loops",
-        "open-conditionals",
-        "split-concatenations",
-        "regroup-sums",
-        "place",
-    ),
+    "placement": ("split-loops", "open-conditionals", "split-concatenations", "regroup-sums", "place"),
     "hoisting": ("hoist-invariants", "reduce-once"),
     "memory": ("shard-optimizer-state", "fit-memory"),
     "common": (
@@ -66,11 +60,7 @@ _FOLDERS = {
         "rule-based-merge",
         "scheduling-units-verifier",
     ),
-    "optimize": (
-        "pipeline-scheduler",
-        "rule-based-schedule",
-        "remat-fragment",
-    ),
+    "optimize": ("pipeline-scheduler", "rule-based-schedule", "remat-fragment"),
     "sharding": (
         "use-own-meshes",
         "prefer-rows",

@@ -155,9 +155,7 @@ def changes(before: Outline, after: Outline) -> Changes:
         if after.transfers[pair] != before.transfers[pair]
     }
     reordered = names[0] != names[1] and sorted(names[0]) == sorted(names[1])
-    return Changes(
-        merged, split, moved, fresh, list(gone.values()), reordered, transfers, list(_notes(before, after))
-    )
+    return Changes(merged, split, moved, fresh, list(gone.values()), reordered, transfers, list(_notes(before, after)))
 
 
 def _by_name(one: Outline) -> dict[str, list[Thing]]:

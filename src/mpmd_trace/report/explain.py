@@ -36,10 +36,7 @@ from mpmd_trace.report.things import Thing, close_names, find, location_of, made
 
 __all__ = ["Chain", "Explanation", "Placement", "explain", "explain_ends", "explain_places"]
 
-_ANALYSIS = (
-    "mpmd-infer-mesh-populate-use-set",
-    "mpmd-infer-mesh-populate-src-set",
-)
+_ANALYSIS = ("mpmd-infer-mesh-populate-use-set", "mpmd-infer-mesh-populate-src-set")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,10 +65,7 @@ class Placement:
     def __str__(self) -> str:
         verb = "is on" if self.meshes else "has"
         lines = [f"{self.what}{place(self.location)} {verb} {mesh_list(self.meshes)}", f"  {self.rule}"]
-        for title, arrow, chains in (
-            ("needed by:", "->", self.needed),
-            ("computed from:", "<-", self.available),
-        ):
+        for title, arrow, chains in (("needed by:", "->", self.needed), ("computed from:", "<-", self.available)):
             if chains:
                 lines.append(f"  {title}")
             for chain in chains:
@@ -228,8 +222,7 @@ class _Explainer:
             PassManager([together, leaves, _ANALYSIS[0]], error_is_failure=False).run(self.module)
         flow = Flow(MeshSets(self.module))
         return tuple(
-            self._placement(thing, home, flow, wanted[id(thing)], possible[id(thing)])
-            for thing, home in targets
+            self._placement(thing, home, flow, wanted[id(thing)], possible[id(thing)]) for thing, home in targets
         )
 
     @staticmethod
@@ -284,12 +277,7 @@ class _Explainer:
         if isinstance(thing, BlockArg) and found and possible is None and not wanted:
             rule = "nothing with a mesh uses it, so it goes where what is computed from it goes"
         return Placement(
-            what,
-            location,
-            found,
-            rule,
-            tuple(self._forward(values, flow)),
-            tuple(self._backward(thing, flow)),
+            what, location, found, rule, tuple(self._forward(values, flow)), tuple(self._backward(thing, flow))
         )
 
     def _forward(self, values: list[Value], flow: Flow) -> Iterator[Chain]:
@@ -322,9 +310,7 @@ class _Explainer:
                 yield Chain(None, (what, *path))
 
 
-def _paths(
-    starts: list[Value], step: Callable[[Value], list[Value]]
-) -> Iterator[tuple[Value, tuple[str, ...]]]:
+def _paths(starts: list[Value], step: Callable[[Value], list[Value]]) -> Iterator[tuple[Value, tuple[str, ...]]]:
     """Every reachable value with a shortest path to it, near ones first."""
     paths: dict[Value, tuple[str, ...]] = {v: (_describe(v),) for v in starts}
     waiting = list(paths)
@@ -369,10 +355,7 @@ def _describe(thing: Value | Op) -> str:
 
 
 def _rule(
-    found: tuple[str, ...],
-    asked: tuple[str, ...],
-    wanted: tuple[str, ...],
-    possible: tuple[str, ...] | None,
+    found: tuple[str, ...], asked: tuple[str, ...], wanted: tuple[str, ...], possible: tuple[str, ...] | None
 ) -> str:
     """Which rule of mesh inference decided."""
     if not found:

@@ -217,9 +217,9 @@ def _compile(module: Module, inputs: Sequence[Type], results: Sequence[Type]) ->
         return jax.ShapeDtypeStruct(found.shape or (), dtype_of(found), sharding=sharding)
 
     with jax.enable_x64(True):
-        compiled = lower_function(
-            module.to_generic(), [spec(t) for t in inputs], [spec(t) for t in results]
-        ).compile({"xla_backend_optimization_level": 0} if len(devices) == 1 else None)
+        compiled = lower_function(module.to_generic(), [spec(t) for t in inputs], [spec(t) for t in results]).compile(
+            {"xla_backend_optimization_level": 0} if len(devices) == 1 else None
+        )
 
     def run(*args: Array) -> Sequence[Any]:
         with jax.enable_x64(True):
@@ -269,8 +269,7 @@ def interpret(
             expected = tensor_type(arg.type, f"argument {i}")
             if value.shape != expected.shape or value.dtype != dtype_of(expected):
                 raise MpmdError(
-                    f"argument {i} of @{entry.sym_name} must be {expected.text}, "
-                    f"not {value.dtype}{list(value.shape)}"
+                    f"argument {i} of @{entry.sym_name} must be {expected.text}, not {value.dtype}{list(value.shape)}"
                 )
         values.append(value)
     return Interpreter(module, remembered).call(entry, values)

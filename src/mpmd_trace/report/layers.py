@@ -82,6 +82,4 @@ def values_of_layers(lowered: PartitionedProgram, traced: Module, names: Sequenc
                 seen[action.stage].add(action.microbatch)
     others, _ = other_bytes(plan, actions, activation_slots(values, layers))
     cuts = cut_bytes(values, len(names), [len(s) for s in seen])
-    return LayerValues(
-        tuple(names), tuple(meshes), tuple(values), tuple(others[m] for m in meshes), tuple(cuts)
-    )
+    return LayerValues(tuple(names), tuple(meshes), tuple(values), tuple(others[m] for m in meshes), tuple(cuts))

@@ -48,9 +48,7 @@ def measure_links(
     single: dict[tuple[str, str], Link] = {}
     for source, target in dict.fromkeys(pairs):
         progress(f"{source} to {target}")
-        single[source, target] = fit_link(
-            sizes, [_seconds(topology[source], topology[target], n) for n in sizes]
-        )
+        single[source, target] = fit_link(sizes, [_seconds(topology[source], topology[target], n) for n in sizes])
     found = list(single.values())
     widths = [link.bandwidth for link in found if link.bandwidth is not None]
     usual = Link(
@@ -73,6 +71,7 @@ def _seconds(source: Any, target: Any, size: int) -> float:
     if source.devices.size == target.devices.size:
         copy = batched_copy([to], fresh=False)
     else:
+
         def copy(arrays: Sequence[Any]) -> list[Any]:
             return [jax.device_put(arrays[0], to, may_alias=False)]
 

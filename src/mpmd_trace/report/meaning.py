@@ -139,9 +139,7 @@ class Meaning(ABC, Generic[V]):
         if isinstance(op, ReduceOp):
             value = env[op.operand(0)]
             for other in op.operands[1:]:
-                value = self.combine(
-                    REDUCTION_OPS[op.kind], value, env[other], local_type(op.results[0].type)
-                )
+                value = self.combine(REDUCTION_OPS[op.kind], value, env[other], local_type(op.results[0].type))
             return [value]
         if op.name == "sdy.sharding_group":
             return []

@@ -49,6 +49,7 @@ def _norm(values: Array) -> float:
 
 def on_one_device(args: Any) -> Any:
     """The arguments for plain `jax.jit`, which takes no arrays that are committed to different devices."""
+
     def one(x: Any) -> Any:
         if not isinstance(x, jax.Array) or not x.committed:
             return x

@@ -74,9 +74,7 @@ def _scheduled(option: Option, study: Study, lowered: Lowered, traced: Module) -
     options.pop("mpmd_pipeline_schedule", None)  # the choice says it
     if options.get("mpmd_split_bwd_fragments") is False:
         del options["mpmd_split_bwd_fragments"]
-    config = dataclasses.replace(
-        lowered.config, pipeline_schedule=option.choice.schedule, partitioning_options=options
-    )
+    config = dataclasses.replace(lowered.config, pipeline_schedule=option.choice.schedule, partitioning_options=options)
     if option.assignment == "balanced":
         several = len(option.mesh_of) > len(set(option.mesh_of))
         places = {
@@ -84,9 +82,7 @@ def _scheduled(option: Option, study: Study, lowered: Lowered, traced: Module) -
             for stage, (mesh, names) in enumerate(zip(option.mesh_of, option.names, strict=True))
             for name in names
         }
-        config = dataclasses.replace(
-            config, assignments=places, input_mesh_assignment=(), output_mesh_assignment=()
-        )
+        config = dataclasses.replace(config, assignments=places, input_mesh_assignment=(), output_mesh_assignment=())
     changed = dataclasses.replace(lowered, config=config, schedule=choose_schedule(config), hooks=())
     with _quiet():
         return partition_as(traced, changed.request, phases="optimize").module

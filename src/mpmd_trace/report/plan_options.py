@@ -118,9 +118,7 @@ def options_of(
 
 def ranked(options: Sequence[Option]) -> list[Option]:
     """Best first; the program's own stages where others are hardly better."""
-    found = sorted(
-        options, key=lambda o: (not o.choice.in_order, not o.fits, round(o.step, 9), max(o.peak_bytes))
-    )
+    found = sorted(options, key=lambda o: (not o.choice.in_order, not o.fits, round(o.step, 9), max(o.peak_bytes)))
     staying = next((o for o in found if o.assignment == "as assigned" and o.choice.in_order and o.fits), None)
     if staying is not None and staying.step * (1 - WORTH_MOVING) <= found[0].step:
         found.remove(staying)
@@ -147,11 +145,7 @@ def _step(choice: Choice, study: Study, copies: Sequence[Copies], gather: Gather
 
 
 def _gather(
-    schedule: Schedule,
-    held: Sequence[float],
-    static: Sequence[Profile],
-    copies: Sequence[Copies],
-    limit: float | None,
+    schedule: Schedule, held: Sequence[float], static: Sequence[Profile], copies: Sequence[Copies], limit: float | None
 ) -> tuple[Gather, tuple[float, ...]]:
     """How long copies are kept, as long as there is memory for it, and the peak of each mesh then."""
     found: tuple[Gather, tuple[float, ...]] | None = None
@@ -248,9 +242,7 @@ def _peaks(
     return tuple(peaks)
 
 
-def _room(
-    stages: StageCosts, activations: Sequence[float], static: Sequence[float], limit: float
-) -> float | None:
+def _room(stages: StageCosts, activations: Sequence[float], static: Sequence[float], limit: float) -> float | None:
     """How many microbatches of activations fit on the mesh with the least room."""
     rooms = []
     for mesh in range(stages.meshes):
@@ -344,9 +336,7 @@ def _variant(
     copies = _copies(study, names)
     # No program of these stages was compiled: they get the scratch memory of those that were.
     length = max((len(p) for p in (*study.scratch, *between.static)), default=1)
-    scratch = [
-        max((at_fraction(p, k, length - 1) for p in study.scratch), default=0.0) for k in range(length)
-    ]
+    scratch = [max((at_fraction(p, k, length - 1) for p in study.scratch), default=0.0) for k in range(length)]
     static = []
     for stage in range(len(groups)):
         own = [between.static[i] for i, s in stage_of.items() if s == stage]

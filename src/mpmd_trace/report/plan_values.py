@@ -10,15 +10,7 @@ from mpmd_trace.report.timeline import FragmentActions, actions_by_place, run_ac
 from mpmd_trace.schedules import Action
 from mpmd_trace.scheduling.transfers import Value
 
-__all__ = [
-    "Profile",
-    "activation_slots",
-    "activations",
-    "at_fraction",
-    "cut_bytes",
-    "other_bytes",
-    "values_of_plan",
-]
+__all__ = ["Profile", "activation_slots", "activations", "at_fraction", "cut_bytes", "other_bytes", "values_of_plan"]
 
 
 def values_of_plan(plan: Plan, actions: FragmentActions) -> list[Value]:
@@ -61,9 +53,7 @@ def _holders(value: Value, stage_of: Mapping[int, int]) -> set[int]:
     return backward & {stage_of[a.stage] for a in known if a.kind == "F"}
 
 
-def activations(
-    values: Iterable[Value], stage_of: Mapping[int, int], visits: Sequence[int]
-) -> list[float]:
+def activations(values: Iterable[Value], stage_of: Mapping[int, int], visits: Sequence[int]) -> list[float]:
     """Of each stage, the bytes on a device that the forward of a microbatch leaves for its backward."""
     found = [0.0] * len(visits)
     for value in values:
@@ -105,9 +95,7 @@ def other_bytes(
     held: dict[str, list[float]] = {mesh: [0.0] for mesh in plan.meshes}
     scratch: dict[str, list[float]] = {mesh: [0.0] for mesh in plan.meshes}
     known = actions_by_place(plan, actions)
-    used = others.memory_use(
-        None if temporary is None else dict(temporary), None if reused is None else dict(reused)
-    )
+    used = others.memory_use(None if temporary is None else dict(temporary), None if reused is None else dict(reused))
     for at, mesh, amount in used:
         run = plan.instructions[at] if at >= 0 else None
         if isinstance(run, Run):

@@ -330,10 +330,7 @@ def _layers(
     for at, name in enumerate(ordered):
         stage = stage_of[name]
         own = names[stage]
-        parts = [
-            named[name][k] / total if (total := sum(named[n][k] for n in own)) else 1 / len(own)
-            for k in (0, 1)
-        ]
+        parts = [named[name][k] / total if (total := sum(named[n][k] for n in own)) else 1 / len(own) for k in (0, 1)]
         known = isinstance(between, LayerValues)
         layers.append(
             Layer(

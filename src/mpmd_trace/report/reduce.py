@@ -36,11 +36,7 @@ class Reduction:
 
 
 def reduce(
-    module: Module,
-    interesting: Callable[[str], bool],
-    say: Callable[[str], None] = lambda _: None,
-    *,
-    rounds: int = 10,
+    module: Module, interesting: Callable[[str], bool], say: Callable[[str], None] = lambda _: None, *, rounds: int = 10
 ) -> Reduction:
     """Make the module smaller as long as `interesting` says yes to its text; `module` is not changed.
 
@@ -71,9 +67,7 @@ _Thing = tuple[Op, int, str]
 
 
 class _Reducer:
-    def __init__(
-        self, module: Module, interesting: Callable[[str], bool], say: Callable[[str], None]
-    ) -> None:
+    def __init__(self, module: Module, interesting: Callable[[str], bool], say: Callable[[str], None]) -> None:
         self.module = module
         self.interesting = interesting
         self.say = say
@@ -259,11 +253,7 @@ def _drop_function_results(module: Module, things: Sequence[_Thing]) -> None:
 
 def _function_arguments(module: Module) -> list[_Thing]:
     return [
-        (f, arg.index, "")
-        for f in module.functions
-        if not f.is_declaration
-        for arg in f.body.args
-        if not arg.has_uses
+        (f, arg.index, "") for f in module.functions if not f.is_declaration for arg in f.body.args if not arg.has_uses
     ]
 
 
@@ -335,13 +325,7 @@ def _without_results(op: Op, numbers: Sequence[int]) -> None:
     kept = [r for r in op.results if r.index not in gone]
     _drop_entries(op, ("res_attrs", "out_shardings"), numbers)
     new = make_op(
-        op.name,
-        op.operands,
-        [r.type for r in kept],
-        props=op.props,
-        attrs=op.attrs,
-        regions=op.regions,
-        loc=op.loc,
+        op.name, op.operands, [r.type for r in kept], props=op.props, attrs=op.attrs, regions=op.regions, loc=op.loc
     )
     assert op.block is not None
     op.block.insert_before(op, new)
@@ -359,9 +343,7 @@ def _drop_entries(op: Op, names: Sequence[str], numbers: Sequence[int]) -> None:
             if isinstance(found, ArrayAttr):
                 table[name] = ArrayAttr.get(e for i, e in enumerate(found.elements) if i not in gone)
             elif isinstance(found, TensorShardingPerValueAttr):
-                table[name] = TensorShardingPerValueAttr.get(
-                    e for i, e in enumerate(found.shardings) if i not in gone
-                )
+                table[name] = TensorShardingPerValueAttr.get(e for i, e in enumerate(found.shardings) if i not in gone)
 
 
 def _operands(module: Module) -> list[_Thing]:

@@ -135,9 +135,7 @@ class Snapshots:
 
 def unified_diff(a: str, b: str, a_name: str, b_name: str) -> str:
     """What changed between two snapshots, in unified form with three lines around each change."""
-    lines = difflib.unified_diff(
-        a.splitlines(keepends=True), b.splitlines(keepends=True), a_name, b_name, n=3
-    )
+    lines = difflib.unified_diff(a.splitlines(keepends=True), b.splitlines(keepends=True), a_name, b_name, n=3)
     return "".join(lines)
 
 

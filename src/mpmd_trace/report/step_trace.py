@@ -56,15 +56,29 @@ def step_trace(
                 where = {"written in": sources[instruction.program]} if sources[instruction.program] else {}
                 callee = plan.programs[instruction.program].callee
                 slices[at] = trace.slice(
-                    1, row, instruction.label, word, start, end, step=number, program=callee,
-                    **({} if kind == "O" else {"microbatch": microbatch}), **where,
+                    1,
+                    row,
+                    instruction.label,
+                    word,
+                    start,
+                    end,
+                    step=number,
+                    program=callee,
+                    **({} if kind == "O" else {"microbatch": microbatch}),
+                    **where,
                 )
             else:
                 transfer = cast(Transfer, instruction)
                 moved = sum(plan.slots[s].bytes for s in transfer.outputs)
                 values = ", ".join(str(plan.slots[s]) for s in transfer.outputs[:4])
                 slices[at] = trace.slice(
-                    1, row, transfer.label or "transfer", "transfer", start, end, step=number,
+                    1,
+                    row,
+                    transfer.label or "transfer",
+                    "transfer",
+                    start,
+                    end,
+                    step=number,
                     **{"bytes on each device": moved, "arrays": len(transfer.outputs), "values": values},
                 )
             if at in held:

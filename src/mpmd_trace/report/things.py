@@ -59,8 +59,7 @@ def find(module: Module, question: str) -> list[Thing]:
             return False
         file, line, column = position.groups()
         return any(
-            f.endswith(file) and n == int(line) and (column is None or c == int(column))
-            for f, n, c in loc.files
+            f.endswith(file) and n == int(line) and (column is None or c == int(column)) for f, n, c in loc.files
         )
 
     def called(loc: Location) -> bool:

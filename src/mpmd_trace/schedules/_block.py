@@ -47,11 +47,7 @@ class Block:
         places = *starts, *(straight if sum(straight) <= sum(crossed) else crossed)
         # Once all six run, nothing changes: a few blocks tell what many look like.
         few = min(microbatches, (max(places) - min(places)) // SLOTS + 2)
-        slots = sorted(
-            (start + SLOTS * m, min(code, WEIGHT))
-            for code, start in enumerate(places)
-            for m in range(few)
-        )
+        slots = sorted((start + SLOTS * m, min(code, WEIGHT)) for code, start in enumerate(places) for m in range(few))
         row = bytearray(code for _, code in slots)
         if few < microbatches:
             full = sum(slot < max(places) for slot, _ in slots)
@@ -150,9 +146,7 @@ def play(block: Block, meshes: int, microbatches: int, limit: int) -> list[bytea
             now = _counts(pipeline, rows)
             # What is left then is far enough from the last microbatch not to feel it.
             spare = microbatches - pipeline.done[0][0] - meshes
-            if spare > 0 and all(
-                b == a + step for a, b, step in zip(before, now, _ONE_BLOCK * meshes, strict=True)
-            ):
+            if spare > 0 and all(b == a + step for a, b, step in zip(before, now, _ONE_BLOCK * meshes, strict=True)):
                 # Everything is where it was a block ago, so the same follows, again and again.
                 pipeline.skip(spare)
                 for row in rows:
@@ -167,9 +161,7 @@ _ONE_BLOCK = (1, 1, 1, 1, SLOTS)
 
 def _counts(pipeline: _Pipeline, rows: Sequence[bytearray]) -> list[int]:
     """How often each mesh has run each code, and how long its row is."""
-    return [
-        n for done, row in zip(pipeline.done, rows, strict=True) for n in (*done, len(row))
-    ]
+    return [n for done, row in zip(pipeline.done, rows, strict=True) for n in (*done, len(row))]
 
 
 def _first_that_fits(
@@ -196,14 +188,7 @@ def _first_that_fits(
     return -1
 
 
-def _fits(
-    start: Sequence[int],
-    done: Sequence[int],
-    code: int,
-    until: int,
-    microbatches: int,
-    limit: int,
-) -> bool:
+def _fits(start: Sequence[int], done: Sequence[int], code: int, until: int, microbatches: int, limit: int) -> bool:
     """Whether every forward in the slots before `until` still has room when `code` runs now.
 
     The block says what has run by each of those slots; what has run already counts where it is

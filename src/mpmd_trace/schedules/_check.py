@@ -67,11 +67,7 @@ def validate(
 ) -> Schedule:
     """The schedule itself when `check` finds nothing; else a `ScheduleError` with all problems."""
     problems = check(
-        schedule,
-        memory_limit=memory_limit,
-        activation=activation,
-        weight_fraction=weight_fraction,
-        blocking=blocking,
+        schedule, memory_limit=memory_limit, activation=activation, weight_fraction=weight_fraction, blocking=blocking
     )
     if problems:
         count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
@@ -83,8 +79,10 @@ def validate(
 def must_be_schedule(schedule: object) -> None:
     """Refuses the name of a schedule, and anything else that is none."""
     if not isinstance(schedule, Schedule):
-        hint = f"get_schedule({schedule!r}, meshes, microbatches) makes one" if isinstance(schedule, str) else (
-            "get_schedule, from_orders and load_csv make them"
+        hint = (
+            f"get_schedule({schedule!r}, meshes, microbatches) makes one"
+            if isinstance(schedule, str)
+            else ("get_schedule, from_orders and load_csv make them")
         )
         raise ScheduleError(f"{schedule!r} is not a Schedule; {hint}")
 
@@ -105,9 +103,7 @@ def explain(schedule: Schedule, problems: list[Problem], around: int = 3, limit:
             begin = max(0, problem.column - around)
             cells = [str(s) for s in order[begin : problem.column + around + 1]]
             if begin < len(order) and problem.column < len(order):
-                before = ("... " if begin else "") + "".join(
-                    f"{c}  " for c in cells[: problem.column - begin]
-                )
+                before = ("... " if begin else "") + "".join(f"{c}  " for c in cells[: problem.column - begin])
                 after = "  ".join(cells[problem.column - begin :])
                 dots = "  ..." if problem.column + around + 1 < len(order) else ""
                 lines.append(f"    {before}{after}{dots}")
@@ -131,18 +127,15 @@ def _ranges(schedule: Schedule) -> list[Problem]:
         )
         return problems
     if len(schedule.graph) != len(mesh_of):
-        problems.append(
-            Problem(
-                "graph",
-                f"the graph has {len(schedule.graph)} stages, the placement {len(mesh_of)}",
-            )
-        )
+        problems.append(Problem("graph", f"the graph has {len(schedule.graph)} stages, the placement {len(mesh_of)}"))
         return problems
     for stage, mesh in enumerate(mesh_of):
         if not 0 <= mesh < schedule.meshes:
             problems.append(
-                Problem("placement", f"stage {stage} is placed on mesh {mesh}, "
-                        f"but the meshes are 0 to {schedule.meshes - 1}")
+                Problem(
+                    "placement",
+                    f"stage {stage} is placed on mesh {mesh}, but the meshes are 0 to {schedule.meshes - 1}",
+                )
             )
     for row, column, action in schedule.actions():
         stage, m = action.stage, action.microbatch
@@ -160,8 +153,7 @@ def _ranges(schedule: Schedule) -> list[Problem]:
         elif m not in schedule.microbatches_of(stage):
             mbs = schedule.microbatches_of(stage)
             message = (
-                f"microbatch {m} does not run through stage {stage}; "
-                f"its microbatches are {mbs.start} to {mbs.stop - 1}"
+                f"microbatch {m} does not run through stage {stage}; its microbatches are {mbs.start} to {mbs.stop - 1}"
             )
             problems.append(Problem("range", message, row, column, str(action)))
     return problems
@@ -325,11 +317,9 @@ def _blocked(program: Program, run: Blocking) -> list[Problem]:
     return problems
 
 
-def _memory_limit(
-    schedule: Schedule, limit: PerStage, activation: PerStage, weight_fraction: float
-) -> list[Problem]:
-    limits = tuple(limit) if isinstance(limit, Sequence) and not isinstance(limit, str) else (
-        (limit,) * schedule.meshes
+def _memory_limit(schedule: Schedule, limit: PerStage, activation: PerStage, weight_fraction: float) -> list[Problem]:
+    limits = (
+        tuple(limit) if isinstance(limit, Sequence) and not isinstance(limit, str) else ((limit,) * schedule.meshes)
     )
     if len(limits) != schedule.meshes:
         raise ScheduleError(f"{len(limits)} memory limits for {schedule.meshes} meshes")

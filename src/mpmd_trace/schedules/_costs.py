@@ -121,8 +121,7 @@ def per_stage(value: PerStage, schedule: Schedule, what: str = "cost") -> list[f
     if isinstance(value, tuple):
         if len(value) != schedule.stages:
             raise ScheduleError(
-                f"{what} lists {len(value)} stages, but schedule '{schedule.name}' "
-                f"has {schedule.stages}"
+                f"{what} lists {len(value)} stages, but schedule '{schedule.name}' has {schedule.stages}"
             )
         return [float(v) for v in value]
     chunks = schedule.chunks_of
@@ -147,12 +146,8 @@ class Timer:
             self.table["O"] = per_stage(costs.optimizer, schedule, "optimizer")
         else:
             stages_on = schedule.placement.stages_on
-            self.table["O"] = [
-                costs.optimizer / len(stages_on[m]) for m in schedule.placement.mesh_of
-            ]
-        self._fused = (
-            None if costs.fused is None else per_stage(costs.fused, schedule, "fused")
-        )
+            self.table["O"] = [costs.optimizer / len(stages_on[m]) for m in schedule.placement.mesh_of]
+        self._fused = None if costs.fused is None else per_stage(costs.fused, schedule, "fused")
         self._actions = costs.actions
 
     def part(self, action: Action) -> float:

@@ -103,9 +103,7 @@ def from_function(
     )
 
 
-def _program_order(
-    stages: Sequence[int], microbatches: int, rank: dict[int, int], split: bool
-) -> list[Action]:
+def _program_order(stages: Sequence[int], microbatches: int, rank: dict[int, int], split: bool) -> list[Action]:
     """The actions of a mesh as a program without a schedule would run them."""
     down = sorted(stages, key=rank.__getitem__)
     back: tuple[Kind, ...] = ("I", "W") if split else ("B",)
@@ -117,11 +115,7 @@ def _program_order(
 
 
 def _sorted(
-    actions: list[Action],
-    comparator: Comparator,
-    rank: dict[int, int],
-    graph: StageGraph,
-    mesh: int,
+    actions: list[Action], comparator: Comparator, rank: dict[int, int], graph: StageGraph, mesh: int
 ) -> Iterable[Action]:
     count = len(actions)
     reach = _reachability(graph, rank)

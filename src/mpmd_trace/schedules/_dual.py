@@ -17,12 +17,14 @@ from mpmd_trace.schedules._schedule import Placement, Schedule, make
 
 def dualpipe_v(meshes: int, microbatches: int) -> Schedule:
     """DualPipeV: 2P stages as a V; needs 2P microbatches or more."""
-    _need("dualpipe-v", microbatches >= 2 * meshes, meshes, microbatches,
-          f"needs at least {2 * meshes} microbatches, two per mesh")
-    orders = [
-        _Rank(meshes, r, microbatches, (r, 2 * meshes - 1 - r), (0, 0)).order()
-        for r in range(meshes)
-    ]
+    _need(
+        "dualpipe-v",
+        microbatches >= 2 * meshes,
+        meshes,
+        microbatches,
+        f"needs at least {2 * meshes} microbatches, two per mesh",
+    )
+    orders = [_Rank(meshes, r, microbatches, (r, 2 * meshes - 1 - r), (0, 0)).order() for r in range(meshes)]
     return make("dualpipe-v", orders, Placement.v(meshes), microbatches)
 
 
@@ -34,8 +36,13 @@ def dualpipe(meshes: int, microbatches: int) -> Schedule:
     number of meshes, and an even number of microbatches, 2P or more.
     """
     _need("dualpipe", meshes % 2 == 0, meshes, microbatches, "needs an even number of meshes")
-    _need("dualpipe", microbatches % 2 == 0 and microbatches >= 2 * meshes, meshes, microbatches,
-          f"needs an even number of microbatches, at least {2 * meshes}")
+    _need(
+        "dualpipe",
+        microbatches % 2 == 0 and microbatches >= 2 * meshes,
+        meshes,
+        microbatches,
+        f"needs an even number of microbatches, at least {2 * meshes}",
+    )
     half = microbatches // 2
     orders = []
     for r in range(meshes):
@@ -64,9 +71,7 @@ def _need(name: str, holds: bool, meshes: int, microbatches: int, what: str) -> 
 class _Rank:
     """The recipe for one mesh: chunk 0 is the one whose forwards start the step."""
 
-    def __init__(
-        self, size: int, rank: int, count: int, stages: tuple[int, int], offsets: tuple[int, int]
-    ) -> None:
+    def __init__(self, size: int, rank: int, count: int, stages: tuple[int, int], offsets: tuple[int, int]) -> None:
         self.size, self.rank, self.count = size, rank, count
         self.stages, self.offsets = stages, offsets
         self.forwards = [0, 0]

@@ -26,16 +26,12 @@ class Run(Protocol):
 class Background:
     """Transfers that do not make the receiving mesh wait until it needs them."""
 
-    def __init__(
-        self, program: Program, durations: list[float], costs: Costs, exposed: bool
-    ) -> None:
+    def __init__(self, program: Program, durations: list[float], costs: Costs, exposed: bool) -> None:
         self.program, self.durations, self.costs = program, durations, costs
         count = len(program.steps)
         self.starts = [0.0] * count
         self.ends = [-1.0] * count
-        self._plain = (
-            not exposed and costs.bandwidth is None and isinstance(costs.latency, (int, float))
-        )
+        self._plain = not exposed and costs.bandwidth is None and isinstance(costs.latency, (int, float))
         self._latency = costs.latency if isinstance(costs.latency, (int, float)) else 0.0
         self._exposed = exposed
         self._arrivals: dict[tuple[int, int], float] = {}
@@ -114,9 +110,7 @@ class Background:
 class Blocking:
     """Transfers at which both ends meet."""
 
-    def __init__(
-        self, program: Program, durations: list[float], costs: Costs
-    ) -> None:
+    def __init__(self, program: Program, durations: list[float], costs: Costs) -> None:
         self.program = program
         count = len(program.steps)
         self.starts = [0.0] * count
@@ -159,8 +153,7 @@ class Blocking:
                     self.ends[i] = clock[mesh] = self.starts[i] + durations[i]
                 position[mesh] += 1
         self.waiting = [
-            (m, position[m], [p for p in groups[m][position[m] - program.first[m]]
-                              if p not in self._at])
+            (m, position[m], [p for p in groups[m][position[m] - program.first[m]] if p not in self._at])
             for m in range(meshes)
             if position[m] <= program.first[m + 1]
         ]
@@ -194,8 +187,7 @@ def meeting_groups(program: Program) -> list[list[list[tuple[int, int]]]]:
     first; the last gap lies after the last step.
     """
     groups: list[list[list[tuple[int, int]]]] = [
-        [[] for _ in range(program.first[m + 1] - program.first[m] + 1)]
-        for m in range(len(program.first) - 1)
+        [[] for _ in range(program.first[m + 1] - program.first[m] + 1)] for m in range(len(program.first) - 1)
     ]
     seen: set[tuple[int, int]] = set()
     for step, needs in enumerate(program.needs):
@@ -210,11 +202,7 @@ def meeting_groups(program: Program) -> list[list[list[tuple[int, int]]]]:
 
 
 def transfer_size(
-    program: Program,
-    step: int,
-    target: int,
-    size: list[float],
-    sends: Mapping[tuple[int, int], float],
+    program: Program, step: int, target: int, size: list[float], sends: Mapping[tuple[int, int], float]
 ) -> float:
     """How much of a step's results goes to a mesh: of its forwards and input-gradients."""
     total = 0.0

@@ -46,9 +46,7 @@ class Exact:
         return max(0.0, value / self.lower_bound - 1.0) if self.lower_bound else 0.0
 
 
-def binaries(
-    meshes: int, microbatches: int, placement: Placement | None = None, *, split: bool = True
-) -> int:
+def binaries(meshes: int, microbatches: int, placement: Placement | None = None, *, split: bool = True) -> int:
     """About the number of yes-or-no questions in the problem: pairs of actions of a mesh.
 
     Data flow decides nearly half of the pairs, those of a stage with itself aside.
@@ -166,13 +164,7 @@ def _solve(problem: OrderProblem, time_limit: float) -> Any:
     )
 
 
-def _suits(
-    start: Schedule,
-    frame: Schedule,
-    split: bool,
-    peaks: Sequence[float],
-    limits: Sequence[float],
-) -> None:
+def _suits(start: Schedule, frame: Schedule, split: bool, peaks: Sequence[float], limits: Sequence[float]) -> None:
     """A schedule that breaks a rule of the search would cut off the ones that keep it."""
     whole = any(a.kind == "B" for _, _, a in start.actions())
     reason = ""

@@ -22,10 +22,7 @@ def forward_only(meshes: int, microbatches: int, chunks: int = 1) -> Schedule:
 
 
 def forward_passes(
-    placement: Placement,
-    microbatches: int,
-    graph: StageGraph | None = None,
-    costs: Costs | None = None,
+    placement: Placement, microbatches: int, graph: StageGraph | None = None, costs: Costs | None = None
 ) -> Schedule:
     """Forward passes through stages that are anywhere.
 

@@ -47,8 +47,7 @@ class StageGraph:
         for source, target in edges:
             for stage in (source, target):
                 if not 0 <= stage < stages:
-                    raise _error(f"edge ({source}, {target}) names stage {stage}, "
-                                 f"but the stages are 0 to {stages - 1}")
+                    raise _error(f"edge ({source}, {target}) names stage {stage}, but the stages are 0 to {stages - 1}")
             if source not in feeds[target]:
                 feeds[target].append(source)
         graph = cls(tuple(tuple(sorted(f)) for f in feeds))

@@ -81,9 +81,7 @@ def _perfect(result: Simulation) -> tuple[float, float]:
     return round(result.ideal, 9), round(max(spans), 9)
 
 
-def limits_of(
-    meshes: int, memory_limit: float | Sequence[float] | None, default: float
-) -> list[float]:
+def limits_of(meshes: int, memory_limit: float | Sequence[float] | None, default: float) -> list[float]:
     """One limit per mesh; each must hold one microbatch."""
     if memory_limit is None:
         limits = [default] * meshes
@@ -99,20 +97,13 @@ def limits_of(
         raise ScheduleError(f"{len(limits)} memory limits for {meshes} meshes")
     for mesh, limit in enumerate(limits):
         if not limit >= 1.0:
-            message = (
-                f"the memory limit of mesh {mesh} is {limit:g} microbatches; "
-                "nothing runs with less than 1"
-            )
+            message = f"the memory limit of mesh {mesh} is {limit:g} microbatches; nothing runs with less than 1"
             raise ScheduleError(message, [Problem("memory", message, mesh)])
     return limits
 
 
 def greedy_family(
-    meshes: int,
-    microbatches: int,
-    costs: Costs,
-    limits: Sequence[float],
-    weight_fraction: float,
+    meshes: int, microbatches: int, costs: Costs, limits: Sequence[float], weight_fraction: float
 ) -> Iterator[Schedule]:
     """What the heuristic makes of each of its choices, equal results once."""
     placement = Placement.loop(meshes)
@@ -151,31 +142,20 @@ class _Run:
     """The state of one run: clocks, counters, memory and bubble of each mesh."""
 
     def __init__(
-        self,
-        frame: Schedule,
-        costs: Costs,
-        limits: Sequence[float],
-        weight_fraction: float,
-        choices: Choices,
+        self, frame: Schedule, costs: Costs, limits: Sequence[float], weight_fraction: float, choices: Choices
     ) -> None:
         self.meshes, self.count = frame.meshes, frame.microbatches
         timer = Timer(frame, costs)
         self.cost: dict[str, list[float]] = {k: timer.table[k] for k in ("F", "I", "W")}
         size = per_stage(costs.size, frame, "size")
         hops = range(self.meshes - 1)
-        self.down = [
-            costs.delay(i, i + 1) + size[i] * costs.seconds_per_size(i, i + 1) for i in hops
-        ]
-        self.up = [
-            costs.delay(i + 1, i) + size[i] * costs.seconds_per_size(i + 1, i) for i in hops
-        ]
+        self.down = [costs.delay(i, i + 1) + size[i] * costs.seconds_per_size(i, i + 1) for i in hops]
+        self.up = [costs.delay(i + 1, i) + size[i] * costs.seconds_per_size(i + 1, i) for i in hops]
         self.limits, self.choices = limits, choices
         self.change = {"F": 1.0, "I": weight_fraction - 1.0, "W": -weight_fraction}
         self.clock = [0.0] * self.meshes
         self.done: dict[str, list[int]] = {k: [0] * self.meshes for k in ("F", "I", "W")}
-        self.ends: dict[str, list[list[float]]] = {
-            k: [[] for _ in range(self.meshes)] for k in ("F", "I")
-        }
+        self.ends: dict[str, list[list[float]]] = {k: [[] for _ in range(self.meshes)] for k in ("F", "I")}
         self.held = [0.0] * self.meshes
         self.bubble = [0.0] * self.meshes
         self.largest_bubble = 0.0

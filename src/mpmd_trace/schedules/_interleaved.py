@@ -42,16 +42,12 @@ def depth_first(microbatches: int, chunks: int, group: int) -> list[tuple[int, i
     ]
 
 
-def interleaved_1f1b(
-    meshes: int, microbatches: int, chunks: int = 2, group_size: int | None = None
-) -> Schedule:
+def interleaved_1f1b(meshes: int, microbatches: int, chunks: int = 2, group_size: int | None = None) -> Schedule:
     """1F1B over V chunks per mesh, depth first; the last group may be ragged."""
     return _interleaved("interleaved-1f1b", meshes, microbatches, chunks, group_size, extra=0)
 
 
-def kimi_k2(
-    meshes: int, microbatches: int, chunks: int = 2, group_size: int | None = None
-) -> Schedule:
+def kimi_k2(meshes: int, microbatches: int, chunks: int = 2, group_size: int | None = None) -> Schedule:
     """Interleaved 1F1B with one more warm-up forward, which leaves room to overlap transfers."""
     return _interleaved("kimi-k2", meshes, microbatches, chunks, group_size, extra=1)
 
@@ -66,17 +62,12 @@ def _interleaved(
         # A last group smaller than the pipeline can wait for its own output. Filling it up and
         # leaving the surplus out again cannot: whole microbatches do not wait for each other.
         full = _depth_first(name, meshes, microbatches - rest + group, chunks, group, extra)
-        orders = [
-            [step for step in order if step.parts[0].microbatch < microbatches]
-            for order in full.orders
-        ]
+        orders = [[step for step in order if step.parts[0].microbatch < microbatches] for order in full.orders]
         schedule = make(name, orders, schedule.placement, microbatches)
     return schedule
 
 
-def _depth_first(
-    name: str, meshes: int, microbatches: int, chunks: int, group: int, extra: int
-) -> Schedule:
+def _depth_first(name: str, meshes: int, microbatches: int, chunks: int, group: int, extra: int) -> Schedule:
     table = depth_first(microbatches, chunks, group)
     total = len(table)
     orders: list[list[Step]] = []
@@ -93,9 +84,7 @@ def _depth_first(
     return make(name, orders, Placement.loop(meshes, chunks), microbatches)
 
 
-def interleaved_zero_bubble(
-    meshes: int, microbatches: int, chunks: int = 2, group_size: int | None = None
-) -> Schedule:
+def interleaved_zero_bubble(meshes: int, microbatches: int, chunks: int = 2, group_size: int | None = None) -> Schedule:
     """Interleaved 1F1B with split backwards and half the warm-up.
 
     Mesh r holds back r weight-gradients, which fill its gaps at the end.
@@ -127,13 +116,9 @@ def looped_bfs(meshes: int, microbatches: int, chunks: int = 2) -> Schedule:
     """
     orders: list[list[Step]] = []
     for r in range(meshes):
-        order: list[Step] = [
-            Action(c * meshes + r, "F", m) for c in range(chunks) for m in range(microbatches)
-        ]
+        order: list[Step] = [Action(c * meshes + r, "F", m) for c in range(chunks) for m in range(microbatches)]
         order += [
-            Action(c * meshes + r, "B", m)
-            for c in reversed(range(chunks))
-            for m in reversed(range(microbatches))
+            Action(c * meshes + r, "B", m) for c in reversed(range(chunks)) for m in reversed(range(microbatches))
         ]
         orders.append(order)
     return make("looped-bfs", orders, Placement.loop(meshes, chunks), microbatches)
@@ -150,9 +135,7 @@ def circular(meshes: int, microbatches: int, chunks: int = 2) -> Schedule:
     return make("circular", orders, Placement.loop(meshes, chunks), microbatches)
 
 
-def circular_with_reversed_backward(
-    meshes: int, microbatches: int, chunks: int = 2
-) -> Schedule:
+def circular_with_reversed_backward(meshes: int, microbatches: int, chunks: int = 2) -> Schedule:
     """Circular, with the backwards in exactly the reverse order of the forwards."""
     orders: list[list[Step]] = []
     for r in range(meshes):

@@ -78,12 +78,8 @@ class Flow:
             if split:
                 self.needs[number[stage, "W"]].append((number[stage, "I"], 0.0))
             for source in feeds[stage]:
-                self.needs[number[stage, "F"]].append(
-                    (number[source, "F"], wire(source, stage, size[source]))
-                )
-                self.needs[number[source, back]].append(
-                    (number[stage, back], wire(stage, source, gradient))
-                )
+                self.needs[number[stage, "F"]].append((number[source, "F"], wire(source, stage, size[source])))
+                self.needs[number[source, back]].append((number[stage, back], wire(stage, source, gradient)))
         self.order = self._sorted()
         # A set of lanes is a number with one bit each.
         self.before = [0] * len(self.lanes)
@@ -94,10 +90,7 @@ class Flow:
         for n in reversed(self.order):
             for need, _ in self.needs[n]:
                 self.after[need] |= self.after[n] | 1 << n
-        self.mates = [
-            [k for k, lane in enumerate(self.lanes) if lane.mesh == mesh]
-            for mesh in range(frame.meshes)
-        ]
+        self.mates = [[k for k, lane in enumerate(self.lanes) if lane.mesh == mesh] for mesh in range(frame.meshes)]
 
     def _sorted(self) -> list[int]:
         open_needs = [len(needs) for needs in self.needs]
@@ -261,14 +254,11 @@ class OrderProblem:
                 if other is not None:
                     self.rows.append(Row(0.0, {other: 1.0, y: -1.0}))
 
-    def _memory_rows(
-        self, frame: Schedule, limits: Sequence[float], weight_fraction: float
-    ) -> None:
+    def _memory_rows(self, frame: Schedule, limits: Sequence[float], weight_fraction: float) -> None:
         share = per_stage(1.0, frame, "activation")
         kept = {"B": 1.0, "I": 1.0 - weight_fraction, "W": weight_fraction}
         for mates, limit in zip(self.flow.mates, limits, strict=True):
-            most = self.count * sum(share[self.lanes[k].stage] for k in mates
-                                    if self.lanes[k].kind == "F")
+            most = self.count * sum(share[self.lanes[k].stage] for k in mates if self.lanes[k].kind == "F")
             if most <= limit + 1e-9:
                 continue
             for n in mates:
@@ -277,9 +267,7 @@ class OrderProblem:
                     row = Row(own - limit - 1e-9)
                     for k in mates:
                         lane = self.lanes[k]
-                        factor = share[lane.stage] * (
-                            -1.0 if lane.kind == "F" else kept[lane.kind]
-                        )
+                        factor = share[lane.stage] * (-1.0 if lane.kind == "F" else kept[lane.kind])
                         for i in range(self.count) if factor else ():
                             self._before(row, k, i, n, m, factor)
                     if row.terms or row.low > 0:
@@ -310,11 +298,7 @@ class OrderProblem:
             # The solver's times are off in the last digits, which must not swap actions of no
             # duration: those come in the order of the data flow.
             steps = sorted(
-                (round(float(values[self.start(k, m)]), 6), place[k], m, k)
-                for k in mates
-                for m in range(self.count)
+                (round(float(values[self.start(k, m)]), 6), place[k], m, k) for k in mates for m in range(self.count)
             )
-            orders.append(
-                [Action(self.lanes[k].stage, self.lanes[k].kind, m) for _, _, m, k in steps]
-            )
+            orders.append([Action(self.lanes[k].stage, self.lanes[k].kind, m) for _, _, m, k in steps])
         return orders

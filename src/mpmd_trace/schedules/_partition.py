@@ -77,8 +77,11 @@ def partition_layers(
     if layers < meshes:
         message = f"{layers} layers cannot fill {meshes} stages; every stage needs a layer"
         raise ScheduleError(message, [Problem("range", message)])
-    for what, values in (("layer_costs", layer_costs), ("layer_memory", layer_memory),
-                         ("layer_activations", layer_activations)):
+    for what, values in (
+        ("layer_costs", layer_costs),
+        ("layer_memory", layer_memory),
+        ("layer_activations", layer_activations),
+    ):
         for n, v in enumerate(values or ()):
             if not (0 <= v < math.inf):
                 raise ScheduleError(f"{what}[{n}] is {v}; it must be a number, 0 or more")
@@ -90,9 +93,7 @@ def partition_layers(
         for n, one in enumerate(cuts):
             if not all(0 <= v < math.inf for v in one):
                 raise ScheduleError(f"cuts[{n}] is {tuple(one)}; it must be numbers, 0 or more")
-    limits: list[float | None] = (
-        [memory] * meshes if memory is None or isinstance(memory, (int, float)) else [*memory]
-    )
+    limits: list[float | None] = [memory] * meshes if memory is None or isinstance(memory, (int, float)) else [*memory]
     if len(limits) != meshes:
         raise ScheduleError(f"{len(limits)} memory limits for {meshes} stages")
     flight = [float(meshes - s) for s in range(meshes)] if in_flight is None else [*in_flight]
@@ -170,9 +171,7 @@ def _sums(values: Sequence[float]) -> list[float]:
     return [0.0, *accumulate(float(v) for v in values)]
 
 
-def _does_not_fit(
-    layers: int, limits: list[float | None], held: Callable[[int, int, int], float]
-) -> ScheduleError:
+def _does_not_fit(layers: int, limits: list[float | None], held: Callable[[int, int, int], float]) -> ScheduleError:
     total = held(len(limits) - 1, 0, layers)
     room = sum(v for v in limits if v is not None)
     message = (

@@ -12,13 +12,7 @@ from mpmd_trace.schedules._actions import KIND_NAMES, KINDS, Action, Kind, Step
 from mpmd_trace.schedules._errors import ScheduleError
 from mpmd_trace.schedules._result import Event, Simulation, Timeline
 
-COLOURS: dict[Kind, str] = {
-    "F": "#5b8fc7",
-    "I": "#e8a04c",
-    "W": "#8fbf78",
-    "B": "#d9775f",
-    "O": "#9a8fb8",
-}
+COLOURS: dict[Kind, str] = {"F": "#5b8fc7", "I": "#e8a04c", "W": "#8fbf78", "B": "#d9775f", "O": "#9a8fb8"}
 INK, PALE, GRID, IDLE = "#1f2430", "#5c6370", "#d9dce1", "#eceef2"
 AREA, AREA_EDGE = "#c9d8ea", "#3f6ea5"
 
@@ -212,15 +206,11 @@ def _heading(source: Simulation | Timeline, timeline: Timeline) -> str:
 
 def _scale(timelines: Sequence[Timeline], names: Sequence[str], inches: float | None) -> Scale:
     """As wide as labels need, and no wider than a few screens for small schedules; or as wide as it is to be."""
-    lengths = sorted(
-        e.end - e.start for t in timelines for row in t.rows for e in row if e.end > e.start
-    )
+    lengths = sorted(e.end - e.start for t in timelines for row in t.rows for e in row if e.end > e.start)
     end = max(t.end for t in timelines) or 1.0
     shortest = lengths[len(lengths) // 20] if lengths else end
     digits = max(
-        (len(str(p.microbatch)) for t in timelines for row in t.rows for e in row
-         for p in e.step.parts),
-        default=1,
+        (len(str(p.microbatch)) for t in timelines for row in t.rows for e in row for p in e.step.parts), default=1
     )
     meshes = max(len(t.rows) for t in timelines)
     if names and len(names) < meshes:
@@ -271,9 +261,7 @@ def _shade(colour: str, chunk: int) -> str:
     return "#" + "".join(f"{round(v + (255 - v) * mix):02x}" for v in parts)
 
 
-def _label(
-    shapes: list[Shape], e: Event, x: float, top: float, height: float, width: float, scale: Scale
-) -> None:
+def _label(shapes: list[Shape], e: Event, x: float, top: float, height: float, width: float, scale: Scale) -> None:
     parts, font = e.step.parts, scale.font
     if len(parts) == 2 and height >= 2 * font:
         halves = [(parts[0], top + height * 0.25), (parts[1], top + height * 0.75)]
@@ -341,8 +329,7 @@ def _memory(shapes: list[Shape], result: Simulation, scale: Scale, end: float, y
 def _legend(shapes: list[Shape], timelines: Sequence[Timeline], scale: Scale, y: float) -> float:
     """What the colours mean, from `y` down; gives the end of it."""
     used = {p.kind for t in timelines for row in t.rows for e in row for p in e.step.parts}
-    several = any(len({p.stage for e in row for p in e.step.parts}) > 1
-                  for t in timelines for row in t.rows)
+    several = any(len({p.stage for e in row for p in e.step.parts}) > 1 for t in timelines for row in t.rows)
     left = scale.left if scale.wide is None else MARGIN
     x = left
     told = [(COLOURS[kind], f"{kind} {KIND_NAMES[kind]}") for kind in KINDS if kind in used]

@@ -152,11 +152,7 @@ def stuck_heads(program: Program) -> list[tuple[int, int]]:
                 queue.extend(waiting.pop(i))
             i += 1
         position[mesh] = i
-    return [
-        (position[m], awaits[m])
-        for m in range(len(position))
-        if position[m] < program.first[m + 1]
-    ]
+    return [(position[m], awaits[m]) for m in range(len(position)) if position[m] < program.first[m + 1]]
 
 
 def find_cycle(program: Program, stuck: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -23,6 +23,7 @@ _TWO_WAYS = "2 chains in opposite directions, parameters twice"
 _ZB = "arXiv 2401.10241"
 _AUTO = ("costs", "memory_limit", "weight_fraction")
 
+# fmt: off
 ENTRIES: tuple[Entry, ...] = (
     Entry("none", "program order: one microbatch after the other", "", "_classic:program_order"),
     Entry("gpipe", "all forwards, then all backwards", "arXiv 1811.06965", "_classic:gpipe"),
@@ -80,6 +81,7 @@ ENTRIES: tuple[Entry, ...] = (
     Entry("zb-auto", "the best of 8 greedy zero-bubble heuristics under a memory limit",
           _ZB, "_greedy:zb_auto", ("zero-bubble-auto", "zb-greedy"), _AUTO),
 )
+# fmt: on
 
 
 MAX_PAIRS = 2_000_000
@@ -91,9 +93,7 @@ def canonical(name: str) -> str:
     return "".join(c for c in name.lower() if c.isalnum())
 
 
-_BY_NAME: Mapping[str, Entry] = {
-    canonical(n): entry for entry in ENTRIES for n in (entry.name, *entry.aliases)
-}
+_BY_NAME: Mapping[str, Entry] = {canonical(n): entry for entry in ENTRIES for n in (entry.name, *entry.aliases)}
 
 
 def find_entry(name: str) -> Entry:
@@ -105,9 +105,7 @@ def find_entry(name: str) -> Entry:
     if entry is None:
         near = difflib.get_close_matches(canonical(name), _BY_NAME, n=4, cutoff=0.5)
         names = list(dict.fromkeys(_BY_NAME[n].name for n in near))[:3]
-        hint = f"did you mean {' or '.join(names)}?" if names else (
-            "known are " + ", ".join(e.name for e in ENTRIES)
-        )
+        hint = f"did you mean {' or '.join(names)}?" if names else ("known are " + ", ".join(e.name for e in ENTRIES))
         message = f"unknown schedule '{name}'"
         raise ScheduleError(f"{message}; {hint}", [Problem("name", message, hint=hint)])
     return entry
@@ -191,9 +189,7 @@ def whole(what: str, value: Any) -> int:
     return number
 
 
-def orders(
-    name: str, meshes: int, microbatches: int, **options: Any
-) -> list[list[tuple[int, str, int]]]:
+def orders(name: str, meshes: int, microbatches: int, **options: Any) -> list[list[tuple[int, str, int]]]:
     """The total order of each mesh as plain `(stage, kind, microbatch)` tuples."""
     schedule = get_schedule(name, meshes, microbatches, **options)
     return [[(s, k, m) for s, k, m in schedule.total_order(i)] for i in range(schedule.meshes)]

@@ -18,9 +18,7 @@ def save_png(picture: Picture, path: str | Path, zoom: float | None = None) -> N
     try:
         from PIL import Image, ImageDraw, ImageFont  # not everyone has it
     except ImportError:
-        raise ScheduleError(
-            "PNG pictures need Pillow; install it, or write SVG, which needs nothing"
-        ) from None
+        raise ScheduleError("PNG pictures need Pillow; install it, or write SVG, which needs nothing") from None
 
     if zoom is None:
         zoom = 2.0 if picture.width <= 6000 else 1.25
@@ -50,8 +48,7 @@ def save_png(picture: Picture, path: str | Path, zoom: float | None = None) -> N
             if font is None:
                 font = fonts[shape.size] = ImageFont.load_default(size=shape.size * zoom)
             pen.text(
-                (shape.x * zoom, shape.y * zoom), shape.text, fill=shape.fill, font=font,
-                anchor=anchors[shape.anchor],
+                (shape.x * zoom, shape.y * zoom), shape.text, fill=shape.fill, font=font, anchor=anchors[shape.anchor]
             )
     image.save(path, format="PNG", dpi=(96 * zoom, 96 * zoom))
 

@@ -80,9 +80,7 @@ class Simulation:
     @cached_property
     def spans(self) -> tuple[float, ...]:
         """For each mesh, the time from its first start to its last end."""
-        return tuple(
-            self.ends[b - 1] - self.starts[a] if b > a else 0.0 for a, b in self._rows()
-        )
+        return tuple(self.ends[b - 1] - self.starts[a] if b > a else 0.0 for a, b in self._rows())
 
     @property
     def span(self) -> float:
@@ -117,10 +115,7 @@ class Simulation:
     @cached_property
     def busy(self) -> tuple[float, ...]:
         """For each mesh, how long it computes."""
-        return tuple(
-            sum(e - s for s, e in zip(self.starts[a:b], self.ends[a:b], strict=True))
-            for a, b in self._rows()
-        )
+        return tuple(sum(e - s for s, e in zip(self.starts[a:b], self.ends[a:b], strict=True)) for a, b in self._rows())
 
     @property
     def idle(self) -> tuple[float, ...]:
@@ -131,9 +126,7 @@ class Simulation:
     def peak_activations(self) -> tuple[float, ...]:
         """For each mesh, the most activations it holds, in microbatches per mesh."""
         return tuple(
-            _memory.peak(
-                order, self.share, self.weight_fraction, not self.schedule.forward_only
-            )
+            _memory.peak(order, self.share, self.weight_fraction, not self.schedule.forward_only)
             for order in self.schedule.orders
         )
 
@@ -150,9 +143,7 @@ class Simulation:
         points: list[tuple[float, float]] = [(0.0, 0.0)]
         order = self.schedule.orders[mesh]
         for n, (taken, given) in enumerate(
-            _memory.changes(
-                order, self.share, self.weight_fraction, not self.schedule.forward_only
-            )
+            _memory.changes(order, self.share, self.weight_fraction, not self.schedule.forward_only)
         ):
             for time, change in ((self.starts[first + n], taken), (self.ends[first + n], -given)):
                 if change:
@@ -164,9 +155,7 @@ class Simulation:
     def timeline(self) -> Timeline:
         """The steps with their times, to draw."""
         rows = tuple(
-            tuple(
-                Event(m, self.program.steps[i], self.starts[i], self.ends[i]) for i in range(a, b)
-            )
+            tuple(Event(m, self.program.steps[i], self.starts[i], self.ends[i]) for i in range(a, b))
             for m, (a, b) in enumerate(self._rows())
         )
         return Timeline(self.schedule.name, rows)
@@ -185,10 +174,7 @@ class Simulation:
         while self.starts[step] > 0.0:
             mesh = self.program.mesh[step]
             before = step - 1 if step > self.program.first[mesh] else -1
-            candidates = [
-                (self.arrival(need, mesh), -n, need)
-                for n, need in enumerate(self.program.needs[step])
-            ]
+            candidates = [(self.arrival(need, mesh), -n, need) for n, need in enumerate(self.program.needs[step])]
             best = max(candidates, default=(-1.0, 0, -1))
             if before >= 0 and self.ends[before] >= best[0] - 1e-12:
                 step = before
@@ -200,8 +186,7 @@ class Simulation:
                 break
             path.append(step)
         return tuple(
-            Event(self.program.mesh[i], self.program.steps[i], self.starts[i], self.ends[i])
-            for i in reversed(path)
+            Event(self.program.mesh[i], self.program.steps[i], self.starts[i], self.ends[i]) for i in reversed(path)
         )
 
     def summary(self) -> dict[str, object]:

@@ -214,15 +214,11 @@ def contiguous_stages(schedule: Schedule, per_stage: int) -> Schedule:
     return Schedule(
         name=schedule.name,
         orders=tuple(tuple(a for step in order for a in spread(step)) for order in schedule.orders),
-        placement=Placement.of(
-            (m for m in schedule.placement.mesh_of for _ in range(per_stage)), schedule.meshes
-        ),
+        placement=Placement.of((m for m in schedule.placement.mesh_of for _ in range(per_stage)), schedule.meshes),
         microbatches=schedule.microbatches,
         graph=StageGraph(tuple(feeds)),
         forward_only=schedule.forward_only,
-        only=None
-        if schedule.only is None
-        else tuple(r for r in schedule.only for _ in range(per_stage)),
+        only=None if schedule.only is None else tuple(r for r in schedule.only for _ in range(per_stage)),
         model_stage=None
         if schedule.model_stage is None
         else tuple(s * per_stage + k for s in schedule.model_stage for k in range(per_stage)),
@@ -324,19 +320,10 @@ def load_csv(
     else:
         text = source
     lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
-    rows = [
-        [cell.strip() for cell in row if cell.strip()]
-        for row in csv.reader(io.StringIO("\n".join(lines)))
-    ]
+    rows = [[cell.strip() for cell in row if cell.strip()] for row in csv.reader(io.StringIO("\n".join(lines)))]
     while rows and not rows[-1]:
         rows.pop()
-    schedule = from_orders(
-        rows,
-        name=name or "csv",
-        placement=placement,
-        microbatches=microbatches,
-        graph=graph,
-    )
+    schedule = from_orders(rows, name=name or "csv", placement=placement, microbatches=microbatches, graph=graph)
     return _with_comments(schedule, text, graph is None)
 
 

@@ -114,14 +114,12 @@ def search(
             consider(schedule, 1)
     if not candidates:
         reason = f": {refused[0]}" if refused else ""
-        raise ScheduleError(f"no schedule suits {meshes} meshes and {microbatches} "
-                            f"microbatches{reason}")
+        raise ScheduleError(f"no schedule suits {meshes} meshes and {microbatches} microbatches{reason}")
 
     def rank(c: Candidate) -> tuple[float, ...]:
         value = c.result.span if measure == "span" else c.result.makespan
         other = c.result.makespan if measure == "span" else c.result.span
-        return (not c.fits, round(value, 9), round(max(c.result.peak_activations), 9),
-                round(other, 9))
+        return (not c.fits, round(value, 9), round(max(c.result.peak_activations), 9), round(other, 9))
 
     candidates.sort(key=rank)
     solved: dict[tuple[int, ...], Exact] = {}
@@ -131,8 +129,14 @@ def search(
                 continue
             start = next((c.schedule for c in candidates if c.fits and _splits(c, placement)), None)
             found = solve_exact(
-                meshes, microbatches, costs, limits, placement=placement,
-                weight_fraction=weight_fraction, measure=measure, start=start,
+                meshes,
+                microbatches,
+                costs,
+                limits,
+                placement=placement,
+                weight_fraction=weight_fraction,
+                measure=measure,
+                start=start,
                 time_limit=time_limit,
             )
             solved[placement.mesh_of] = found
@@ -187,9 +191,13 @@ def _library(
                     warnings.simplefilter("ignore", ScheduleWarning)
                     limit = memory_limit if isinstance(memory_limit, (int, float)) else None
                     made = get_schedule(
-                        entry.name, meshes, microbatches,
+                        entry.name,
+                        meshes,
+                        microbatches,
                         chunks=v if "chunks" in entry.options else None,
-                        costs=costs, memory_limit=limit, guard=False,
+                        costs=costs,
+                        memory_limit=limit,
+                        guard=False,
                     )
             except ScheduleError as error:
                 refused.append(str(error))

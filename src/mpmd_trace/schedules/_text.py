@@ -22,9 +22,11 @@ def grid(source: Simulation | Timeline, width: int | None = None) -> str:
         return "(no action takes any time)\n"
     several = any(len({p.stage for e in row for p in e.step.parts}) > 1 for row in timeline.rows)
     labels = {id(e): _label(e.step, several) for e in events}
-    longest = max(len(text) for text in labels.values() if "&" not in text) if any(
-        "&" not in t for t in labels.values()
-    ) else max(map(len, labels.values()))
+    longest = (
+        max(len(text) for text in labels.values() if "&" not in text)
+        if any("&" not in t for t in labels.values())
+        else max(map(len, labels.values()))
+    )
     shortest = _shortest(events)
     step = max(shortest / (longest + 1), timeline.end / MAX_COLUMNS)
     columns = round(timeline.end / step) if step else 0
@@ -53,8 +55,7 @@ def grid(source: Simulation | Timeline, width: int | None = None) -> str:
 
 
 def _label(step: Step, several: bool) -> str:
-    texts = [str(p) if several else f"{p.kind}{p.microbatch if p.microbatch >= 0 else ''}"
-             for p in step.parts]
+    texts = [str(p) if several else f"{p.kind}{p.microbatch if p.microbatch >= 0 else ''}" for p in step.parts]
     return "&".join(texts)
 
 
@@ -84,14 +85,11 @@ def report(result: Simulation) -> str:
     s = result.schedule
     peaks = result.peak_activations
     lines = [
-        f"{s.name}: {s.meshes} meshes, {s.stages} stages, {s.microbatches} microbatches, "
-        f"{len(s)} actions",
+        f"{s.name}: {s.meshes} meshes, {s.stages} stages, {s.microbatches} microbatches, {len(s)} actions",
         f"makespan          {_number(result.makespan)}",
         f"span              {_number(result.span)}",
-        f"bubble (makespan) {_number(result.bubble_makespan)}"
-        f"  = {100 * result.bubble_rate_makespan:.2f} %",
-        f"bubble (span)     {_number(result.bubble_span)}"
-        f"  = {100 * result.bubble_rate_span:.2f} %",
+        f"bubble (makespan) {_number(result.bubble_makespan)}  = {100 * result.bubble_rate_makespan:.2f} %",
+        f"bubble (span)     {_number(result.bubble_span)}  = {100 * result.bubble_rate_span:.2f} %",
         "idle per mesh     " + _row(result.idle),
         f"peak activations  {_row(peaks)}  (microbatches, w = {result.weight_fraction:g})",
     ]

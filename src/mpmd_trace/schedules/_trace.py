@@ -46,10 +46,18 @@ class Trace:
     def slice(self, process: int, row: int, name: str, kind: str, start: float, end: float, **args: Any) -> Slice:
         """Something that takes time; slices of a row do not overlap."""
         start, end = _round(start), _round(end)
-        self._events.append({
-            "ph": "X", "pid": process, "tid": row, "name": name, "cat": kind, "ts": start, "dur": _round(end - start),
-            "args": args,
-        })
+        self._events.append(
+            {
+                "ph": "X",
+                "pid": process,
+                "tid": row,
+                "name": name,
+                "cat": kind,
+                "ts": start,
+                "dur": _round(end - start),
+                "args": args,
+            }
+        )
         return Slice(process, row, start, end)
 
     def arrow(self, source: Slice, target: Slice, name: str = "transfer") -> None:
@@ -57,8 +65,9 @@ class Trace:
         self._arrows += 1
         common = {"cat": "transfer", "name": name, "id": self._arrows}
         self._events.append({**common, "ph": "s", "pid": source.process, "tid": source.row, "ts": source.within})
-        self._events.append({**common, "ph": "f", "bp": "e", "pid": target.process, "tid": target.row,
-                             "ts": target.start})
+        self._events.append(
+            {**common, "ph": "f", "bp": "e", "pid": target.process, "tid": target.row, "ts": target.start}
+        )
 
     def counter(self, process: int, name: str, time: float, **values: float) -> None:
         """What a counter shows from then on."""
@@ -84,8 +93,14 @@ def chrome_trace(*sources: Simulation | Timeline, microseconds: float = 1000.0) 
             for e in row:
                 kinds = "+".join(KIND_NAMES[p.kind] for p in e.step.parts)
                 trace.slice(
-                    pid, mesh, str(e.step), kinds, e.start * microseconds, e.end * microseconds,
-                    stage=[p.stage for p in e.step.parts], microbatch=[p.microbatch for p in e.step.parts],
+                    pid,
+                    mesh,
+                    str(e.step),
+                    kinds,
+                    e.start * microseconds,
+                    e.end * microseconds,
+                    stage=[p.stage for p in e.step.parts],
+                    microbatch=[p.microbatch for p in e.step.parts],
                 )
         if isinstance(source, Simulation):
             for mesh in range(source.schedule.meshes):

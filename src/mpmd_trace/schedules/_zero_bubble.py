@@ -42,9 +42,7 @@ def zb_h2(meshes: int, microbatches: int, transfer_ratio: float = 0.0) -> Schedu
         )
         for r in range(meshes)
     ]
-    suffix = {0.0: "", 0.5: "-half-latency", 1.0: "-full-latency"}.get(
-        transfer_ratio, f"-{transfer_ratio:g}"
-    )
+    suffix = {0.0: "", 0.5: "-half-latency", 1.0: "-full-latency"}.get(transfer_ratio, f"-{transfer_ratio:g}")
     return make("zb-h2" + suffix, orders, Placement.loop(meshes), microbatches)
 
 

@@ -204,8 +204,10 @@ def stage_costs(module: Module) -> StageCosts | None:
     visits: list[set[int]] = [set() for _ in rank]
     for op, u in units.items():
         stage = rank[number[op]]
-        kind = "F" if u.transpose == 0 else {"kKeepTransferred": "I", "kDropTransferred": "W"}.get(
-            split_type(op) or "", "B"
+        kind = (
+            "F"
+            if u.transpose == 0
+            else {"kKeepTransferred": "I", "kDropTransferred": "W"}.get(split_type(op) or "", "B")
         )
         times[kind][stage] += flops(op.body, module)
         visits[stage].add(u.counter)
@@ -306,9 +308,7 @@ def _one_per_mesh(costs: StageCosts, memory_limit: float | None) -> list[Choice]
         return []
     for limit in dict.fromkeys((memory_limit, None)):
         try:
-            found = search(
-                costs.delays(), limit, meshes=costs.meshes, microbatches=costs.microbatches, exact=False
-            )
+            found = search(costs.delays(), limit, meshes=costs.meshes, microbatches=costs.microbatches, exact=False)
         except ScheduleError:
             continue  # nothing keeps to the limit; what comes closest is for the message
         suiting = [c.schedule for c in found.candidates if _suits(c.schedule, costs)]
@@ -392,9 +392,7 @@ def _in_order(schedule: Schedule) -> bool:
     return True
 
 
-def best_schedule(
-    costs: StageCosts, memory_limit: float | None = None, *, whole_backwards: bool = False
-) -> Choice:
+def best_schedule(costs: StageCosts, memory_limit: float | None = None, *, whole_backwards: bool = False) -> Choice:
     """The fastest schedule that fits the memory and goes through the backwards in order.
 
     Among about equal ones that with the lowest peak; a schedule that splits backwards only when it is at

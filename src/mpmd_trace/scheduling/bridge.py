@@ -108,9 +108,7 @@ def _choice(config: Config) -> ScheduleChoice:
             entry = find_entry(wanted)
         except LibraryError as error:
             known_names = ", ".join(SCHEDULES)
-            raise MpmdError(
-                [problem(f"{error} (the reference's own names: {known_names})", config.where)]
-            ) from None
+            raise MpmdError([problem(f"{error} (the reference's own names: {known_names})", config.where)]) from None
         made = _of_library(entry.name, lambda p, m, v: get_schedule(entry.name, p, m, chunks=v), entry.flow)
         return dataclasses.replace(made, auto=AutoSchedule()) if entry.name == _FORWARD else made
     if isinstance(wanted, Schedule):
@@ -233,9 +231,7 @@ _PARTS = {"F": "F", "I": "B", "W": "W", "B": "BW", "O": ""}
 _PARTS_OF_FIRST = {**_PARTS, "I": "", "W": "BW"}
 
 
-def _chain(
-    schedule: Schedule, mesh: int, units: Sequence[Unit], stages: Sequence[int]
-) -> list[list[Unit]]:
+def _chain(schedule: Schedule, mesh: int, units: Sequence[Unit], stages: Sequence[int]) -> list[list[Unit]]:
     """The units of the mesh in the order of its actions."""
     own = schedule.placement.stages_on[mesh]
     if stages and len(own) != len(stages):

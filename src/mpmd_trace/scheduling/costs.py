@@ -30,8 +30,7 @@ _FREE = frozenset(
 )
 #: Ops whose regions say how two elements are combined; the work is in the operands.
 _COMBINING = frozenset(
-    f"stablehlo.{name}"
-    for name in ("all_reduce", "map", "reduce", "reduce_scatter", "scatter", "select_and_scatter")
+    f"stablehlo.{name}" for name in ("all_reduce", "map", "reduce", "reduce_scatter", "scatter", "select_and_scatter")
 )
 _LIST = re.compile(r"lhs_contracting_dimensions = \[([\d, ]*)\]")
 _KERNEL = re.compile(r"x\[([^\]]*)\]->")

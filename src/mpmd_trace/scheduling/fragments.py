@@ -218,6 +218,4 @@ def reader(module: Module) -> Callable[[FragmentOp, int], Fragment]:
 def fragments_of(module: Module) -> Fragments:
     """The named fragments of a module after the import phase."""
     read = reader(module)
-    return Fragments(
-        read(op, i) for i, op in enumerate(module.main.body) if isinstance(op, FragmentOp) and op.is_user
-    )
+    return Fragments(read(op, i) for i, op in enumerate(module.main.body) if isinstance(op, FragmentOp) and op.is_user)

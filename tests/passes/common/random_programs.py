@@ -8,11 +8,7 @@ import re
 
 L, F, E, H = "tensor<4xf32>", "tensor<f32>", "tensor<1xf32>", "tensor<2x2xf32>"
 MESHES = ("alpha", "beta", "gamma")
-TOPOLOGY = (
-    "#mpmd.topology<"
-    + ", ".join(f'<"{m}" : <["x"=2]>>' for m in MESHES)
-    + ">"
-)
+TOPOLOGY = "#mpmd.topology<" + ", ".join(f'<"{m}" : <["x"=2]>>' for m in MESHES) + ">"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,10 +153,7 @@ class Program:
             source = self.rng.choice(recent)
             result = Val(self.name(), source.tensor, target, self.suffix())
             self.used.add(source.name)
-            self.lines.append(
-                f"{indent}{result.name} = mpmd.transfer {source.name} : "
-                f"({source.type}) -> {result.type}"
-            )
+            self.lines.append(f"{indent}{result.name} = mpmd.transfer {source.name} : ({source.type}) -> {result.type}")
             moved.append(result)
         values += moved
         for _ in range(self.rng.randint(1, 2)):
@@ -171,17 +164,11 @@ class Program:
         source = self.rng.choice(values[-6:] if self.chance(0.7) else values)
         result = Val(self.name(), source.tensor, self.rng.choice(MESHES), self.suffix())
         self.used.add(source.name)
-        self.lines.append(
-            f"{indent}{result.name} = mpmd.transfer {source.name} : ({source.type}) -> {result.type}"
-        )
+        self.lines.append(f"{indent}{result.name} = mpmd.transfer {source.name} : ({source.type}) -> {result.type}")
         values.append(result)
 
     def fragment(
-        self,
-        values: list[Val],
-        indent: str,
-        mesh: str | None = None,
-        operands: list[Val] | None = None,
+        self, values: list[Val], indent: str, mesh: str | None = None, operands: list[Val] | None = None
     ) -> None:
         mesh = mesh or self.rng.choice(MESHES)
         here = [v for v in values if v.mesh == mesh]
@@ -216,9 +203,7 @@ class Program:
         self.lines.append(f"{indent}}} : ({types}) -> {out if len(results) == 1 else f'({out})'}")
         values += results
 
-    def call(
-        self, callee: tuple[str, list[Val], list[Val]], values: list[Val], k: int, indent: str
-    ) -> None:
+    def call(self, callee: tuple[str, list[Val], list[Val]], values: list[Val], k: int, indent: str) -> None:
         name, args, results = callee
         operands = []
         for i, a in enumerate(args):
@@ -231,8 +216,7 @@ class Program:
         self.used.update(v.name for v in operands)
         base = self.name()
         made = [
-            dataclasses.replace(r, name=base if len(results) == 1 else f"{base}#{i}")
-            for i, r in enumerate(results)
+            dataclasses.replace(r, name=base if len(results) == 1 else f"{base}#{i}") for i, r in enumerate(results)
         ]
         many = f":{len(results)}" if len(results) > 1 else ""
         out = ", ".join(r.type for r in results)
@@ -278,19 +262,14 @@ class Program:
             self.call(self.rng.choice(self.callees), inner, 7, indent + "  ")
         yielded = []
         for v in carried:
-            same = [x for x in inner[outer:] if x.type == v.type] or [
-                x for x in inner if x.type == v.type
-            ]
+            same = [x for x in inner[outer:] if x.type == v.type] or [x for x in inner if x.type == v.type]
             yielded.append(self.rng.choice(same))
         self.used.update(v.name for v in yielded)
         types = ", ".join(v.type for v in carried)
-        self.lines.append(
-            f"{indent}  mpmd.return {', '.join(v.name for v in yielded)} : {types}"
-        )
+        self.lines.append(f"{indent}  mpmd.return {', '.join(v.name for v in yielded)} : {types}")
         self.lines.append(f"{indent}}} : {types}")
         values += [
-            dataclasses.replace(v, name=base if len(carried) == 1 else f"{base}#{i}")
-            for i, v in enumerate(carried)
+            dataclasses.replace(v, name=base if len(carried) == 1 else f"{base}#{i}") for i, v in enumerate(carried)
         ]
 
     # Bodies.
@@ -304,9 +283,7 @@ class Program:
             if not found:
                 new = Val(self.name(), tensor or L)
                 number = self.rng.randint(1, 2)
-                lines.append(
-                    f"{indent}{new.name} = stablehlo.constant dense<{number}.0> : {new.tensor}"
-                )
+                lines.append(f"{indent}{new.name} = stablehlo.constant dense<{number}.0> : {new.tensor}")
                 values.append(new)
                 return new
             return self.rng.choice(found[-4:] if self.chance(0.7) else found)
@@ -329,15 +306,11 @@ class Program:
                 lines.append(f"{indent}{r.name} = stablehlo.{op} {a.name}, {b.name} : {a.tensor}")
             elif kind == "constant":
                 number = self.rng.randint(1, 2)
-                lines.append(
-                    f"{indent}{r.name} = stablehlo.constant dense<{number}.0> : {a.tensor}"
-                )
+                lines.append(f"{indent}{r.name} = stablehlo.constant dense<{number}.0> : {a.tensor}")
             elif kind == "cast":
                 to = {F: E, E: F, L: H, H: L}[a.tensor]
                 r = Val(r.name, to)
-                lines.append(
-                    f"{indent}{r.name} = stablehlo.reshape {a.name} : ({a.tensor}) -> {to}"
-                )
+                lines.append(f"{indent}{r.name} = stablehlo.reshape {a.name} : ({a.tensor}) -> {to}")
             elif kind == "effect":
                 lines.append(
                     f"{indent}{r.name} = stablehlo.custom_call @Sharding({a.name}) "
@@ -345,9 +318,7 @@ class Program:
                 )
             elif kind == "if":
                 c, d, p = pick(F), pick(a.tensor), self.name()
-                lines.append(
-                    f"{indent}{p} = stablehlo.compare LT, {c.name}, {c.name} : ({F}, {F}) -> tensor<i1>"
-                )
+                lines.append(f"{indent}{p} = stablehlo.compare LT, {c.name}, {c.name} : ({F}, {F}) -> tensor<i1>")
                 n = self.name()
                 lines.append(
                     f'{indent}{r.name} = "stablehlo.if"({p}) ({{\n'

@@ -1,6 +1,5 @@
 """`mpmd-call-inline`."""
 
-
 from __future__ import annotations
 
 import pytest
@@ -76,18 +75,12 @@ def test_attributes_of_the_call_are_copied_to_fragments_and_fragment_calls() -> 
     (loop, _) = module.main.body
     transfer, fragment, call, _ = loop.regions[0].block
     assert not transfer.attrs
-    assert {k: v.text for k, v in fragment.attrs.items()} == {
-        "call_counter": "3 : ui32",
-        "keep": "unit",
-        "note": '"n"',
-    }
+    assert {k: v.text for k, v in fragment.attrs.items()} == {"call_counter": "3 : ui32", "keep": "unit", "note": '"n"'}
     assert set(call.attrs) == {"call_counter", "note"}
 
 
 def test_copies_share_the_bodies_of_the_callee() -> None:
-    calls = "\n".join(
-        f"%{i + 1} = mpmd.call @step(%{i}) {{call_counter = {i} : ui32}} : (!A) -> !A" for i in range(9)
-    )
+    calls = "\n".join(f"%{i + 1} = mpmd.call @step(%{i}) {{call_counter = {i} : ui32}} : (!A) -> !A" for i in range(9))
     step = AFTER[AFTER.index("func.func private") :]
     module = run(
         f"func.func @main(%0: !A) -> !A attributes {{topology = #topo}} {{ {calls}\n return %9 : !A }} {step}",

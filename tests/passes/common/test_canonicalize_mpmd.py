@@ -12,14 +12,12 @@ from mpmd_trace.passes.manager import run_passes
 from util import check, distinct_bodies, run
 
 CANONICALIZE = (
-    "canonicalize{max-iterations=10 max-num-rewrites=-1 region-simplify=disabled "
-    "test-convergence=false top-down=false}"
+    "canonicalize{max-iterations=10 max-num-rewrites=-1 region-simplify=disabled test-convergence=false top-down=false}"
 )
 HOST = """
 !d = !mpmd.mesh_tensor<"left", tensor<6xf32>>
 !h = !mpmd.mesh_tensor<"left", tensor<6xf32>, memory_kind="pinned_host">
 """
-
 
 
 def test_bypass_and_transfers() -> None:
@@ -67,7 +65,11 @@ def test_same_as_mlir(name: str, seed: int) -> None:
 def test_functions_with_other_ops(name: str) -> None:
     """Ops outside of fragments are MLIR's business; fragments next to them keep their place."""
     text = function(
-        "  %0 = " + frag("alpha", '"f"', "%p") + "\n  %1 = " + frag("alpha", '"f"', "%p") + """
+        "  %0 = "
+        + frag("alpha", '"f"', "%p")
+        + "\n  %1 = "
+        + frag("alpha", '"f"', "%p")
+        + """
   %2 = stablehlo.add %t, %t : tensor<4xf32>
   %3 = stablehlo.add %t, %t : tensor<4xf32>
   %4 = "stablehlo.if"(%b) ({
@@ -97,9 +99,7 @@ def test_broadcasts_and_reduces() -> None:
     assert str(run(text, "mpmd-canonicalize")) == str(run(text, CANONICALIZE))
 
 
-@pytest.mark.parametrize(
-    ("operands", "left"), [("%x, %y", 1), ("%y, %x", 2)], ids=["same", "exchanged"]
-)
+@pytest.mark.parametrize(("operands", "left"), [("%x, %y", 1), ("%y, %x", 2)], ids=["same", "exchanged"])
 def test_equal_fragments_become_one(operands: str, left: int) -> None:
     """Fragments with equal operands and bodies; as in MLIR, addition is not known to commute."""
     fragment = """mpmd.fragment<mesh="alpha", origin=["f"]> (%p, %r) (%x: tensor<4xf32>, %y: tensor<4xf32>) {{
@@ -143,8 +143,7 @@ func.func @public() { return }
 """ + function(
         "  %0 = "
         + frag("alpha", '"f"', "%p").replace(
-            "stablehlo.negate %x : tensor<4xf32>",
-            "func.call @used(%x) : (tensor<4xf32>) -> tensor<4xf32>",
+            "stablehlo.negate %x : tensor<4xf32>", "func.call @used(%x) : (tensor<4xf32>) -> tensor<4xf32>"
         ),
         "%0",
         "!A",

@@ -47,12 +47,7 @@ def test_groups_are_what_pairs_make(seed: int) -> None:
     for _ in range(10):
         order = {a: i for i, a in enumerate(now.main.body)}
         pairs.sort(key=lambda pair: order[pair[0]])
-        choices = [
-            (i, j)
-            for j in range(len(pairs))
-            for i in range(j)
-            if follows(pairs[j][0], pairs[i][0])
-        ]
+        choices = [(i, j) for j in range(len(pairs)) for i in range(j) if follows(pairs[j][0], pairs[i][0])]
         if not choices:
             break
         i, j = rng.choice(choices)

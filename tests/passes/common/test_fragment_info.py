@@ -27,7 +27,6 @@ def fragments(*specs: tuple[str, str]) -> list[FragmentOp]:
     return [op for op in module.main.body if isinstance(op, FragmentOp)]
 
 
-
 def test_phases() -> None:
     """Forward and backward need a single transpose count; remat takes the greatest."""
     forward, backward, mixed, remat, inferred = fragments(

@@ -5,18 +5,13 @@ from __future__ import annotations
 import pytest
 
 from mpmd_trace.diagnostics.messages import MpmdError
-from mpmd_trace.passes.fragment_rules import (
-    FragmentInfo,
-    MergeRule,
-    ScheduleRule,
-)
+from mpmd_trace.passes.fragment_rules import FragmentInfo, MergeRule, ScheduleRule
 from mpmd_trace.passes.manager import PassManager
 
 F = 'FragmentInfo(origins=["f"(1),"g"],stage=0,call_counter=2,split_type=kDropTransferred,mesh_name="m")'
 G = 'FragmentInfo(origins=[],mesh_name="n")'
 FULL = FragmentInfo((("f", 1), ("g", 0)), 0, 2, "kDropTransferred", "m")
 EMPTY = FragmentInfo(mesh_name="n")
-
 
 
 def test_round_trip() -> None:

@@ -155,9 +155,9 @@ def test_results_that_a_loop_reads() -> None:
     """A loop between the two reads the backward's result: it cannot wait for the forward, which can come first."""
     loop = (
         "mpmd.for (%0) {iterations = 2 : ui32, unroll_factor = 1 : ui32} (%a: !A, %i: tensor<ui32>) {\n"
-        + "    %b = " + frag("alpha", "", "%0") + "\n    mpmd.return %b : !A\n  } : !A"
+        + "    %b = "
+        + frag("alpha", "", "%0")
+        + "\n    mpmd.return %b : !A\n  } : !A"
     )
-    body = lines(
-        frag("alpha", '"f"(1)', "%p", attrs=counted(0)), loop, frag("alpha", '"f"', "%p", "sine", counted(1))
-    )
+    body = lines(frag("alpha", '"f"(1)', "%p", attrs=counted(0)), loop, frag("alpha", '"f"', "%p", "sine", counted(1)))
     assert merged(function(body, "%1, %2", "!A, !A"))[0] == ("alpha", (0, 1))

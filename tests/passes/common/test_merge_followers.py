@@ -40,7 +40,7 @@ def test_a_forward_and_its_backward() -> None:
     run_passes(module, [MergeFollowers(lambda a, b: call_counter(a) == call_counter(b))])
     assert labels(module, "m1") == [f'"f1"+"f1"(1)/None#{i}' for i in range(3)]
     assert labels(module, "m0") == [
-        *('"f0"/None#0', '"f0"/None#1', '"f0"(1)/None#0', '"f0"/None#2', '"f0"(1)/None#1', '"f0"(1)/None#2'),
+        *('"f0"/None#0', '"f0"/None#1', '"f0"(1)/None#0', '"f0"/None#2', '"f0"(1)/None#1', '"f0"(1)/None#2')
     ]
 
 

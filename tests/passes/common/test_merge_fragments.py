@@ -90,10 +90,7 @@ def pipeline(microbatches: int) -> str:
         "  %4 = " + frag("beta", "", "%3", "cosine"),
     ]
     callee = function("\n".join(body), "%4", "!B", "%p: !A", "private").replace("@main", "@step")
-    calls = [
-        f"  %c{i} = mpmd.call @step(%p) {{call_counter = {i} : ui32}} : (!A) -> !B"
-        for i in range(microbatches)
-    ]
+    calls = [f"  %c{i} = mpmd.call @step(%p) {{call_counter = {i} : ui32}} : (!A) -> !B" for i in range(microbatches)]
     names = ", ".join(f"%c{i}" for i in range(microbatches))
     return callee + "\n" + function("\n".join(calls), names, ", ".join(["!B"] * microbatches))
 

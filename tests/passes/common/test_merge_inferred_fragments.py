@@ -172,8 +172,7 @@ def test_unused_pure_fragments_go_and_others_stay() -> None:
         + frag("alpha", '"f"', "%p")
         + "\n  %t = mpmd.transfer %p : (!A) -> !B\n  %1 = "
         + frag("alpha", '"f"', "%p").replace(
-            "stablehlo.negate %x : tensor<4xf32>",
-            "stablehlo.custom_call @e(%x) : (tensor<4xf32>) -> tensor<4xf32>",
+            "stablehlo.negate %x : tensor<4xf32>", "stablehlo.custom_call @e(%x) : (tensor<4xf32>) -> tensor<4xf32>"
         )
     )
     text = str(run(function(body, "%p", "!A"), "mpmd-merge-inferred-fragments"))
@@ -184,8 +183,7 @@ def test_both_options_are_refused() -> None:
     """One run can look for candidates in one way only."""
     body = "  %0 = " + frag("alpha", "", "%p")
     ok, found = diagnostics(
-        function(body, "%0", "!A"),
-        "mpmd-merge-inferred-fragments{merge-any-consumer=true merge-sideways=true}",
+        function(body, "%0", "!A"), "mpmd-merge-inferred-fragments{merge-any-consumer=true merge-sideways=true}"
     )
     assert not ok and "cannot be used together" in found[0].message
 

@@ -42,7 +42,9 @@ def test_equal_results_and_equal_operands() -> None:
       } : (!A, !A) -> !A"""
     changed, text = simplified(program(before, "%0#0, %0#1"))
     # The first of the equal operands stays.
-    after = after.replace("(%q, %p)", "(%p, %q)").replace("(%y: tensor<4xf32>, %z: tensor<4xf32>)", "(%z: tensor<4xf32>, %y: tensor<4xf32>)")
+    after = after.replace("(%q, %p)", "(%p, %q)").replace(
+        "(%y: tensor<4xf32>, %z: tensor<4xf32>)", "(%z: tensor<4xf32>, %y: tensor<4xf32>)"
+    )
     assert changed
     assert text == str(parse(PRELUDE + program(after, "%0, %0")))
 

@@ -30,7 +30,6 @@ RULE = MergeRule((info("f"), info("g")), FragmentInfo((("f", 0), ("g", 0)), 1, 0
 ZERO = "{call_counter = 0 : ui32}"
 
 
-
 def test_group_is_pushed_behind_what_it_needs() -> None:
     """The block is sorted after the merge."""
     check(
@@ -73,9 +72,7 @@ func.func @rule(%arg0: !A, %arg1: !A) -> (!A, !B) attributes {topology = #topo} 
 
 def test_label_and_order_of_a_pair_with_a_bystander() -> None:
     """The target overwrites the label; what does not wait for the group comes before it."""
-    rule = MergeRule(
-        (info("f", mesh="s0"), info("h", mesh="s0")), info("fh", 7, mesh="s0", stage=3)
-    )
+    rule = MergeRule((info("f", mesh="s0"), info("h", mesh="s0")), info("fh", 7, mesh="s0", stage=3))
     check(
         """
 func.func public @main(%a: !s, %b: !s) -> (!s, !s, !s) attributes {topology = #mpmd.topology<<"s0" : <["d"=2]>>>} {
@@ -120,10 +117,7 @@ def test_three_members_and_a_rule_that_takes_the_result() -> None:
 def test_unsorted_sources_and_sources_without_mesh_match_nothing() -> None:
     """The info of a fragment has sorted origins and a mesh."""
     body = (
-        "  %0 = "
-        + frag("alpha", '"g", "f"', "%p", attrs=ZERO)
-        + "\n  %1 = "
-        + frag("alpha", '"h"', "%p", attrs=ZERO)
+        "  %0 = " + frag("alpha", '"g", "f"', "%p", attrs=ZERO) + "\n  %1 = " + frag("alpha", '"h"', "%p", attrs=ZERO)
     )
     text = function(body, "%0, %1", "!A, !A")
     unsorted = FragmentInfo((("g", 0), ("f", 0)), None, 0, None, "alpha")
@@ -142,9 +136,7 @@ def test_dead_ops_go_even_without_rules() -> None:
 
 def test_one_fragment_in_two_rules() -> None:
     """A source may occur once."""
-    ok, found = diagnostics(
-        function("", "%p", "!A"), pipeline(RULE, MergeRule((info("f"),), info("x")))
-    )
+    ok, found = diagnostics(function("", "%p", "!A"), pipeline(RULE, MergeRule((info("f"),), info("x"))))
     assert not ok and "already part of another merge rule" in found[0].message
 
 
@@ -188,11 +180,7 @@ def test_meaning_is_kept(seed: int) -> None:
     rng = random.Random(seed)
     infos = list(dict.fromkeys(FragmentInfo.of(f) for f in fragments if f.stage is None))
     rng.shuffle(infos)
-    rules = [
-        MergeRule((a, b), a)
-        for a, b in zip(infos[::2], infos[1::2], strict=False)
-        if a.mesh_name == b.mesh_name
-    ]
+    rules = [MergeRule((a, b), a) for a, b in zip(infos[::2], infos[1::2], strict=False) if a.mesh_name == b.mesh_name]
     after = before.clone()
     ok, _ = diagnostics(str(before), pipeline(*rules), "")
     if ok:
@@ -202,7 +190,7 @@ def test_meaning_is_kept(seed: int) -> None:
 
 def test_fragments_in_loops_take_no_part() -> None:
     """A fragment in a loop runs several times, so it is not merged with one that runs once."""
-    outer = f'  %0 = {frag("alpha", chr(34) + "f" + chr(34), "%p", attrs=ZERO)}'
+    outer = f"  %0 = {frag('alpha', chr(34) + 'f' + chr(34), '%p', attrs=ZERO)}"
     loop = f"""  %l = mpmd.for (%0) {{iterations = 2 : ui32, unroll_factor = 2 : ui32}} (%a: !A, %i: tensor<ui32>) {{
     %1 = {frag("alpha", '"g"', "%a", attrs=ZERO)}
     mpmd.return %1 : !A
@@ -214,8 +202,8 @@ def test_fragments_in_loops_take_no_part() -> None:
 @pytest.mark.parametrize("mesh", ["", "beta"])
 def test_target_on_another_mesh(mesh: str) -> None:
     """A fragment cannot be relabelled to another mesh, nor to none."""
-    first = f'  %0 = {frag("alpha", chr(34) + "f" + chr(34), "%p", attrs=ZERO)}'
-    second = f'  %1 = {frag("alpha", chr(34) + "g" + chr(34), "%0", attrs=ZERO)}'
+    first = f"  %0 = {frag('alpha', chr(34) + 'f' + chr(34), '%p', attrs=ZERO)}"
+    second = f"  %1 = {frag('alpha', chr(34) + 'g' + chr(34), '%0', attrs=ZERO)}"
     target = FragmentInfo((("t", 0),), mesh_name=mesh)
     rule = MergeRule(RULE.sources, target)
     ok, found = diagnostics(function(f"{first}\n{second}", "%1", "!A"), pipeline(rule))

@@ -30,7 +30,6 @@ def expected(mesh: str, phase: str, microbatches: int, found: int) -> str:
     )
 
 
-
 def test_complete_program() -> None:
     """One forward and one backward unit per mesh and microbatch."""
     assert not warnings(*both("alpha", 0), *both("alpha", 1), *both("beta", 0), *both("beta", 1))
@@ -43,10 +42,7 @@ def test_no_microbatches() -> None:
 
 def test_unused_mesh() -> None:
     """Both phases are reported, forward first."""
-    assert warnings(*both("alpha", 0)) == [
-        expected("beta", "forward", 1, 0),
-        expected("beta", "backward", 1, 0),
-    ]
+    assert warnings(*both("alpha", 0)) == [expected("beta", "forward", 1, 0), expected("beta", "backward", 1, 0)]
 
 
 def test_inferred_fragments_do_not_count_and_too_many_do() -> None:
@@ -63,7 +59,5 @@ def test_counters_that_start_at_one() -> None:
 def test_cpu_meshes_are_skipped() -> None:
     """A host mesh is no pipeline stage."""
     text = function("  %0 = " + frag("alpha", '"f"', "%p", attrs="{call_counter = 0 : ui32}"), "%p", "!A")
-    ok, found = diagnostics(
-        text, "mpmd-scheduling-units-verifier", PRELUDE.replace('"beta"', '"alpha/cpu"')
-    )
+    ok, found = diagnostics(text, "mpmd-scheduling-units-verifier", PRELUDE.replace('"beta"', '"alpha/cpu"'))
     assert ok and [d.message.partition(". A")[0] for d in found] == [expected("alpha", "backward", 1, 0)]

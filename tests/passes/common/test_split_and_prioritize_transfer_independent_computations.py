@@ -122,7 +122,9 @@ def test_capturing_a_transferred_argument_does_not_count() -> None:
 
 def test_capturing_what_is_computed_from_it_does() -> None:
     # In the reference the while would stay in the first part, which does not have the captured value.
-    text = program(WHILE.format(operand="%x", captured="%d").replace("%u = stablehlo.multiply %d, %x", "%u = stablehlo.abs %y"))
+    text = program(
+        WHILE.format(operand="%x", captured="%d").replace("%u = stablehlo.multiply %d, %x", "%u = stablehlo.abs %y")
+    )
     _, second = split(text)
     assert [op.name for op in second.body.block] == ["stablehlo.negate", "stablehlo.while", "mpmd.return"]
 

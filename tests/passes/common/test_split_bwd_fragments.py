@@ -108,7 +108,11 @@ def test_nothing_happens_when_the_function_has_one_op_more_than_what_stays() -> 
     assert len(parts(program(PLAIN))) == 2
 
 
-@pytest.mark.parametrize("repeated", ["%d = stablehlo.clamp %a, %b, %a : !L", """
+@pytest.mark.parametrize(
+    "repeated",
+    [
+        "%d = stablehlo.clamp %a, %b, %a : !L",
+        """
     %d, %w = stablehlo.while(%i = %a, %j = %b) : !L, !L cond {
       %n = stablehlo.constant dense<false> : tensor<i1>
       stablehlo.return %n : tensor<i1>
@@ -116,7 +120,9 @@ def test_nothing_happens_when_the_function_has_one_op_more_than_what_stays() -> 
       %k = stablehlo.add %i, %a : !L
       stablehlo.return %k, %j : !L, !L
     }
-"""])
+""",
+    ],
+)
 def test_an_operand_that_is_read_twice_counts_once(repeated: str) -> None:
     body = f"""
     %a = stablehlo.negate %x : !L

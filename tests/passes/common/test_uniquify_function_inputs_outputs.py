@@ -1,6 +1,5 @@
 """`mpmd-uniquify-function-inputs-outputs`."""
 
-
 from __future__ import annotations
 
 from util import check, diagnostics

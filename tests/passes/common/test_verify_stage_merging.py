@@ -25,7 +25,6 @@ COUNTER = "{{call_counter = {} : ui32}}"
 STAGE = ", stage=1"
 
 
-
 def test_valid() -> None:
     """Anything that tells the fragments apart will do."""
     assert not report(('"f"', "", STAGE), ('"f"', "", ", stage=2"))
@@ -33,9 +32,7 @@ def test_valid() -> None:
     assert not report(('"f"', "", STAGE), ('"f"(1)', "", STAGE))
     assert not report(('"f"', COUNTER.format(0), STAGE), ('"f"', COUNTER.format(1), STAGE))
     assert not report(('"f"', "", STAGE), ('"f"', "{remat}", STAGE))
-    assert not report(
-        ('"f"(1)', "{split_keep_transferred}", STAGE), ('"f"(1)', "{split_drop_transferred}", STAGE)
-    )
+    assert not report(('"f"(1)', "{split_keep_transferred}", STAGE), ('"f"(1)', "{split_drop_transferred}", STAGE))
     assert not report(('"f"', "", STAGE), ('"f", "f"(1)', "{remat}", STAGE))
 
 
@@ -45,9 +42,7 @@ def test_invalid() -> None:
         attrs = ["" if c is None else COUNTER.format(c) for c in (first, second)]
         (message,) = report(('"f"', attrs[0], STAGE), ('"g", "f"', attrs[1], STAGE))
         counter = -1 if second is None else second
-        assert (
-            f"stage_id=1, transpose_count=0, call_counter={counter}, split_type=none, remat=no"
-        ) in message
+        assert (f"stage_id=1, transpose_count=0, call_counter={counter}, split_type=none, remat=no") in message
         assert 'the fragment of "g", "f"' in message
 
 

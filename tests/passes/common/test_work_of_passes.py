@@ -63,9 +63,7 @@ def test_operands_of_a_callee_are_looked_up_once(monkeypatch: pytest.MonkeyPatch
         "mpmd-merge-user-fragments-into-scheduling-units",
     ],
 )
-def test_fragments_with_nobody_to_merge_with_form_no_group(
-    spec: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fragments_with_nobody_to_merge_with_form_no_group(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module = run(chain(8), "mpmd-call-inline")
     run_passes(module, "mpmd-symbol-dce")
     calls = counted(monkeypatch, Groups, "add")

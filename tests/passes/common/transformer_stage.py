@@ -78,9 +78,7 @@ def _backward_body(blocks: int, first_stage: bool) -> tuple[Region, int]:
     return dce(body), len(jax.tree.leaves(params))
 
 
-def _inline(
-    builder: BodyBuilder, module: Module, function: FuncOp, args: Sequence[Value]
-) -> list[Value]:
+def _inline(builder: BodyBuilder, module: Module, function: FuncOp, args: Sequence[Value]) -> list[Value]:
     """Append the ops of the function and of the functions that it calls."""
     mapping = dict(zip(function.body.args, args, strict=True))
     for op in function.body:
@@ -117,9 +115,7 @@ def backward_stage(blocks: int = 1, *, first_stage: bool = False) -> Stage:
         types[-1] = _mesh(outputs[-1], "previous")
         send = f"%sent = mpmd.transfer %r#{n - 1} : ({results[-1]}) -> {types[-1]}"
         returned[-1] = "%sent"
-    arguments = ", ".join(
-        f"%p{i}: {_mesh(t, 'here' if i else 'next')}" for i, t in enumerate(inputs)
-    )
+    arguments = ", ".join(f"%p{i}: {_mesh(t, 'here' if i else 'next')}" for i, t in enumerate(inputs))
     text = f"""
 func.func @main({arguments}) -> ({", ".join(types)})
     attributes {{topology = #mpmd.topology<{meshes}>}} {{

@@ -58,9 +58,4 @@ func.func public @main(%a: !c, %b: !h, %n: !n, %p: !d) -> (!d, !d, !d, !d) attri
     )
     t, u = "%t = mpmd.transfer %a : (!c) -> !d\n", "%u = mpmd.transfer %b : (!h) -> !d\n"
     v, w = "%v = mpmd.transfer %n : (!n) -> !d\n", "%w = mpmd.transfer %a : (!c) -> !d\n"
-    check(
-        text.replace("ORDER", t + u + v + w + fragment),
-        PASS,
-        text.replace("ORDER", v + w + fragment + t + u),
-        MORE,
-    )
+    check(text.replace("ORDER", t + u + v + w + fragment), PASS, text.replace("ORDER", v + w + fragment + t + u), MORE)

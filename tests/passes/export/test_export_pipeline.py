@@ -26,9 +26,7 @@ BOTH = "mpmd-sharding-propagation-pipeline,mpmd-export-pipeline"
 def test_a_step_is_exported_and_computes_the_same(seed: int) -> None:
     before = parse(Step(2, 3, seed, split=seed % 2 == 1).text())
     after = run_passes(before.clone(), BOTH)
-    assert all(
-        isinstance(op, FragmentCallOp | TransferOp) or op.name == "func.return" for op in after.main.body
-    )
+    assert all(isinstance(op, FragmentCallOp | TransferOp) or op.name == "func.return" for op in after.main.body)
     for op in after.main.body:
         if isinstance(op, TransferOp):
             source, target = op.source_type.sharding, op.target_type.sharding

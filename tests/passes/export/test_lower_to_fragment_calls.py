@@ -71,9 +71,7 @@ module @jit_step {
     )
 
 
-def fragment(
-    name: str, origin: str, *, attrs: str = "", stage: str = "", op: str = "sine", mesh: str = "s0"
-) -> str:
+def fragment(name: str, origin: str, *, attrs: str = "", stage: str = "", op: str = "sine", mesh: str = "s0") -> str:
     kind = "!t" if mesh == "s0" else "!u"
     operand = "%p" if mesh == "s0" else "%q"
     return (
@@ -136,12 +134,7 @@ OPS = ["sine", "cosine", "tanh", "negate", "abs", "exponential"]
                 ('"g"(3)', "call_counter = 0 : ui32", ", stage=4"),
                 ('"a"(1), "b"', "call_counter = 7 : ui32", ""),
             ],
-            [
-                "p0_f_2:1_bwd.jit_x",
-                "p1_q_fwd.jit_x",
-                "p2_stage4_transpose3_call0.jit_x",
-                "p3_a..._fwd_bwd_call7.jit_x",
-            ],
+            ["p0_f_2:1_bwd.jit_x", "p1_q_fwd.jit_x", "p2_stage4_transpose3_call0.jit_x", "p3_a..._fwd_bwd_call7.jit_x"],
         ),
         ("", [("", 'mpmd.inferred_by = ["uniquify"]', "")], ["p0_inferred.main"]),
         # What 64 bits cannot hold is no number, but part of the name; nor is one with a plus.
@@ -271,9 +264,7 @@ module {
 
 
 def test_a_taken_name_is_an_error() -> None:
-    text = program(fragment("%f", '"f"')).replace(
-        "module  {", "module {\n func.func private @p0_f.main() { return }\n"
-    )
+    text = program(fragment("%f", '"f"')).replace("module  {", "module {\n func.func private @p0_f.main() { return }\n")
     succeeded, found = diagnostics(text, PASS, "")
     assert not succeeded
     assert "@p0_f.main" in found[0].message

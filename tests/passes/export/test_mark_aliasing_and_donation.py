@@ -55,11 +55,14 @@ def marks(signature: str, results: str, body: str) -> list[str]:
     ]
 
 
-MORE = PRELUDE + """
+MORE = (
+    PRELUDE
+    + """
 !b = !mpmd.mesh_tensor<"s0", tensor<8xf32>>
 !t = !mpmd.mesh_tensor<"s1", tensor<4xf32>>
 #more = #mpmd.topology<<"s0" : <["d"=2]>>, <"s1" : <["d"=2]>>>
 """
+)
 ALIAS = "{tf.aliasing_output = 0 : i32}"
 DONOR = "{jax.buffer_donor = true}"
 
@@ -103,10 +106,7 @@ def test_the_last_of_equal_operands_gets_the_mark() -> None:
 
 def test_transferred_values_are_not_donated() -> None:
     body = (
-        fragment("%f", "%p")
-        + "%t = mpmd.transfer %f : (!s) -> !t\n"
-        + fragment("%g", "%f")
-        + "return %g, %t : !s, !t"
+        fragment("%f", "%p") + "%t = mpmd.transfer %f : (!s) -> !t\n" + fragment("%g", "%f") + "return %g, %t : !s, !t"
     )
     assert marks("%p: !s", "!s, !t", body) == ["none", "none"]
 
@@ -142,9 +142,7 @@ def test_a_chain_of_intermediates_reuses_one_buffer() -> None:
 
 def test_a_mark_that_is_there_already_is_an_error() -> None:
     body = fragment("%f", "%p", attrs=f"arg_attrs = [{DONOR}]") + "return %f : !s"
-    text = (
-        f"func.func public @main(%p: !s {DONOR}) -> !s attributes {{topology = #more}} {{\n{body}\n}}"
-    )
+    text = f"func.func public @main(%p: !s {DONOR}) -> !s attributes {{topology = #more}} {{\n{body}\n}}"
     succeeded, found = diagnostics(text, PASS, MORE)
     assert not succeeded
     assert "jax.buffer_donor" in found[0].message

@@ -50,7 +50,7 @@ func.func public @main(%p: !s {jax.buffer_donor = true}, %q: !s, %r: !s {tf.alia
 
 def test_host_values_and_unused_donated_arguments_take_nothing() -> None:
     text = (
-        "func.func public @main(%p: !s, %h: !s {mhlo.memory_kind = \"pinned_host\"}, "
+        'func.func public @main(%p: !s, %h: !s {mhlo.memory_kind = "pinned_host"}, '
         "%d: !s {jax.buffer_donor = true}, %k: !s) -> !s attributes {topology = #topo} {\n"
         + fragment("%f", "%p")
         + "return %f : !s }"
@@ -82,15 +82,22 @@ def test_transfers_move_bytes_between_meshes() -> None:
 
 
 def test_sizes_are_per_device_and_by_element() -> None:
-    prelude = PRELUDE + """
+    prelude = (
+        PRELUDE
+        + """
 !d = !mpmd.mesh_tensor<"s0", tensor<6xf32>, sharding=<@mesh, [{"d"}]>>
 !b = !mpmd.mesh_tensor<"s0", tensor<4xi1>>
 !c = !mpmd.mesh_tensor<"s0", tensor<2xcomplex<f32>>>
 """
-    text = """module {
+    )
+    text = (
+        """module {
 sdy.mesh @mesh = <["d"=2]>
 func.func public @main(%p: !s, %d: !d, %b: !b, %c: !c) -> !s attributes {topology = #topo} {
-""" + fragment("%f", "%p") + "return %f : !s } }"
+"""
+        + fragment("%f", "%p")
+        + "return %f : !s } }"
+    )
     module = run(text, PASS, prelude)
     (op,) = [op for op in module.main.body if isinstance(op, FragmentOp)]
     assert op.attrs["reserved_hbm_bytes"].text == "29 : i64"  # ceil(12 + 0.5 + 16)

@@ -42,11 +42,14 @@ func.func public @main(%p: !s {mhlo.layout_mode = "auto"}, %q: !s) -> (!s {mhlo.
     )
 
 
-MORE = PRELUDE + """
+MORE = (
+    PRELUDE
+    + """
 !c = !mpmd.mesh_tensor<"s0/cpu", tensor<4xf32>>
 !h = !mpmd.mesh_tensor<"s0", tensor<4xf32>, memory_kind="pinned_host">
 #both = #mpmd.topology<<"s0" : <["d"=2]>>, <"s0/cpu" : <["d"=2]>>>
 """
+)
 CUSTOM = 'mhlo.layout_mode = "{0}"'
 AUTO = 'mhlo.layout_mode = "auto"'
 
@@ -96,9 +99,7 @@ def test_a_custom_layout_goes_to_all_users_and_through_transfers() -> None:
 def test_another_result_decides_for_auto() -> None:
     text = (
         f"func.func public @main(%p: !s) -> (!s {{{AUTO}}}, !s {{{CUSTOM}}}) attributes {{topology = #both}} "
-        f"{{\n"
-        + fragment("%f", "%p")
-        + "return %f, %f : !s, !s }"
+        f"{{\n" + fragment("%f", "%p") + "return %f, %f : !s, !s }"
     )
     assert layouts(text)[1:] == ([f"{{{CUSTOM}}}"] * 2, [f"[{{}}] [{{{CUSTOM}}}]"])
 
@@ -115,10 +116,7 @@ def test_an_unused_result_may_have_any_layout() -> None:
 def test_a_transfer_to_a_host_mesh_forces_the_default_and_warns() -> None:
     text = (
         f"func.func public @main(%p: !s {{{CUSTOM}}}) -> (!s, !c {{{AUTO}}}) attributes {{topology = #both}} "
-        f"{{\n"
-        + fragment("%f", "%p")
-        + "%t = mpmd.transfer %p : (!s) -> !c\n"
-        + "return %f, %t : !s, !c }"
+        f"{{\n" + fragment("%f", "%p") + "%t = mpmd.transfer %p : (!s) -> !c\n" + "return %f, %t : !s, !c }"
     )
     assert layouts(text) == (["{}"], ["{}", "{}"], ["[{}] [{}]"])
     succeeded, found = diagnostics(text, PASS, MORE)
@@ -129,9 +127,7 @@ def test_a_transfer_to_a_host_mesh_forces_the_default_and_warns() -> None:
 def test_incompatible_results_are_an_error() -> None:
     text = (
         'func.func public @main(%p: !s) -> (!s {mhlo.layout_mode = "{1}"}, !s '
-        f"{{{CUSTOM}}}) attributes {{topology = #both}} {{\n"
-        + fragment("%f", "%p")
-        + "return %f, %f : !s, !s }"
+        f"{{{CUSTOM}}}) attributes {{topology = #both}} {{\n" + fragment("%f", "%p") + "return %f, %f : !s, !s }"
     )
     succeeded, found = diagnostics(text, PASS, MORE)
     assert not succeeded
@@ -139,10 +135,7 @@ def test_incompatible_results_are_an_error() -> None:
 
 
 def test_an_argument_returned_with_another_layout_is_an_error() -> None:
-    text = (
-        f"func.func public @main(%p: !s) -> (!s {{{CUSTOM}}}) attributes {{topology = #both}} {{\n"
-        "return %p : !s }"
-    )
+    text = f"func.func public @main(%p: !s) -> (!s {{{CUSTOM}}}) attributes {{topology = #both}} {{\nreturn %p : !s }}"
     succeeded, found = diagnostics(text, PASS, MORE)
     assert not succeeded
     assert "argument 0" in found[0].message

@@ -84,8 +84,7 @@ HOST = place("%h", "%x", "pinned_host")
         (HOST + "%r = stablehlo.custom_call @Other(%h) : (tensor<4xf32>) -> tensor<4xf32>", False),
         (HOST + "%r = stablehlo.sine %h : tensor<4xf32>", False),
         (
-            HOST + '%r = stablehlo.sine %x {mhlo.frontend_attributes = {_xla_compute_type = "host"}} '
-            ": tensor<4xf32>",
+            HOST + '%r = stablehlo.sine %x {mhlo.frontend_attributes = {_xla_compute_type = "host"}} : tensor<4xf32>',
             True,
         ),
         (

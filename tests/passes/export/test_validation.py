@@ -77,9 +77,7 @@ def test_inferred_fragments(attrs: str, spec: str, severity: str, succeeds: bool
     assert (succeeded, [s for s, _ in messages]) == (succeeds, [severity])
 
 
-def calls(
-    first: str, second: str, body: str = "%y = stablehlo.sine %x : tensor<4xf32>", result: str = "%y"
-) -> str:
+def calls(first: str, second: str, body: str = "%y = stablehlo.sine %x : tensor<4xf32>", result: str = "%y") -> str:
     return f"""
 func.func public @main(%p: !u) -> (!s {{jax.result_info = "loss"}}) attributes {{topology = #topo}} {{
   %f = mpmd.fragment_call<mesh="s1", origin=[{first}]> @f(%p) : (!u) -> !u

@@ -292,7 +292,6 @@ def test_random_programs_have_something_to_share(seed: int) -> None:
     assert sum(map(bool, found)) > 5
 
 
-
 def test_a_slice_that_all_microbatches_read_is_cast_once() -> None:
     """As of a layer's part of stacked weights."""
     half = "tensor<32x16xf32>"
@@ -329,10 +328,13 @@ def test_merged_fragments_share_weights_but_no_rows_of_a_batch() -> None:
         mpmd.return {", ".join(f"%r{m}" for m in parts)} : {", ".join([out] * len(parts))}
       }} : ({on_mesh(W)}, {on_mesh(batch)}) -> ({", ".join([on_mesh(out)] * len(parts))})"""
 
-    before = parse(PRELUDE + f"""
+    before = parse(
+        PRELUDE
+        + f"""
     func.func public @main(%p: {on_mesh(W)}, %in: {on_mesh(batch)}) -> ({", ".join([on_mesh(out)] * 6)})
         attributes {{topology = #meshes}} {{
       {fragment(0, 0, None)} {fragment(1, 1, 0)} {fragment(2, 2, 1)} {fragment(3, None, 2)}
       return %0, %1#0, %1#1, %2#0, %2#1, %3 : {", ".join([on_mesh(out)] * 6)}
-    }}""")
+    }}"""
+    )
     assert hoisted(before)[1] == ["stablehlo.convert"]

@@ -139,8 +139,7 @@ def test_what_is_linear_is_applied_to_parts(line: str) -> None:
         f"%g = stablehlo.multiply %p, %p : {G}",
         f"%g = stablehlo.tanh %p : {G}",
         f"%g = stablehlo.maximum %p, %p : {G}",
-        f"%h = stablehlo.convert %p : ({G}) -> tensor<4x6xbf16>\n"
-        f"%g = stablehlo.convert %h : (tensor<4x6xbf16>) -> {G}",
+        f"%h = stablehlo.convert %p : ({G}) -> tensor<4x6xbf16>\n%g = stablehlo.convert %h : (tensor<4x6xbf16>) -> {G}",
         # The sum of each microbatch is read.
         f"%h = stablehlo.tanh %p : {G}\n %i = stablehlo.multiply %h, %p : {G}\n %g = stablehlo.add %i, %p : {G}",
     ],

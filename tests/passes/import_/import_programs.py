@@ -65,9 +65,7 @@ class Named:
             count = rng.randint(1, 3)
             operands = ", ".join(rng.choice(values) for _ in range(count))
             types = ", ".join([T] * count)
-            self.lines.append(
-                f"{indent}{name}:{count} = stablehlo.optimization_barrier {operands} : {types}"
-            )
+            self.lines.append(f"{indent}{name}:{count} = stablehlo.optimization_barrier {operands} : {types}")
             values += [f"{name}#{i}" for i in range(count)]
             return
         elif kind < 0.85:

@@ -48,9 +48,7 @@ def sequence(
     steps = ["populate-use-set", "populate-src-set"]
     if constraints:
         steps.append(f"assign-using-input-output-constraints{{constraints={constraints}}}")
-    steps.append(
-        f"convert-reduce-ops{{infer-cross-mesh-reductions={reductions} keep-initial-value=true}}"
-    )
+    steps.append(f"convert-reduce-ops{{infer-cross-mesh-reductions={reductions} keep-initial-value=true}}")
     if not infer_transfers:
         steps.append("validate-src-set-not-empty")
     steps += [f"assign-mesh-func-leaves{{infer-transfers={flag}}}", "populate-use-set"]
@@ -128,9 +126,7 @@ class _Function:
 
     def concat_reduce(self) -> None:
         rows = [self.op(f"stablehlo.reshape {self.pick()} : ({T}) -> {WIDE}") for _ in range(2)]
-        joined = self.op(
-            f"stablehlo.concatenate {', '.join(rows)}, dim = 0 : ({WIDE}, {WIDE}) -> tensor<2x6x2xf32>"
-        )
+        joined = self.op(f"stablehlo.concatenate {', '.join(rows)}, dim = 0 : ({WIDE}, {WIDE}) -> tensor<2x6x2xf32>")
         zero = self.op("stablehlo.constant dense<0.0> : tensor<f32>")
         kind = self.rng.choice(["add", "maximum"])
         self.plain.append(

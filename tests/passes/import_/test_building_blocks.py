@@ -194,5 +194,3 @@ def test_result_locations() -> None:
     )
     assert result_location(program.main, 0).name == "loss"
     assert result_location(program.main, 1) is program.main.args[0].location
-
-

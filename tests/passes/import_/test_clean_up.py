@@ -114,8 +114,7 @@ func.func private @g(%x: tensor<4xf32>) -> tensor<4xf32> {
 
 
 @pytest.mark.parametrize(
-    "square",
-    ["stablehlo.multiply %x, %x : tensor<4xf32>", "func.call @g(%x) : (tensor<4xf32>) -> tensor<4xf32>"],
+    "square", ["stablehlo.multiply %x, %x : tensor<4xf32>", "func.call @g(%x) : (tensor<4xf32>) -> tensor<4xf32>"]
 )
 def test_equal_layers_are_one_body(square: str) -> None:
     """Equal when clean-up is done, that is; another layer stays another body."""

@@ -26,9 +26,7 @@ def program(slices: Sequence[str], shape: str = "6x4", part: str = "2x4", shardi
     types = ", ".join([piece] * len(made))
     return parse(
         f"func.func public @main(%x: {whole}{sharding}, %y: {whole}) -> ({types})\n"
-        f"attributes {{topology = {MESHES}}} {{\n"
-        + "\n".join(lines)
-        + f"\nreturn {', '.join(made)} : {types}\n}}\n"
+        f"attributes {{topology = {MESHES}}} {{\n" + "\n".join(lines) + f"\nreturn {', '.join(made)} : {types}\n}}\n"
         f"func.func private @f(%u: {piece}, %v: {whole}) -> {piece} attributes {{topology = {MESHES}}} {{\n"
         f"%0 = stablehlo.negate %u : {piece}\n%1 = stablehlo.add %0, %u : {piece}\nreturn %1 : {piece}\n}}"
     )

@@ -77,23 +77,17 @@ def test_the_steps_of_inference() -> None:
 
 def test_transfers_imply_reductions() -> None:
     (convert,) = (
-        p
-        for p in InferMeshPipeline(infer_transfers=True).passes()
-        if p.name == "mpmd-infer-mesh-convert-reduce-ops"
+        p for p in InferMeshPipeline(infer_transfers=True).passes() if p.name == "mpmd-infer-mesh-convert-reduce-ops"
     )
     assert convert.spec == (
-        "mpmd-infer-mesh-convert-reduce-ops"
-        "{infer-cross-mesh-reductions=true keep-initial-value=true}"
+        "mpmd-infer-mesh-convert-reduce-ops{infer-cross-mesh-reductions=true keep-initial-value=true}"
     )
 
 
 def test_the_parameters_of_inference() -> None:
     pipeline = InferMeshPipeline(max_clones=3, error_limit=-1, constraints=(SameMesh(0, 1), SameMesh(1, 0)))
     specs = [p.spec for p in pipeline.passes()]
-    assert (
-        "mpmd-infer-mesh-assign-using-input-output-constraints"
-        "{constraints=0:1,1:0 verbose-logging=true}" in specs
-    )
+    assert "mpmd-infer-mesh-assign-using-input-output-constraints{constraints=0:1,1:0 verbose-logging=true}" in specs
     assert "mpmd-infer-mesh-rewrite-using-analysis{max-clones=3}" in specs
     assert "mpmd-infer-mesh-validate-src-set-not-empty{error-limit=-1}" in specs
 
@@ -186,9 +180,7 @@ def test_the_first_steps_of_a_program_with_calls_and_chlo() -> None:
 
 def test_unassigned_names_stop_the_import() -> None:
     before, _ = example("whole_import")
-    ok, found = diagnostics(
-        before, "mpmd-import-pipeline{name-to-mesh-assignment=first@m1}", ""
-    )
+    ok, found = diagnostics(before, "mpmd-import-pipeline{name-to-mesh-assignment=first@m1}", "")
     assert not ok
     assert "named computation 'second' is not assigned to a mesh" in found[0].message
 
@@ -222,8 +214,7 @@ def program(seed: int) -> str:
         name, types = f"%n{next(counter)}", ", ".join([T] * count)
         header = ", ".join(f"{a}: {T}" for a in args)
         lines.append(
-            f'  {name}:{count} = mpmd.named_computation<"{rng.choice("fg")}"> '
-            f"({', '.join(operands)}) ({header}) {{"
+            f'  {name}:{count} = mpmd.named_computation<"{rng.choice("fg")}"> ({", ".join(operands)}) ({header}) {{'
         )
         inside = list(args)
         for _ in range(rng.randint(0, 4)):
@@ -254,8 +245,7 @@ def program(seed: int) -> str:
     body(inner, rng.randint(1, 4))
     return "\n".join(
         [
-            f"func.func @main(%a: {T}, %b: {T}) -> ({T}, {T}) "
-            f"attributes {{topology = {TOPOLOGY}}} {{",
+            f"func.func @main(%a: {T}, %b: {T}) -> ({T}, {T}) attributes {{topology = {TOPOLOGY}}} {{",
             *main,
             f"  return {values[-1]}, {values[-2]} : {T}, {T}",
             "}",

@@ -113,7 +113,7 @@ def test_outputs() -> None:
           return %0, %1, %2, %3, %c, %a : !T, !T, !T, !T, !P1, !T
         }
         """,
-        'mpmd-infer-mesh-assign-mesh-func-leaves{error-limit=5 infer-transfers=false}',
+        "mpmd-infer-mesh-assign-mesh-func-leaves{error-limit=5 infer-transfers=false}",
         """
         func.func @main(%arg0: !T {src=<"p1", "p2">},
             %arg1: !T,
@@ -140,7 +140,7 @@ def test_value_returned_twice_and_unused_inputs() -> None:
           return %a, %a : !T, !T
         }
         """,
-        'mpmd-infer-mesh-assign-mesh-func-leaves{error-limit=5 infer-transfers=false}',
+        "mpmd-infer-mesh-assign-mesh-func-leaves{error-limit=5 infer-transfers=false}",
         """
         func.func @main(%arg0: !T, %arg1: !P0, %arg2: !P2) -> (!P0, !P0) attributes {topology = #topo} {
           %0 = mpmd.assign {origin = "inferred_out"} %arg0 : (!T) -> !P0
@@ -162,7 +162,7 @@ def test_conflicts_go_to_the_first_mesh_with_infer_transfers() -> None:
           return %0 : !T
         }
         """,
-        'mpmd-infer-mesh-assign-mesh-func-leaves{error-limit=5 infer-transfers=true}',
+        "mpmd-infer-mesh-assign-mesh-func-leaves{error-limit=5 infer-transfers=true}",
         """
         func.func @main(%arg0: !T) -> !P0 attributes {topology = #topo} {
           %0 = stablehlo.abs %arg0 {src=<>} : !T
@@ -190,7 +190,7 @@ def test_unused_ops() -> None:
           return
         }
         """,
-        'mpmd-infer-mesh-assign-mesh-func-leaves{error-limit=5 infer-transfers=false}',
+        "mpmd-infer-mesh-assign-mesh-func-leaves{error-limit=5 infer-transfers=false}",
         """
         func.func @main(%arg0: !T) attributes {topology = #topo} {
           %0 = stablehlo.abs %arg0 {src=<"p2", "p1">} : !T
@@ -216,7 +216,7 @@ def test_broadcast_and_reduce() -> None:
           return %3 : !P2
         }
         """,
-        'mpmd-infer-mesh-assign-mesh-func-leaves{error-limit=5 infer-transfers=false}',
+        "mpmd-infer-mesh-assign-mesh-func-leaves{error-limit=5 infer-transfers=false}",
         """
         func.func @main(%arg0: !T {src=<"p1", "p2">}, %arg1: !T) -> !P2 attributes {topology = #topo} {
           %0 = mpmd.assign {origin = "broadcast"} %arg0 : (!T) -> !P2
@@ -249,7 +249,7 @@ def test_ops_without_tensor_results() -> None:
           return %2 : !P1
         }
         """,
-        'mpmd-infer-mesh-assign-mesh-func-leaves{error-limit=5 infer-transfers=false}',
+        "mpmd-infer-mesh-assign-mesh-func-leaves{error-limit=5 infer-transfers=false}",
         """
         func.func @main(%arg0: !T {src=<"p2", "p1">}) -> !P1 attributes {topology = #topo} {
           %0 = mpmd.assign %arg0 : (!T) -> !P1
@@ -295,7 +295,7 @@ def test_callees() -> None:
           return %0, %0, %1 : !T, !T, !T
         }
         """,
-        'mpmd-infer-mesh-assign-mesh-func-leaves{error-limit=5 infer-transfers=false}',
+        "mpmd-infer-mesh-assign-mesh-func-leaves{error-limit=5 infer-transfers=false}",
         """
         func.func @main(%arg0: !T) -> !P0 attributes {topology = #topo} {
           %0:3 = mpmd.call @f(%arg0, %arg0, %arg0) : (!T, !T, !T) -> (!T, !T, !T)
@@ -332,7 +332,7 @@ def test_ops_in_regions_are_left_alone() -> None:
           return %0 : !T
         }
         """,
-        'mpmd-infer-mesh-assign-mesh-func-leaves{error-limit=5 infer-transfers=false}',
+        "mpmd-infer-mesh-assign-mesh-func-leaves{error-limit=5 infer-transfers=false}",
         """
         func.func @main(%arg0: !T, %arg1: tensor<i32>) -> !P1 attributes {topology = #topo} {
           %0 = "stablehlo.case"(%arg1) ({
@@ -363,7 +363,7 @@ def test_loop() -> None:
           return %0 : !T
         }
         """,
-        'mpmd-infer-mesh-assign-mesh-func-leaves{error-limit=5 infer-transfers=false}',
+        "mpmd-infer-mesh-assign-mesh-func-leaves{error-limit=5 infer-transfers=false}",
         """
         func.func @main(%arg0: !T) -> !P0 attributes {topology = #topo} {
           %0 = mpmd.for (%arg0) {iterations = 2 : ui32} (%arg1: !T, %index: tensor<ui32>) {

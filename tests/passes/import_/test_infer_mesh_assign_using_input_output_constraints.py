@@ -44,7 +44,7 @@ def test_two_crossing_constraints() -> None:
           return %0, %a : !T, !T
         }
         """,
-        'mpmd-infer-mesh-assign-using-input-output-constraints{constraints=0:1,1:0}',
+        "mpmd-infer-mesh-assign-using-input-output-constraints{constraints=0:1,1:0}",
         """
         func.func @main(%arg0: !P0 {use=<"p1", "p0">},
             %arg1: !P1) -> (!P1, !P0) attributes {topology = #topo} {
@@ -67,7 +67,7 @@ def test_the_use_set_of_the_output_wins() -> None:
           return %0 : !T
         }
         """,
-        'mpmd-infer-mesh-assign-using-input-output-constraints{constraints=0:0}',
+        "mpmd-infer-mesh-assign-using-input-output-constraints{constraints=0:0}",
         """
         func.func @main(%arg0: !P1) -> !P1 attributes {topology = #topo} {
           %0 = mpmd.unassign {origin = "io_constraint_in"} %arg0 : (!P1) -> !T
@@ -88,7 +88,7 @@ def test_nothing_known_about_the_output() -> None:
           return %0, %1 : !T, !T
         }
         """,
-        'mpmd-infer-mesh-assign-using-input-output-constraints{constraints=0:0,1:1}',
+        "mpmd-infer-mesh-assign-using-input-output-constraints{constraints=0:0,1:1}",
         """
         func.func @main(%arg0: !T, %arg1: !T) -> (!T, !T) attributes {topology = #topo} {
           %0 = stablehlo.abs %arg0 {src=<>} : !T
@@ -108,7 +108,7 @@ def test_both_use_sets() -> None:
           return %0 : !T
         }
         """,
-        'mpmd-infer-mesh-assign-using-input-output-constraints{constraints=0:0}',
+        "mpmd-infer-mesh-assign-using-input-output-constraints{constraints=0:0}",
         """
         func.func @main(%arg0: !P1 {use=<"p2", "p1", "p0">}) -> !P1 attributes {topology = #topo} {
           %0 = mpmd.unassign {origin = "io_constraint_in"} %arg0 : (!P1) -> !T
@@ -128,7 +128,7 @@ def test_use_set_of_the_input_and_source_set_of_the_output() -> None:
           return %0 : !T
         }
         """,
-        'mpmd-infer-mesh-assign-using-input-output-constraints{constraints=0:0}',
+        "mpmd-infer-mesh-assign-using-input-output-constraints{constraints=0:0}",
         """
         func.func @main(%arg0: !P2 {use=<"p2", "p1">}) -> !P2 attributes {topology = #topo} {
           %0 = mpmd.unassign {origin = "io_constraint_in"} %arg0 : (!P2) -> !T
@@ -149,7 +149,7 @@ def test_no_common_mesh() -> None:
           return %0 : !T
         }
         """,
-        'mpmd-infer-mesh-assign-using-input-output-constraints{constraints=0:0}',
+        "mpmd-infer-mesh-assign-using-input-output-constraints{constraints=0:0}",
         """
         func.func @main(%arg0: !T {use=<"p2">}) -> !T attributes {topology = #topo} {
           %0 = stablehlo.abs %arg0 {src=<"p0">} : !T
@@ -173,7 +173,7 @@ def test_one_end_is_placed() -> None:
           return %1, %2, %3, %d : !T, !P1, !T, !P1
         }
         """,
-        'mpmd-infer-mesh-assign-using-input-output-constraints{constraints=0:0,1:1,2:2,3:3}',
+        "mpmd-infer-mesh-assign-using-input-output-constraints{constraints=0:0,1:1,2:2,3:3}",
         """
         func.func @main(%arg0: !P0,
             %arg1: !P1,
@@ -204,7 +204,7 @@ def test_result_of_a_call() -> None:
           return %0 : !T
         }
         """,
-        'mpmd-infer-mesh-assign-using-input-output-constraints{constraints=0:0}',
+        "mpmd-infer-mesh-assign-using-input-output-constraints{constraints=0:0}",
         """
         func.func @main(%arg0: !P1) -> !P1 attributes {topology = #topo} {
           %0 = mpmd.unassign {origin = "io_constraint_in"} %arg0 : (!P1) -> !T

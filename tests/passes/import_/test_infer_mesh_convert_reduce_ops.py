@@ -107,7 +107,7 @@ def test_example() -> None:
           return %2 : !T
         }
         """,
-        'func.func(mpmd-infer-mesh-convert-reduce-ops{infer-cross-mesh-reductions=true})',
+        "func.func(mpmd-infer-mesh-convert-reduce-ops{infer-cross-mesh-reductions=true})",
         """
         func.func @main(%arg0: !T, %arg1: !T) -> !T attributes {topology = #topo} {
           %0 = mpmd.reduce<min> {src=<"p1", "p0">} %arg1, %arg0, %arg1 : (!T, !T, !T) -> !T
@@ -132,7 +132,7 @@ def test_only_equal_kinds_are_flattened() -> None:
           return %4, %2 : !T, !T
         }
         """,
-        'func.func(mpmd-infer-mesh-convert-reduce-ops{infer-cross-mesh-reductions=true})',
+        "func.func(mpmd-infer-mesh-convert-reduce-ops{infer-cross-mesh-reductions=true})",
         """
         func.func @main(%arg0: !T, %arg1: !T) -> (!T, !T) attributes {topology = #topo} {
           %0 = mpmd.reduce<add> %arg0, %arg1 : (!T, !T) -> !T
@@ -164,7 +164,7 @@ def test_only_what_the_user_asked_for() -> None:
           return %5, %6, %8 : !T, !T, !T
         }
         """,
-        'func.func(mpmd-infer-mesh-convert-reduce-ops{infer-cross-mesh-reductions=false})',
+        "func.func(mpmd-infer-mesh-convert-reduce-ops{infer-cross-mesh-reductions=false})",
         """
         func.func @main(%arg0: !T, %arg1: !T) -> (!T, !T, !T) attributes {topology = #topo} {
           %0 = stablehlo.add %arg0, %arg1 {mpmd.reduce = #mpmd.reduction<add>} : !T
@@ -197,7 +197,7 @@ def test_concat_reduce() -> None:
           return %2 : !T
         }
         """,
-        'func.func(mpmd-infer-mesh-convert-reduce-ops{infer-cross-mesh-reductions=true})',
+        "func.func(mpmd-infer-mesh-convert-reduce-ops{infer-cross-mesh-reductions=true})",
         """
         func.func @main(%arg0: tensor<1x6x2xf32>, %arg1: !T) -> !T attributes {topology = #topo} {
           %cst = stablehlo.constant dense<0.0> : tensor<f32>
@@ -230,7 +230,7 @@ def test_concat_reduce_that_the_user_asked_for() -> None:
           return %3, %5 : !T, !T
         }
         """,
-        'func.func(mpmd-infer-mesh-convert-reduce-ops{infer-cross-mesh-reductions=false})',
+        "func.func(mpmd-infer-mesh-convert-reduce-ops{infer-cross-mesh-reductions=false})",
         """
         func.func @main(%arg0: tensor<1x6x2xf32>,
             %arg1: tensor<1x6x2xf32>) -> (!T, !T) attributes {topology = #topo} {
@@ -257,7 +257,7 @@ def test_functions_without_topology_too() -> None:
           return %0 : !T
         }
         """,
-        'func.func(mpmd-infer-mesh-convert-reduce-ops{infer-cross-mesh-reductions=true})',
+        "func.func(mpmd-infer-mesh-convert-reduce-ops{infer-cross-mesh-reductions=true})",
         """
         func.func @main(%arg0: !T, %arg1: !T) -> !T {
           %0 = mpmd.reduce<add> %arg0, %arg1 : (!T, !T) -> !T

@@ -15,10 +15,7 @@ INPUT = """
 
 @pytest.mark.parametrize(
     ("first", "second", "kinds"),
-    [
-        ("!H1", "!D2", "'device' and 'pinned_host'"),
-        ("!H1", "!P1", "'pinned_host' and no memory kind"),
-    ],
+    [("!H1", "!D2", "'device' and 'pinned_host'"), ("!H1", "!P1", "'pinned_host' and no memory kind")],
 )
 def test_memory_kinds_that_differ(first: str, second: str, kinds: str) -> None:
     text = INPUT.replace("FIRST", first).replace("SECOND", second)
@@ -142,7 +139,7 @@ def test_example() -> None:
           return %0, %1, %2 : !P2, !P1, !P0
         }
         """,
-        'mpmd-infer-mesh-finalize{infer-transfers=false}',
+        "mpmd-infer-mesh-finalize{infer-transfers=false}",
         """
         func.func @main(%arg0: !P0,
             %arg1: !P1,
@@ -191,7 +188,7 @@ def test_same_mesh_pairs_vanish_and_sets_are_cleared() -> None:
           return %g : !P0
         }
         """,
-        'mpmd-infer-mesh-finalize{infer-transfers=false}',
+        "mpmd-infer-mesh-finalize{infer-transfers=false}",
         """
         func.func @main(%arg0: !P0) -> !P0 attributes {topology = #topo} {
           %0 = mpmd.fragment<mesh="p0", origin=["s"]> (%arg0) (%arg1: !T) {
@@ -257,7 +254,7 @@ def test_an_existing_transfer_is_moved_up_and_shared() -> None:
           return %g, %2, %3 : !P1, !P1, !P1
         }
         """,
-        'mpmd-infer-mesh-finalize{infer-transfers=false}',
+        "mpmd-infer-mesh-finalize{infer-transfers=false}",
         """
         func.func @main(%arg0: !P0) -> (!P1, !P1, !P1) attributes {topology = #topo} {
           %0 = mpmd.fragment<mesh="p0", origin=["s"]> (%arg0) (%arg1: !T) {
@@ -286,7 +283,7 @@ def test_chain_of_transfers_of_an_input() -> None:
           return %1, %2, %3 : !P2, !P0, !P2
         }
         """,
-        'mpmd-infer-mesh-finalize{infer-transfers=false}',
+        "mpmd-infer-mesh-finalize{infer-transfers=false}",
         """
         func.func @main(%arg0: !P1) -> (!P2, !P0, !P2) attributes {topology = #topo} {
           %0 = mpmd.transfer %arg0 : (!P1) -> !P0
@@ -314,7 +311,7 @@ def test_new_transfers_when_allowed() -> None:
           return %3, %2, %1 : !P1, !P0, !P2
         }
         """,
-        'mpmd-infer-mesh-finalize{infer-transfers=true}',
+        "mpmd-infer-mesh-finalize{infer-transfers=true}",
         """
         func.func @main(%arg0: !P0) -> (!P1, !P0, !P2) attributes {topology = #topo} {
           %0 = mpmd.fragment<mesh="p0", origin=["s"]> (%arg0) (%arg1: !T) {
@@ -342,7 +339,7 @@ def test_broadcast() -> None:
           return %3, %4, %2 : !P0, !P1, !P2
         }
         """,
-        'mpmd-infer-mesh-finalize{infer-transfers=false}',
+        "mpmd-infer-mesh-finalize{infer-transfers=false}",
         """
         func.func @main(%arg0: !P2) -> (!P0, !P1, !P2) attributes {topology = #topo} {
           %0 = mpmd.transfer %arg0 : (!P2) -> !P0
@@ -367,7 +364,7 @@ def test_reduce_on_two_meshes() -> None:
           return %3, %4, %5 : !P1, !P0, !P1
         }
         """,
-        'mpmd-infer-mesh-finalize{infer-transfers=false}',
+        "mpmd-infer-mesh-finalize{infer-transfers=false}",
         """
         func.func @main(%arg0: !P0, %arg1: !P1) -> (!P1, !P0, !P1) attributes {topology = #topo} {
           %0 = mpmd.fragment<mesh="p0", origin=[]> (%arg0, %arg0, %arg0)
@@ -405,7 +402,7 @@ def test_reduce_of_one_value() -> None:
           return %2 : !P0
         }
         """,
-        'mpmd-infer-mesh-finalize{infer-transfers=false}',
+        "mpmd-infer-mesh-finalize{infer-transfers=false}",
         """
         func.func @main(%arg0: !P0) -> !P0 attributes {topology = #topo} {
           %0 = mpmd.fragment<mesh="p0", origin=[]> (%arg0)
@@ -426,7 +423,7 @@ def test_functions_without_topology_lose_only_dead_code() -> None:
           return %a : !T
         }
         """,
-        'mpmd-infer-mesh-finalize{infer-transfers=false}',
+        "mpmd-infer-mesh-finalize{infer-transfers=false}",
         """
         func.func @main(%arg0: !T) -> !T {
           return %arg0 : !T

@@ -138,7 +138,7 @@ def test_callees_and_calls() -> None:
           return %0, %0, %z : !T, !T, !P1
         }
         """,
-        'mpmd-infer-mesh-rewrite-using-analysis{max-clones=1}',
+        "mpmd-infer-mesh-rewrite-using-analysis{max-clones=1}",
         """
         func.func @main(%arg0: !T, %arg1: !P1) -> (!P0, !P2) attributes {topology = #topo} {
           %0 = mpmd.fragment<mesh="p0", origin=[]> ()
@@ -225,7 +225,7 @@ def test_chained_calls() -> None:
           return %0 : !T
         }
         """,
-        'mpmd-infer-mesh-rewrite-using-analysis{max-clones=1}',
+        "mpmd-infer-mesh-rewrite-using-analysis{max-clones=1}",
         """
         func.func @main(%arg0: !T) -> !P1 attributes {topology = #topo} {
           %0 = mpmd.assign %arg0 : (!T) -> !P1
@@ -268,7 +268,7 @@ def test_loops() -> None:
           return %r, %s : !P0, !P1
         }
         """,
-        'mpmd-infer-mesh-rewrite-using-analysis{max-clones=1}',
+        "mpmd-infer-mesh-rewrite-using-analysis{max-clones=1}",
         """
         func.func @main(%arg0: !T, %arg1: !T) -> (!P0, !P1) attributes {topology = #topo} {
           %0 = mpmd.assign %arg0 : (!T) -> !P0

@@ -84,7 +84,7 @@ def test_example() -> None:
           return %1, %2, %5 : !P1, !P0, !P2
         }
         """,
-        'mpmd-infer-mesh-rewrite-using-analysis{max-clones=1}',
+        "mpmd-infer-mesh-rewrite-using-analysis{max-clones=1}",
         """
         func.func @main(%arg0: !T, %arg1: !T) -> (!P1, !P0, !P2) attributes {topology = #topo} {
           %0 = mpmd.assign %arg0 : (!T) -> !P0
@@ -137,7 +137,7 @@ def test_one_fragment_takes_everything() -> None:
           return %5 : !P0
         }
         """,
-        'mpmd-infer-mesh-rewrite-using-analysis{max-clones=1}',
+        "mpmd-infer-mesh-rewrite-using-analysis{max-clones=1}",
         """
         func.func @main(%arg0: !T, %arg1: !T) -> !P0 attributes {topology = #topo} {
           %0 = mpmd.assign %arg1 : (!T) -> !P0
@@ -179,7 +179,7 @@ def test_free_variables() -> None:
           return %2, %4 : !P0, !P1
         }
         """,
-        'mpmd-infer-mesh-rewrite-using-analysis{max-clones=1}',
+        "mpmd-infer-mesh-rewrite-using-analysis{max-clones=1}",
         """
         func.func @main(%arg0: !T,
             %arg1: !T,
@@ -228,7 +228,7 @@ def test_several_results_of_which_one_is_used() -> None:
           return %2, %4 : !P0, !P1
         }
         """,
-        'mpmd-infer-mesh-rewrite-using-analysis{max-clones=1}',
+        "mpmd-infer-mesh-rewrite-using-analysis{max-clones=1}",
         """
         func.func @main(%arg0: !T, %arg1: !T) -> (!P0, !P1) attributes {topology = #topo} {
           %0 = mpmd.assign %arg0 : (!T) -> !P0
@@ -261,7 +261,7 @@ def test_unused_ops_vanish() -> None:
           return
         }
         """,
-        'mpmd-infer-mesh-rewrite-using-analysis{max-clones=1}',
+        "mpmd-infer-mesh-rewrite-using-analysis{max-clones=1}",
         """
         func.func @main(%arg0: !T) attributes {topology = #topo} {
           return
@@ -286,7 +286,7 @@ def test_two_fragments_cloned() -> None:
           return %f0, %f1 : !P0, !P1
         }
         """,
-        'mpmd-infer-mesh-rewrite-using-analysis{max-clones=1}',
+        "mpmd-infer-mesh-rewrite-using-analysis{max-clones=1}",
         """
         func.func @main(%arg0: !T) -> (!P0, !P1) attributes {topology = #topo} {
           %0 = mpmd.assign %arg0 : (!T) -> !P0
@@ -321,7 +321,7 @@ def test_two_fragments_wrapped() -> None:
           return %f0, %f1 : !P0, !P1
         }
         """,
-        'mpmd-infer-mesh-rewrite-using-analysis{max-clones=1}',
+        "mpmd-infer-mesh-rewrite-using-analysis{max-clones=1}",
         """
         func.func @main(%arg0: !T) -> (!P0, !P1) attributes {topology = #topo} {
           %0 = mpmd.assign %arg0 : (!T) -> !P0
@@ -368,7 +368,7 @@ def test_two_fragments_impure() -> None:
           return %f0, %f1 : !P0, !P1
         }
         """,
-        'mpmd-infer-mesh-rewrite-using-analysis{max-clones=1}',
+        "mpmd-infer-mesh-rewrite-using-analysis{max-clones=1}",
         """
         func.func @main(%arg0: !T) -> (!P0, !P1) attributes {topology = #topo} {
           %0 = mpmd.assign %arg0 : (!T) -> !P0
@@ -415,7 +415,7 @@ def test_two_fragments_constant() -> None:
           return %f0, %f1 : !P0, !P1
         }
         """,
-        'mpmd-infer-mesh-rewrite-using-analysis{max-clones=1}',
+        "mpmd-infer-mesh-rewrite-using-analysis{max-clones=1}",
         """
         func.func @main(%arg0: !T) -> (!P0, !P1) attributes {topology = #topo} {
           %0 = mpmd.fragment<mesh="p0", origin=["s"]> () () {
@@ -448,7 +448,7 @@ def test_more_clones_on_request() -> None:
           return %f0, %f1 : !P0, !P1
         }
         """,
-        'mpmd-infer-mesh-rewrite-using-analysis{max-clones=2}',
+        "mpmd-infer-mesh-rewrite-using-analysis{max-clones=2}",
         """
         func.func @main(%arg0: !T, %arg1: !T) -> (!P0, !P1) attributes {topology = #topo} {
           %0 = mpmd.assign %arg0 : (!T) -> !P0

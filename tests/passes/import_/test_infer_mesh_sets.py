@@ -90,9 +90,9 @@ def test_relabelled() -> None:
     assert relabelled(a_set('"x"["1", "2"], "y"'), "l") is a_set('"x"["l"], "y"["l"]')
 
 
-sets = st.dictionaries(
-    st.sampled_from("abcd"), st.lists(st.sampled_from("12"), unique=True), max_size=4
-).map(MeshSet.get)
+sets = st.dictionaries(st.sampled_from("abcd"), st.lists(st.sampled_from("12"), unique=True), max_size=4).map(
+    MeshSet.get
+)
 
 
 @given(sets, sets, sets)

@@ -44,9 +44,7 @@ def test_nested_ops_are_inlined(assignment: str) -> None:
     check(NESTED, spec(assignment), FLAT)
 
 
-@pytest.mark.parametrize(
-    "assignment", ["outer@p0,inner@p1", "outer@p0/1,inner@p0/2", "outer@p0/1,inner@p0"]
-)
+@pytest.mark.parametrize("assignment", ["outer@p0,inner@p1", "outer@p0/1,inner@p0/2", "outer@p0/1,inner@p0"])
 def test_different_meshes_or_stages_are_an_error(assignment: str) -> None:
     ok, found = diagnostics(NESTED, spec(assignment))
     assert not ok
@@ -180,8 +178,7 @@ def test_ops_in_regions_of_other_ops() -> None:
 
 def test_every_function_is_looked_at() -> None:
     ok, found = diagnostics(
-        NESTED + NESTED.replace("@main", "private @other"),
-        "func.func(mpmd-inline-nested-user-exposed-ops)",
+        NESTED + NESTED.replace("@main", "private @other"), "func.func(mpmd-inline-nested-user-exposed-ops)"
     )
     assert not ok
     assert len(found) == 2

@@ -184,13 +184,7 @@ def test_a_tree_of_sums_gives_one_fragment_per_sum() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "total",
-    [
-        "%0 = stablehlo.multiply %u, %v : !T",
-        "%0 = stablehlo.add %u, %c : !T",
-    ],
-)
+@pytest.mark.parametrize("total", ["%0 = stablehlo.multiply %u, %v : !T", "%0 = stablehlo.add %u, %c : !T"])
 def test_other_expressions_stay(total: str) -> None:
     text = f"""
         func.func @main(%a: !P0, %b: !P1, %c: !T) -> !P0 attributes {{topology = #topo}} {{

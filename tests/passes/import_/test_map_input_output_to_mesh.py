@@ -100,7 +100,7 @@ def test_a_different_memory_kind_is_logged(caplog: pytest.LogCaptureFixture) -> 
         PASS + "{input-assignment=0@p1#pinned_host}",
     )
     assert ok and not found
-    assert "input 0 of @main is assigned to memory kind \"pinned_host\"" in caplog.text
+    assert 'input 0 of @main is assigned to memory kind "pinned_host"' in caplog.text
 
 
 def test_private_functions_are_left_alone() -> None:

@@ -154,7 +154,5 @@ def test_assigned_names_inside_of_other_ops_are_an_error() -> None:
 @pytest.mark.parametrize("seed", range(15))
 def test_meaning(seed: int) -> None:
     before = parse(Named(seed, depth=0).module())
-    flat = run_passes(
-        before.clone(), "mpmd-inline-nested-user-exposed-ops{assignment=f@p0,g@p0}"
-    )
+    flat = run_passes(before.clone(), "mpmd-inline-nested-user-exposed-ops{assignment=f@p0,g@p0}")
     assert_same_meaning(before, run_passes(flat, spec("f@p0/2,g@p1/1,t@p2")))

@@ -98,9 +98,7 @@ def _program(name: str, meshes: int, microbatches: int) -> str:
 
 @pytest.mark.parametrize("pair_by_pair", [False, True], ids=["sparse", "pair by pair"])
 @pytest.mark.parametrize(("name", "meshes", "microbatches", "wanted"), VECTORS, ids=[v[0] for v in VECTORS])
-def test_conformance(
-    name: str, meshes: int, microbatches: int, wanted: dict[str, str], pair_by_pair: bool
-) -> None:
+def test_conformance(name: str, meshes: int, microbatches: int, wanted: dict[str, str], pair_by_pair: bool) -> None:
     before = parse(_program(name, meshes, microbatches))
     module = before.clone()
     schedule: Order = SCHEDULES[name]
@@ -234,10 +232,7 @@ def test_a_host_mesh_cannot_be_scheduled_by_1f1b() -> None:
 
 def test_backward_programs_have_no_wrap_around() -> None:
     with pytest.raises(MpmdError, match="forward-only"):
-        run_passes(
-            parse(pipeline(2, 2)),
-            "mpmd-pipeline-scheduler{must-happen-before=ParallelPipelinesWithWrapAround}",
-        )
+        run_passes(parse(pipeline(2, 2)), "mpmd-pipeline-scheduler{must-happen-before=ParallelPipelinesWithWrapAround}")
 
 
 def test_circular_leaves_fragments_without_stage_alone(caplog: pytest.LogCaptureFixture) -> None:
@@ -250,10 +245,7 @@ def test_circular_leaves_fragments_without_stage_alone(caplog: pytest.LogCapture
 
 def test_control_operands_can_be_kept() -> None:
     module = parse(pipeline(1, 2))
-    run_passes(
-        module,
-        "mpmd-pipeline-scheduler{must-happen-before=GPipe remove-control-dependencies=false}",
-    )
+    run_passes(module, "mpmd-pipeline-scheduler{must-happen-before=GPipe remove-control-dependencies=false}")
     marked = [op for op in module.main.body if "mpmd.control_operand_start_idx" in op.attrs]
     assert marked and all(op.num_operands > 1 for op in marked)
 

@@ -116,7 +116,7 @@ def test_rules_that_do_not_fit_are_errors(
         with pytest.raises(MpmdError) as caught:
             scheduled(text, "none" if rules is cycle else schedule, rules, **way)
         message = str(caught.value)
-        assert "a schedule rule wants \"f" in message and "the other way round" in message
+        assert 'a schedule rule wants "f' in message and "the other way round" in message
         assert all(side in message for side in sides), message
         if rules is not cycle:
             assert "the data flow" in message or f" '{schedule}'" in message
@@ -190,10 +190,7 @@ def test_a_merge_that_the_schedule_does_not_allow() -> None:
     target = FragmentInfo((("f1", 0),), mesh_name="m1")
     rules = UserRules(merge=(MergeRule(sources, target),))
     with pytest.raises(MpmdError, match="not all fragments could be properly merged"):
-        run_passes(
-            parse(pipeline(2, 3)),
-            optimize("1F1B", rules),
-        )
+        run_passes(parse(pipeline(2, 3)), optimize("1F1B", rules))
     module = parse(pipeline(2, 3))
     run_passes(module, optimize("GPipe", rules))
     assert target in rows(module)["m1"]

@@ -56,7 +56,7 @@ def test_terms_that_all_meshes_have_come_first() -> None:
     lines, total = ["%z = stablehlo.constant dense<0.0> : tensor<f32>"], None
     for mesh, name, type in names:
         one = f"%s{name[1:]}"
-        lines.append(f"%u{name[1:]} = mpmd.unassign {name} : (!mpmd.mesh_tensor<\"{mesh}\", {type}>) -> {type}")
+        lines.append(f'%u{name[1:]} = mpmd.unassign {name} : (!mpmd.mesh_tensor<"{mesh}", {type}>) -> {type}')
         lines.append(
             f"{one} = stablehlo.reduce(%u{name[1:]} init: %z) applies stablehlo.add across dimensions = [0] : "
             f"({type}, tensor<f32>) -> tensor<f32>"

@@ -6,14 +6,7 @@ import dataclasses
 import random
 
 W, X = "tensor<8x8xf32>", "tensor<4x8xf32>"
-SHARDINGS = (
-    '[{"d"}, {}]',
-    '[{}, {"e"}]',
-    '[{"e"}, {"d"}]',
-    '[{"d"}, {?}]',
-    '[{"d", "e"}, {}]',
-    '[{?}, {"d"}]',
-)
+SHARDINGS = ('[{"d"}, {}]', '[{}, {"e"}]', '[{"e"}, {"d"}]', '[{"d"}, {?}]', '[{"d", "e"}, {}]', '[{?}, {"d"}]')
 
 
 def mesh_type(stage: int, tensor: str) -> str:
@@ -21,8 +14,10 @@ def mesh_type(stage: int, tensor: str) -> str:
 
 
 def forward_body(constant: float | None) -> str:
-    scale = "" if constant is None else (
-        f"%k = stablehlo.constant dense<{constant}> : {X}\n%s = stablehlo.multiply %x, %k : {X}\n"
+    scale = (
+        ""
+        if constant is None
+        else (f"%k = stablehlo.constant dense<{constant}> : {X}\n%s = stablehlo.multiply %x, %k : {X}\n")
     )
     x = "%x" if constant is None else "%s"
     return (
@@ -129,8 +124,7 @@ class Step:
     def _split(self, batch: str) -> str:
         count = self.microbatches
         slices = "".join(
-            f"%s{m} = stablehlo.slice %b [{4 * m}:{4 * m + 4}, 0:8] : ({batch}) -> {X}\n"
-            for m in range(count)
+            f"%s{m} = stablehlo.slice %b [{4 * m}:{4 * m + 4}, 0:8] : ({batch}) -> {X}\n" for m in range(count)
         )
         return (
             f'%x_:{count} = mpmd.fragment<mesh="m0", origin=["split"]> (%batch) (%b: {batch}) {{\n{slices}'

@@ -101,8 +101,7 @@ def test_only_the_last_transfer_of_a_chain_changes() -> None:
         return around(
             f"%a: !s {sharding('[{}, {}]')}",
             f"!s {sharding(LAST)}",
-            f"%t = mpmd.transfer {first} %a : (!s) -> !t\n"
-            f"%u = mpmd.transfer {second} %t : (!t) -> !s\nreturn %u : !s",
+            f"%t = mpmd.transfer {first} %a : (!s) -> !t\n%u = mpmd.transfer {second} %t : (!t) -> !s\nreturn %u : !s",
         )
 
     def given(dims: str) -> str:

@@ -86,9 +86,7 @@ def test_a_larger_argument_is_resharded_at_the_producer() -> None:
     check(
         around(f"%t = mpmd.transfer {given(DE)} %p : (!a) -> !b\n{end}", arg(D)),
         PASS,
-        around(
-            identity("%r", "%p", "s0", DE) + f"%t = mpmd.transfer {given(DE)} %r : (!a) -> !b\n{end}", arg(D)
-        ),
+        around(identity("%r", "%p", "s0", DE) + f"%t = mpmd.transfer {given(DE)} %r : (!a) -> !b\n{end}", arg(D)),
         TYPES,
     )
 

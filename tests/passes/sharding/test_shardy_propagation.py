@@ -26,9 +26,7 @@ def propagated(module: Module, whole_up_to: int) -> Module:
 
 @pytest.mark.parametrize("constants", [False, True])
 @pytest.mark.parametrize("split", [False, True])
-@pytest.mark.parametrize(
-    ("stages", "seed", "counters"), [(1, 1, True), (2, 2, False), (3, 3, True), (3, 4, False)]
-)
+@pytest.mark.parametrize(("stages", "seed", "counters"), [(1, 1, True), (2, 2, False), (3, 3, True), (3, 4, False)])
 def test_a_reduced_program_gives_the_same_shardings(
     stages: int, seed: int, counters: bool, constants: bool, split: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,10 +115,7 @@ module {
     assert [s.stripped for s in fragment.in_shardings.shardings] == wanted
     assert [s.stripped for s in fragment.out_shardings.shardings] == wanted
     assert wanted[0] in transfer.attrs["sdy.sharding"].text
-    assert [d.text for d in module.main.res_attrs] == [
-        '{sdy.sharding = #sdy.sharding<@mesh, [{"d"}, {}]>}',
-        "{}",
-    ]
+    assert [d.text for d in module.main.res_attrs] == ['{sdy.sharding = #sdy.sharding<@mesh, [{"d"}, {}]>}', "{}"]
     assert sum(op.name == "sdy.constant" for op in fragment.body.walk()) == 2
     assert "stablehlo.mesh" in module.body.ops[0].attrs
 

@@ -54,7 +54,7 @@ def program(body: str, returned: str, kinds: str) -> str:
     return (
         f"func.func public @main(%a: !s, %b: !s) -> ({kinds}) "
         f'attributes {{topology = #mpmd.topology<<"s0" : <["d"=2]>>>}} '
-        f'{{\n{body}\nreturn {returned} : {kinds}\n}}'
+        f"{{\n{body}\nreturn {returned} : {kinds}\n}}"
     )
 
 
@@ -89,9 +89,7 @@ def test_attribute_lists_are_copied_as_they_are() -> None:
     inner = "{arg_attrs = [{p}, {q}], call_counter = 3 : ui32}"
     text = "%u = stablehlo.sine %y : tensor<4xf32> mpmd.return %u : tensor<4xf32>"
     after = fragment("%f", text.replace("%y", "%x"), "(%b)", inner=inner)
-    check(
-        program(fragment("%f", text, inner=inner), "%f", "!s"), PASS, program(after, "%f", "!s"), PRELUDE
-    )
+    check(program(fragment("%f", text, inner=inner), "%f", "!s"), PASS, program(after, "%f", "!s"), PRELUDE)
 
 
 def test_constants_are_unique_and_in_front() -> None:

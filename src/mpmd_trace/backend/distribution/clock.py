@@ -20,9 +20,7 @@ class Offset:
     error: float
 
 
-def offset_of(
-    ask: Callable[[], float], *, rounds: int = 20, now: Callable[[], float] = time.perf_counter
-) -> Offset:
+def offset_of(ask: Callable[[], float], *, rounds: int = 20, now: Callable[[], float] = time.perf_counter) -> Offset:
     """The offset of another clock, by asking for it.
 
     The answer was given between question and answer, so the quickest round says it best (F. Cristian, Probabilistic

@@ -17,18 +17,7 @@ from mpmd_trace.backend.distribution.boxes import Box, Piece, boxes, pieces
 from mpmd_trace.backend.plan import Free, Plan, Run, Slot, Transfer
 from mpmd_trace.ir.attributes import MeshAttr, parse_attribute
 
-__all__ = [
-    "Action",
-    "Keep",
-    "Message",
-    "Order",
-    "Receive",
-    "Send",
-    "Work",
-    "describe",
-    "distribute",
-    "processes_of",
-]
+__all__ = ["Action", "Keep", "Message", "Order", "Receive", "Send", "Work", "describe", "distribute", "processes_of"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -63,20 +63,15 @@ class AbsorbInferredFragments(FunctionPass):
         if function.is_entry_point and not self.absorb_on_entry_point_function:
             return False
         absorption = Absorption(function)
-        result = apply_greedily(
-            function, [absorption], unique_constants=True, settle=absorption.settle
-        )
+        result = apply_greedily(function, [absorption], unique_constants=True, settle=absorption.settle)
         if not result.converged:
             raise diagnostics.fatal(
-                function,
-                f"@{function.sym_name} has inferred fragments that still change after ten rounds",
+                function, f"@{function.sym_name} has inferred fragments that still change after ten rounds"
             )
         if function.is_entry_point:
             for op in walk_mutable(function.regions[0]):
                 if isinstance(op, FragmentOp) and not op.is_user:
                     _log.warning(
-                        "@%s still contains an %s, which may cost performance",
-                        function.sym_name,
-                        describe_fragment(op),
+                        "@%s still contains an %s, which may cost performance", function.sym_name, describe_fragment(op)
                     )
         return True

@@ -55,12 +55,8 @@ class _Neighbours:
         #: The operands that come from fragments which the driver has visited.
         self.visited: set[Slot] = set()
         #: The results that fragments use, and those that transfers use.
-        self.feeding = deque(
-            v for v in group.results if any(isinstance(user, FragmentOp) for user in v.users)
-        )
-        self.sending = deque(
-            v for v in group.results if any(isinstance(user, TransferOp) for user in v.users)
-        )
+        self.feeding = deque(v for v in group.results if any(isinstance(user, FragmentOp) for user in v.users))
+        self.sending = deque(v for v in group.results if any(isinstance(user, TransferOp) for user in v.users))
         #: The results of fragments that have not been visited.
         self.unseen = list(self.feeding)
         #: An op that defines an operand, a late one.

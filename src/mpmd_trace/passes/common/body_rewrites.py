@@ -21,9 +21,7 @@ def cover_transferred_results(fragment: FragmentOp) -> None:
     """
     listed = fragment.attrs.get("res_attrs")
     if isinstance(listed, ArrayAttr):
-        transferred = [
-            r.index for r in fragment.results if any(isinstance(user, TransferOp) for user in r.users)
-        ]
+        transferred = [r.index for r in fragment.results if any(isinstance(user, TransferOp) for user in r.users)]
         missing = max(transferred, default=-1) + 1 - len(listed.elements)
         entries = [*listed.elements, *[DictAttr.get({})] * missing]
         fragment.attrs["res_attrs"] = ArrayAttr.get(entries)
@@ -68,10 +66,7 @@ def alias_arguments(body: Region, first: Sequence[int]) -> Region:
 
 
 def rebuilt_fragment(
-    fragment: FragmentOp,
-    body: Region,
-    result_types: Sequence[Type],
-    operands: Sequence[Value] | None = None,
+    fragment: FragmentOp, body: Region, result_types: Sequence[Type], operands: Sequence[Value] | None = None
 ) -> FragmentOp:
     """A new fragment directly before `fragment`, with all its attributes, for another body.
 

@@ -67,9 +67,7 @@ class CallInline(Pass):
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
         functions = {f.sym_name: f for f in module.functions}
-        calls = [
-            (f, op) for f in module.functions for op in function_ops(f) if isinstance(op, CallOp)
-        ]
+        calls = [(f, op) for f in module.functions for op in function_ops(f) if isinstance(op, CallOp)]
         for _, call in calls:
             self._check(call, functions.get(call.callee), diagnostics)
         if diagnostics.failed:

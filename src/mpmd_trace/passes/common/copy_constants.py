@@ -60,9 +60,7 @@ class CopyConstants(FunctionPass):
 
     apart: bool = option(False, "copy only scalars, and only into inferred fragments")
 
-    def run_on_function(
-        self, function: FuncOp, module: Module, diagnostics: Diagnostics
-    ) -> bool:
+    def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         changed = False
         for fragment in reversed(function.body):
             if isinstance(fragment, FragmentOp) and not (self.apart and fragment.is_user):

@@ -43,9 +43,7 @@ class FragmentDce(FunctionPass):
     name: ClassVar[str] = "mpmd-fragment-dce"
     summary: ClassVar[str] = "remove unused results, arguments and ops of fragments, and dead transfers"
 
-    def run_on_function(
-        self, function: FuncOp, module: Module, diagnostics: Diagnostics
-    ) -> bool:
+    def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         changed = False
         clean: set[Region] = set()  # bodies of which nothing goes while all results are used
         for op in function_ops(function, reverse=True):  # users before producers

@@ -44,9 +44,7 @@ class FragmentDedup(FunctionPass):
     name: ClassVar[str] = "mpmd-fragment-dedup"
     summary: ClassVar[str] = "use the first of equal operands and of equal results of each fragment"
 
-    def run_on_function(
-        self, function: FuncOp, module: Module, diagnostics: Diagnostics
-    ) -> bool:
+    def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         changed = False
         for fragment in function_fragments(function):
             values = [use.value for use in fragment._operands]
@@ -64,10 +62,7 @@ def _returns_twice(body: Region) -> bool:
 def _dedup(fragment: FragmentOp) -> bool:
     position: dict[Value, int] = {}
     args = fragment.body.block.args  # control operands have no argument
-    first = [
-        position.setdefault(value, i)
-        for i, value in zip(range(len(args)), fragment.operands, strict=False)
-    ]
+    first = [position.setdefault(value, i) for i, value in zip(range(len(args)), fragment.operands, strict=False)]
     body = alias_arguments(fragment.body, first)
     changed = body is not fragment.body
     fragment.body = body

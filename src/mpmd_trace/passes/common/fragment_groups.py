@@ -185,8 +185,7 @@ class Groups:
                     merged[slot] = GroupUse(user, slot, use)
                 else:
                     oldest_first.append((0, GroupUse(user, slot, use)))
-        timed = [(found.user.stamp, slot.key, found) for slot, found in merged.items()
-                 if isinstance(found.user, Group)]
+        timed = [(found.user.stamp, slot.key, found) for slot, found in merged.items() if isinstance(found.user, Group)]
         timed.sort(key=lambda item: item[:2])
         oldest_first += [(stamp, found) for stamp, _, found in timed]
         if len(oldest_first) < 2:
@@ -214,12 +213,7 @@ class Groups:
     # Merging.
 
     def merge(
-        self,
-        producer: Group,
-        consumer: Group,
-        *,
-        at_consumer: bool,
-        attrs: Mapping[str, Attribute] | None = None,
+        self, producer: Group, consumer: Group, *, at_consumer: bool, attrs: Mapping[str, Attribute] | None = None
     ) -> Group:
         """The group whose fragment is the merge of the two, at the place of one of them.
 
@@ -277,10 +271,7 @@ class Groups:
         return [
             value
             for value in producer.results
-            if any(
-                self._group.get(use.owner) is not consumer
-                for use in self.outside_uses(producer, value)
-            )
+            if any(self._group.get(use.owner) is not consumer for use in self.outside_uses(producer, value))
         ]
 
     def single_use(self, producer: Group, consumer: Group) -> Slot | None:
@@ -379,9 +370,7 @@ def _merged_label(producer: FragmentOp, consumer: FragmentOp) -> FragmentOp:
         props["origin"] = ArrayAttr.get(origin_union(producer, consumer))
     if producer.stage is None and consumer.stage is not None:
         props["stage_id"] = consumer.props["stage_id"]
-    label = make_op(
-        "mpmd.fragment", props=props, regions=[_EMPTY], loc=fused(producer.loc, consumer.loc)
-    )
+    label = make_op("mpmd.fragment", props=props, regions=[_EMPTY], loc=fused(producer.loc, consumer.loc))
     assert isinstance(label, FragmentOp)
     return label
 

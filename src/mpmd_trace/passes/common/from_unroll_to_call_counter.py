@@ -43,9 +43,7 @@ class FromUnrollToCallCounter(FunctionPass):
     name: ClassVar[str] = "mpmd-from-unroll-to-call-counter"
     summary: ClassVar[str] = "turn the unroll_counter of calls into their call_counter"
 
-    def run_on_function(
-        self, function: FuncOp, module: Module, diagnostics: Diagnostics
-    ) -> bool:
+    def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         changed = False
         for op in function_ops(function):
             if isinstance(op, CallOp):

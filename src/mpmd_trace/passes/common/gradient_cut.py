@@ -31,14 +31,7 @@ _CONTRACTIONS = frozenset(
         "chlo.ragged_dot",
     }
 )
-_LAYOUT = frozenset(
-    {
-        "stablehlo.broadcast_in_dim",
-        "stablehlo.convert",
-        "stablehlo.reshape",
-        "stablehlo.transpose",
-    }
-)
+_LAYOUT = frozenset({"stablehlo.broadcast_in_dim", "stablehlo.convert", "stablehlo.reshape", "stablehlo.transpose"})
 
 
 def activation_ops(body: Region, gradients: tuple[int, ...]) -> tuple[Op, ...]:
@@ -55,8 +48,7 @@ def activation_ops(body: Region, gradients: tuple[int, ...]) -> tuple[Op, ...]:
         upper = [
             op
             for op in dependent
-            if reached[op]
-            and (ahead[op] > 1 or (op.name not in _CONTRACTIONS and reached[op].bit_count() > 1))
+            if reached[op] and (ahead[op] > 1 or (op.name not in _CONTRACTIONS and reached[op].bit_count() > 1))
         ]
         return backward_closure(body, [r for op in upper for r in op.results])
 
@@ -69,9 +61,7 @@ def _is_layout(op: Op) -> bool:
         return False
     source, target = op.operand(0).type, op.results[0].type
     return (
-        isinstance(source, TensorType)
-        and isinstance(target, TensorType)
-        and source.num_elements == target.num_elements
+        isinstance(source, TensorType) and isinstance(target, TensorType) and source.num_elements == target.num_elements
     )
 
 

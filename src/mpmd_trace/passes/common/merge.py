@@ -43,9 +43,7 @@ def data_operands(fragment: FragmentOp) -> list[Value]:
     return fragment.operands[: len(fragment.body.block.args)]
 
 
-def merge_fragments(
-    producer: FragmentOp, consumer: FragmentOp, rewriter: Rewriter | None = None
-) -> FragmentOp:
+def merge_fragments(producer: FragmentOp, consumer: FragmentOp, rewriter: Rewriter | None = None) -> FragmentOp:
     """Merge the two into a new fragment at the place of `consumer` and give it.
 
     All users of `producer` must come at or behind `consumer`, unless the caller moves the result.  The new
@@ -120,9 +118,7 @@ def union_inferred_by(first: Op, second: Op) -> ArrayAttr | None:
     return ArrayAttr.get(dict.fromkeys(entry for array in found for entry in array.elements))
 
 
-def check_mergeable(
-    producer: FragmentOp, consumer: FragmentOp, counts: tuple[int, int] | None = None
-) -> None:
+def check_mergeable(producer: FragmentOp, consumer: FragmentOp, counts: tuple[int, int] | None = None) -> None:
     """Raise `MpmdError` unless the two are on one mesh, of one stage, and well-formed.
 
     `counts` are the numbers of arguments of their bodies, when those are not built yet.
@@ -133,25 +129,18 @@ def check_mergeable(
         raise _refused(
             producer,
             consumer,
-            "their stages differ; give the computations the same stage in the assignment, or keep "
-            "them apart",
+            "their stages differ; give the computations the same stage in the assignment, or keep them apart",
         )
     if counts is None:
         counts = len(producer.body.block.args), len(consumer.body.block.args)
     for fragment, count in zip((producer, consumer), counts, strict=True):
         start = fragment.attrs.get(CONTROL_START)
         if start is not None and not (isinstance(start, IntegerAttr) and start.value == count):
-            raise _refused(
-                producer,
-                consumer,
-                f"{CONTROL_START} is {start.text}, but the body has {count} arguments",
-            )
+            raise _refused(producer, consumer, f"{CONTROL_START} is {start.text}, but the body has {count} arguments")
 
 
 def _refused(producer: FragmentOp, consumer: FragmentOp, why: str) -> MpmdError:
-    message = (
-        f"cannot merge {describe_fragment(producer)} with {describe_fragment(consumer)}: {why}"
-    )
+    message = f"cannot merge {describe_fragment(producer)} with {describe_fragment(consumer)}: {why}"
     note = Note("the other fragment is here", producer.loc)
     return MpmdError([Diagnostic("error", message, consumer.loc, (note,), describe(consumer))])
 
@@ -166,9 +155,7 @@ def _is_single_use(producer: FragmentOp, consumer: FragmentOp) -> bool:
     return result.has_one_use and result.users[0] is consumer
 
 
-def _wire(
-    producer: FragmentOp, consumer: FragmentOp
-) -> tuple[list[Value], tuple[int, ...], tuple[int, ...]]:
+def _wire(producer: FragmentOp, consumer: FragmentOp) -> tuple[list[Value], tuple[int, ...], tuple[int, ...]]:
     """The operands of the merged fragment and what the arguments of both bodies stand for."""
     position: dict[Value, int] = {}
     own = tuple(position.setdefault(v, len(position)) for v in data_operands(producer))
@@ -184,9 +171,7 @@ def _control_operands(fragment: FragmentOp, other: FragmentOp) -> list[Value]:
     return [value for value in values if value.defining_op is not other]
 
 
-def merged_body(
-    bodies: Sequence[Region], sources: Sequence[tuple[int, ...]], returned: tuple[int, ...]
-) -> Region:
+def merged_body(bodies: Sequence[Region], sources: Sequence[tuple[int, ...]], returned: tuple[int, ...]) -> Region:
     """The body that runs `bodies` one after the other; made once for equal arguments.
 
     `sources` says per body what its arguments stand for: n >= 0 is argument n of the merged body, n < 0 is

@@ -70,9 +70,7 @@ class MergeInferredFragments(FunctionPass):
     merge_any_consumer: bool = option(
         False, "merge with the first consumer that allows it, not only with the closest one"
     )
-    merge_sideways: bool = option(
-        False, "merge with the next fragment on the mesh, also when it is not a consumer"
-    )
+    merge_sideways: bool = option(False, "merge with the next fragment on the mesh, also when it is not a consumer")
     #: Whether inferred fragments stay that send what they make of gradients, which the reference merges.
     senders_apart: bool = False
     #: Whether fragments of microbatches stay apart from what belongs to none, where there are several microbatches.
@@ -80,11 +78,7 @@ class MergeInferredFragments(FunctionPass):
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         mode: Mode = "sideways" if self.merge_sideways else "any" if self.merge_any_consumer else "closest"
-        if (
-            self.merge_any_consumer
-            and self.merge_sideways
-            and any(isinstance(op, FragmentOp) for op in function.body)
-        ):
+        if self.merge_any_consumer and self.merge_sideways and any(isinstance(op, FragmentOp) for op in function.body):
             raise diagnostics.fatal(
                 function,
                 f"{self.name}: merge-any-consumer and merge-sideways cannot be used together; run the pass "
@@ -138,6 +132,4 @@ def _allowed(producer: FragmentOp, consumer: FragmentOp, is_next: bool) -> bool:
     if producer.is_user and consumer.is_user:
         return False
     # The point of a split is that other work may run between the halves.
-    return not (
-        "split_keep_transferred" in producer.attrs and "split_drop_transferred" in consumer.attrs
-    )
+    return not ("split_keep_transferred" in producer.attrs and "split_drop_transferred" in consumer.attrs)

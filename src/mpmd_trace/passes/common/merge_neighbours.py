@@ -232,10 +232,7 @@ class _Merger:
         found = group.number if group is not None else self.order.get(op) if isinstance(op, Op) else None
         if found is None:
             where = op.anchor if isinstance(op, Group) else op
-            raise _refused(
-                where,
-                f"'{where.name}' lies inside of a loop; unroll loops before fragments are merged",
-            )
+            raise _refused(where, f"'{where.name}' lies inside of a loop; unroll loops before fragments are merged")
         return found
 
     def fits_at_producer(self, producer: Group, consumer: Group, place: int) -> bool:

@@ -84,9 +84,7 @@ class MergeTransfers(FunctionPass):
     summary: ClassVar[str] = "send scalars between the same two fragments in one transfer"
     mpmd_only: ClassVar[bool] = True
 
-    def run_on_function(
-        self, function: FuncOp, module: Module, diagnostics: Diagnostics
-    ) -> bool:
+    def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         changed = False
         for producer in [op for op in function.body if isinstance(op, FragmentOp)]:
             for (payload, consumer), indices in _bundles(producer).items():
@@ -127,9 +125,7 @@ def _bundles(producer: FragmentOp) -> dict[tuple[TensorType, FragmentOp], list[i
     return found
 
 
-def _bundle(
-    producer: FragmentOp, payload: TensorType, consumer: FragmentOp, indices: list[int]
-) -> FragmentOp:
+def _bundle(producer: FragmentOp, payload: TensorType, consumer: FragmentOp, indices: list[int]) -> FragmentOp:
     """Send these results together; returns the fragment that replaces the producer."""
     stacked = rows_type(payload, len(indices))
     body = _concatenating(producer.body, tuple(indices))

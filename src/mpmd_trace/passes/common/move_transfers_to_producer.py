@@ -50,9 +50,7 @@ class MoveTransfersToProducer(FunctionPass):
     name: ClassVar[str] = "mpmd-move-transfers-to-producer"
     summary: ClassVar[str] = "move every transfer directly behind its producer"
 
-    def run_on_function(
-        self, function: FuncOp, module: Module, diagnostics: Diagnostics
-    ) -> bool:
+    def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         changed = False
         for op in function_ops(function):
             if not isinstance(op, TransferOp):

@@ -153,9 +153,7 @@ def _repeated_results(op: Op, facts: _Facts, rewriter: Rewriter) -> set[int]:
     return gone
 
 
-def _forward(
-    op: Op, facts: _Facts, merged: dict[int, int], gone_results: set[int], rewriter: Rewriter
-) -> set[int]:
+def _forward(op: Op, facts: _Facts, merged: dict[int, int], gone_results: set[int], rewriter: Rewriter) -> set[int]:
     """Make users of a returned argument read the operand, if the types agree; gives the operands to drop."""
     arguments: Sequence[_Argument] = facts.arguments
     candidates: Sequence[int] = facts.forwarded
@@ -182,16 +180,12 @@ def _merge(arguments: Sequence[_Argument], merged: dict[int, int]) -> list[_Argu
     found = list(arguments)
     for i, first in merged.items():
         a, b = found[first], found[i]
-        found[first] = _Argument(
-            tuple(sorted(a.returned_at + b.returned_at)), a.used_otherwise or b.used_otherwise
-        )
+        found[first] = _Argument(tuple(sorted(a.returned_at + b.returned_at)), a.used_otherwise or b.used_otherwise)
         found[i] = _Argument((), False)
     return found
 
 
-def _reduced(
-    body: Region, merged: dict[int, int], operands: set[int], results: set[int], rewriter: Rewriter
-) -> Region:
+def _reduced(body: Region, merged: dict[int, int], operands: set[int], results: set[int], rewriter: Rewriter) -> Region:
     """The body after merging arguments and dropping arguments and returned values, without dead code."""
 
     def change(region: Region) -> bool:

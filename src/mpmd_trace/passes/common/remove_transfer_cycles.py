@@ -36,9 +36,7 @@ class RemoveTransferCycles(FunctionPass):
     name: ClassVar[str] = "mpmd-remove-transfer-cycles"
     summary: ClassVar[str] = "use the original of a value that was transferred around and back"
 
-    def run_on_function(
-        self, function: FuncOp, module: Module, diagnostics: Diagnostics
-    ) -> bool:
+    def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         changed = False
         for op in reversed(function.body):
             if isinstance(op, TransferOp):

@@ -63,9 +63,7 @@ class RuleBasedMerge(FunctionPass):
     summary: ClassVar[str] = "merge groups of fragments named by rules"
     mpmd_only: ClassVar[bool] = True
     rules: tuple[MergeRule, ...] = option((), "merge rules: FragmentMergeRule(sources=[INFO,...],target=INFO)")
-    remove_control_dependencies: bool = option(
-        True, "take out the control operands that a scheduling pass left behind"
-    )
+    remove_control_dependencies: bool = option(True, "take out the control operands that a scheduling pass left behind")
     #: Whether a group that cannot be merged is an error; otherwise it is logged, and stays as it is.
     strict: bool = False
 
@@ -76,8 +74,7 @@ class RuleBasedMerge(FunctionPass):
                 if info in rule_of:
                     raise diagnostics.fatal(
                         function,
-                        f"{info} is already part of another merge rule; a fragment can be merged by one rule "
-                        f"only",
+                        f"{info} is already part of another merge rule; a fragment can be merged by one rule only",
                     )
                 rule_of[info] = rule
         result = apply_greedily(function, [_MergeGroup(function, rule_of, self.strict)])

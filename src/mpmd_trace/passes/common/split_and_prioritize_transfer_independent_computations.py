@@ -53,9 +53,7 @@ class SplitAndPrioritizeTransferIndependentComputations(FunctionPass):
     summary: ClassVar[str] = "split off, in front, the work of fragments that needs no transferred operand"
     distributed_only: ClassVar[bool] = False
 
-    def run_on_function(
-        self, function: FuncOp, module: Module, diagnostics: Diagnostics
-    ) -> bool:
+    def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         sizes = BlockSizes()
         changed = False
         for fragment in function_fragments(function):
@@ -64,9 +62,7 @@ class SplitAndPrioritizeTransferIndependentComputations(FunctionPass):
             block = fragment.block
             assert block is not None
             count = len(fragment.body.block.args)
-            transferred = tuple(
-                isinstance(v.defining_op, TransferOp) for v in fragment.operands[:count]
-            )
+            transferred = tuple(isinstance(v.defining_op, TransferOp) for v in fragment.operands[:count])
             if all(transferred) or not any(transferred):
                 continue
             pulled, stay = _independent(fragment.body, transferred)
@@ -80,9 +76,7 @@ class SplitAndPrioritizeTransferIndependentComputations(FunctionPass):
         return changed
 
 
-def _independent(
-    body: Region, transferred: tuple[bool, ...]
-) -> tuple[tuple[bool, ...], tuple[Op, ...]]:
+def _independent(body: Region, transferred: tuple[bool, ...]) -> tuple[tuple[bool, ...], tuple[Op, ...]]:
     """Which results depend on the transferred arguments, and the ops that do not.
 
     The terminator is among the latter if no result depends on them.  An op whose regions capture a
@@ -91,18 +85,14 @@ def _independent(
     """
 
     def make() -> tuple[tuple[bool, ...], tuple[Op, ...]]:
-        arguments: set[Value] = {
-            a for a, t in zip(body.block.args, transferred, strict=True) if t
-        }
+        arguments: set[Value] = {a for a, t in zip(body.block.args, transferred, strict=True) if t}
         reached = set(arguments)
         stay: list[Op] = []
         terminator = body.block.terminator
         for op in body.block:
             operands = op.operands
             captured = free_values(op)
-            if any(v in reached for v in operands) or any(
-                v in reached and v not in arguments for v in captured
-            ):
+            if any(v in reached for v in operands) or any(v in reached and v not in arguments for v in captured):
                 reached.update(op.results)
             elif op is not terminator:
                 stay.append(op)

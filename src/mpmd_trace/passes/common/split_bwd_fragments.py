@@ -62,9 +62,7 @@ class SplitBwdFragments(FunctionPass):
     #: Whether a fragment of which every op stays is not split (ours), instead of what the reference does.
     own_size: bool = False
 
-    def run_on_function(
-        self, function: FuncOp, module: Module, diagnostics: Diagnostics
-    ) -> bool:
+    def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         sizes = BlockSizes()
         changed = False
         for fragment in function_fragments(function):

@@ -18,14 +18,7 @@ from mpmd_trace.ir.semantics import is_removable
 from mpmd_trace.ir.types import TensorType, Type, mesh_tensor
 from mpmd_trace.passes.common.body_rewrites import cover_transferred_results
 
-__all__ = [
-    "BlockSizes",
-    "SplitBody",
-    "backward_closure",
-    "has_split_mark",
-    "split_body",
-    "split_fragment",
-]
+__all__ = ["BlockSizes", "SplitBody", "backward_closure", "has_split_mark", "split_body", "split_fragment"]
 
 KEEP = "split_keep_transferred"
 DROP = "split_drop_transferred"
@@ -78,9 +71,7 @@ def split_body(body: Region, pulled: tuple[bool, ...], stay: tuple[Op, ...]) -> 
     return remembered(body, ("split", pulled, stay), make)
 
 
-def _second_part(
-    body: Region, returned: Sequence[Value], first_ops: set[Op]
-) -> tuple[list[Op], list[Value]]:
+def _second_part(body: Region, returned: Sequence[Value], first_ops: set[Op]) -> tuple[list[Op], list[Value]]:
     """The ops of the second part and the values that it takes from the first one.
 
     The order of the residuals is depth first from the returned values, last operands first.
@@ -122,13 +113,9 @@ def _second_part(
     return kept, list(residuals)
 
 
-def _part(
-    body: Region, ops: Sequence[Op], extra: Sequence[Value], returned: Sequence[Value]
-) -> Region:
+def _part(body: Region, ops: Sequence[Op], extra: Sequence[Value], returned: Sequence[Value]) -> Region:
     builder = BodyBuilder()
-    mapping: dict[Value, Value] = {
-        a: builder.arg(a.type, a.loc) for a in body.block.args
-    }
+    mapping: dict[Value, Value] = {a: builder.arg(a.type, a.loc) for a in body.block.args}
     for value in extra:
         mapping[value] = builder.arg(value.type, value.location)
     for op in ops:

@@ -51,16 +51,10 @@ class UniquifyFunctionInputsOutputs(FunctionPass):
     summary: ClassVar[str] = "return every value once and no argument directly"
     mpmd_only: ClassVar[bool] = True
 
-    use_transfer_instead_of_fragment: bool = option(
-        False, "copy with identity transfers instead of fragments"
-    )
+    use_transfer_instead_of_fragment: bool = option(False, "copy with identity transfers instead of fragments")
 
-    def run_on_function(
-        self, function: FuncOp, module: Module, diagnostics: Diagnostics
-    ) -> bool:
-        bad = [
-            (i, v) for i, v in enumerate(function.returned) if not isinstance(v.type, MeshTensorType)
-        ]
+    def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
+        bad = [(i, v) for i, v in enumerate(function.returned) if not isinstance(v.type, MeshTensorType)]
         for i, value in bad:
             diagnostics.error(
                 value,
@@ -97,11 +91,7 @@ def _copy_by_fragments(function: FuncOp) -> bool:
         by_mesh.setdefault(value.type.mesh, {}).setdefault(value, []).append(i)
     changed = False
     for mesh, positions in by_mesh.items():
-        copied = {
-            v: where
-            for v, where in positions.items()
-            if isinstance(v, BlockArg) or len(where) > 1
-        }
+        copied = {v: where for v, where in positions.items() if isinstance(v, BlockArg) or len(where) > 1}
         if not copied:
             continue
         builder = BodyBuilder()

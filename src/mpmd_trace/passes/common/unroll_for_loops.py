@@ -48,9 +48,7 @@ class UnrollForLoops(FunctionPass):
     name: ClassVar[str] = "mpmd-unroll-for-loops"
     summary: ClassVar[str] = "replace every mpmd.for by its iterations"
 
-    def run_on_function(
-        self, function: FuncOp, module: Module, diagnostics: Diagnostics
-    ) -> bool:
+    def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         loops = [op for op in function_ops(function) if isinstance(op, ForOp)]
         nested_first = sorted(loops, key=lambda loop: not isinstance(loop.parent_op, ForOp))
         if not all(self._check(loop, diagnostics) for loop in nested_first):
@@ -100,9 +98,7 @@ def _unroll(loop: ForOp, done: int) -> None:
             loc=loop.loc,
         )
         block.insert_before(loop, index)
-        mapping: dict[Value, Value] = dict(
-            zip(body.args, [*carried, index.result], strict=True)
-        )
+        mapping: dict[Value, Value] = dict(zip(body.args, [*carried, index.result], strict=True))
         for op in body:
             if op is terminator:
                 break

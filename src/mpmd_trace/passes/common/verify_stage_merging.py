@@ -78,13 +78,7 @@ class VerifyStageMerging(FunctionPass):
                     f"{describe_fragment(fragment)} has a stage but no phase: its origins "
                     f"{'have different transpose counts' if fragment.origin else 'are missing'}",
                 )
-            key = (
-                fragment.mesh,
-                fragment.stage,
-                count,
-                split_type(fragment),
-                has_remat(fragment),
-            )
+            key = (fragment.mesh, fragment.stage, count, split_type(fragment), has_remat(fragment))
             counter = call_counter(fragment)
             loop = loops.of(fragment.mesh, None if count else fragment.stage, counter) if self.in_each_loop else 0
             found = recorded.setdefault((key, loop), {})

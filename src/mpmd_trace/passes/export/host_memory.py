@@ -24,9 +24,7 @@ class HostMemory:
     def host_results(self, body: Region) -> tuple[int, ...]:
         """The numbers of the returned values that are in pinned host memory."""
         if body not in self._known:
-            self._known[body] = tuple(
-                k for k, value in enumerate(body.returned) if self._in_host_memory(value)
-            )
+            self._known[body] = tuple(k for k, value in enumerate(body.returned) if self._in_host_memory(value))
         return self._known[body]
 
     def _in_host_memory(self, value: Value) -> bool:
@@ -42,9 +40,9 @@ class HostMemory:
                     raise self._diagnostics.fatal(
                         op,
                         "the custom call 'annotate_device_placement' has no '_xla_buffer_placement' in its "
-                        "mhlo.frontend_attributes, so it does not say where its result lives; add \"device\" "
+                        'mhlo.frontend_attributes, so it does not say where its result lives; add "device" '
                         "or "
-                        "\"pinned_host\"",
+                        '"pinned_host"',
                     )
                 return _text(entries["_xla_buffer_placement"]) == "pinned_host"
             current = self._source(current, op)

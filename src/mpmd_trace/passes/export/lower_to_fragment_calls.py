@@ -95,11 +95,7 @@ class LowerToFragmentCalls(Pass):
         if not fragments:
             return False
         groups, group_of = _grouped(fragments, not self.share_across_shardings)
-        taken = {
-            symbol.value
-            for op in module.body
-            if isinstance(symbol := op.attr("sym_name"), StringAttr)
-        }
+        taken = {symbol.value for op in module.body if isinstance(symbol := op.attr("sym_name"), StringAttr)}
         forward_only, suffix = is_forward_only(fragments), module_suffix(module)
         topology = module.topology
         for group in groups:
@@ -150,9 +146,7 @@ def _walk_fragments(module: Module) -> list[FragmentOp]:
     return found
 
 
-def _grouped(
-    fragments: list[FragmentOp], by_sharding: bool
-) -> tuple[list[_Group], dict[FragmentOp, _Group]]:
+def _grouped(fragments: list[FragmentOp], by_sharding: bool) -> tuple[list[_Group], dict[FragmentOp, _Group]]:
     """The groups in order of their first members.  Bodies that are one object are not compared."""
     representative = first_equal(op.body for op in fragments)
     classes: dict[object, int] = {}  # of shardings in effect
@@ -204,9 +198,7 @@ def _make_function(group: _Group, name: str, mesh: MeshAttr) -> FuncOp:
     block.append(new_return)
     attrs: dict[str, Attribute] = {"mesh_shape": mesh}
     reserved = [
-        found.value
-        for op in group.members
-        if isinstance(found := op.attrs.get("reserved_hbm_bytes"), IntegerAttr)
+        found.value for op in group.members if isinstance(found := op.attrs.get("reserved_hbm_bytes"), IntegerAttr)
     ]
     if reserved:
         attrs["reserved_hbm_bytes"] = IntegerAttr.get(max(reserved), "i64")
@@ -234,9 +226,7 @@ def _replace_by_call(op: FragmentOp, callee: SymbolRefAttr) -> None:
     take_over(op, FragmentCallOp, props, {"remat": UNIT} if "remat" in op.attrs else {})
 
 
-def _report(
-    module: Module, fragments: list[FragmentOp], group_of: dict[FragmentOp, _Group]
-) -> None:
+def _report(module: Module, fragments: list[FragmentOp], group_of: dict[FragmentOp, _Group]) -> None:
     """Say which functions each mesh runs, in program order."""
     topology = module.topology
     assert topology is not None

@@ -77,9 +77,7 @@ class MarkFragmentReservedMemory(FunctionPass):
 class _Count:
     """The bytes that are live on each mesh, while the program is walked in order."""
 
-    def __init__(
-        self, function: FuncOp, symbols: dict[str, MeshAttr], diagnostics: Diagnostics
-    ) -> None:
+    def __init__(self, function: FuncOp, symbols: dict[str, MeshAttr], diagnostics: Diagnostics) -> None:
         self.symbols = symbols
         #: Per type the mesh and the bytes on each of its devices; no mesh for tokens.
         self.places: dict[Type, tuple[str | None, float]] = {}

@@ -181,9 +181,7 @@ class _Marker:
                 if isinstance(op, FragmentOp):
                     dicts = inputs.get(op)
                     if dicts is None:
-                        dicts = inputs[op] = list(
-                            value_dicts(op, "arg_attrs") or [EMPTY] * op.num_operands
-                        )
+                        dicts = inputs[op] = list(value_dicts(op, "arg_attrs") or [EMPTY] * op.num_operands)
                     if chosen is not _DEFAULT or dicts[index] is not EMPTY:
                         _write(dicts, index, chosen)
                 elif op is self.terminator:

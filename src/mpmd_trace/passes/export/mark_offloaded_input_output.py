@@ -75,9 +75,7 @@ class MarkOffloadedInputOutput(FunctionPass):
 
 def _mark(function: FuncOp, memory: HostMemory, diagnostics: Diagnostics) -> None:
     on_host: set[Value] = {
-        arg
-        for arg, attributes in zip(function.args, function.arg_attrs, strict=True)
-        if is_pinned_host(attributes)
+        arg for arg, attributes in zip(function.args, function.arg_attrs, strict=True) if is_pinned_host(attributes)
     }
     for op in function.body:
         if isinstance(op, FragmentOp):

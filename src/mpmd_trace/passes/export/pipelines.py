@@ -44,16 +44,10 @@ class ExportPipeline(Pipeline):
     summary: ClassVar[str] = "turn a partitioned program into fragment calls"
 
     fail_on_reshard_only_fragments: bool = option(False, "fail for fragments that only reshard")
-    fail_on_backward_deps: bool = option(
-        False, "fail when data of a forward program flows backward through the meshes"
-    )
-    fail_on_inferred_fragments: bool = option(
-        True, "fail for inferred fragments that should have been merged"
-    )
+    fail_on_backward_deps: bool = option(False, "fail when data of a forward program flows backward through the meshes")
+    fail_on_inferred_fragments: bool = option(True, "fail for inferred fragments that should have been merged")
     fail_on_param_transfers: bool = option(False, "fail for parameters that are transferred")
-    param_transfer_pattern: str = option(
-        "params['transformer", "text that the names of parameters contain"
-    )
+    param_transfer_pattern: str = option("params['transformer", "text that the names of parameters contain")
     #: Options that the textual pipeline does not have.
     copy_constants_from_producer_to_consumer: bool = False
     apply_merge_transfers: bool = False

@@ -72,9 +72,7 @@ def _filtered(attribute: Attribute | None, gone: set[int]) -> Attribute | None:
     if isinstance(attribute, ArrayAttr):
         return ArrayAttr.get(e for i, e in enumerate(attribute.elements) if i not in gone)
     if isinstance(attribute, TensorShardingPerValueAttr):
-        return TensorShardingPerValueAttr.get(
-            s for i, s in enumerate(attribute.shardings) if i not in gone
-        )
+        return TensorShardingPerValueAttr.get(s for i, s in enumerate(attribute.shardings) if i not in gone)
     return attribute
 
 

@@ -47,9 +47,7 @@ class ValidateNoInferredFragments(FunctionPass):
     name: ClassVar[str] = "mpmd-validate-no-inferred-fragments"
     summary: ClassVar[str] = "find fragments that no named computation took in"
 
-    fail_on_inferred_fragments: bool = option(
-        True, "fail for fragments made by a pass that should not leave any"
-    )
+    fail_on_inferred_fragments: bool = option(True, "fail for fragments made by a pass that should not leave any")
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         self._check(function.body, diagnostics)
@@ -68,11 +66,7 @@ class ValidateNoInferredFragments(FunctionPass):
 
     def _report(self, op: FragmentOp, diagnostics: Diagnostics) -> None:
         found = op.attrs.get("mpmd.inferred_by")
-        tags = (
-            [e.value for e in found.elements if isinstance(e, StringAttr)]
-            if isinstance(found, ArrayAttr)
-            else []
-        )
+        tags = [e.value for e in found.elements if isinstance(e, StringAttr)] if isinstance(found, ArrayAttr) else []
         if not tags:
             diagnostics.error(
                 op,

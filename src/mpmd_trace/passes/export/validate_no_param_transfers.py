@@ -58,7 +58,7 @@ class ValidateNoParamTransfers(FunctionPass):
             diagnostics.emit(
                 "error" if self.fail_on_param_transfers else "warning",
                 op,
-                f"a parameter (a name with \"{self.param_pattern}\") is transferred from mesh "
+                f'a parameter (a name with "{self.param_pattern}") is transferred from mesh '
                 f"'{op.source_type.mesh}' "
                 f"to mesh '{op.target_type.mesh}': {', '.join(names)}; parameters should live on the meshes "
                 f"that use "

@@ -11,16 +11,7 @@ from mpmd_trace.ir.core import Op
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp
 
-__all__ = [
-    "EMPTY",
-    "array_of",
-    "inserted",
-    "is_pinned_host",
-    "memory_kind",
-    "mentions",
-    "none_of",
-    "value_dicts",
-]
+__all__ = ["EMPTY", "array_of", "inserted", "is_pinned_host", "memory_kind", "mentions", "none_of", "value_dicts"]
 
 EMPTY = DictAttr.get({})
 MEMORY_KIND = "mhlo.memory_kind"
@@ -49,9 +40,7 @@ def _with(old: DictAttr, key: str, value: Attribute) -> DictAttr:
     return old.with_(key, value)
 
 
-def inserted(
-    op: FragmentOp, old: DictAttr, key: str, value: Attribute, diagnostics: Diagnostics
-) -> DictAttr:
+def inserted(op: FragmentOp, old: DictAttr, key: str, value: Attribute, diagnostics: Diagnostics) -> DictAttr:
     """The dictionary with a new entry.  Fails when the entry exists, because somebody else decided it."""
     if key in old.entries:
         raise diagnostics.fatal(

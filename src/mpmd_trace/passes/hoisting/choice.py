@@ -78,9 +78,7 @@ def choose(
     while True:
         kept = _worth_keeping(wanted, stored, meshes, {**refused, **asked}, limits.least)
         once = {one: work(one, meshes) for one in kept}
-        copies = {
-            one: timeline.copy(k.readers, dropped.setdefault(one, set())) for one, k in kept.items()
-        }
+        copies = {one: timeline.copy(k.readers, dropped.setdefault(one, set())) for one, k in kept.items()}
         if limits.gather in ("phase", "microbatch"):
             for one, copy in copies.items():
                 if kept[one].gathers:

@@ -253,4 +253,3 @@ def _may_move(op: Op, block: Block) -> bool:
     if op.name == CONSTRAINT:
         return True
     return is_pure(op) and bool(op.results) and not free_values(op)
-

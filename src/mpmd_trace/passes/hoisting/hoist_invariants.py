@@ -27,7 +27,6 @@ from mpmd_trace.passes.sharding.reduction import HIDDEN_ATTRIBUTES, reducible
 __all__ = ["HoistInvariants"]
 
 
-
 @dataclasses.dataclass(frozen=True)
 class HoistInvariants(FunctionPass):
     """What fragments of several microbatches compute of the same values is computed once, by one fragment per mesh.
@@ -206,11 +205,7 @@ class _Mesh:
             op = value.defining_op
             return op is None or op.is_before(before)
 
-        others = [
-            one
-            for one, k in self.kept.items()
-            if one not in self.value and one not in missing and not k.is_late
-        ]
+        others = [one for one, k in self.kept.items() if one not in self.value and one not in missing and not k.is_late]
         ready = [one for one in others if all(p.value is None or is_there(p.value) for p in one.parts())]
         return sorted([*missing, *ready], key=lambda one: one.number)
 
@@ -353,9 +348,7 @@ def _set_shardings(fragment: FragmentOp, which: str, shown: Sequence[Expression]
             set_fragment_sharding(fragment, which, i, one.sharding, others_open=False)
 
 
-def _take_over_shardings(
-    old: FragmentOp, new: FragmentOp, used: Sequence[bool], keep_results: Sequence[bool]
-) -> None:
+def _take_over_shardings(old: FragmentOp, new: FragmentOp, used: Sequence[bool], keep_results: Sequence[bool]) -> None:
     """The shardings of the operands and results that are left; what is new is replicated."""
     if old.out_shardings is not None and new.results:
         given = zip(old.out_shardings.shardings, keep_results, strict=True)

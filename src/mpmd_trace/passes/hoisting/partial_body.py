@@ -173,9 +173,7 @@ def with_parts(
             in_parts = parts_of(op)
             operands = [part(v, axes) if i in in_parts else get(v) for i, v in enumerate(op.operands)]
             parts[result] = ops.linear(op, operands, axes)
-    returned = [
-        parts[v] if j in found.results else get(v) for j, v in enumerate(body.block.terminator.operands)
-    ]
+    returned = [parts[v] if j in found.results else get(v) for j, v in enumerate(body.block.terminator.operands)]
     returned += [ops.zero(type, axes, body.block.terminator.loc) for type, axes in zeros]
     return without_dead_ops(builder.finish(returned))
 

@@ -110,9 +110,7 @@ def enclosing_function(op: Op) -> FuncOp:
     return found
 
 
-def check_mesh(
-    function: FuncOp, mesh: str, where: Op | Value | Location, why: str, diagnostics: Diagnostics
-) -> None:
+def check_mesh(function: FuncOp, mesh: str, where: Op | Value | Location, why: str, diagnostics: Diagnostics) -> None:
     """Raise (after the diagnostic) unless the topology of the function has a mesh of that name."""
     topology = function.topology
     if topology is None or mesh not in topology.meshes:
@@ -124,9 +122,7 @@ def check_mesh(
         )
 
 
-def check_constraints(
-    function: FuncOp, constraints: Iterable[tuple[int, int]], diagnostics: Diagnostics
-) -> None:
+def check_constraints(function: FuncOp, constraints: Iterable[tuple[int, int]], diagnostics: Diagnostics) -> None:
     """Raise (after the diagnostic) unless every input:output pair is in range."""
     inputs, outputs = len(function.type.inputs), len(function.type.results)
     for i, o in constraints:
@@ -151,9 +147,7 @@ def result_location(function: FuncOp, index: int) -> Location:
 
 def holds_computations(body: Region) -> bool:
     """Whether there is a named computation in a frozen body."""
-    return remembered(
-        body, "holds computations", lambda: any(isinstance(op, NamedComputationOp) for op in body.walk())
-    )
+    return remembered(body, "holds computations", lambda: any(isinstance(op, NamedComputationOp) for op in body.walk()))
 
 
 _bodies: dict[str, Region] = run_cache()

@@ -20,8 +20,7 @@ from mpmd_trace.passes.mlir_pass import MlirPass
 __all__ = ["CanonicalizeUnrolled", "CleanUp", "read_clean"]
 
 _CANONICALIZE = (
-    "canonicalize{max-iterations=10 max-num-rewrites=-1 region-simplify=normal "
-    "test-convergence=false top-down=true}"
+    "canonicalize{max-iterations=10 max-num-rewrites=-1 region-simplify=normal test-convergence=false top-down=true}"
 )
 _CHLO = "func.func(chlo-legalize-to-stablehlo)"
 _INLINE = "inline{default-pipeline=canonicalize max-iterations=4}"

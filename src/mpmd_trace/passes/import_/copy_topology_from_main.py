@@ -57,8 +57,7 @@ class CopyTopologyFromMain(Pass):
                 callee = functions.get(op.callee)
                 if callee is None:
                     raise diagnostics.fatal(
-                        op,
-                        f"@{caller.sym_name} calls @{op.callee}, which is not a function of the module",
+                        op, f"@{caller.sym_name} calls @{op.callee}, which is not a function of the module"
                     )
                 if callee.attrs.get("topology") is not topology or callee.visibility != "private":
                     callee.attrs["topology"] = topology

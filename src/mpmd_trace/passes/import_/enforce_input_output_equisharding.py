@@ -49,9 +49,7 @@ class EnforceInputOutputEquisharding(FunctionPass):
         for i, o in self.constraints:
             if before.inputs[i] is before.results[o]:
                 continue
-            transfer = make_transfer(
-                returning.operand(o), before.inputs[i], loc=result_location(function, o)
-            )
+            transfer = make_transfer(returning.operand(o), before.inputs[i], loc=result_location(function, o))
             function.body.insert_before(returning, transfer)
             returning.set_operand(o, transfer.result)
             changed = True

@@ -133,9 +133,9 @@ class LowerBroadcast:
 class LowerReduce:
     """Values of one mesh are reduced there; the partial results are transferred and reduced where needed.
 
-        %r = mpmd.reduce<add> %a, %b, %c     =>   %0 = mpmd.fragment<mesh="p0", ...> (%a, %b)   // add
-        (a, b on p0, c on p1; needed on p1)       %1 = mpmd.transfer %0 : p0 -> p1
-                                                  %r = mpmd.fragment<mesh="p1", ...> (%1, %c)   // add
+    %r = mpmd.reduce<add> %a, %b, %c     =>   %0 = mpmd.fragment<mesh="p0", ...> (%a, %b)   // add
+    (a, b on p0, c on p1; needed on p1)       %1 = mpmd.transfer %0 : p0 -> p1
+                                              %r = mpmd.fragment<mesh="p1", ...> (%1, %c)   // add
     """
 
     op_name: str | None = "mpmd.reduce"

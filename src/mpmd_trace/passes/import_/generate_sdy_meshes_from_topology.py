@@ -7,13 +7,7 @@ import functools
 from typing import ClassVar, cast
 
 from mpmd_trace.diagnostics.spelling import quote
-from mpmd_trace.ir.attributes import (
-    MeshAttr,
-    StringAttr,
-    TensorShardingAttr,
-    TopologyAttr,
-    parse_attribute,
-)
+from mpmd_trace.ir.attributes import MeshAttr, StringAttr, TensorShardingAttr, TopologyAttr, parse_attribute
 from mpmd_trace.ir.core import Op, Region
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.freezing import freeze
@@ -65,9 +59,7 @@ class _Retarget:
     def __init__(self, module: Module, diagnostics: Diagnostics) -> None:
         mpmd = module.mpmd_functions
         if not mpmd or mpmd[0].topology is None:
-            raise diagnostics.fatal(
-                module.op, "no function of the module has a topology to take meshes from"
-            )
+            raise diagnostics.fatal(module.op, "no function of the module has a topology to take meshes from")
         self.function: FuncOp = mpmd[0]
         self.topology: TopologyAttr = mpmd[0].topology
         self.module = module
@@ -134,9 +126,7 @@ class _Retarget:
             return cast(MeshAttr, parse_attribute(f"#sdy.{sharding.mesh}"))
         op = self.old.get(sharding.mesh_name)
         if op is None:
-            raise self.diagnostics.fatal(
-                self.where, f"{sharding} refers to a mesh that is not in the module"
-            )
+            raise self.diagnostics.fatal(self.where, f"{sharding} refers to a mesh that is not in the module")
         return _mesh_of(op)
 
     def _mesh_prefix(self, sharding: TensorShardingAttr) -> str:
@@ -152,9 +142,7 @@ class _Retarget:
             prefixes.setdefault(prefix, axis.name)
         if len(prefixes) > 1:
             axes = " and ".join(quote(a) for a in prefixes.values())
-            raise self.diagnostics.fatal(
-                self.where, f"{sharding} mixes axes of different meshes: {axes}"
-            )
+            raise self.diagnostics.fatal(self.where, f"{sharding} mixes axes of different meshes: {axes}")
         prefix = next(iter(prefixes))
         if prefix in self.old:
             raise self.diagnostics.fatal(
@@ -166,8 +154,7 @@ class _Retarget:
             known = ", ".join(quote(m) for m in self.topology.meshes)
             raise self.diagnostics.fatal(
                 self.where,
-                f"the axes of {sharding} belong to mesh {quote(prefix)}, which is not in the topology "
-                f"(it has {known})",
+                f"the axes of {sharding} belong to mesh {quote(prefix)}, which is not in the topology (it has {known})",
             )
         return prefix
 
@@ -179,8 +166,7 @@ class _Retarget:
             self.function.attrs["topology"] = TopologyAttr.get({**self.topology.meshes, _EMPTY: empty})
         elif present.name != "sdy.mesh" or _mesh_of(present).axes:
             raise self.diagnostics.fatal(
-                present,
-                f"@{_EMPTY} must be a mesh without axes, for shardings that are replicated; rename it",
+                present, f"@{_EMPTY} must be a mesh without axes, for shardings that are replicated; rename it"
             )
 
 

@@ -95,9 +95,7 @@ class InferMeshAssignMeshFuncLeaves(Pass):
 class _Leaves:
     """Works on one function."""
 
-    def __init__(
-        self, function: FuncOp, sets: MeshSets, errors: ErrorCounter, infer_transfers: bool
-    ) -> None:
+    def __init__(self, function: FuncOp, sets: MeshSets, errors: ErrorCounter, infer_transfers: bool) -> None:
         assert function.topology is not None
         self.function = function
         self.sets = sets

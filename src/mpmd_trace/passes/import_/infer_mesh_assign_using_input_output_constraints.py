@@ -79,9 +79,7 @@ def _check(pairs: Iterable[SameMesh], function: FuncOp, diagnostics: Diagnostics
                 )
 
 
-def _choose(
-    function: FuncOp, input: int, output: int, sets: MeshSets, diagnostics: Diagnostics
-) -> str | None:
+def _choose(function: FuncOp, input: int, output: int, sets: MeshSets, diagnostics: Diagnostics) -> str | None:
     """The mesh for both, or None when the analysis finds none."""
     argument = function.body.args[input]
     value = function.returned[output]

@@ -130,9 +130,7 @@ def _unlock(request: ReduceOp) -> None:
 def _replace(op: Op, tag: ReductionAttr, operands: list[Value]) -> Op:
     src = op.attrs.get(SRC_SET)
     attrs: dict[str, Attribute] = {} if src is None else {SRC_SET: src}
-    new = make_op(
-        "mpmd.reduce", operands, [op.results[0].type], props={"reduction": tag}, attrs=attrs, loc=op.loc
-    )
+    new = make_op("mpmd.reduce", operands, [op.results[0].type], props={"reduction": tag}, attrs=attrs, loc=op.loc)
     assert op.block is not None
     op.block.insert_before(op, new)
     op.replace_all_uses_with(new.results)
@@ -186,11 +184,7 @@ def _reduce_with(reduced: Op, initial: Value, kind: str) -> None:
     assert reduced.block is not None
     type, loc = reduced.results[0].type, reduced.loc
     everywhere = make_op(
-        "stablehlo.broadcast_in_dim",
-        [initial],
-        [type],
-        props={"broadcast_dimensions": DenseArrayAttr.get(())},
-        loc=loc,
+        "stablehlo.broadcast_in_dim", [initial], [type], props={"broadcast_dimensions": DenseArrayAttr.get(())}, loc=loc
     )
     operands = [reduced.results[0], everywhere.results[0]]
     total = make_op(REDUCTION_OPS[kind], operands, [type], attrs=reduced.attrs, loc=loc)

@@ -15,12 +15,7 @@ from mpmd_trace.ir.types import MeshTensorType
 from mpmd_trace.passes.base import Pass, option
 from mpmd_trace.passes.greedy import Pattern, apply_greedily
 from mpmd_trace.passes.import_.building_blocks import on_mesh
-from mpmd_trace.passes.import_.finalize_patterns import (
-    AssignOfUnassign,
-    LowerBroadcast,
-    LowerReduce,
-    changes_memory,
-)
+from mpmd_trace.passes.import_.finalize_patterns import AssignOfUnassign, LowerBroadcast, LowerReduce, changes_memory
 from mpmd_trace.passes.import_.mesh_flow import function_name, op_line, place
 from mpmd_trace.passes.import_.mesh_sets import SRC_SET, USE_SET, clear_sets, is_meshless
 
@@ -73,9 +68,7 @@ class InferMeshFinalize(Pass):
             LowerReduce(diagnostics),
         ]
         if not apply_greedily(module, patterns, region_dce=True).converged:
-            raise diagnostics.fatal(
-                None, f"{self.name} did not come to an end; please report this program"
-            )
+            raise diagnostics.fatal(None, f"{self.name} did not come to an end; please report this program")
         for function in functions:
             function.refresh_type()
         if self.keep_memories:
@@ -206,8 +199,7 @@ def _verify(function: FuncOp, diagnostics: Diagnostics) -> bool:
             if not isinstance(type, MeshTensorType):
                 diagnostics.error(
                     function,
-                    f"{what} {i} of @{name} has the type {type.text} and is on no mesh; "
-                    f"every {what} must be on one",
+                    f"{what} {i} of @{name} has the type {type.text} and is on no mesh; every {what} must be on one",
                 )
     _check(function.regions[0], diagnostics)
     return len(diagnostics.errors) == before
@@ -226,9 +218,7 @@ def _check(region: Region, diagnostics: Diagnostics) -> None:
             if op.name in ("mpmd.assign", "mpmd.unassign", "mpmd.broadcast"):
                 diagnostics.error(op, _left_over(op))
             elif is_meshless(op):
-                diagnostics.error(
-                    op, f"{op_line(op)} is in no fragment and so on no mesh after mesh inference"
-                )
+                diagnostics.error(op, f"{op_line(op)} is in no fragment and so on no mesh after mesh inference")
 
 
 def _left_over(op: Op) -> str:

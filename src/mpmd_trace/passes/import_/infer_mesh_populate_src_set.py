@@ -168,9 +168,7 @@ class _SrcSets:
             return
         tag = ReductionAttr.get(kind)
         own = src_of_op(op)
-        continues = any(
-            o.defining_op is not None and o.defining_op.attrs.get(REDUCE) is tag for o in op.operands
-        )
+        continues = any(o.defining_op is not None and o.defining_op.attrs.get(REDUCE) is tag for o in op.operands)
         if (own is not None and not own.meshes) or continues:
             for tagged in (op,) if reducer is None else (op, reducer[0]):
                 if tagged.attrs.get(REDUCE) is not tag:

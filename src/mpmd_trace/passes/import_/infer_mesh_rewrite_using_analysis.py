@@ -94,9 +94,7 @@ class InferMeshRewriteUsingAnalysis(Pass):
 class _Rewrite:
     """Rewrites one function."""
 
-    def __init__(
-        self, function: FuncOp, sets: MeshSets, max_clones: int, diagnostics: Diagnostics
-    ) -> None:
+    def __init__(self, function: FuncOp, sets: MeshSets, max_clones: int, diagnostics: Diagnostics) -> None:
         assert function.topology is not None
         self.function = function
         self.topology = function.topology
@@ -208,11 +206,7 @@ class _Rewrite:
                 elif isinstance(result.type, TensorType):
                     raise self._still_used(user, f"the result of {op_line(op)}")
         most = max(self.max_clones, 1)  # into its only reader an op goes whatever it is
-        if (
-            not fragments
-            or elsewhere
-            or (len(fragments) > most and op.num_operands and not _is_trivial(op))
-        ):
+        if not fragments or elsewhere or (len(fragments) > most and op.num_operands and not _is_trivial(op)):
             self.wrap(op)
         else:
             for fragment in fragments:
@@ -231,9 +225,7 @@ class _Rewrite:
             def on_this_mesh(user: Op, mesh: str = mesh) -> bool:
                 return isinstance(user, AssignOp) and user.mesh_type.mesh == mesh
 
-            last = wrap_in_fragment(
-                op, mesh, "infer_mesh_wrap_meshless_ops", self.diagnostics, accept=on_this_mesh
-            )
+            last = wrap_in_fragment(op, mesh, "infer_mesh_wrap_meshless_ops", self.diagnostics, accept=on_this_mesh)
         if last is not None:
             for result, new in zip(op.results, last.results, strict=True):
                 if not isinstance(new.type, MeshTensorType):  # a token follows the last copy

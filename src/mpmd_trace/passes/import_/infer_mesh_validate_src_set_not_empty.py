@@ -118,9 +118,7 @@ def _op_message(op: Op, flow: Flow) -> str:
         )
         text.append("    - let values move wherever needed: set mpmd_infer_transfers")
     else:
-        text.append(
-            "    - let values move wherever needed: set mpmd_infer_transfers in the partitioning options"
-        )
+        text.append("    - let values move wherever needed: set mpmd_infer_transfers in the partitioning options")
     return "\n".join(text)
 
 
@@ -128,8 +126,7 @@ def _arg_message(function: FuncOp, index: int, flow: Flow) -> str:
     calls = flow.sets.used_calls(function)
     name = function_name(function)
     text = [
-        f"argument {index} of @{name} can be on no mesh: its {len(calls)} calls pass values that have no "
-        "mesh in common"
+        f"argument {index} of @{name} can be on no mesh: its {len(calls)} calls pass values that have no mesh in common"
     ]
     for call in calls:
         operand = call.operand(index)
@@ -144,8 +141,7 @@ def _arg_message(function: FuncOp, index: int, flow: Flow) -> str:
     text += lines(f"the argument is needed{where} by", flow.destinations([argument]))
     text += [
         "  ways out:",
-        "    - name the value before the call (named tensor) and assign the name to the mesh where the "
-        "callee needs it",
+        "    - name the value before the call (named tensor) and assign the name to the mesh where the callee needs it",
         "    - let values move wherever needed: set mpmd_infer_transfers in the partitioning options",
     ]
     return "\n".join(text)

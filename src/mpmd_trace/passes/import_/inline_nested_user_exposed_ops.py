@@ -177,7 +177,4 @@ def _place(target: Assignment) -> str:
 
 
 def _has_exposed(body: Region) -> bool:
-    return any(
-        isinstance(op, NamedComputationOp | NamedTensorOp | BroadcastOp | ReduceOp)
-        for op in body.walk()
-    )
+    return any(isinstance(op, NamedComputationOp | NamedTensorOp | BroadcastOp | ReduceOp) for op in body.walk())

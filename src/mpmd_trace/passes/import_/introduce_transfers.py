@@ -137,11 +137,7 @@ def _unassign_behind(value: Value, functions: Mapping[str, FuncOp]) -> UnassignO
 def existing_transfer(value: Value, assign: AssignOp) -> TransferOp | None:
     """The newest transfer of `value` to exactly the type of `assign`, if it leaves the mesh or the memory."""
     for user in value.users:
-        if (
-            isinstance(user, TransferOp)
-            and user.target_type is assign.mesh_type
-            and not user.is_intra_mesh
-        ):
+        if isinstance(user, TransferOp) and user.target_type is assign.mesh_type and not user.is_intra_mesh:
             return user
     return None
 

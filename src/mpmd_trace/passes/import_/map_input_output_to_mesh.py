@@ -88,11 +88,7 @@ class MapInputOutputToMesh(FunctionPass):
 
 
 def _check(
-    function: FuncOp,
-    what: str,
-    assignment: dict[int, Assignment],
-    types: tuple[Type, ...],
-    diagnostics: Diagnostics,
+    function: FuncOp, what: str, assignment: dict[int, Assignment], types: tuple[Type, ...], diagnostics: Diagnostics
 ) -> None:
     """Raise for indices out of range, values that have a mesh already, and unknown meshes."""
     problems = []
@@ -113,9 +109,7 @@ def _check(
         raise diagnostics.fatal(function, problems[-1])
     for index, target in sorted(assignment.items()):
         where = function.body.args[index].location if what == "input" else result_location(function, index)
-        check_mesh(
-            function, target.mesh, where, f"{what} {index} of @{function.sym_name}", diagnostics
-        )
+        check_mesh(function, target.mesh, where, f"{what} {index} of @{function.sym_name}", diagnostics)
 
 
 def _drop_memory_kind_attributes(function: FuncOp) -> None:

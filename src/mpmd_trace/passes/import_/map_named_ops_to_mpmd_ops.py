@@ -80,9 +80,7 @@ class MapNamedOpsToMpmdOps(FunctionPass):
         return changed
 
 
-def _map_computation(
-    op: NamedComputationOp, targets: Mapping[str, Assignment], diagnostics: Diagnostics
-) -> bool:
+def _map_computation(op: NamedComputationOp, targets: Mapping[str, Assignment], diagnostics: Diagnostics) -> bool:
     name = op.origin.name
     target = targets.get(name)
     if target is None:
@@ -97,8 +95,7 @@ def _map_computation(
     mesh = target.mesh
     if target.memory_kind is not None:
         log.warning(
-            "%snamed computation '%s' is assigned to %s; a computation has no memory kind, so only the mesh %s "
-            "is used",
+            "%snamed computation '%s' is assigned to %s; a computation has no memory kind, so only the mesh %s is used",
             op.loc.prefix,
             name,
             quote(target.place),
@@ -160,9 +157,7 @@ def _check_body(op: NamedComputationOp, diagnostics: Diagnostics) -> None:
     nested = remembered(op.body, "named-ops-inside", lambda: _named_ops(op.body))
     if nested:
         raise diagnostics.fatal(
-            op,
-            f"named computation '{name}' still holds {nested[0]}; "
-            "run mpmd-inline-nested-user-exposed-ops first",
+            op, f"named computation '{name}' still holds {nested[0]}; run mpmd-inline-nested-user-exposed-ops first"
         )
 
 
@@ -176,9 +171,7 @@ def _named_ops(body: Region) -> list[str]:
     return found
 
 
-def _map_tensor(
-    op: NamedTensorOp, targets: Mapping[str, Assignment], diagnostics: Diagnostics
-) -> None:
+def _map_tensor(op: NamedTensorOp, targets: Mapping[str, Assignment], diagnostics: Diagnostics) -> None:
     name = op.tensor_name
     target = targets.get(name)
     value: Value = op.operand(0)

@@ -15,17 +15,7 @@ from mpmd_trace.ir.core import Op, OpResult, Value
 from mpmd_trace.ir.ops import AssignOp, CallOp, ForOp, FragmentOp, FuncOp, UnassignOp
 from mpmd_trace.passes.import_.mesh_sets import MeshSet, MeshSets, is_meshless, src_of_op, use_of_op
 
-__all__ = [
-    "End",
-    "Flow",
-    "because",
-    "function_name",
-    "is_user_label",
-    "lines",
-    "mesh_list",
-    "op_line",
-    "place",
-]
+__all__ = ["End", "Flow", "because", "function_name", "is_user_label", "lines", "mesh_list", "op_line", "place"]
 
 _LABELS = {
     "user_in": "the assignment of an input",

@@ -64,12 +64,12 @@ PLACEMENTS = ("reference", "cut")
 class InferMeshPipeline(Pipeline):
     """Every value lives on a mesh and every computation is in a fragment.
 
-        func.func @main(%a: T) -> T {                       func.func @main(%a: T on m1) -> T on m1 {
-          %0 = add %a, %a                                     %0 = mpmd.fragment<mesh="m1", ..> (%a) {
-          %1 = mpmd.assign %0 : m1                     =>       add, then the body of s }
-          %2 = mpmd.fragment<mesh="m1", origin=["s"]> ..      return %0
-          %3 = mpmd.unassign %2 ; return %3                 }
-        }
+    func.func @main(%a: T) -> T {                       func.func @main(%a: T on m1) -> T on m1 {
+      %0 = add %a, %a                                     %0 = mpmd.fragment<mesh="m1", ..> (%a) {
+      %1 = mpmd.assign %0 : m1                     =>       add, then the body of s }
+      %2 = mpmd.fragment<mesh="m1", origin=["s"]> ..      return %0
+      %3 = mpmd.unassign %2 ; return %3                 }
+    }
     """
 
     name: ClassVar[str] = "mpmd-infer-mesh-pipeline"
@@ -112,23 +112,17 @@ class InferMeshPipeline(Pipeline):
 class ImportPipeline(Pipeline):
     """A traced program is fragments and transfers; calls are inlined; user fragments are scheduling units.
 
-        %1 = mpmd.named_computation<"f"> (%w, %x) ..    =>   %1 = mpmd.fragment<mesh="m1", origin=["f"]> ..
-        %2 = mpmd.named_computation<"g"> (%v, %1) ..         %2 = mpmd.transfer %1 : m1 -> m2
-                                                             %3 = mpmd.fragment<mesh="m2", origin=["g"]> ..
+    %1 = mpmd.named_computation<"f"> (%w, %x) ..    =>   %1 = mpmd.fragment<mesh="m1", origin=["f"]> ..
+    %2 = mpmd.named_computation<"g"> (%v, %1) ..         %2 = mpmd.transfer %1 : m1 -> m2
+                                                         %3 = mpmd.fragment<mesh="m2", origin=["g"]> ..
     """
 
     name: ClassVar[str] = "mpmd-import-pipeline"
     summary: ClassVar[str] = "put a traced program on meshes"
 
-    name_to_mesh_assignment: tuple[NameAssignment, ...] = option(
-        (), "meshes of names, as NAME@MESH[/STAGE],..."
-    )
-    merge_after_scheduling: bool = option(
-        False, "merge inferred fragments after scheduling, not here"
-    )
-    enable_heterogeneous_meshes: bool = option(
-        False, "the meshes differ: take sdy meshes from the topology"
-    )
+    name_to_mesh_assignment: tuple[NameAssignment, ...] = option((), "meshes of names, as NAME@MESH[/STAGE],...")
+    merge_after_scheduling: bool = option(False, "merge inferred fragments after scheduling, not here")
+    enable_heterogeneous_meshes: bool = option(False, "the meshes differ: take sdy meshes from the topology")
     placement: str = option(
         "reference", "where unnamed code goes: as the reference says, or where the fewest bytes move (cut)"
     )

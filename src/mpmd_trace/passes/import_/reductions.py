@@ -29,8 +29,8 @@ def _single_integer(op: Op, name: str) -> int | None:
 def is_concat_reduce(concat: Op) -> Op | None:
     """The `stablehlo.reduce` that reduces, element by element, what the concatenate joins, if there is one.
 
-        %c = stablehlo.concatenate %a, %b, dim = 0 : (tensor<1x4xf32>, tensor<1x4xf32>) -> tensor<2x4xf32>
-        %r = stablehlo.reduce(%c init: %z) applies stablehlo.add across dimensions = [0]
+    %c = stablehlo.concatenate %a, %b, dim = 0 : (tensor<1x4xf32>, tensor<1x4xf32>) -> tensor<2x4xf32>
+    %r = stablehlo.reduce(%c init: %z) applies stablehlo.add across dimensions = [0]
     """
     if concat.name != "stablehlo.concatenate" or not concat.results[0].has_one_use:
         return None

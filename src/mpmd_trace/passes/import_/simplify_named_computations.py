@@ -121,9 +121,7 @@ class _BypassBarrier:
         if op.block.parent is not self.body and not isinstance(op.parent_op, NamedComputationOp):
             return False
         transparent = [
-            value.defining_op is None
-            and result.has_one_use
-            and result.users[0].name == "mpmd.return"
+            value.defining_op is None and result.has_one_use and result.users[0].name == "mpmd.return"
             for value, result in zip(op.operands, op.results, strict=True)
         ]
         if not any(transparent):

@@ -69,6 +69,4 @@ def _message(op: NamedComputationOp | NamedTensorOp, parent: Op, function: FuncO
             f"the body of a '{parent.name}' in @{function.sym_name}",
             "name the whole control flow construct instead of its inside, or unroll it",
         )
-    return (
-        f"{what} is in {place}. {kind} can only be nested in mpmd functions or mpmd ops: {advice}"
-    )
+    return f"{what} is in {place}. {kind} can only be nested in mpmd functions or mpmd ops: {advice}"

@@ -75,9 +75,7 @@ class Stage:
     bytes: float
 
 
-def stages_of(
-    function: FuncOp, shape: MeshAttr, held: Liveness, *, remat: bool, offload: bool
-) -> list[Stage]:
+def stages_of(function: FuncOp, shape: MeshAttr, held: Liveness, *, remat: bool, offload: bool) -> list[Stage]:
     """The stages of a mesh, whose devices are laid out as `shape`, whose forwards leave something, with options."""
     groups: dict[object, list[Forward]] = {}
     for fragment in function.body:

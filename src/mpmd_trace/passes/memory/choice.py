@@ -13,9 +13,7 @@ EXACT_UP_TO = 1024
 
 
 def choose(
-    costs: Sequence[Sequence[float]],
-    excess: Callable[[tuple[int, ...]], float],
-    exact_up_to: int = EXACT_UP_TO,
+    costs: Sequence[Sequence[float]], excess: Callable[[tuple[int, ...]], float], exact_up_to: int = EXACT_UP_TO
 ) -> tuple[int, ...]:
     """The option of each group, by number.
 

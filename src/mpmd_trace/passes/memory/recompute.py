@@ -18,9 +18,11 @@ from mpmd_trace.passes.sharding.constants_apart import EXPRESSIONS
 __all__ = ["Recomputed", "cheap_results", "has_checkpoint", "recomputed"]
 
 #: What is made again without a product: what is done element by element, with sums over dimensions.
-_CHEAP = EXPRESSIONS | {
-    f"stablehlo.{name}" for name in ("concatenate", "pad", "reduce", "reverse", "transpose")
-} | {"sdy.constant", CONSTRAINT}
+_CHEAP = (
+    EXPRESSIONS
+    | {f"stablehlo.{name}" for name in ("concatenate", "pad", "reduce", "reverse", "transpose")}
+    | {"sdy.constant", CONSTRAINT}
+)
 #: A multiplication of a product costs as much as so many bytes of memory traffic (see `passes/hoisting/worth.py`).
 _PER_MULTIPLICATION = 0.01
 

@@ -136,9 +136,7 @@ class _State:
         #: The names that have a backward; all, if none has one.
         self.trained = {one.name for one in origins if one.transpose_count} or {one.name for one in origins}
 
-    def choose(
-        self, replaced: Sequence[Replaced], axes: Sequence[str]
-    ) -> list[tuple[Replaced, TensorShardingAttr]]:
+    def choose(self, replaced: Sequence[Replaced], axes: Sequence[str]) -> list[tuple[Replaced, TensorShardingAttr]]:
         """The arrays that are sharded, each with its new sharding."""
         args, attrs = self.function.args, self.function.arg_attrs
         reads = {one.argument: set(self._forward_reads(args[one.argument], set())) for one in replaced}

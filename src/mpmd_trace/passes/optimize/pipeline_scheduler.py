@@ -201,9 +201,7 @@ class PipelineScheduler(FunctionPass):
     name: ClassVar[str] = "mpmd-pipeline-scheduler"
     summary: ClassVar[str] = "Orders the fragments of each mesh by a pipeline schedule."
     mpmd_only: ClassVar[bool] = True
-    schedule: Order = option(
-        SCHEDULES["1F1B"], f"The schedule: {', '.join(SCHEDULES)}.", name="must-happen-before"
-    )
+    schedule: Order = option(SCHEDULES["1F1B"], f"The schedule: {', '.join(SCHEDULES)}.", name="must-happen-before")
     remove_control_dependencies: bool = option(
         True, "Whether the control operands that express the order are removed at the end."
     )
@@ -383,11 +381,7 @@ class PipelineScheduler(FunctionPass):
         return None if order is None else [ops[i] for i in order]
 
     def _explicit_order(
-        self,
-        function: FuncOp,
-        ops: Sequence[Op],
-        units: dict[FragmentOp, Unit],
-        diagnostics: Diagnostics,
+        self, function: FuncOp, ops: Sequence[Op], units: dict[FragmentOp, Unit], diagnostics: Diagnostics
     ) -> bool:
         try:
             order = self._sorted(ops, self._constraints(_by_mesh(units)))

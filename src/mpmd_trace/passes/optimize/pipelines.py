@@ -79,9 +79,7 @@ class OptimizePipeline(Pipeline):
         keep_control = bool(self.fragment_merge_rules)
         if self.fragment_schedule_rules:
             found.append(
-                RuleBasedSchedule(
-                    rules=self.fragment_schedule_rules, remove_control_dependencies=not keep_control
-                )
+                RuleBasedSchedule(rules=self.fragment_schedule_rules, remove_control_dependencies=not keep_control)
             )
         else:
             found.append(

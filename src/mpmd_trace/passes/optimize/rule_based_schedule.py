@@ -116,9 +116,7 @@ class RuleBasedSchedule(FunctionPass):
                 pass
             elif first.mesh != second.mesh:
                 log.warning(
-                    "%s and %s run on different meshes; a schedule rule orders only within a mesh",
-                    before,
-                    after,
+                    "%s and %s run on different meshes; a schedule rule orders only within a mesh", before, after
                 )
             elif (conflict := find_path(second, first)) is not None:
                 log.warning(

@@ -93,7 +93,7 @@ def contradictions(
         text += f"{'want' if len(who) > 1 or who == [_RULES] else 'wants'} it the other way round:\n"
         text += "\n".join(shortened(lines, 6)) + "\nLeave the rule out"
         if schedule in who:
-            text += ", or choose another schedule: pipeline_schedule=\"none\" has the rules and the data flow alone"
+            text += ', or choose another schedule: pipeline_schedule="none" has the rules and the data flow alone'
         yield text
 
 

@@ -273,8 +273,7 @@ def _one_f_one_b(unit: Unit) -> Sequence[Rule]:
         return (
             ByKey(
                 lambda u: (
-                    2 * (n * (u.counter // n * unit.times + u.time) + u.counter % n)
-                    + (m if _f(u) else 2 * n - 1 - m)
+                    2 * (n * (u.counter // n * unit.times + u.time) + u.counter % n) + (m if _f(u) else 2 * n - 1 - m)
                 )
             ),
         )

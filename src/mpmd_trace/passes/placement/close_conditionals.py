@@ -21,9 +21,7 @@ from mpmd_trace.passes.placement.zeros import make_zero
 __all__ = ["close_conditionals"]
 
 
-def close_conditionals(
-    function: FuncOp, mesh_of: Mapping[Op, int], free: Mapping[Op, object]
-) -> dict[Op, int]:
+def close_conditionals(function: FuncOp, mesh_of: Mapping[Op, int], free: Mapping[Op, object]) -> dict[Op, int]:
     """Make conditionals of marked ops; gives their meshes.
 
     `mesh_of`: the mesh of each op that has one; `free`: the ops that are made wherever they are needed.
@@ -69,9 +67,7 @@ class _Group:
 class _Closing:
     """Divides one outermost conditional."""
 
-    def __init__(
-        self, number: int, ops: Sequence[Op], mesh_of: Mapping[Op, int], free: Mapping[Op, object]
-    ) -> None:
+    def __init__(self, number: int, ops: Sequence[Op], mesh_of: Mapping[Op, int], free: Mapping[Op, object]) -> None:
         self.number = number
         self.free = free
         self.members = [op for op in ops if op not in free]
@@ -176,9 +172,7 @@ class _Body:
             body.block.append(make_op("stablehlo.return", [body.returned(v, number, taken) for v in leaving]))
             regions.append(Region([body.block]))
         condition = self.value(self.closing.conditions[number])
-        return make_op(
-            "stablehlo.if", [condition], [v.type for v in leaving], regions=regions, loc=ops[0].loc
-        )
+        return make_op("stablehlo.if", [condition], [v.type for v in leaving], regions=regions, loc=ops[0].loc)
 
     def fill(self, depth: int) -> None:
         """Add the ops of this branch, conditionals in it as one op each."""
@@ -260,5 +254,3 @@ class _Body:
         assert isinstance(value.type, TensorType)
         zero = self.block.append(make_zero(value.type, maker.loc))
         return zero.results[0]
-
-

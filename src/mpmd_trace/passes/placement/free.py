@@ -16,6 +16,7 @@ from mpmd_trace.passes.run_caches import run_cache
 __all__ = ["CHEAP", "byte_size", "free_ops", "is_cheap"]
 
 #: Ops that are cheap for each element.
+# fmt: off
 CHEAP = frozenset(
     f"stablehlo.{name}"
     for name in (
@@ -27,6 +28,7 @@ CHEAP = frozenset(
         "shift_right_logical", "sign", "sine", "sqrt", "subtract", "tan", "tanh", "transpose", "xor",
     )
 )
+# fmt: on
 #: An op that reads one value of at most so many bytes may give a result of the same size.
 _SMALL_BYTES = 8
 #: A batch of at most so many bytes is sent whole, and not one microbatch after the other.

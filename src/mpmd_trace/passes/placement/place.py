@@ -24,12 +24,7 @@ from mpmd_trace.ir.semantics import is_pure
 from mpmd_trace.ir.types import MeshTensorType, TensorType
 from mpmd_trace.passes.base import Pass, option
 from mpmd_trace.passes.import_.assignments import SameMesh
-from mpmd_trace.passes.import_.building_blocks import (
-    check_constraints,
-    on_mesh,
-    result_location,
-    wrap_in_fragment,
-)
+from mpmd_trace.passes.import_.building_blocks import check_constraints, on_mesh, result_location, wrap_in_fragment
 from mpmd_trace.passes.import_.mesh_sets import EMPTY, insert, is_meshless, set_src
 from mpmd_trace.passes.placement.close_conditionals import close_conditionals
 from mpmd_trace.passes.placement.cut import cut

@@ -108,9 +108,7 @@ class _Splitting:
             read = [values[i] for values in operands if values is not None]
             if len(read) < len(operands) or shape is None:
                 return
-            part = make_op(
-                op.name, read, [tensor(shape, type.element)], props=op.props, attrs=op.attrs, loc=op.loc
-            )
+            part = make_op(op.name, read, [tensor(shape, type.element)], props=op.props, attrs=op.attrs, loc=op.loc)
             self.function.body.insert_before(op, part)
             made.append(part.results[0])
         self.parts[op.results[0]] = dim, made

@@ -13,9 +13,7 @@ from mpmd_trace.ir.core import BlockArg, OpResult, Region, Value
 
 __all__ = ["abstract_text", "operand_labels", "result_labels"]
 
-_HIDDEN = re.compile(
-    r'("(?:stablehlo\.constant|sdy\.constant)"\(\)|"stablehlo\.slice"\([^()]*\)) <\{.*\}>(?= )'
-)
+_HIDDEN = re.compile(r'("(?:stablehlo\.constant|sdy\.constant)"\(\)|"stablehlo\.slice"\([^()]*\)) <\{.*\}>(?= )')
 _HIDDEN_OPS = frozenset({"stablehlo.constant", "sdy.constant", "stablehlo.slice"})
 
 

@@ -66,14 +66,7 @@ def _convert_region(region: Region) -> bool:
 
 
 def _replace(op: Op) -> None:
-    new = make_op(
-        "stablehlo.constant",
-        (),
-        [r.type for r in op.results],
-        props=op.props,
-        attrs=op.attrs,
-        loc=op.loc,
-    )
+    new = make_op("stablehlo.constant", (), [r.type for r in op.results], props=op.props, attrs=op.attrs, loc=op.loc)
     assert op.block is not None
     op.block.insert_before(op, new)
     op.replace_all_uses_with(new.results)

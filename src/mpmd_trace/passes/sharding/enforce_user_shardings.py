@@ -79,9 +79,7 @@ def without_sub_axes(sharding: TensorShardingAttr) -> TensorShardingAttr:
     return sharding_like(sharding, dims=dims) if tuple(dims) != sharding.dims else sharding
 
 
-def _warn(
-    where: Op | Value, what: str, numbers: list[int], function: FuncOp, diagnostics: Diagnostics
-) -> None:
+def _warn(where: Op | Value, what: str, numbers: list[int], function: FuncOp, diagnostics: Diagnostics) -> None:
     diagnostics.warn_once(
         f"sub-axes of {what}s",
         where,

@@ -88,9 +88,7 @@ class ExtractReshardsFromInterMeshTransfers(FunctionPass):
 
 
 class _Extraction:
-    def __init__(
-        self, function: FuncOp, mesh: MeshAttr, diagnostics: Diagnostics, copies_between_hosts: bool
-    ) -> None:
+    def __init__(self, function: FuncOp, mesh: MeshAttr, diagnostics: Diagnostics, copies_between_hosts: bool) -> None:
         self.copies_between_hosts = copies_between_hosts
         self.function = function
         self.mesh = mesh
@@ -131,9 +129,7 @@ class _Extraction:
                 self.reshard_at_consumer(op, source, target)
         return changed
 
-    def at_producer(
-        self, op: TransferOp, source: TensorShardingAttr | None, target: TensorShardingAttr | None
-    ) -> bool:
+    def at_producer(self, op: TransferOp, source: TensorShardingAttr | None, target: TensorShardingAttr | None) -> bool:
         if op.target_type.on_host:
             return True
         if op.source_type.on_host:
@@ -147,9 +143,7 @@ class _Extraction:
             count *= size
         return count
 
-    def reshard(
-        self, value: Value, type: MeshTensorType, sharding: TensorShardingAttr | None
-    ) -> FragmentOp:
+    def reshard(self, value: Value, type: MeshTensorType, sharding: TensorShardingAttr | None) -> FragmentOp:
         """A detached fragment that gives `value` with another sharding."""
         tensor = type.tensor
         body = self.identities.get(tensor)

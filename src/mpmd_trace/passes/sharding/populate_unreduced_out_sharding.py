@@ -90,9 +90,7 @@ def _populate(op: FragmentOp) -> bool:
         last = wanted.mesh
     if last is None:
         return False
-    op.props["out_shardings"] = TensorShardingPerValueAttr.get(
-        sharding_like(s, mesh_ref=last) for s in shardings
-    )
+    op.props["out_shardings"] = TensorShardingPerValueAttr.get(sharding_like(s, mesh_ref=last) for s in shardings)
     return True
 
 

@@ -116,9 +116,7 @@ class Reduction:
             if op is not function:
                 small.body.append(op.clone())
                 continue
-            copy = FuncOp(
-                op.name, props=op.props, attrs=op.attrs, regions=[Region([block])], loc=op.loc
-            )
+            copy = FuncOp(op.name, props=op.props, attrs=op.attrs, regions=[Region([block])], loc=op.loc)
             copy.props.pop("arg_attrs", None)
             copy.props.pop("res_attrs", None)
             copy.refresh_type()
@@ -234,10 +232,7 @@ class Reduction:
             ]
         )
         function.set_all_res_attrs(
-            [
-                _with_shardings(old, new_results[i])
-                for i, old in zip(self.result_of, function.res_attrs, strict=True)
-            ]
+            [_with_shardings(old, new_results[i]) for i, old in zip(self.result_of, function.res_attrs, strict=True)]
         )
         function.attrs.update(done.attrs)
 

@@ -54,9 +54,7 @@ def run_shardy(module: Module, diagnostics: Diagnostics) -> Module | None:
     return None if text is None else parse_generic(text)
 
 
-def run_shardy_with_rules(
-    module: Module, diagnostics: Diagnostics
-) -> tuple[Module, dict[Op, Attribute]] | None:
+def run_shardy_with_rules(module: Module, diagnostics: Diagnostics) -> tuple[Module, dict[Op, Attribute]] | None:
     """As `run_shardy`, and the sharding rules of the ops (`#sdy.op_sharding_rule<...>`)."""
     text = _propagated(module, propagation_pipeline(keep_rules=True), diagnostics)
     return None if text is None else parse_apart(text, _RULE)

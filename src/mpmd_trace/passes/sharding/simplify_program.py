@@ -49,8 +49,7 @@ class SimplifyProgram(FunctionPass):
         result = apply_greedily(function, patterns, unique_constants=True, region_dce=True, settled=settled)
         if not result.converged:
             diagnostics.error(
-                function,
-                f"@{function.sym_name} still changes after ten rounds of simplification; this is a bug",
+                function, f"@{function.sym_name} still changes after ten rounds of simplification; this is a bug"
             )
             diagnostics.fail()
         return result.changed

@@ -56,9 +56,7 @@ class _While:
             rewriter.replace_op(op, op.operands)
             return True
         invariant = {
-            i
-            for i, value in enumerate(body.terminator.operands)
-            if value is body.args[i] or value is op.operand(i)
+            i for i, value in enumerate(body.terminator.operands) if value is body.args[i] or value is op.operand(i)
         }
         if not invariant:
             return False

@@ -74,12 +74,7 @@ class Rule:
     """
 
     def __init__(
-        self,
-        name: str,
-        operands: Sequence[Matcher],
-        result: Callable[..., Result],
-        *,
-        when_constant: bool = False,
+        self, name: str, operands: Sequence[Matcher], result: Callable[..., Result], *, when_constant: bool = False
     ) -> None:
         self.op_name: str | None = f"stablehlo.{name}"
         self.needs_constant = when_constant or any(getattr(m, "needs_constant", False) for m in operands)
@@ -133,9 +128,6 @@ def static(value: Value) -> bool:
     """A tensor all of whose dimensions are known."""
     found = ranked(value)
     return found is not None and -1 not in (found.shape or ())
-
-
-
 
 
 def _needing_constant(matches: Matcher) -> Matcher:
@@ -217,5 +209,3 @@ def shape_of(value: Value) -> tuple[int, ...]:
     """The shape of a ranked tensor."""
     found = ranked(value)
     return () if found is None or found.shape is None else found.shape
-
-

@@ -220,11 +220,7 @@ def _index(value: Value) -> int | None:
 
 def _slice_props(start: list[int], sizes: tuple[int, ...]) -> dict[str, Attribute]:
     limit = [s + n for s, n in zip(start, sizes, strict=True)]
-    return {
-        "start_indices": ints(start),
-        "limit_indices": ints(limit),
-        "strides": ints([1] * len(start)),
-    }
+    return {"start_indices": ints(start), "limit_indices": ints(limit), "strides": ints([1] * len(start))}
 
 
 def _dynamic_slice(op: Op, value: Value, *at: Value) -> Result:

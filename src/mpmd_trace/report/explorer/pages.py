@@ -19,13 +19,7 @@ from mpmd_trace.backend.plan import Plan, Run, Transfer
 from mpmd_trace.backend.timeline import Timeline
 from mpmd_trace.report.explorer.data import Recorder
 from mpmd_trace.report.timeline import FragmentActions, kind_and_microbatch, steps_by_place
-from mpmd_trace.schedules import (
-    ScheduleError,
-    ScheduleWarning,
-    get_schedule,
-    schedule_names,
-    simulate,
-)
+from mpmd_trace.schedules import ScheduleError, ScheduleWarning, get_schedule, schedule_names, simulate
 
 __all__ = ["explorer_files", "measured_rows", "program_facts"]
 
@@ -64,8 +58,9 @@ def explorer_files(
     """
     for name in _PAGES:
         yield name, _ours(name)
-    yield "libraries.js", "var Prism = { manual: true };\n" + "".join(
-        f"{_ours(f'libraries/{name}.min.js')}\n" for name in _LIBRARIES
+    yield (
+        "libraries.js",
+        "var Prism = { manual: true };\n" + "".join(f"{_ours(f'libraries/{name}.min.js')}\n" for name in _LIBRARIES),
     )
     for name in ("dagre.min.js", "LICENSES.txt"):
         yield name, _ours(f"libraries/{name}")
