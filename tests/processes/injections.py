@@ -23,6 +23,7 @@ KINDS = ("kill", "stop", "withhold", "fail", "delay", "leave", "cut")
 WAITS = re.compile(
     r"receive %\d+ .* from mesh 'm\d' to 'm\d', from process \d, tag \d+ \(0x[0-9a-f]+\), instruction \d"
     r"|run @\S+ .* on mesh 'm\d', with processes \d, \d, instruction \d"
+    r"|did not come to the (start of a measurement|timeline)"
 )
 
 

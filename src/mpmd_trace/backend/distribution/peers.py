@@ -316,8 +316,9 @@ class Peers:
             self.report(Fault(missing[0], f"has not answered for {self.timeout:g} s"))
         elif waiting:
             (place, culprit, what), process = waiting[0]
-            text = "has ended, and" if culprit in self._gone else f"keeps others waiting: for {self.timeout:g} s"
-            text = what if place == _LAST else f"{text} process {process} has waited to {what}"
+            gone = "has ended, and " if culprit in self._gone else ""
+            late = gone or f"keeps others waiting: for {self.timeout:g} s "
+            text = gone + what if place == _LAST else f"{late}process {process} has waited to {what}"
             self.report(Fault(culprit, text))
 
     # The connections.
