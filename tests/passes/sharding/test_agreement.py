@@ -26,6 +26,7 @@ BODIES = {
     ),
     "parts of rows": (f"%0 = stablehlo.reshape %x : ({T}) -> tensor<2x4x8xf32>", "tensor<2x4x8xf32>"),
     "parts that are too small": (f"%0 = stablehlo.reshape %x : ({T}) -> tensor<1x8x8xf32>", "tensor<1x8x8xf32>"),
+    "a group": (f"sdy.sharding_group %x group_id=3 : {T}\n%0 = stablehlo.tanh %x : {T}", T),
     "a loop": (
         f"""%i = stablehlo.constant dense<3> : tensor<i32>
         %r:2 = stablehlo.while(%a = %i, %b = %x) : tensor<i32>, {T}
@@ -57,6 +58,7 @@ BODIES = {
         ("rows and columns as one", "{}", True),
         ("parts of rows", "{}", True),
         ("parts that are too small", "{}", True),  # "d" stays with the 8
+        ("a group", "{}", False),  # what is in it may be anywhere
         ("a loop", "{}", False),  # nobody says how it depends on its operands
     ],
 )

@@ -36,7 +36,7 @@ def agrees(fragments: Iterable[FragmentOp], rules: Mapping[Op, Attribute], topol
         rules: of their ops; an op without one, and with something sharded, counts as one that does not agree.
         topology: the meshes.
     """
-    known: dict[tuple[MeshAttr, str | None, tuple[Axes, ...]], bool] = {}
+    known: dict[tuple[MeshAttr, str, tuple[Axes, ...]], bool] = {}
     for fragment in fragments:
         mesh = topology.meshes[fragment.mesh]
         returned = fragment.body.block.terminator
@@ -56,9 +56,13 @@ def agrees(fragments: Iterable[FragmentOp], rules: Mapping[Op, Attribute], topol
                     return False
                 continue
             rule = rules.get(op)
-            key = mesh, None if rule is None else rule.text, found
+            if rule is None:
+                if op.operands or len(op.results) > 1:
+                    return False
+                continue
+            key = mesh, rule.text, found
             if key not in known:
-                known[key] = len(found) == 1 if rule is None else _fits(rule.text, found, dict(mesh.axes))
+                known[key] = _fits(rule.text, found, dict(mesh.axes))
             if not known[key]:
                 return False
     return True
