@@ -7,8 +7,9 @@ microbatches is made once and yields the same object.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import TypeVar, cast
+from typing import TypeVar, TypeVarTuple, cast
 
 from mpmd_trace.diagnostics.location import UNKNOWN, Location
 from mpmd_trace.ir.core import Block, Op, Region, Value, make_op
@@ -27,11 +28,13 @@ __all__ = [
     "map_ops",
     "region_dce",
     "remembered",
+    "remembers",
     "restrict",
     "without_dead_ops",
 ]
 
 T = TypeVar("T")
+Others = TypeVarTuple("Others")
 
 
 def remembered(region: Region, key: Hashable, make: Callable[[], T]) -> T:
@@ -40,6 +43,16 @@ def remembered(region: Region, key: Hashable, make: Callable[[], T]) -> T:
     if key not in region.memo:
         region.memo[key] = make()
     return cast(T, region.memo[key])
+
+
+def remembers(make: Callable[[Region, *Others], T]) -> Callable[[Region, *Others], T]:
+    """Decorator: what the function of a frozen body and other arguments gives is remembered on the body."""
+
+    @functools.wraps(make)
+    def found(body: Region, *others: *Others) -> T:
+        return remembered(body, (make, *others), lambda: make(body, *others))
+
+    return found
 
 
 class BodyBuilder:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mpmd_trace.ir.attributes import ArrayAttr, DictAttr
-from mpmd_trace.ir.bodies import dce, region_dce, remembered
+from mpmd_trace.ir.bodies import dce, region_dce, remembers
 from mpmd_trace.ir.core import Region, Value, make_op
 from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.ops import FragmentOp, TransferOp
@@ -27,42 +27,37 @@ def cover_transferred_results(fragment: FragmentOp) -> None:
         fragment.attrs["res_attrs"] = ArrayAttr.get(entries)
 
 
-def prune(body: Region, keep_results: Sequence[bool]) -> tuple[Region, tuple[bool, ...]]:
+@remembers
+def prune(body: Region, keep_results: tuple[bool, ...]) -> tuple[Region, tuple[bool, ...]]:
     """The body that returns only some values and holds no dead op and no unused argument.
 
     Also says which arguments it kept.
     """
-    keep = tuple(keep_results)
-
-    def make() -> tuple[Region, tuple[bool, ...]]:
-        gone = [i for i, kept in enumerate(keep) if not kept]
-        if not gone and dce(body) is body and all(a.has_uses for a in body.block.args):
-            return body, (True,) * len(body.block.args)
-        copy = body.clone()
-        block = copy.block
-        block.terminator.erase_operands(gone)
-        region_dce(copy)
-        used = tuple(a.has_uses for a in block.args)
-        block.erase_args([i for i, u in enumerate(used) if not u])
-        return freeze(copy), used
-
-    return remembered(body, ("prune", keep), make)
+    gone = [i for i, kept in enumerate(keep_results) if not kept]
+    if not gone and dce(body) is body and all(a.has_uses for a in body.block.args):
+        return body, (True,) * len(body.block.args)
+    copy = body.clone()
+    block = copy.block
+    block.terminator.erase_operands(gone)
+    region_dce(copy)
+    used = tuple(a.has_uses for a in block.args)
+    block.erase_args([i for i, u in enumerate(used) if not u])
+    return freeze(copy), used
 
 
 def alias_arguments(body: Region, first: Sequence[int]) -> Region:
     """The body in which argument `first[i]` stands for argument i; arguments stay."""
     args = body.block.args
     changes = tuple((i, j) for i, j in enumerate(first) if i != j and args[i].has_uses)
-    if not changes:
-        return body
+    return _aliased(body, changes) if changes else body
 
-    def make() -> Region:
-        copy = body.clone()
-        for i, j in changes:
-            copy.block.args[i].replace_all_uses_with(copy.block.args[j])
-        return freeze(copy)
 
-    return remembered(body, ("alias_arguments", changes), make)
+@remembers
+def _aliased(body: Region, changes: tuple[tuple[int, int], ...]) -> Region:
+    copy = body.clone()
+    for i, j in changes:
+        copy.block.args[i].replace_all_uses_with(copy.block.args[j])
+    return freeze(copy)
 
 
 def rebuilt_fragment(

@@ -63,7 +63,7 @@ class FragmentDce(FunctionPass):
 
 
 def _clean(fragment: FragmentOp, keep: list[bool]) -> bool:
-    body, used = prune(fragment.body, keep)
+    body, used = prune(fragment.body, tuple(keep))
     changed = body is not fragment.body
     if not all(keep):
         kept = [r for r in fragment.results if r.has_uses]

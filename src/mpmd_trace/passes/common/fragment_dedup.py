@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from mpmd_trace.ir.bodies import remembered
+from mpmd_trace.ir.bodies import remembers
 from mpmd_trace.ir.core import Region, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
@@ -54,9 +54,10 @@ class FragmentDedup(FunctionPass):
         return changed
 
 
+@remembers
 def _returns_twice(body: Region) -> bool:
     """Whether the body returns one value several times."""
-    return remembered(body, "returns_twice", lambda: len(set(body.returned)) < len(body.returned))
+    return len(set(body.returned)) < len(body.returned)
 
 
 def _dedup(fragment: FragmentOp) -> bool:

@@ -10,7 +10,7 @@ without looking at names.
 
 from __future__ import annotations
 
-from mpmd_trace.ir.bodies import effective_operands, remembered
+from mpmd_trace.ir.bodies import effective_operands, remembers
 from mpmd_trace.ir.core import Op, Region, Value
 from mpmd_trace.ir.types import TensorType
 from mpmd_trace.passes.common.splitting import backward_closure
@@ -34,25 +34,22 @@ _CONTRACTIONS = frozenset(
 _LAYOUT = frozenset({"stablehlo.broadcast_in_dim", "stablehlo.convert", "stablehlo.reshape", "stablehlo.transpose"})
 
 
+@remembers
 def activation_ops(body: Region, gradients: tuple[int, ...]) -> tuple[Op, ...]:
     """The ops that compute gradients of activations, and what these need, in order.
 
     `gradients` are the arguments that carry gradients from the following stage.  Empty when every result
     is at most one contraction away from them.
     """
-
-    def make() -> tuple[Op, ...]:
-        dependent = _dependent_ops(body, gradients)
-        reached = _reached_results(body)
-        ahead = _contractions_ahead(body, reached)
-        upper = [
-            op
-            for op in dependent
-            if reached[op] and (ahead[op] > 1 or (op.name not in _CONTRACTIONS and reached[op].bit_count() > 1))
-        ]
-        return backward_closure(body, [r for op in upper for r in op.results])
-
-    return remembered(body, ("activation_ops", gradients), make)
+    dependent = _dependent_ops(body, gradients)
+    reached = _reached_results(body)
+    ahead = _contractions_ahead(body, reached)
+    upper = [
+        op
+        for op in dependent
+        if reached[op] and (ahead[op] > 1 or (op.name not in _CONTRACTIONS and reached[op].bit_count() > 1))
+    ]
+    return backward_closure(body, [r for op in upper for r in op.results])
 
 
 def _is_layout(op: Op) -> bool:

@@ -6,7 +6,7 @@ import dataclasses
 from typing import ClassVar, cast
 
 from mpmd_trace.ir.attributes import UNIT
-from mpmd_trace.ir.bodies import remembered
+from mpmd_trace.ir.bodies import remembers
 from mpmd_trace.ir.core import Region, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.freezing import freeze
@@ -152,34 +152,28 @@ def _bundle(producer: FragmentOp, payload: TensorType, consumer: FragmentOp, ind
     return new
 
 
+@remembers
 def _concatenating(body: Region, indices: tuple[int, ...]) -> Region:
     """The body that also returns these of its results in one array."""
-
-    def make() -> Region:
-        copy = body.clone()
-        terminator = copy.block.terminator
-        ops = of_rows([terminator.operand(i) for i in indices])
-        copy.block.insert_all_before(terminator, ops)
-        terminator.append_operands([ops[-1].result])
-        return freeze(copy)
-
-    return remembered(body, ("concatenate", indices), make)
+    copy = body.clone()
+    terminator = copy.block.terminator
+    ops = of_rows([terminator.operand(i) for i in indices])
+    copy.block.insert_all_before(terminator, ops)
+    terminator.append_operands([ops[-1].result])
+    return freeze(copy)
 
 
+@remembers
 def _slicing(body: Region, rows: tuple[tuple[int, int], ...], stacked: TensorType) -> Region:
     """The body with one more argument, an array whose rows are used instead of other arguments."""
-
-    def make() -> Region:
-        copy = body.clone()
-        block = copy.block
-        whole = block.add_arg(stacked)
-        first = block.first
-        assert first is not None
-        for argument, row in rows:
-            old = block.args[argument]
-            ops = row_of(whole, row, cast(TensorType, old.type))
-            block.insert_all_before(first, ops)
-            old.replace_all_uses_with(ops[-1].result)
-        return freeze(copy)
-
-    return remembered(body, ("slice", rows, stacked), make)
+    copy = body.clone()
+    block = copy.block
+    whole = block.add_arg(stacked)
+    first = block.first
+    assert first is not None
+    for argument, row in rows:
+        old = block.args[argument]
+        ops = row_of(whole, row, cast(TensorType, old.type))
+        block.insert_all_before(first, ops)
+        old.replace_all_uses_with(ops[-1].result)
+    return freeze(copy)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from mpmd_trace.ir.bodies import free_values, remembered
+from mpmd_trace.ir.bodies import free_values, remembers
 from mpmd_trace.ir.core import Op, Region, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FuncOp, Module, TransferOp
@@ -76,6 +76,7 @@ class SplitAndPrioritizeTransferIndependentComputations(FunctionPass):
         return changed
 
 
+@remembers
 def _independent(body: Region, transferred: tuple[bool, ...]) -> tuple[tuple[bool, ...], tuple[Op, ...]]:
     """Which results depend on the transferred arguments, and the ops that do not.
 
@@ -83,22 +84,16 @@ def _independent(body: Region, transferred: tuple[bool, ...]) -> tuple[tuple[boo
     transferred argument itself counts as independent, as in the reference; one whose regions capture a
     value computed from it does not.
     """
-
-    def make() -> tuple[tuple[bool, ...], tuple[Op, ...]]:
-        arguments: set[Value] = {a for a, t in zip(body.block.args, transferred, strict=True) if t}
-        reached = set(arguments)
-        stay: list[Op] = []
-        terminator = body.block.terminator
-        for op in body.block:
-            operands = op.operands
-            captured = free_values(op)
-            if any(v in reached for v in operands) or any(v in reached and v not in arguments for v in captured):
-                reached.update(op.results)
-            elif op is not terminator:
-                stay.append(op)
-        pulled = tuple(v in reached for v in terminator.operands)
-        if not any(pulled):
-            stay.append(terminator)
-        return pulled, tuple(stay)
-
-    return remembered(body, ("transfer_independent", transferred), make)
+    arguments: set[Value] = {a for a, t in zip(body.block.args, transferred, strict=True) if t}
+    reached = set(arguments)
+    stay: list[Op] = []
+    terminator = body.block.terminator
+    for op in body.block:
+        if any(v in reached for v in op.operands) or any(v in reached and v not in arguments for v in free_values(op)):
+            reached.update(op.results)
+        elif op is not terminator:
+            stay.append(op)
+    pulled = tuple(v in reached for v in terminator.operands)
+    if not any(pulled):
+        stay.append(terminator)
+    return pulled, tuple(stay)

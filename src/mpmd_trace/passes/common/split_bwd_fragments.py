@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from mpmd_trace.ir.bodies import remembered
+from mpmd_trace.ir.bodies import remembers
 from mpmd_trace.ir.core import Op, Region
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, TransferOp
@@ -93,14 +93,10 @@ class SplitBwdFragments(FunctionPass):
         return changed
 
 
+@remembers
 def _needed(body: Region, pulled: tuple[bool, ...]) -> tuple[Op, ...]:
     """The ops that compute the results that are not pulled."""
-
-    def make() -> tuple[Op, ...]:
-        early = [v for v, p in zip(body.returned, pulled, strict=True) if not p]
-        return backward_closure(body, early)
-
-    return remembered(body, ("needed", pulled), make)
+    return backward_closure(body, [v for v, p in zip(body.returned, pulled, strict=True) if not p])
 
 
 def _is_backward(fragment: FragmentOp) -> bool:

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 
 from mpmd_trace.ir.attributes import UNIT
-from mpmd_trace.ir.bodies import BodyBuilder, effective_operands, remembered
+from mpmd_trace.ir.bodies import BodyBuilder, effective_operands, remembers
 from mpmd_trace.ir.core import Block, Op, Region, Value, make_op
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp
@@ -54,21 +54,16 @@ class SplitBody:
     residual_types: tuple[Type, ...]
 
 
+@remembers
 def split_body(body: Region, pulled: tuple[bool, ...], stay: tuple[Op, ...]) -> SplitBody:
     """Split the body: `stay` are the ops of the first part, `pulled` the results of the second."""
-
-    def make() -> SplitBody:
-        first_ops = set(stay)
-        returned = body.returned
-        late = [v for v, p in zip(returned, pulled, strict=True) if p]
-        second_ops, residuals = _second_part(body, late, first_ops)
-        early = [v for v, p in zip(returned, pulled, strict=True) if not p]
-        terminator = body.block.terminator
-        first = _part(body, [op for op in stay if op is not terminator], (), [*early, *residuals])
-        second = _part(body, second_ops, residuals, late)
-        return SplitBody(first, second, tuple(r.type for r in residuals))
-
-    return remembered(body, ("split", pulled, stay), make)
+    late = [v for v, p in zip(body.returned, pulled, strict=True) if p]
+    second_ops, residuals = _second_part(body, late, set(stay))
+    early = [v for v, p in zip(body.returned, pulled, strict=True) if not p]
+    terminator = body.block.terminator
+    first = _part(body, [op for op in stay if op is not terminator], (), [*early, *residuals])
+    second = _part(body, second_ops, residuals, late)
+    return SplitBody(first, second, tuple(r.type for r in residuals))
 
 
 def _second_part(body: Region, returned: Sequence[Value], first_ops: set[Op]) -> tuple[list[Op], list[Value]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from mpmd_trace.ir.bodies import BodyBuilder, effective_operands, remembered
+from mpmd_trace.ir.bodies import BodyBuilder, effective_operands, remembers
 from mpmd_trace.ir.core import BlockArg, Op, OpResult, Region, Value
 from mpmd_trace.ir.semantics import is_pure
 from mpmd_trace.passes.equal_bodies import look_alike, same_regions
@@ -29,51 +29,39 @@ class Division:
     results: tuple[tuple[bool, int], ...]
 
 
+@remembers
 def moving_ops(body: Region) -> list[Op]:
     """The ops that depend on arguments, in order, without cheap ones: all others are where they are needed."""
-
-    def find() -> list[Op]:
-        moving, cheap = _moving(body), _cheap_ops(body)
-        return [op for op in body.block if op not in cheap and not moving.isdisjoint(op.results)]
-
-    return remembered(body, "moving ops", find)
+    moving, cheap = _moving(body), _cheap_ops(body)
+    return [op for op in body.block if op not in cheap and not moving.isdisjoint(op.results)]
 
 
+@remembers
 def _cheap_ops(body: Region) -> set[Op]:
     """The ops that make scalars of nothing but scalar arguments and constants, or fill arrays with such scalars."""
-
-    def find() -> set[Op]:
-        found: set[Op] = set()
-        for op in body.block:
-            if _is_cheap(op) and all(v.defining_op is None or v.defining_op in found for v in op.operands):
-                found.add(op)
-        return found
-
-    return remembered(body, "cheap ops", find)
+    found: set[Op] = set()
+    for op in body.block:
+        if _is_cheap(op) and all(v.defining_op is None or v.defining_op in found for v in op.operands):
+            found.add(op)
+    return found
 
 
+@remembers
 def _moving(body: Region) -> set[Value]:
     """The values that depend on arguments."""
-
-    def find() -> set[Value]:
-        found: set[Value] = set(body.block.args)
-        for op in body.block:
-            if not found.isdisjoint(effective_operands(op)):
-                found.update(op.results)
-        return found
-
-    return remembered(body, "moving", find)
+    found: set[Value] = set(body.block.args)
+    for op in body.block:
+        if not found.isdisjoint(effective_operands(op)):
+            found.update(op.results)
+    return found
 
 
+@remembers
 def divided(whole: Region, part: Region) -> Division | None:
     """How `whole` is `part` and a rest; None when it is not, or when neither could run first.
 
     Ops of both are compared in order: those of the part are a subsequence of those of the whole.
     """
-    return remembered(whole, ("divided", part), lambda: _divided(whole, part))
-
-
-def _divided(whole: Region, part: Region) -> Division | None:
     if not all(is_pure(op) and (op.results or op.is_terminator) for op in whole.block):
         return None
     ops, wanted = moving_ops(whole), moving_ops(part)

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from functools import cmp_to_key
 from typing import ClassVar
 
-from mpmd_trace.ir.bodies import BodyBuilder, remembered
+from mpmd_trace.ir.bodies import BodyBuilder, remembers
 from mpmd_trace.ir.core import Op, Region, Use, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, make_fragment
@@ -105,14 +105,11 @@ def _share_bodies(fragments: Sequence[FragmentOp]) -> bool:
     return changed
 
 
+@remembers
 def _places(large: Region, small: Region) -> list[int] | None:
     """For each argument of the larger body the one of the smaller body in its place, where they are equal then."""
     if len(large.block.args) <= len(small.block.args):
         return None
-    return remembered(large, ("places", small), lambda: _find_places(large, small))
-
-
-def _find_places(large: Region, small: Region) -> list[int] | None:
     images: dict[Value, Value] = {}
     if len(large.blocks) != 1 or not same_ops(large.block, small.block, images, bind=True):
         return None
@@ -181,24 +178,19 @@ def _may_overwrite(use: Use) -> bool:
     )
 
 
+@remembers
 def _with_copies(body: Region, copied: tuple[int, ...]) -> Region:
     """The body that also returns copies of the constants among its results, which are results of their own."""
-
-    def make() -> Region:
-        builder = BodyBuilder()
-        args = [builder.arg(arg.type, arg.loc) for arg in body.block.args]
-        returned = builder.inline(body, args)
-        return builder.finish([*returned, *_copies(builder, returned, copied)])
-
-    return remembered(body, ("with copies", copied), make)
+    builder = BodyBuilder()
+    args = [builder.arg(arg.type, arg.loc) for arg in body.block.args]
+    returned = builder.inline(body, args)
+    return builder.finish([*returned, *_copies(builder, returned, copied)])
 
 
+@remembers
 def _only_copies(body: Region, copied: tuple[int, ...]) -> Region:
-    def make() -> Region:
-        builder = BodyBuilder()
-        return builder.finish(list(_copies(builder, body.returned, copied)))
-
-    return remembered(body, ("copies", copied), make)
+    builder = BodyBuilder()
+    return builder.finish(list(_copies(builder, body.returned, copied)))
 
 
 def _copies(builder: BodyBuilder, returned: Sequence[Value], copied: Sequence[int]) -> Iterator[Value]:

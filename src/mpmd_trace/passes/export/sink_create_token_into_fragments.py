@@ -7,7 +7,7 @@ import logging
 from typing import ClassVar
 
 from mpmd_trace.ir.attributes import ArrayAttr, Attribute, TensorShardingPerValueAttr
-from mpmd_trace.ir.bodies import map_ops, remembered, restrict
+from mpmd_trace.ir.bodies import map_ops, remembers, restrict
 from mpmd_trace.ir.core import Region, make_op
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
@@ -51,20 +51,20 @@ class SinkCreateTokenIntoFragments(FunctionPass):
     mpmd_only: ClassVar[bool] = True
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
-        fragments = [op for op in function.body if isinstance(op, FragmentOp) and _has_tokens(op)]
+        fragments = [
+            op
+            for op in function.body
+            if isinstance(op, FragmentOp) and (_has_tokens(op.body) or op.num_operands != len(op.body.block.args))
+        ]
         changed = [_drop_token_operands(op) for op in fragments]
         changed += [_drop_token_results(op, diagnostics) for op in fragments]
         return any(changed)
 
 
-def _has_tokens(op: FragmentOp) -> bool:
-    """Whether a token may be among the operands and results of the fragment: asked once per body."""
-    body = op.body
-
-    def look() -> bool:
-        return any(value.type.is_token for value in [*body.block.args, *body.returned])
-
-    return remembered(body, "has tokens", look) or op.num_operands != len(body.block.args)
+@remembers
+def _has_tokens(body: Region) -> bool:
+    """Whether a token is among the arguments and results of the body."""
+    return any(value.type.is_token for value in [*body.block.args, *body.returned])
 
 
 def _filtered(attribute: Attribute | None, gone: set[int]) -> Attribute | None:

@@ -9,7 +9,7 @@ from typing import Protocol
 from mpmd_trace.diagnostics.location import Location
 from mpmd_trace.diagnostics.spelling import quote
 from mpmd_trace.ir.attributes import ArrayAttr, StringAttr
-from mpmd_trace.ir.bodies import BodyBuilder, effective_operands, fingerprint, remembered
+from mpmd_trace.ir.bodies import BodyBuilder, effective_operands, fingerprint, remembers
 from mpmd_trace.ir.core import Block, Op, Region, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import (
@@ -145,9 +145,10 @@ def result_location(function: FuncOp, index: int) -> Location:
 # Bodies.
 
 
+@remembers
 def holds_computations(body: Region) -> bool:
     """Whether there is a named computation in a frozen body."""
-    return remembered(body, "holds computations", lambda: any(isinstance(op, NamedComputationOp) for op in body.walk()))
+    return any(isinstance(op, NamedComputationOp) for op in body.walk())
 
 
 _bodies: dict[str, Region] = run_cache()

@@ -6,8 +6,8 @@ import dataclasses
 from typing import ClassVar
 
 from mpmd_trace.ir.attributes import UNIT
-from mpmd_trace.ir.bodies import BodyBuilder, remembered
-from mpmd_trace.ir.core import Value
+from mpmd_trace.ir.bodies import BodyBuilder, remembers
+from mpmd_trace.ir.core import Region, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, make_fragment
 from mpmd_trace.passes.base import FunctionPass
@@ -70,7 +70,7 @@ class GatherIndices(FunctionPass):
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         found: dict[str, list[FragmentOp]] = {}
         for op in function.body:
-            if isinstance(op, FragmentOp) and not op.is_user and not op.num_operands and _makes_indices(op):
+            if isinstance(op, FragmentOp) and not op.is_user and not op.num_operands and _makes_indices(op.body):
                 found.setdefault(op.mesh, []).append(op)
         for mesh, fragments in reversed(found.items()):
             builder = BodyBuilder()
@@ -95,6 +95,6 @@ class GatherIndices(FunctionPass):
         return bool(found)
 
 
-def _makes_indices(fragment: FragmentOp) -> bool:
-    block = fragment.body.block
-    return remembered(fragment.body, INDEX, lambda: all(INDEX in op.attrs or op is block.terminator for op in block))
+@remembers
+def _makes_indices(body: Region) -> bool:
+    return all(INDEX in op.attrs or op is body.block.terminator for op in body.block)

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from mpmd_trace.diagnostics.spelling import quote
 from mpmd_trace.ir.assignment import Assignment
-from mpmd_trace.ir.bodies import remembered
+from mpmd_trace.ir.bodies import remembers
 from mpmd_trace.ir.core import Op, Region, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import (
@@ -154,13 +154,14 @@ def _check_body(op: NamedComputationOp, diagnostics: Diagnostics) -> None:
             f"named computation '{name}' takes or returns a token, which cannot be assigned to a mesh; "
             "move the effectful op out of it",
         )
-    nested = remembered(op.body, "named-ops-inside", lambda: _named_ops(op.body))
+    nested = _named_ops(op.body)
     if nested:
         raise diagnostics.fatal(
             op, f"named computation '{name}' still holds {nested[0]}; run mpmd-inline-nested-user-exposed-ops first"
         )
 
 
+@remembers
 def _named_ops(body: Region) -> list[str]:
     found = []
     for op in body.walk():
