@@ -19,9 +19,9 @@ class PassFailed(Exception):
 class Diagnostics:
     """Collects what passes report.
 
-    `error`, `warning` and `remark` record a message and return.  A pass that fails calls `fail` (and may go
-    on) or raises `PassFailed`; `fatal` records an error and raises.  As in MLIR, an error by itself does not
-    make a pass fail.
+    `error`, `warning` and `remark` record a message and return.  A pass that fails calls `fail`, or `refuse` with an
+    error (and may go on), or raises `PassFailed`; `fatal` records an error and raises.  As in MLIR, an error by itself
+    does not make a pass fail.
     """
 
     def __init__(self) -> None:
@@ -67,10 +67,14 @@ class Diagnostics:
         """The running pass has failed; later passes do not run."""
         self.failed = True
 
+    def refuse(self, where: Op | Value | Location | None, message: str, notes: Sequence[Note] = ()) -> None:
+        """Record an error for which the running pass has failed; it may go on, and find more."""
+        self.error(where, message, notes)
+        self.fail()
+
     def fatal(self, where: Op | Value | Location | None, message: str, notes: Sequence[Note] = ()) -> PassFailed:
         """Record an error and give the exception to raise: `raise diagnostics.fatal(op, "...")`."""
-        self.error(where, message, notes)
-        self.failed = True
+        self.refuse(where, message, notes)
         return PassFailed(message)
 
 

@@ -83,9 +83,7 @@ class CallInline(Pass):
 
     def _check(self, call: CallOp, callee: FuncOp | None, diagnostics: Diagnostics) -> None:
         name = call.callee
-        notes: list[Note] = []
-        if callee is not None:
-            notes = [Note(f"@{name} is defined here", callee.loc)]
+        notes = [] if callee is None else [Note(f"@{name} is defined here", callee.loc)]
         if callee is None:
             problem = "there is no function of this name in the module"
         elif callee.is_declaration:
@@ -106,8 +104,7 @@ class CallInline(Pass):
             )
         else:
             return
-        diagnostics.error(call, f"@{name} cannot be inlined: {problem}", notes)
-        diagnostics.fail()
+        diagnostics.refuse(call, f"@{name} cannot be inlined: {problem}", notes)
 
 
 class _Copier:

@@ -65,10 +65,9 @@ class SchedulingUnitsVerifier(FunctionPass):
                 if found != microbatches:
                     diagnostics.warning(
                         function,
-                        f"Number of {phase} scheduling units in mesh {mesh} does not match expected number "
-                        f"for {microbatches} microbatches. Got {found}. A pipeline schedule needs one "
-                        f"{phase} fragment per microbatch: check that no inferred computation or transfer "
-                        f"splits the {phase} pass on this mesh, "
-                        f"and that every named computation is inside a call",
+                        f"Number of {phase} scheduling units in mesh {mesh} does not match expected number for "
+                        f"{microbatches} microbatches. Got {found}. A pipeline schedule needs one {phase} fragment "
+                        f"per microbatch: check that no inferred computation or transfer splits the {phase} pass on "
+                        "this mesh, and that every named computation is inside a call",
                     )
         return False

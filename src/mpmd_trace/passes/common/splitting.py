@@ -144,12 +144,11 @@ def split_fragment(
     residual_types: list[Type] = []
     for type in parts.residual_types:
         if not isinstance(type, TensorType):
-            diagnostics.error(
+            diagnostics.refuse(
                 fragment,
                 f"the fragment on mesh {fragment.mesh} cannot be split: a value of type {type} would go "
                 "from one part to the other, and only tensors can",
             )
-            diagnostics.fail()
             return False
         residual_types.append(mesh_tensor(fragment.mesh, type))
     block = fragment.block

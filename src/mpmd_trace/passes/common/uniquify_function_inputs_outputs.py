@@ -56,13 +56,12 @@ class UniquifyFunctionInputsOutputs(FunctionPass):
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         bad = [(i, v) for i, v in enumerate(function.returned) if not isinstance(v.type, MeshTensorType)]
         for i, value in bad:
-            diagnostics.error(
+            diagnostics.refuse(
                 value,
                 f"result {i} of @{function.sym_name} has type {value.type}, which is on no mesh; "
                 "every returned value must be a mesh tensor here (run the import passes before)",
             )
         if bad:
-            diagnostics.fail()
             return False
         if self.use_transfer_instead_of_fragment:
             return _copy_by_transfers(function)

@@ -63,21 +63,20 @@ class UnrollForLoops(FunctionPass):
         outer = loop.parent_op
         factor = loop.unroll_factor
         if isinstance(outer, ForOp):
-            diagnostics.error(
+            diagnostics.refuse(
                 loop,
                 f"this loop of {loop.iterations} iterations is inside of another one of {outer.iterations}; nested "
                 "loops cannot be unrolled: write the inner one as a Python loop or as one loop over both",
             )
         elif factor != loop.iterations:
             written = "it has no unroll factor" if factor is None else f"its factor is {factor}"
-            diagnostics.error(
+            diagnostics.refuse(
                 loop,
                 f"a loop of {loop.iterations} iterations can only be unrolled completely, but "
                 f"{written}: set unroll_factor to {loop.iterations}",
             )
         else:
             return True
-        diagnostics.fail()
         return False
 
 

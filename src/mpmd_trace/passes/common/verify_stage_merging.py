@@ -104,7 +104,7 @@ class VerifyStageMerging(FunctionPass):
     ) -> None:
         mesh, stage, count, split, remat = key
         origins = ", ".join(origin.short for origin in fragment.origin)
-        diagnostics.error(
+        diagnostics.refuse(
             fragment,
             f"stage {stage} runs twice on mesh '{mesh}' for the same microbatch: the fragment of {origins} is a "
             f"second one with stage_id={stage}, transpose_count={count}, "
@@ -116,4 +116,3 @@ class VerifyStageMerging(FunctionPass):
             "own (mpmd_trace.call with call_counter), or its computations other names, or leave the stages out",
             notes,
         )
-        diagnostics.fail()

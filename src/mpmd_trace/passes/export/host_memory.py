@@ -40,9 +40,8 @@ class HostMemory:
                     raise self._diagnostics.fatal(
                         op,
                         "the custom call 'annotate_device_placement' has no '_xla_buffer_placement' in its "
-                        'mhlo.frontend_attributes, so it does not say where its result lives; add "device" '
-                        "or "
-                        '"pinned_host"',
+                        "mhlo.frontend_attributes, so it does not say where its result lives; add "
+                        '"device" or "pinned_host"',
                     )
                 return _text(entries["_xla_buffer_placement"]) == "pinned_host"
             current = self._source(current, op)

@@ -109,9 +109,8 @@ class LowerToFragmentCalls(Pass):
             if name in taken:
                 raise diagnostics.fatal(
                     first,
-                    f"the fragment is to become the function @{name}, but the module has a symbol of that "
-                    f"name "
-                    f"already; rename that symbol",
+                    f"the fragment is to become the function @{name}, but the module has a symbol of that name "
+                    "already; rename that symbol",
                 )
             taken.add(name)
             group.function = _make_function(group, name, mesh)

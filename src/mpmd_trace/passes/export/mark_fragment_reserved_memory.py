@@ -64,13 +64,11 @@ class MarkFragmentReservedMemory(FunctionPass):
             if isinstance(op, FragmentOp | TransferOp):
                 count.run(op)
             elif op is not terminator:
-                diagnostics.error(
+                diagnostics.refuse(
                     op,
-                    f"'{op.name}' cannot be here when memory is counted: at this point the functions of a "
-                    f"program "
-                    f"consist of fragments, transfers and a return; run the import and optimize phases first",
+                    f"'{op.name}' cannot be here when memory is counted: at this point the functions of a program "
+                    "consist of fragments, transfers and a return; run the import and optimize phases first",
                 )
-                diagnostics.fail()
         return True
 
 
@@ -105,8 +103,7 @@ class _Count:
             try:
                 size = byte_size(type, self.symbols)
             except ValueError as error:
-                self.diagnostics.error(value, f"cannot count the memory of a value of type {type}: {error}")
-                self.diagnostics.fail()
+                self.diagnostics.refuse(value, f"cannot count the memory of a value of type {type}: {error}")
         found = self.places[type] = (type.mesh if isinstance(type, MeshTensorType) else None, size)
         return found
 

@@ -156,11 +156,9 @@ class _Marker:
                 if not _compatible(layout, found.common):
                     raise self.diagnostics.fatal(
                         op,
-                        f"result {index} of @{self.function.sym_name} has layout {layout.text}, but the same "
-                        f"value is "
-                        f"also result {found.decided_at}, with layout {found.common.text}; one buffer has "
-                        f"one "
-                        f"layout, so give both results the same",
+                        f"result {index} of @{self.function.sym_name} has layout {layout.text}, but the same value "
+                        f"is also result {found.decided_at}, with layout {found.common.text}; one buffer has one "
+                        "layout, so give both results the same",
                     )
                 if layout is not _AUTO:
                     found.common, found.decided_at = layout, index
@@ -207,11 +205,9 @@ class _Marker:
             if not _compatible(chosen, users.common):
                 raise self.diagnostics.fatal(
                     self.function,
-                    f"argument {i} of @{self.function.sym_name} has layout {chosen.text}, but it is returned "
-                    f"as "
-                    f"result {users.decided_at} with layout {users.common.text}; an argument that is "
-                    f"returned as it "
-                    f"is keeps its layout, so give both the same",
+                    f"argument {i} of @{self.function.sym_name} has layout {chosen.text}, but it is returned as "
+                    f"result {users.decided_at} with layout {users.common.text}; an argument that is returned as it "
+                    "is keeps its layout, so give both the same",
                 )
             if users.common is not _AUTO:
                 chosen = users.common
@@ -266,9 +262,8 @@ class _Marker:
         if not _compatible(layout, _DEFAULT):
             self.diagnostics.warning(
                 where,
-                f"{what} has layout {layout.text}, but it goes to a host mesh, where only the default layout "
-                f"exists; "
-                f"the default layout is used everywhere",
+                f"{what} has layout {layout.text}, but it goes to a host mesh, where only the default layout exists; "
+                "the default layout is used everywhere",
             )
 
     def finish(self) -> None:

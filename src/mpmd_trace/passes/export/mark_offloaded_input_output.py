@@ -146,23 +146,19 @@ class _Check:
             for use in others:
                 kind = self.kind_at(use.owner, use.index)
                 if kind is not common:
-                    self.diagnostics.error(
+                    self.diagnostics.refuse(
                         arg,
-                        f"the users of argument {i} of @{self.function.sym_name} expect it in different "
-                        f"memories: "
-                        f"{_named(first.owner)} wants {_shown(common)}, {_named(use.owner)} wants "
-                        f"{_shown(kind)}; one buffer is in one place, so use the same memory kind everywhere "
-                        f"or copy the value",
+                        f"the users of argument {i} of @{self.function.sym_name} expect it in different memories: "
+                        f"{_named(first.owner)} wants {_shown(common)}, {_named(use.owner)} wants {_shown(kind)}; "
+                        "one buffer is in one place, so use the same memory kind everywhere or copy the value",
                     )
-                    self.diagnostics.fail()
             given = memory_kind(self.arg_attrs[i])
             if _on_device(given) != _on_device(common):
-                self.diagnostics.error(
+                self.diagnostics.refuse(
                     arg,
                     f"argument {i} of @{self.function.sym_name} has {_shown(given)}, but its users expect "
                     f"{_shown(common)}; give the argument and its users the same memory kind",
                 )
-                self.diagnostics.fail()
 
     def results(self) -> None:
         for i, value in enumerate(self.terminator.operands):
@@ -174,12 +170,9 @@ class _Check:
                 produced = memory_kind(outputs[value.index]) if outputs else None
             wanted = memory_kind(self.res_attrs[i])
             if _on_device(wanted) != _on_device(produced):
-                self.diagnostics.error(
+                self.diagnostics.refuse(
                     self.terminator,
-                    f"result {i} of @{self.function.sym_name} is declared with {_shown(wanted)}, but what "
-                    f"produces it "
-                    f"gives {_shown(produced)}; correct the memory kind of the output, or move the value "
-                    f"where it "
-                    f"is computed",
+                    f"result {i} of @{self.function.sym_name} is declared with {_shown(wanted)}, but what produces it "
+                    f"gives {_shown(produced)}; correct the memory kind of the output, or move the value where it is "
+                    "computed",
                 )
-                self.diagnostics.fail()

@@ -114,10 +114,8 @@ def _drop_token_results(op: FragmentOp, diagnostics: Diagnostics) -> bool:
         if op.results[i].has_uses:
             raise diagnostics.fatal(
                 op,
-                f"result {i} of the fragment on mesh '{op.mesh}' is a token that "
-                f"'{op.results[i].users[0].name}' "
-                f"uses, but tokens order effects inside of one fragment only; do not return or transfer "
-                f"tokens",
+                f"result {i} of the fragment on mesh '{op.mesh}' is a token that '{op.results[i].users[0].name}' "
+                "uses, but tokens order effects inside of one fragment only; do not return or transfer tokens",
             )
     keep = [i not in tokens for i in range(len(op.results))]
     new = FragmentOp(

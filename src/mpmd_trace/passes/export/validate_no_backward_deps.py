@@ -51,14 +51,13 @@ class ValidateNoBackwardDeps(FunctionPass):
         transposed = next((op for op in calls if any(o.transpose_count for o in op.origin)), None)
         if transposed is not None:
             if self.fail_on_backward_deps:
-                diagnostics.error(
+                diagnostics.refuse(
                     function,
-                    f"@{function.sym_name} is not forward-only (@{transposed.callee} is part of a backward "
-                    f"pass), so "
-                    f"its data must flow backward through the meshes; drop fail-on-backward-deps",
+                    f"@{function.sym_name} is not forward-only (@{transposed.callee} is part of a backward pass), so "
+                    "its data must flow backward through the meshes; drop fail-on-backward-deps",
                 )
-                diagnostics.fail()
             return False
+        report = diagnostics.refuse if self.fail_on_backward_deps else diagnostics.warning
         reported: set[tuple[str, str]] = set()  # once for two functions, however often one calls the other
         for op in calls:
             for value in op.operands:
@@ -68,17 +67,12 @@ class ValidateNoBackwardDeps(FunctionPass):
                 if (producer.callee, op.callee) in reported:
                     continue
                 reported.add((producer.callee, op.callee))
-                diagnostics.emit(
-                    "error" if self.fail_on_backward_deps else "warning",
+                report(
                     op,
-                    f"@{op.callee} on mesh '{op.mesh}' needs a value that @{producer.callee} computes on "
-                    f"mesh "
-                    f"'{producer.mesh}', which is not before it in the pipeline; microbatches cannot overlap "
-                    f"there: "
-                    f"move one of the computations to another mesh",
+                    f"@{op.callee} on mesh '{op.mesh}' needs a value that @{producer.callee} computes on mesh "
+                    f"'{producer.mesh}', which is not before it in the pipeline; microbatches cannot overlap there: "
+                    "move one of the computations to another mesh",
                 )
-                if self.fail_on_backward_deps:
-                    diagnostics.fail()
         return False
 
 

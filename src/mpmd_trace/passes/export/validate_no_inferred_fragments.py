@@ -68,23 +68,17 @@ class ValidateNoInferredFragments(FunctionPass):
         found = op.attrs.get("mpmd.inferred_by")
         tags = [e.value for e in found.elements if isinstance(e, StringAttr)] if isinstance(found, ArrayAttr) else []
         if not tags:
-            diagnostics.error(
+            diagnostics.refuse(
                 op,
                 f"internal error: the fragment on mesh '{op.mesh}' has neither an origin nor an "
-                f"'mpmd.inferred_by' that names the pass that made it",
+                "'mpmd.inferred_by' that names the pass that made it",
             )
-            diagnostics.fail()
             return
         reasons = "; ".join(_EXPECTED[t] for t in tags if t in _EXPECTED)
-        message = (
-            f"a computation on mesh '{op.mesh}' belongs to no named computation and could not be merged into "
-            f"one "
-            f"(made by {', '.join(tags)}{': ' + reasons if reasons else ''}); it costs a program launch of "
-            f"its own: "
-            f"move the code into a named computation on '{op.mesh}'"
+        report = diagnostics.warning if reasons or not self.fail_on_inferred_fragments else diagnostics.refuse
+        report(
+            op,
+            f"a computation on mesh '{op.mesh}' belongs to no named computation and could not be merged into one "
+            f"(made by {', '.join(tags)}{': ' + reasons if reasons else ''}); it costs a program launch of its own: "
+            f"move the code into a named computation on '{op.mesh}'",
         )
-        if reasons or not self.fail_on_inferred_fragments:
-            diagnostics.warning(op, message)
-        else:
-            diagnostics.error(op, message)
-            diagnostics.fail()

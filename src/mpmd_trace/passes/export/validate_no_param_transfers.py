@@ -48,6 +48,7 @@ class ValidateNoParamTransfers(FunctionPass):
                 known[location] = name if name is not None and self.param_pattern in name else None
             return known[location]
 
+        report = diagnostics.refuse if self.fail_on_param_transfers else diagnostics.warning
         for op in function.body:
             if not isinstance(op, TransferOp):
                 continue
@@ -55,15 +56,11 @@ class ValidateNoParamTransfers(FunctionPass):
             names = dict.fromkeys([name for name in found if name is not None])
             if not names or op.is_intra_mesh:
                 continue
-            diagnostics.emit(
-                "error" if self.fail_on_param_transfers else "warning",
+            report(
                 op,
                 f'a parameter (a name with "{self.param_pattern}") is transferred from mesh '
-                f"'{op.source_type.mesh}' "
-                f"to mesh '{op.target_type.mesh}': {', '.join(names)}; parameters should live on the meshes "
-                f"that use "
-                f"them: check the assignment of inputs, or compute with the parameter on its own mesh",
+                f"'{op.source_type.mesh}' to mesh '{op.target_type.mesh}': {', '.join(names)}; parameters should live "
+                "on the meshes that use them: check the assignment of inputs, or compute with the parameter on its own "
+                "mesh",
             )
-            if self.fail_on_param_transfers:
-                diagnostics.fail()
         return False

@@ -47,30 +47,23 @@ class ValidateNoReshards(FunctionPass):
         forwarding = {f.sym_name for f in module.functions if _only_returns_arguments(f)}
         if not forwarding:
             return False
+        report = diagnostics.refuse if self.fail_on_reshard_only_fragments else diagnostics.warning
         for op in function.body:
             if not isinstance(op, FragmentCallOp) or op.callee not in forwarding:
                 continue
-            if op.origin and self.named:
-                continue
-            if op.origin:
-                diagnostics.error(
+            if not op.origin:
+                report(
                     op,
-                    f"internal error: the call of @{op.callee} has an origin, but the function only returns "
-                    f"its "
-                    f"arguments; such a fragment should have been removed",
+                    f"@{op.callee} on mesh '{op.mesh}' computes nothing: it only changes shardings or copies values. "
+                    "Give the values the same sharding where they are made and where they are used\n"
+                    + "\n".join(_lines(op, function)),
                 )
-                diagnostics.fail()
-                continue
-            diagnostics.emit(
-                "error" if self.fail_on_reshard_only_fragments else "warning",
-                op,
-                f"@{op.callee} on mesh '{op.mesh}' computes nothing: it only changes shardings or copies "
-                f"values. "
-                f"Give the values the same sharding where they are made and where they are used\n"
-                + "\n".join(_lines(op, function)),
-            )
-            if self.fail_on_reshard_only_fragments:
-                diagnostics.fail()
+            elif not self.named:
+                diagnostics.refuse(
+                    op,
+                    f"internal error: the call of @{op.callee} has an origin, but the function only returns its "
+                    "arguments; such a fragment should have been removed",
+                )
         return False
 
 

@@ -224,12 +224,11 @@ class _Leaves:
         assert op.block is not None
         mesh = self.leaf_mesh(src_of_op(op), EMPTY)
         if mesh is None and not self.infer_transfers:
-            self.diagnostics.error(
+            self.diagnostics.refuse(
                 op,
                 f"the unused {op_line(op)} can be on no mesh: its operands are on different meshes; remove "
                 f"it, put it into a named computation, or {_ALLOW}",
             )
-            self.diagnostics.fail()
             return
         mesh = mesh or self.first
         behind = op
@@ -246,12 +245,11 @@ class _Leaves:
         possible = src_of_op(op)
         meshes = [self.first] if possible is None else list(names(possible))
         if not meshes:
-            self.diagnostics.error(
+            self.diagnostics.refuse(
                 op,
                 f"{op_line(op)} has no tensor result and can be on no mesh: its operands are on different "
                 "meshes; put it into a named computation, or give it operands of one mesh",
             )
-            self.diagnostics.fail()
             return
         clear_sets(op)
         ordered = sort_by_mesh_order(meshes, lambda m: m)

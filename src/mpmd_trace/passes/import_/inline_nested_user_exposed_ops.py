@@ -135,14 +135,12 @@ class _Inliner:
         outer = self._target_of(parent, f"the named computation '{name}'")
         inner = self.targets.get(name)
         if inner is not None and inner != outer:
-            self.diagnostics.error(
+            self.diagnostics.refuse(
                 op,
                 f"named computation '{name}' is assigned to {_place(inner)}, but it is nested in "
                 f"'{parent.origin.name}', which is assigned to {_place(outer)}: assign both to the "
-                f"same mesh and stage, leave '{name}' unassigned, or move it out of "
-                f"'{parent.origin.name}'",
+                f"same mesh and stage, leave '{name}' unassigned, or move it out of '{parent.origin.name}'",
             )
-            self.diagnostics.fail()
 
     def _check_tensor(self, op: NamedTensorOp, parent: NamedComputationOp) -> None:
         name = op.tensor_name
@@ -152,14 +150,12 @@ class _Inliner:
             return
         # The mesh around is compared as written: a parent on `m#kind` never matches.
         if inner.mesh != outer.place:
-            self.diagnostics.error(
+            self.diagnostics.refuse(
                 op,
-                f"named tensor '{name}' is assigned to mesh {quote(inner.mesh)}, but it is nested "
-                f"in '{parent.origin.name}', which is assigned to mesh {quote(outer.place)}: assign both "
-                f"to the same mesh, leave '{name}' unassigned, or move it out of "
-                f"'{parent.origin.name}'",
+                f"named tensor '{name}' is assigned to mesh {quote(inner.mesh)}, but it is nested in "
+                f"'{parent.origin.name}', which is assigned to mesh {quote(outer.place)}: assign both to the same "
+                f"mesh, leave '{name}' unassigned, or move it out of '{parent.origin.name}'",
             )
-            self.diagnostics.fail()
         elif inner.memory_kind is not None:
             log.warning(
                 "%snamed tensor '%s' is assigned to memory kind %s, which has no effect inside of the named "

@@ -85,12 +85,11 @@ def _map_computation(op: NamedComputationOp, targets: Mapping[str, Assignment], 
     target = targets.get(name)
     if target is None:
         known = ", ".join(targets) or "none"
-        diagnostics.error(
+        diagnostics.refuse(
             op,
             f"named computation '{name}' is not assigned to a mesh: add '{name}@MESH' to the "
             f"name-to-mesh assignment (assigned names: {known})",
         )
-        diagnostics.fail()
         return False
     mesh = target.mesh
     if target.memory_kind is not None:
