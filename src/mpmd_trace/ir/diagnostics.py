@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from mpmd_trace.diagnostics.location import UNKNOWN, Location
-from mpmd_trace.diagnostics.messages import Diagnostic, Note, Severity
+from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError, Note, Severity
 from mpmd_trace.ir.attributes import dict_text
 from mpmd_trace.ir.core import Op, Value
 
-__all__ = ["Diagnostics", "PassFailed", "describe"]
+__all__ = ["Diagnostics", "PassFailed", "describe", "error_at"]
 
 
 class PassFailed(Exception):
@@ -76,6 +76,11 @@ class Diagnostics:
         """Record an error and give the exception to raise: `raise diagnostics.fatal(op, "...")`."""
         self.refuse(where, message, notes)
         return PassFailed(message)
+
+
+def error_at(op: Op, message: str, *notes: Note) -> MpmdError:
+    """The exception for what is wrong with the op, to raise where no diagnostics are at hand."""
+    return MpmdError([Diagnostic("error", message, op.loc, notes, describe(op))])
 
 
 def describe(op: Op) -> str:

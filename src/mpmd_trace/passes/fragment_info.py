@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
 from mpmd_trace.ir.attributes import UNIT, ArrayAttr, IntegerAttr, MeshAttr, TopologyAttr, UserOriginAttr
-from mpmd_trace.ir.diagnostics import describe
+from mpmd_trace.ir.diagnostics import error_at
 from mpmd_trace.ir.ops import FragmentOp
 
 __all__ = [
@@ -85,11 +84,11 @@ def call_counter(fragment: FragmentOp) -> int | None:
         return None
     if isinstance(found, IntegerAttr) and found.type == "ui32":
         return found.value
-    message = (
-        f"call_counter of a fragment on mesh '{fragment.mesh}' is {found.text}; it must be a ui32 "
-        f"integer such as 0 : ui32"
+    raise error_at(
+        fragment,
+        f"call_counter of a fragment on mesh '{fragment.mesh}' is {found.text}; it must be a ui32 integer such as "
+        "0 : ui32",
     )
-    raise MpmdError([Diagnostic("error", message, fragment.loc, (), describe(fragment))])
 
 
 def set_call_counter(fragment: FragmentOp, value: int | None) -> None:

@@ -15,11 +15,11 @@ import logging
 from collections.abc import Sequence
 
 from mpmd_trace.diagnostics.location import fused
-from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError, Note
+from mpmd_trace.diagnostics.messages import MpmdError, Note
 from mpmd_trace.ir.attributes import ArrayAttr, Attribute, IntegerAttr
 from mpmd_trace.ir.bodies import BodyBuilder, remembered
 from mpmd_trace.ir.core import BlockArg, Op, Region, Value
-from mpmd_trace.ir.diagnostics import describe
+from mpmd_trace.ir.diagnostics import error_at
 from mpmd_trace.ir.ops import FragmentOp, make_fragment
 from mpmd_trace.passes.control_dependencies import CONTROL_START
 from mpmd_trace.passes.fragment_info import call_counter, describe_fragment, origin_union, stages_consistent
@@ -141,8 +141,7 @@ def check_mergeable(producer: FragmentOp, consumer: FragmentOp, counts: tuple[in
 
 def _refused(producer: FragmentOp, consumer: FragmentOp, why: str) -> MpmdError:
     message = f"cannot merge {describe_fragment(producer)} with {describe_fragment(consumer)}: {why}"
-    note = Note("the other fragment is here", producer.loc)
-    return MpmdError([Diagnostic("error", message, consumer.loc, (note,), describe(consumer))])
+    return error_at(consumer, message, Note("the other fragment is here", producer.loc))
 
 
 def _is_single_use(producer: FragmentOp, consumer: FragmentOp) -> bool:

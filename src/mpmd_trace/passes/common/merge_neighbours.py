@@ -10,9 +10,8 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import Literal, Protocol
 
-from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
 from mpmd_trace.ir.core import Op
-from mpmd_trace.ir.diagnostics import describe
+from mpmd_trace.ir.diagnostics import error_at
 from mpmd_trace.ir.ops import FragmentOp, FuncOp
 from mpmd_trace.ir.semantics import is_pure
 from mpmd_trace.passes.common.fragment_groups import Group, Groups
@@ -192,10 +191,10 @@ class _Merger:
         for user in users:
             op = user.anchor if isinstance(user, Group) else user
             if op.block is not producer.anchor.block:
-                raise _refused(
+                raise error_at(
                     producer.anchor,
-                    f"{describe_fragment(producer.label)} is used inside of another op ({op.name}); "
-                    f"unroll loops before fragments are merged",
+                    f"{describe_fragment(producer.label)} is used inside of another op ({op.name}); unroll loops "
+                    "before fragments are merged",
                 )
             if isinstance(user, FragmentOp):  # on another mesh, where it was passed over: a mistake
                 self.add_passed(user.mesh)
@@ -232,7 +231,7 @@ class _Merger:
         found = group.number if group is not None else self.order.get(op) if isinstance(op, Op) else None
         if found is None:
             where = op.anchor if isinstance(op, Group) else op
-            raise _refused(where, f"'{where.name}' lies inside of a loop; unroll loops before fragments are merged")
+            raise error_at(where, f"'{where.name}' lies inside of a loop; unroll loops before fragments are merged")
         return found
 
     def fits_at_producer(self, producer: Group, consumer: Group, place: int) -> bool:
@@ -244,7 +243,3 @@ class _Merger:
             if self.number(definer) >= place:
                 return False
         return True
-
-
-def _refused(op: Op, message: str) -> MpmdError:
-    return MpmdError([Diagnostic("error", message, op.loc, (), describe(op))])

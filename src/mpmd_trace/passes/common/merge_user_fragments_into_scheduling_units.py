@@ -6,9 +6,8 @@ import dataclasses
 from collections.abc import Hashable
 from typing import ClassVar
 
-from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
 from mpmd_trace.ir.attributes import Attribute
-from mpmd_trace.ir.diagnostics import Diagnostics, describe
+from mpmd_trace.ir.diagnostics import Diagnostics, error_at
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
 from mpmd_trace.passes.base import FunctionPass
 from mpmd_trace.passes.common.merge_neighbours import merge_neighbours
@@ -103,9 +102,9 @@ def _allowed(producer: FragmentOp, consumer: FragmentOp, is_next: bool) -> bool:
 def _transpose_count(fragment: FragmentOp) -> int:
     count = single_transpose_count(fragment)
     if count is None:
-        message = (
+        raise error_at(
+            fragment,
             f"{describe_fragment(fragment)} mixes phases: its origins have different transpose counts, so it "
-            f"belongs to no scheduling unit; merge forward and backward fragments after this pass only"
+            "belongs to no scheduling unit; merge forward and backward fragments after this pass only",
         )
-        raise MpmdError([Diagnostic("error", message, fragment.loc, (), describe(fragment))])
     return count

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
 from mpmd_trace.ir.core import Op
-from mpmd_trace.ir.diagnostics import Diagnostics, describe
+from mpmd_trace.ir.diagnostics import Diagnostics, error_at
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
 from mpmd_trace.passes.base import FunctionPass, option
 from mpmd_trace.passes.block_order import sort_block
@@ -134,11 +134,11 @@ class _MergeGroup:
             return False
         if rule.target.mesh_name != op.mesh:
             found = f"mesh '{rule.target.mesh_name}'" if rule.target.mesh_name else "no mesh"
-            message = (
+            raise error_at(
+                op,
                 f"the target of a merge rule names {found}, but {describe_fragment(op)}, which the rule merges, is "
-                f"on mesh '{op.mesh}': write mesh_name=\"{op.mesh}\" in the target of {rule}"
+                f"on mesh '{op.mesh}': write mesh_name=\"{op.mesh}\" in the target of {rule}",
             )
-            raise MpmdError([Diagnostic("error", message, op.loc, (), describe(op))])
         for member in group:
             members.pop(member, None)
         current = group[0]
