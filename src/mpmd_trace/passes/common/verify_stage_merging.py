@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Hashable
 from typing import ClassVar
 
 from mpmd_trace.diagnostics.messages import Note
@@ -28,8 +29,6 @@ _BACKWARDS = (
     "stages that is differentiated twice has one when each stage has its own checkpoint, or when what is computed "
     "between the stages is computed inside of them"
 )
-
-_Key = tuple[str, int | None, int, str | None, bool]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,11 +64,11 @@ class VerifyStageMerging(FunctionPass):
     in_each_loop: bool = False
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
-        recorded: dict[tuple[_Key, int], dict[int | None, FragmentOp]] = {}
+        recorded: dict[Hashable, dict[int | None, FragmentOp]] = {}
         loops = LoopNumbers()
         twice: set[tuple[str, int]] = set()  # forwards
         for fragment in walk_mutable(function.regions[0]):
-            if not isinstance(fragment, FragmentOp) or fragment.stage is None:
+            if not isinstance(fragment, FragmentOp) or (stage := fragment.stage) is None:
                 continue
             count = fragment_transpose_count(fragment)
             if count is None:
@@ -78,41 +77,30 @@ class VerifyStageMerging(FunctionPass):
                     f"{describe_fragment(fragment)} has a stage but no phase: its origins "
                     f"{'have different transpose counts' if fragment.origin else 'are missing'}",
                 )
-            key = (fragment.mesh, fragment.stage, count, split_type(fragment), has_remat(fragment))
+            mesh, split, remat = fragment.mesh, split_type(fragment), has_remat(fragment)
             counter = call_counter(fragment)
-            loop = loops.of(fragment.mesh, None if count else fragment.stage, counter) if self.in_each_loop else 0
-            found = recorded.setdefault((key, loop), {})
+            loop = loops.of(mesh, None if count else stage, counter) if self.in_each_loop else 0
+            found = recorded.setdefault((mesh, stage, count, split, remat, loop), {})
             other = next(iter(found.values()), None) if counter is None else None
             other = other or found.get(counter) or found.get(None)
             if other is None:
                 found[counter] = fragment
                 continue
             if not count:
-                twice.add((fragment.mesh, fragment.stage))
-            again = count > 0 and (fragment.mesh, fragment.stage) not in twice
-            self._report(fragment, other, key, counter, diagnostics, [Note(_BACKWARDS, other.loc)] if again else [])
+                twice.add((mesh, stage))
+            again = count > 0 and (mesh, stage) not in twice
+            origins = ", ".join(origin.short for origin in fragment.origin)
+            diagnostics.refuse(
+                fragment,
+                f"stage {stage} runs twice on mesh '{mesh}' for the same microbatch: the fragment of {origins} is a "
+                f"second one with stage_id={stage}, transpose_count={count}, "
+                f"call_counter={-1 if counter is None else counter}, split_type={split or 'none'}, "
+                f"remat={'yes' if remat else 'no'}, beside the {describe_fragment(other)}. They could not "
+                "be merged into one: most often the stages form a cycle, where something on another mesh needs the "
+                "first and feeds the second. Give them different stages, or move the computation in between into one "
+                "of them. If the second one belongs to another loop over microbatches, give its calls counters of "
+                "their own (mpmd_trace.call with call_counter), or its computations other names, or leave the stages "
+                "out",
+                [Note(_BACKWARDS, other.loc)] if again else [],
+            )
         return False
-
-    def _report(
-        self,
-        fragment: FragmentOp,
-        other: FragmentOp,
-        key: _Key,
-        counter: int | None,
-        diagnostics: Diagnostics,
-        notes: list[Note],
-    ) -> None:
-        mesh, stage, count, split, remat = key
-        origins = ", ".join(origin.short for origin in fragment.origin)
-        diagnostics.refuse(
-            fragment,
-            f"stage {stage} runs twice on mesh '{mesh}' for the same microbatch: the fragment of {origins} is a "
-            f"second one with stage_id={stage}, transpose_count={count}, "
-            f"call_counter={-1 if counter is None else counter}, split_type={split or 'none'}, "
-            f"remat={'yes' if remat else 'no'}, beside the {describe_fragment(other)}. They could not "
-            "be merged into one: most often the stages form a cycle, where something on another mesh needs the "
-            "first and feeds the second. Give them different stages, or move the computation in between into one "
-            "of them. If the second one belongs to another loop over microbatches, give its calls counters of their "
-            "own (mpmd_trace.call with call_counter), or its computations other names, or leave the stages out",
-            notes,
-        )
