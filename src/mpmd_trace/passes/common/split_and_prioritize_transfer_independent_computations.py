@@ -10,8 +10,9 @@ from mpmd_trace.ir.core import Op, Region, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FuncOp, Module, TransferOp
 from mpmd_trace.passes.base import FunctionPass
-from mpmd_trace.passes.common.splitting import BlockSizes, has_split_mark, split_fragment
+from mpmd_trace.passes.common.splitting import BlockSizes, split_fragment
 from mpmd_trace.passes.common.walks import function_fragments
+from mpmd_trace.passes.fragment_info import split_type
 
 __all__ = ["SplitAndPrioritizeTransferIndependentComputations"]
 
@@ -57,7 +58,7 @@ class SplitAndPrioritizeTransferIndependentComputations(FunctionPass):
         sizes = BlockSizes()
         changed = False
         for fragment in function_fragments(function):
-            if has_split_mark(fragment):
+            if split_type(fragment) is not None:
                 continue
             block = fragment.block
             assert block is not None

@@ -11,8 +11,9 @@ from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, TransferOp
 from mpmd_trace.passes.base import FunctionPass, option
 from mpmd_trace.passes.common.gradient_cut import activation_ops
-from mpmd_trace.passes.common.splitting import BlockSizes, backward_closure, has_split_mark, split_fragment
+from mpmd_trace.passes.common.splitting import BlockSizes, backward_closure, split_fragment
 from mpmd_trace.passes.common.walks import function_fragments
+from mpmd_trace.passes.fragment_info import is_backward, split_type
 
 __all__ = ["SplitBwdFragments"]
 
@@ -66,12 +67,12 @@ class SplitBwdFragments(FunctionPass):
         sizes = BlockSizes()
         changed = False
         for fragment in function_fragments(function):
-            if not _is_backward(fragment) or has_split_mark(fragment):
+            if not is_backward(fragment) or split_type(fragment) is not None:
                 continue
             block = fragment.block
             assert block is not None
             stay: tuple[Op, ...]
-            pulled = tuple(not _is_transferred(r.users) for r in fragment.results)
+            pulled = tuple(not any(isinstance(user, TransferOp) for user in r.users) for r in fragment.results)
             if not any(pulled):
                 continue
             if all(pulled):
@@ -99,20 +100,11 @@ def _needed(body: Region, pulled: tuple[bool, ...]) -> tuple[Op, ...]:
     return backward_closure(body, [v for v, p in zip(body.returned, pulled, strict=True) if not p])
 
 
-def _is_backward(fragment: FragmentOp) -> bool:
-    origin = fragment.origin
-    return bool(origin) and all(o.transpose_count == 1 for o in origin)
-
-
-def _is_transferred(users: list[Op]) -> bool:
-    return any(isinstance(user, TransferOp) for user in users)
-
-
 def _incoming_gradients(fragment: FragmentOp) -> tuple[int, ...]:
     """The arguments that come from another mesh or from another backward fragment."""
-    found = []
-    for i, value in enumerate(fragment.operands[: len(fragment.body.block.args)]):
-        op = value.defining_op
-        if isinstance(op, TransferOp) or (isinstance(op, FragmentOp) and _is_backward(op)):
-            found.append(i)
-    return tuple(found)
+    makers = [value.defining_op for value in fragment.operands[: len(fragment.body.block.args)]]
+    return tuple(
+        i
+        for i, op in enumerate(makers)
+        if isinstance(op, TransferOp) or (isinstance(op, FragmentOp) and is_backward(op))
+    )

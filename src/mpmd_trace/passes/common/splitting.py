@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 
-from mpmd_trace.ir.attributes import UNIT
 from mpmd_trace.ir.bodies import BodyBuilder, effective_operands, remembers
 from mpmd_trace.ir.core import Block, Op, Region, Value, make_op
 from mpmd_trace.ir.diagnostics import Diagnostics
@@ -17,16 +16,9 @@ from mpmd_trace.ir.ops import FragmentOp
 from mpmd_trace.ir.semantics import is_removable
 from mpmd_trace.ir.types import TensorType, Type, mesh_tensor
 from mpmd_trace.passes.common.body_rewrites import cover_transferred_results
+from mpmd_trace.passes.fragment_info import SplitType, set_split_type
 
-__all__ = ["BlockSizes", "SplitBody", "backward_closure", "has_split_mark", "split_body", "split_fragment"]
-
-KEEP = "split_keep_transferred"
-DROP = "split_drop_transferred"
-
-
-def has_split_mark(fragment: FragmentOp) -> bool:
-    """Whether the fragment is a part of a split one."""
-    return KEEP in fragment.attrs or DROP in fragment.attrs
+__all__ = ["BlockSizes", "backward_closure", "split_fragment"]
 
 
 def backward_closure(body: Region, roots: Iterable[Value]) -> tuple[Op, ...]:
@@ -157,27 +149,19 @@ def split_fragment(
     late = [r for r, p in zip(fragment.results, pulled, strict=True) if p]
     operands = fragment.operands
 
-    def part(values: list[Value], types: list[Type], body: Region, mark: str) -> FragmentOp:
-        made = make_op(
-            fragment.name,
-            values,
-            types,
-            props=fragment.props,
-            attrs={**fragment.attrs, mark: UNIT},
-            regions=[body],
-            loc=fragment.loc,
-        )
+    def part(values: list[Value], types: list[Type], body: Region, kind: SplitType) -> FragmentOp:
+        props, attrs = fragment.props, fragment.attrs
+        made = make_op(fragment.name, values, types, props=props, attrs=attrs, regions=[body], loc=fragment.loc)
         assert isinstance(made, FragmentOp)
+        set_split_type(made, kind)
         return made
 
-    first = part(operands, [r.type for r in early] + residual_types, parts.first, KEEP)
+    first = part(operands, [r.type for r in early] + residual_types, parts.first, "kKeepTransferred")
     block.insert_after(fragment, first)
     rest: list[Value] = list(first.results[len(early) :])
-    second = part(operands + rest, [r.type for r in late], parts.second, DROP)
+    second = part(operands + rest, [r.type for r in late], parts.second, "kDropTransferred")
     block.insert_after(first, second)
-    for old, new in zip(early, first.results, strict=False):
-        old.replace_all_uses_with(new)
-    for old, new in zip(late, second.results, strict=True):
+    for old, new in zip([*early, *late], [*first.results[: len(early)], *second.results], strict=True):
         old.replace_all_uses_with(new)
     fragment.erase()
     for made in (first, second):
