@@ -11,7 +11,7 @@ from mpmd_trace.ir.core import Op, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import CallOp, ForOp, FragmentCallOp, FragmentOp, FuncOp, Module
 from mpmd_trace.passes.base import Pass
-from mpmd_trace.passes.common.walks import enclosing_function, function_ops
+from mpmd_trace.passes.common.walks import function_ops
 
 __all__ = ["CallInline"]
 
@@ -68,8 +68,8 @@ class CallInline(Pass):
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
         functions = {f.sym_name: f for f in module.functions}
         calls = [(f, op) for f in module.functions for op in function_ops(f) if isinstance(op, CallOp)]
-        for _, call in calls:
-            self._check(call, functions.get(call.callee), diagnostics)
+        for caller, call in calls:
+            self._check(call, caller, functions.get(call.callee), diagnostics)
         if diagnostics.failed:
             return False
         copiers: dict[str, _Copier] = {}
@@ -81,7 +81,7 @@ class CallInline(Pass):
             copiers.pop(caller.sym_name, None)  # it has changed
         return bool(calls)
 
-    def _check(self, call: CallOp, callee: FuncOp | None, diagnostics: Diagnostics) -> None:
+    def _check(self, call: CallOp, caller: FuncOp, callee: FuncOp | None, diagnostics: Diagnostics) -> None:
         name = call.callee
         notes = [] if callee is None else [Note(f"@{name} is defined here", callee.loc)]
         if callee is None:
@@ -90,7 +90,7 @@ class CallInline(Pass):
             problem = "it is only declared; give it a body"
         elif len(callee.regions[0].blocks) != 1:
             problem = "it has more than one block; only straight-line functions can be inlined"
-        elif callee is enclosing_function(call):
+        elif callee is caller:
             problem = "it calls itself; a recursive function has no finite inlined form"
         elif callee.type.inputs != tuple(v.type for v in call.operands):
             problem = (

@@ -60,14 +60,9 @@ class EraseUnusedCalleeBlockArguments(Pass):
             if not function.is_mpmd or function.is_entry_point or function.is_declaration:
                 continue
             to_it = calls.get(function.sym_name, [])
-            if any((c.has_uses or self.unused_calls) and _in_mpmd_function(c) for c in to_it):
+            if any((c.has_uses or self.unused_calls) and enclosing_function(c).is_mpmd for c in to_it):
                 changed = _erase(function, to_it) or changed
         return changed
-
-
-def _in_mpmd_function(call: CallOp) -> bool:
-    function = enclosing_function(call)
-    return function is not None and function.is_mpmd
 
 
 def _erase(function: FuncOp, calls: list[CallOp]) -> bool:

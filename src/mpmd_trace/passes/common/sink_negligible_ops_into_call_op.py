@@ -6,7 +6,6 @@ import dataclasses
 from typing import ClassVar
 
 from mpmd_trace.ir.bodies import region_dce
-from mpmd_trace.ir.core import Op
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import CallOp, FuncOp, Module
 from mpmd_trace.ir.semantics import is_negligible
@@ -62,15 +61,9 @@ class SinkNegligibleOpsIntoCallOp(Pass):
             calls = all_calls.get(function.sym_name, [])
             # A call whose results nobody uses has no say, but must fit the function afterwards.
             deciding = [c for c in calls if c.has_uses]
-            if any(_caller(c).is_mpmd for c in deciding):
+            if any(enclosing_function(c).is_mpmd for c in deciding):
                 changed = _sink(function, deciding, calls) or changed
         return changed
-
-
-def _caller(call: CallOp) -> FuncOp:
-    function = enclosing_function(call)
-    assert function is not None, "a call is inside of a function"
-    return function
 
 
 def _sink(function: FuncOp, deciding: list[CallOp], calls: list[CallOp]) -> bool:
@@ -78,14 +71,9 @@ def _sink(function: FuncOp, deciding: list[CallOp], calls: list[CallOp]) -> bool
     first = block.first
     assert first is not None
     sunk: list[int] = []
-    candidates = deciding[0].operands
-    shared = [True] * len(candidates)
-    for call in deciding[1:]:
-        for i, value in enumerate(call.operands):
-            shared[i] = shared[i] and value is candidates[i]
-    for i, value in enumerate(candidates):
-        op: Op | None = value.defining_op
-        if not shared[i] or op is None or not is_negligible(op) or isinstance(op, CallOp):
+    for i, passed in enumerate(zip(*(call.operands for call in deciding), strict=True)):
+        op = passed[0].defining_op
+        if len(set(passed)) > 1 or op is None or not is_negligible(op) or isinstance(op, CallOp):
             continue
         copy = op.clone()
         block.insert_before(first, copy)
@@ -96,6 +84,6 @@ def _sink(function: FuncOp, deciding: list[CallOp], calls: list[CallOp]) -> bool
     function.erase_args(sunk)
     for call in calls:
         call.erase_operands(sunk)
-    for caller in dict.fromkeys(_caller(c) for c in deciding):
+    for caller in dict.fromkeys(map(enclosing_function, deciding)):
         region_dce(caller.regions[0])
     return True

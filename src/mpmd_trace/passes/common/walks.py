@@ -47,9 +47,10 @@ def calls_by_callee(module: Module) -> dict[str, list[CallOp]]:
     return found
 
 
-def enclosing_function(op: Op) -> FuncOp | None:
-    """The function around the op."""
-    around: Op | None = op
-    while around is not None and not isinstance(around, FuncOp):
-        around = around.parent_op
-    return around
+def enclosing_function(op: Op) -> FuncOp:
+    """The function that contains the op (or is it)."""
+    found: Op | None = op
+    while found is not None and not isinstance(found, FuncOp):
+        found = found.parent_op
+    assert found is not None, "the op is in no function"
+    return found

@@ -28,6 +28,7 @@ from mpmd_trace.ir.ops import (
     make_unassign,
 )
 from mpmd_trace.ir.types import MeshTensorType, TensorType, Type, mesh_tensor
+from mpmd_trace.passes.common.walks import enclosing_function
 from mpmd_trace.passes.mesh_order import sort_by_mesh_order
 from mpmd_trace.passes.run_caches import run_cache
 
@@ -42,7 +43,6 @@ __all__ = [
     "check_constraints",
     "check_mesh",
     "cross_mesh_assigns",
-    "enclosing_function",
     "holds_computations",
     "interned_body",
     "on_mesh",
@@ -99,15 +99,6 @@ def redirect_other_uses(value: Value, op: Op, *, keep: Op | None = None) -> None
     """All users of `value` but `keep` (`op` by default) use the result of `op` instead."""
     stays = op if keep is None else keep
     value.replace_uses_if(op.result, lambda use: use.owner is not stays)
-
-
-def enclosing_function(op: Op) -> FuncOp:
-    """The function that contains the op (or is it)."""
-    found: Op | None = op
-    while found is not None and not isinstance(found, FuncOp):
-        found = found.parent_op
-    assert found is not None, "the op is in no function"
-    return found
 
 
 def check_mesh(function: FuncOp, mesh: str, where: Op | Value | Location, why: str, diagnostics: Diagnostics) -> None:

@@ -22,14 +22,9 @@ from mpmd_trace.ir.ops import (
 )
 from mpmd_trace.ir.semantics import REDUCTION_OPS
 from mpmd_trace.ir.types import MeshTensorType, Type
+from mpmd_trace.passes.common.walks import enclosing_function
 from mpmd_trace.passes.greedy import Rewriter
-from mpmd_trace.passes.import_.building_blocks import (
-    INFERRED_BY,
-    chain_of_transfers,
-    cross_mesh_assigns,
-    enclosing_function,
-    interned_body,
-)
+from mpmd_trace.passes.import_.building_blocks import INFERRED_BY, chain_of_transfers, cross_mesh_assigns, interned_body
 from mpmd_trace.passes.import_.mesh_flow import op_line
 from mpmd_trace.passes.import_.mesh_sets import names, use_of_op
 from mpmd_trace.passes.mesh_order import in_topology_order

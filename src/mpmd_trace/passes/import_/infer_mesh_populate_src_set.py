@@ -11,7 +11,7 @@ from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import AssignOp, CallOp, ForOp, FuncOp, Module, TransferOp, UnassignOp
 from mpmd_trace.ir.semantics import reduction_kind
 from mpmd_trace.passes.base import Pass
-from mpmd_trace.passes.import_.building_blocks import enclosing_function
+from mpmd_trace.passes.common.walks import enclosing_function
 from mpmd_trace.passes.import_.mesh_sets import (
     EMPTY,
     SRC_SET,

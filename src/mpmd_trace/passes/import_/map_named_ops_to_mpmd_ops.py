@@ -24,9 +24,10 @@ from mpmd_trace.ir.ops import (
 )
 from mpmd_trace.ir.types import MeshTensorType
 from mpmd_trace.passes.base import FunctionPass, option
+from mpmd_trace.passes.common.walks import enclosing_function
 from mpmd_trace.passes.greedy import walk_mutable
 from mpmd_trace.passes.import_.assignments import NameAssignment
-from mpmd_trace.passes.import_.building_blocks import check_mesh, enclosing_function, on_mesh
+from mpmd_trace.passes.import_.building_blocks import check_mesh, on_mesh
 
 __all__ = ["MapNamedOpsToMpmdOps"]
 

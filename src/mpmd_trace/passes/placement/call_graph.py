@@ -5,7 +5,8 @@ from __future__ import annotations
 from mpmd_trace.ir.core import Value
 from mpmd_trace.ir.ops import CallOp, FuncOp, Module, local_type
 from mpmd_trace.ir.types import TensorType, Type
-from mpmd_trace.passes.import_.building_blocks import all_calls, enclosing_function
+from mpmd_trace.passes.common.walks import enclosing_function
+from mpmd_trace.passes.import_.building_blocks import all_calls
 
 __all__ = ["CallGraph"]
 
