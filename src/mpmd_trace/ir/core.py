@@ -140,8 +140,8 @@ class OpResult(Value):
 class Op(OperandList["Use", "Value"]):
     """An operation.
 
-    `props` are its inherent attributes (MLIR properties), `attrs` the discardable ones.  `results` is a
-    list; results are dropped only by `replace_op_dropping_results` of the rewriting helpers.
+    `props` are its inherent attributes (MLIR properties), `attrs` the discardable ones.  The number of `results`
+    stays; a pass that drops some makes another op.
     """
 
     __slots__ = ("attrs", "loc", "name", "props", "regions", "results", "successors")

@@ -1,17 +1,20 @@
-"""Changes of fragment bodies that several passes make.  All are remembered on the body they start from."""
+"""Changes of fragments that several passes make; those of bodies are remembered on the body they start from."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar, cast
 
 from mpmd_trace.ir.attributes import ArrayAttr, DictAttr
 from mpmd_trace.ir.bodies import dce, region_dce, remembers
-from mpmd_trace.ir.core import Region, Value, make_op
+from mpmd_trace.ir.core import Op, OpResult, Region, Value, make_op
 from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.ops import FragmentOp, TransferOp
 from mpmd_trace.ir.types import Type
 
-__all__ = ["alias_arguments", "cover_transferred_results", "prune", "rebuilt_fragment"]
+__all__ = ["alias_arguments", "cover_transferred_results", "prune", "replace_op"]
+
+SomeOp = TypeVar("SomeOp", bound=Op)
 
 
 def cover_transferred_results(fragment: FragmentOp) -> None:
@@ -60,23 +63,23 @@ def _aliased(body: Region, changes: tuple[tuple[int, int], ...]) -> Region:
     return freeze(copy)
 
 
-def rebuilt_fragment(
-    fragment: FragmentOp, body: Region, result_types: Sequence[Type], operands: Sequence[Value] | None = None
-) -> FragmentOp:
-    """A new fragment directly before `fragment`, with all its attributes, for another body.
+def replace_op(
+    op: SomeOp,
+    operands: Sequence[Value],
+    results: Sequence[OpResult],
+    more: Sequence[Type] = (),
+    *,
+    regions: Sequence[Region] = (),
+) -> SomeOp:
+    """A new op in the place of `op`, which is gone: with its attributes, but these operands and frozen regions.
 
-    The caller redirects the uses of the old results and erases the old fragment.
+    Of its results it has `results`, all others being unused, and behind them some of the types `more`.
     """
-    assert fragment.block is not None
-    new = make_op(
-        fragment.name,
-        fragment.operands if operands is None else operands,
-        result_types,
-        props=fragment.props,
-        attrs=fragment.attrs,
-        regions=[body],
-        loc=fragment.loc,
-    )
-    assert isinstance(new, FragmentOp)
-    fragment.block.insert_before(fragment, new)
-    return new
+    types = [*[result.type for result in results], *more]
+    new = make_op(op.name, operands, types, props=op.props, attrs=op.attrs, regions=regions, loc=op.loc)
+    assert op.block is not None
+    op.block.insert_before(op, new)
+    for old, result in zip(results, new.results, strict=False):
+        old.replace_all_uses_with(result)
+    op.erase()
+    return cast(SomeOp, new)

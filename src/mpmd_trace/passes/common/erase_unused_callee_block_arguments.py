@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from mpmd_trace.ir.core import make_op
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import CallOp, FuncOp, Module
 from mpmd_trace.passes.base import Pass, option
+from mpmd_trace.passes.common.body_rewrites import replace_op
 from mpmd_trace.passes.common.walks import calls_by_callee, enclosing_function
 
 __all__ = ["EraseUnusedCalleeBlockArguments"]
@@ -88,23 +88,6 @@ def _erase(function: FuncOp, calls: list[CallOp]) -> bool:
     function.erase_results(removed)
     function.erase_args(gone_args)
     for call in calls:
-        _shrink(call, set(gone_args), set(removed))
+        operands = [v for i, v in enumerate(call.operands) if i not in gone_args]
+        replace_op(call, operands, [r for r in call.results if r.index not in source])
     return True
-
-
-def _shrink(call: CallOp, gone_args: set[int], gone_results: set[int]) -> None:
-    """Replace the call by one without these operands and results."""
-    kept = [r for r in call.results if r.index not in gone_results]
-    new = make_op(
-        call.name,
-        [v for i, v in enumerate(call.operands) if i not in gone_args],
-        [r.type for r in kept],
-        props=call.props,
-        attrs=call.attrs,
-        loc=call.loc,
-    )
-    assert call.block is not None
-    call.block.insert_before(call, new)
-    for old, result in zip(kept, new.results, strict=True):
-        old.replace_all_uses_with(result)
-    call.erase()

@@ -9,7 +9,7 @@ from mpmd_trace.ir.core import Region
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, TransferOp
 from mpmd_trace.passes.base import FunctionPass
-from mpmd_trace.passes.common.body_rewrites import prune, rebuilt_fragment
+from mpmd_trace.passes.common.body_rewrites import prune, replace_op
 from mpmd_trace.passes.common.walks import function_ops
 
 __all__ = ["FragmentDce"]
@@ -66,13 +66,9 @@ def _clean(fragment: FragmentOp, keep: list[bool]) -> bool:
     body, used = prune(fragment.body, tuple(keep))
     changed = body is not fragment.body
     if not all(keep):
-        kept = [r for r in fragment.results if r.has_uses]
         # Attributes that list something per operand or result are not shortened, as in the reference.
-        new = rebuilt_fragment(fragment, body, [r.type for r in kept])
-        for old_result, result in zip(kept, new.results, strict=True):
-            old_result.replace_all_uses_with(result)
-        fragment.erase()
-        fragment, changed = new, True
+        used_results = [r for r in fragment.results if r.has_uses]
+        fragment, changed = replace_op(fragment, fragment.operands, used_results, regions=[body]), True
     elif changed:
         fragment.body = body
     fragment.erase_operands([i for i, u in enumerate(used) if not u])

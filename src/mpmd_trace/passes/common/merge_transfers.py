@@ -13,7 +13,7 @@ from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, TransferOp, make_transfer
 from mpmd_trace.ir.types import MeshTensorType, TensorType, Type, mesh_tensor
 from mpmd_trace.passes.base import FunctionPass
-from mpmd_trace.passes.common.body_rewrites import cover_transferred_results, rebuilt_fragment
+from mpmd_trace.passes.common.body_rewrites import cover_transferred_results, replace_op
 from mpmd_trace.passes.common.rows import of_rows, row_of, rows_type
 
 __all__ = ["MergeTransfers"]
@@ -129,11 +129,8 @@ def _bundle(producer: FragmentOp, payload: TensorType, consumer: FragmentOp, ind
     """Send these results together; returns the fragment that replaces the producer."""
     stacked = rows_type(payload, len(indices))
     body = _concatenating(producer.body, tuple(indices))
-    types = [r.type for r in producer.results]
-    new = rebuilt_fragment(producer, body, [*types, mesh_tensor(producer.mesh, stacked)])
-    for old, result in zip(producer.results, new.results, strict=False):
-        old.replace_all_uses_with(result)
-    producer.erase()
+    array = mesh_tensor(producer.mesh, stacked)
+    new = replace_op(producer, producer.operands, producer.results, [array], regions=[body])
 
     transfer = make_transfer(new.results[-1], mesh_tensor(consumer.mesh, stacked), loc=new.loc)
     transfer.attrs[_MARK] = UNIT

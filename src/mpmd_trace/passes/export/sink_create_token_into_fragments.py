@@ -12,6 +12,7 @@ from mpmd_trace.ir.core import Region, make_op
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
 from mpmd_trace.passes.base import FunctionPass
+from mpmd_trace.passes.common.body_rewrites import replace_op
 
 __all__ = ["SinkCreateTokenIntoFragments"]
 
@@ -117,22 +118,8 @@ def _drop_token_results(op: FragmentOp, diagnostics: Diagnostics) -> bool:
                 f"result {i} of the fragment on mesh '{op.mesh}' is a token that '{op.results[i].users[0].name}' "
                 "uses, but tokens order effects inside of one fragment only; do not return or transfer tokens",
             )
-    keep = [i not in tokens for i in range(len(op.results))]
-    new = FragmentOp(
-        op.name,
-        op.operands,
-        [r.type for r, k in zip(op.results, keep, strict=True) if k],
-        props=op.props,
-        attrs=op.attrs,
-        regions=[restrict(op.body, None, keep)],
-        loc=op.loc,
-    )
+    body = restrict(op.body, None, [i not in tokens for i in range(len(op.results))])
+    new = replace_op(op, op.operands, [r for r in op.results if r.index not in tokens], regions=[body])
     _filter(new.props, "out_shardings", tokens)
     _filter(new.attrs, "res_attrs", tokens)
-    assert op.block is not None
-    op.block.insert_before(op, new)
-    kept = [r for r, k in zip(op.results, keep, strict=True) if k]
-    for old, result in zip(kept, new.results, strict=True):
-        old.replace_all_uses_with(result)
-    op.erase()
     return True
