@@ -6,6 +6,8 @@ moved; unused pure fragments are erased on the way.
 
 from __future__ import annotations
 
+import bisect
+import dataclasses
 import functools
 from collections.abc import Callable, Iterable
 from typing import Literal, Protocol
@@ -56,49 +58,19 @@ def merge_neighbours(
     return _Merger(function, allowed, mode, prospects, stays or (lambda op: False)).run()
 
 
-class _Line:
-    """The groups of one mesh in the order of their places; new ones come in front."""
-
-    def __init__(self) -> None:
-        self.next: dict[int, int | None] = {}
-        self.previous: dict[int, int | None] = {}
-        self.first: int | None = None
-
-    def add(self, place: int) -> None:
-        self.next[place], self.previous[place] = self.first, None
-        if self.first is not None:
-            self.previous[self.first] = place
-        self.first = place
-
-    def remove(self, place: int) -> None:
-        before, after = self.previous.pop(place), self.next.pop(place)
-        if before is None:
-            self.first = after
-        else:
-            self.next[before] = after
-        if after is not None:
-            self.previous[after] = before
-
-
+@dataclasses.dataclass
 class _Merger:
-    def __init__(
-        self,
-        function: FuncOp,
-        allowed: Allowed,
-        mode: Mode,
-        prospects: Prospects | None,
-        stays: Callable[[FragmentOp], bool],
-    ) -> None:
-        self.function = function
-        self.allowed = allowed
-        self.mode: Mode = mode
-        self.prospects = prospects
-        self.stays = stays
-        self.groups = Groups()
-        self.at_place: dict[int, Group] = {}
-        self.lines: dict[str, _Line] = {}
-        #: Fragments that were passed over and have no group yet, by mesh, in the order of visits.
-        self.passed: dict[str, list[FragmentOp]] = {}
+    function: FuncOp
+    allowed: Allowed
+    mode: Mode
+    prospects: Prospects | None
+    stays: Callable[[FragmentOp], bool]
+    groups: Groups = dataclasses.field(default_factory=Groups)
+    at_place: dict[int, Group] = dataclasses.field(default_factory=dict)
+    #: By mesh the places of the groups, negative, in order: a group comes in front of those that are there.
+    lines: dict[str, list[int]] = dataclasses.field(default_factory=dict)
+    #: Fragments that were passed over and have no group yet, by mesh, in the order of visits.
+    passed: dict[str, list[FragmentOp]] = dataclasses.field(default_factory=dict)
 
     @functools.cached_property
     def order(self) -> dict[Op, int]:
@@ -150,7 +122,7 @@ class _Merger:
         group = self.groups.add(fragment, place)
         if place is not None:
             self.at_place[place] = group
-            self.lines.setdefault(fragment.mesh, _Line()).add(place)
+            bisect.insort(self.lines.setdefault(fragment.mesh, []), -place)
         return group
 
     def add_passed(self, mesh: str) -> None:
@@ -177,7 +149,8 @@ class _Merger:
         merged = self.groups.merge(producer, consumer, at_consumer=at_consumer)
         if self.prospects is not None:
             self.prospects.note(merged.label, 1)
-        self.lines[merged.label.mesh].remove(vacated)
+        line = self.lines[merged.label.mesh]
+        del line[bisect.bisect_left(line, -vacated)]
         self.at_place[second if at_consumer else first] = merged
         return merged
 
@@ -222,8 +195,9 @@ class _Merger:
             while op is not None and not (isinstance(op, FragmentOp) and op.mesh == group.label.mesh):
                 op = op.next_op
             return None if op is None else self.groups.of(op)
-        place = self.lines[group.label.mesh].next[group.number]
-        return None if place is None else self.at_place[place]
+        line = self.lines[group.label.mesh]
+        behind = bisect.bisect_left(line, -group.number)
+        return self.at_place[-line[behind - 1]] if behind else None
 
     def number(self, op: Op | Group) -> int:
         """The place of an op or group.  Raises `MpmdError` for ops in loops, which have none."""
