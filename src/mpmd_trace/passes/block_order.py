@@ -8,13 +8,27 @@ one pass over the graph gives the order without any scanning.
 
 from __future__ import annotations
 
+import functools
 import heapq
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 from mpmd_trace.ir.bodies import free_values
 from mpmd_trace.ir.core import Block, Op, OpResult
 
-__all__ = ["Join", "apply_order", "block_dependencies", "ranked_order", "scan_order", "sort_block"]
+__all__ = ["Join", "apply_order", "block_dependencies", "in_block_order", "ranked_order", "scan_order", "sort_block"]
+
+
+SomeOp = TypeVar("SomeOp", bound=Op)
+
+
+def in_block_order(ops: Iterable[SomeOp]) -> list[SomeOp]:
+    """Different ops of one block in their order."""
+
+    def compare(a: Op, b: Op) -> int:
+        return -1 if a.is_before(b) else 1
+
+    return sorted(ops, key=functools.cmp_to_key(compare))
 
 
 class Join:

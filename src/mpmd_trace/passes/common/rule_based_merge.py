@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import logging
 from typing import ClassVar
 
@@ -12,7 +11,7 @@ from mpmd_trace.ir.core import Op
 from mpmd_trace.ir.diagnostics import Diagnostics, error_at
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
 from mpmd_trace.passes.base import FunctionPass, option
-from mpmd_trace.passes.block_order import sort_block
+from mpmd_trace.passes.block_order import in_block_order, sort_block
 from mpmd_trace.passes.common.merge import merge_fragments
 from mpmd_trace.passes.control_dependencies import remove_control_dependencies
 from mpmd_trace.passes.fragment_info import describe_fragment
@@ -125,7 +124,7 @@ class _MergeGroup:
         others = [m for m in members if m is not op and m.block is self.block]
         if not others:
             return False
-        group = _in_list_order([*_in_block_order(others), op])
+        group = _in_list_order([*in_block_order(others), op])
         if group is None:
             if self.strict:
                 message = f"the fragments that a merge rule makes one depend on each other in a cycle: {rule}"
@@ -152,13 +151,6 @@ class _MergeGroup:
         rewriter.move_before(current, target)
         self.record(current)
         return True
-
-
-def _in_block_order(fragments: list[FragmentOp]) -> list[FragmentOp]:
-    def compare(a: FragmentOp, b: FragmentOp) -> int:
-        return -1 if a.is_before(b) else 1 if b.is_before(a) else 0
-
-    return sorted(fragments, key=functools.cmp_to_key(compare))
 
 
 def _in_list_order(fragments: list[FragmentOp]) -> list[FragmentOp] | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Hashable, Iterator, Sequence
-from functools import cmp_to_key
 from typing import ClassVar
 
 from mpmd_trace.ir.bodies import BodyBuilder, remembers
@@ -13,6 +12,7 @@ from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, make_fragment
 from mpmd_trace.ir.semantics import is_negligible
 from mpmd_trace.passes.base import FunctionPass
+from mpmd_trace.passes.block_order import in_block_order
 from mpmd_trace.passes.equal_bodies import first_equal, same_ops
 from mpmd_trace.passes.fragment_info import is_of_microbatch
 
@@ -154,16 +154,12 @@ def _give_each_its_own(op: FragmentOp) -> bool:
     return bool(wanted)
 
 
-def _compare(one: Op, two: Op) -> int:
-    return -1 if one.is_before(two) else 1
-
-
 def _loops(op: FragmentOp) -> dict[Op, int]:
     """The users of a fragment in order, each with how many of its stage and kind are in front of it: one in a loop."""
     users = dict.fromkeys(user for result in op.results for user in result.users)
     seen: dict[Hashable, int] = {}
     found: dict[Op, int] = {}
-    for user in sorted(users, key=cmp_to_key(_compare)):
+    for user in in_block_order(users):
         key = (user.stage, user.props.get("origin")) if isinstance(user, FragmentOp) else user
         found[user] = seen[key] = seen.get(key, -1) + 1
     return found
