@@ -8,7 +8,6 @@ from mpmd_trace.ir.diagnostics import Diagnostics, PassFailed
 from mpmd_trace.ir.ops import AssignOp, FuncOp, Module, UnassignOp
 from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.import_.building_blocks import (
-    argument_edges,
     calls_of,
     chain_of_transfers,
     cross_mesh_assigns,
@@ -171,16 +170,11 @@ CALLS = """
         """
 
 
-def test_edges_of_calls() -> None:
+def test_calls_of_which_a_result_is_used() -> None:
     program = module(CALLS)
-    callee, uncalled = program.lookup("f"), program.lookup("g")
-    assert callee is not None and uncalled is not None
     calls = calls_of(program, "f")
     assert [call.parent_op and call.parent_op.name for call in calls] == ["mpmd.for", "func.func"]
-    (argument,) = argument_edges(program, callee)
-    assert argument.sources == tuple(call.operand(0) for call in calls)
-    assert argument.targets == (callee.args[0],)
-    assert argument_edges(program, uncalled) == []
+    assert calls_of(program, "g") == []
 
 
 def test_result_locations() -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Protocol
 
 from mpmd_trace.diagnostics.location import Location
 from mpmd_trace.diagnostics.spelling import quote
@@ -15,7 +13,6 @@ from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import (
     AssignOp,
     CallOp,
-    ForOp,
     FragmentOp,
     FuncOp,
     Module,
@@ -28,16 +25,16 @@ from mpmd_trace.ir.ops import (
     make_unassign,
 )
 from mpmd_trace.ir.types import MeshTensorType, TensorType, Type, mesh_tensor
-from mpmd_trace.passes.common.walks import enclosing_function
+from mpmd_trace.passes.common.walks import enclosing_function, function_ops
+from mpmd_trace.passes.greedy import Rewriter
 from mpmd_trace.passes.mesh_order import sort_by_mesh_order
 from mpmd_trace.passes.run_caches import run_cache
 
 __all__ = [
     "INFERRED_BY",
-    "PLAIN",
-    "Edge",
-    "Editor",
-    "argument_edges",
+    "all_calls",
+    "assign_before",
+    "assign_operand",
     "calls_of",
     "chain_of_transfers",
     "check_constraints",
@@ -47,43 +44,15 @@ __all__ = [
     "interned_body",
     "on_mesh",
     "op_as_body",
+    "put_behind",
     "redirect_other_uses",
     "result_location",
+    "unassign_before",
     "wrap_in_fragment",
 ]
 
 #: The attribute that names the passes to which an inferred fragment is due.
 INFERRED_BY = "mpmd.inferred_by"
-
-
-class Editor(Protocol):
-    """How the helpers change the IR; the rewriter of the greedy driver is one, too."""
-
-    def insert_before(self, anchor: Op, op: Op) -> Op: ...
-
-    def replace_op(self, op: Op, values: Sequence[Value]) -> None:
-        """Redirect all uses of the results to `values` and erase the op."""
-
-    def replace_uses_if(self, old: Value, new: Value, accept: Callable[[Op], bool]) -> None:
-        """Redirect the uses whose owner is accepted."""
-
-
-class _Plain:
-    """Changes the IR and tells nobody."""
-
-    def insert_before(self, anchor: Op, op: Op) -> Op:
-        assert anchor.block is not None
-        return anchor.block.insert_before(anchor, op)
-
-    def replace_op(self, op: Op, values: Sequence[Value]) -> None:
-        op.replace_all_uses_with(values)
-        op.erase()
-
-    def replace_uses_if(self, old: Value, new: Value, accept: Callable[[Op], bool]) -> None:
-        old.replace_uses_if(new, lambda use: accept(use.owner))
-
-
-PLAIN: Editor = _Plain()
 
 
 # Types and places.
@@ -93,6 +62,45 @@ def on_mesh(type: Type, mesh: str, memory_kind: str | None = None) -> Type:
     """The mesh tensor type of a (mesh) tensor type on `mesh`, without a sharding; a token stays a token."""
     inner = local_type(type)
     return mesh_tensor(mesh, inner, None, memory_kind) if isinstance(inner, TensorType) else type
+
+
+def assign_before(
+    anchor: Op,
+    value: Value,
+    mesh: str,
+    label: str | None = None,
+    *,
+    memory_kind: str | None = None,
+    loc: Location | None = None,
+) -> Value:
+    """The value on a mesh, by an assign in front of the op."""
+    target = on_mesh(value.type, mesh, memory_kind)
+    assert isinstance(target, MeshTensorType) and anchor.block is not None
+    return anchor.block.insert_before(anchor, make_assign(value, target, label, loc=loc)).result
+
+
+def unassign_before(anchor: Op, value: Value, label: str | None = None, *, loc: Location | None = None) -> Value:
+    """The mesh tensor without its mesh, by an unassign in front of the op."""
+    assert anchor.block is not None
+    return anchor.block.insert_before(anchor, make_unassign(value, label, loc=loc)).result
+
+
+def assign_operand(
+    op: Op,
+    index: int,
+    mesh: str,
+    label: str | None = None,
+    *,
+    memory_kind: str | None = None,
+    loc: Location | None = None,
+) -> None:
+    """Assign an operand of the op to a mesh, directly in front of the op."""
+    op.set_operand(index, assign_before(op, op.operand(index), mesh, label, memory_kind=memory_kind, loc=loc))
+
+
+def put_behind(last: Op | None, op: Op, block: Block) -> Op:
+    """Insert the op behind `last`, or at the front of the block where that is None."""
+    return block.insert_front(op) if last is None else block.insert_after(last, op)
 
 
 def redirect_other_uses(value: Value, op: Op, *, keep: Op | None = None) -> None:
@@ -199,7 +207,7 @@ def wrap_in_fragment(
     diagnostics: Diagnostics,
     *,
     accept: Callable[[Op], bool] | None = None,
-    editor: Editor = PLAIN,
+    rewriter: Rewriter | None = None,
 ) -> FragmentOp:
     """Put a copy of `op` into an inferred fragment on `mesh`, right before it; `op` itself stays.
 
@@ -212,15 +220,15 @@ def wrap_in_fragment(
                                             %r = stablehlo.add %a, %b
     """
     check_mesh(enclosing_function(op), mesh, op, f"'{op.name}'", diagnostics)
+    rewriter = rewriter or Rewriter()
     values = effective_operands(op)
     body = op_as_body(op, values)
-
     operands: list[Value] = []
     for value in values:
         target = on_mesh(value.type, mesh)
         if isinstance(target, MeshTensorType):
             assign = make_assign(value, target, loc=op.loc)
-            editor.insert_before(op, assign)
+            rewriter.insert_before(op, assign)
             operands.append(assign.result)
         else:
             operands.append(value)
@@ -232,14 +240,14 @@ def wrap_in_fragment(
         attrs={INFERRED_BY: ArrayAttr.get([StringAttr.get(label)])},
         loc=op.loc,
     )
-    editor.insert_before(op, fragment)
+    rewriter.insert_before(op, fragment)
     for result, new in zip(op.results, fragment.results, strict=True):
         outside: Value = new
         if isinstance(new.type, MeshTensorType):
             unassign = make_unassign(new, loc=op.loc)
-            editor.insert_before(op, unassign)
+            rewriter.insert_before(op, unassign)
             outside = unassign.result
-        editor.replace_uses_if(result, outside, accept or (lambda _: True))
+        rewriter.replace_uses_if(result, outside, accept or (lambda _: True))
     return fragment
 
 
@@ -255,11 +263,12 @@ def cross_mesh_assigns(unassign: UnassignOp) -> list[AssignOp]:
     ]
 
 
-def chain_of_transfers(assigns: Iterable[AssignOp], source: Value, editor: Editor = PLAIN) -> None:
+def chain_of_transfers(assigns: Iterable[AssignOp], source: Value, rewriter: Rewriter | None = None) -> None:
     """Replace assigns by transfers, each from the one before, in mesh order, where the first assign is.
 
     A value on m1 that is needed on m2 and m3 goes m1 -> m2 -> m3.  Assigns to one type share a transfer.
     """
+    rewriter = rewriter or Rewriter()
     ordered = sort_by_mesh_order(assigns, lambda a: a.mesh_type.mesh)
     if not ordered:
         return
@@ -280,9 +289,9 @@ def chain_of_transfers(assigns: Iterable[AssignOp], source: Value, editor: Edito
         target = assign.mesh_type
         if target is not previous.type:
             transfer = make_transfer(previous, target, loc=assign.loc)
-            editor.insert_before(anchor, transfer)
+            rewriter.insert_before(anchor, transfer)
             previous = transfer.result
-        editor.replace_op(assign, [previous])
+        rewriter.replace_op(assign, [previous])
 
 
 # Calls.
@@ -298,32 +307,4 @@ def calls_of(module: Module, callee: str) -> list[CallOp]:
 
 def all_calls(module: Module) -> list[CallOp]:
     """Every `mpmd.call` of the mpmd functions and their loops, in module order."""
-
-    def collect(block: Block) -> None:
-        for op in block:
-            if isinstance(op, CallOp):
-                found.append(op)
-            elif isinstance(op, ForOp):
-                collect(op.body.block)
-
-    found: list[CallOp] = []
-    for function in module.mpmd_functions:
-        if not function.is_declaration:
-            collect(function.body)
-    return found
-
-
-@dataclasses.dataclass(frozen=True)
-class Edge:
-    """Values that flow across calls: each of `targets` gets one of `sources`."""
-
-    sources: tuple[Value, ...]
-    targets: tuple[Value, ...]
-
-
-def argument_edges(module: Module, callee: FuncOp) -> list[Edge]:
-    """Per argument: the operands of the used calls -> the argument.  None when there is no such call."""
-    calls = calls_of(module, callee.sym_name)
-    if not calls:
-        return []
-    return [Edge(tuple(c.operand(i) for c in calls), (arg,)) for i, arg in enumerate(callee.args)]
+    return [op for function in module.mpmd_functions for op in function_ops(function) if isinstance(op, CallOp)]

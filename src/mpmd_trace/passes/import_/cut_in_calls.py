@@ -24,6 +24,7 @@ from mpmd_trace.ir.shardings import local_shape, mesh_of, mesh_symbols, sharding
 from mpmd_trace.ir.types import TensorType, tensor
 from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.common.walks import calls_by_callee
+from mpmd_trace.passes.import_.building_blocks import put_behind
 
 __all__ = ["INDEX", "CutInCalls"]
 
@@ -137,9 +138,8 @@ class _Constants:
         if number not in made:
             type = constant.results[0].type
             index = make_op(constant.name, (), [type], props={"value": number}, attrs={INDEX: UNIT}, loc=call.loc)
-            last = next(reversed(made.values()), None)
+            put_behind(next(reversed(made.values()), None), index, call.block)
             made[number] = index
-            call.block.insert_front(index) if last is None else call.block.insert_after(last, index)
         return made[number].result
 
 

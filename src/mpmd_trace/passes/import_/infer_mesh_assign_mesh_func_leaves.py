@@ -8,11 +8,18 @@ from typing import ClassVar, cast
 from mpmd_trace.diagnostics.spelling import quote
 from mpmd_trace.ir.core import Block, Op, OpResult
 from mpmd_trace.ir.diagnostics import Diagnostics
-from mpmd_trace.ir.ops import ForOp, FuncOp, Module, make_assign, make_unassign
+from mpmd_trace.ir.ops import ForOp, FuncOp, Module, make_assign
 from mpmd_trace.ir.semantics import is_pure
 from mpmd_trace.ir.types import MeshTensorType, TensorType
 from mpmd_trace.passes.base import Pass, option
-from mpmd_trace.passes.import_.building_blocks import on_mesh, result_location, wrap_in_fragment
+from mpmd_trace.passes.import_.building_blocks import (
+    assign_before,
+    assign_operand,
+    on_mesh,
+    result_location,
+    unassign_before,
+    wrap_in_fragment,
+)
 from mpmd_trace.passes.import_.error_limit import ErrorCounter
 from mpmd_trace.passes.import_.mesh_flow import Flow, function_name, lines, op_line
 from mpmd_trace.passes.import_.mesh_sets import (
@@ -128,14 +135,7 @@ class _Leaves:
                 mesh = self.first
                 if not self.infer_transfers:
                     self.errors.report(terminator, self.output_message(i))
-            assign = make_assign(
-                value,
-                cast(MeshTensorType, on_mesh(value.type, mesh)),
-                "inferred_out",
-                loc=result_location(self.function, i),
-            )
-            self.function.body.insert_before(terminator, assign)
-            terminator.set_operand(i, assign.result)
+            assign_operand(terminator, i, mesh, "inferred_out", loc=result_location(self.function, i))
 
     def clear_argument_uses(self) -> None:
         dicts = self.function.arg_attrs
@@ -202,7 +202,6 @@ class _Leaves:
         """Each operand of a broadcast or reduce comes from a mesh."""
         label = op.name.removeprefix("mpmd.")
         wanted = use_of_op(op)
-        assert op.block is not None
         for i, operand in enumerate(op.operands):
             mesh = self.leaf_mesh(self.sets.src_of(operand), wanted)
             if mesh is None:
@@ -213,11 +212,7 @@ class _Leaves:
                         f"meshes; put that computation into a named computation, or {_ALLOW}",
                     )
                 mesh = pick(wanted) or self.first
-            assign = make_assign(operand, cast(MeshTensorType, on_mesh(operand.type, mesh)), label)
-            op.block.insert_before(op, assign)
-            unassign = make_unassign(assign.result)
-            op.block.insert_before(op, unassign)
-            op.set_operand(i, unassign.result)
+            op.set_operand(i, unassign_before(op, assign_before(op, operand, mesh, label)))
         op.attrs.pop(USE_SET, None)
 
     def unused(self, op: Op) -> None:
@@ -235,9 +230,7 @@ class _Leaves:
         for result in op.results:
             if isinstance(result.type, TensorType):
                 target = cast(MeshTensorType, on_mesh(result.type, mesh))
-                assign = make_assign(result, target, "inferred_unused", loc=op.loc)
-                op.block.insert_after(behind, assign)
-                behind = assign
+                behind = op.block.insert_after(behind, make_assign(result, target, "inferred_unused", loc=op.loc))
         op.attrs.pop(USE_SET, None)
 
     def resultless(self, op: Op) -> None:

@@ -8,11 +8,11 @@ from typing import ClassVar, cast
 
 from mpmd_trace.ir.core import OpResult
 from mpmd_trace.ir.diagnostics import Diagnostics
-from mpmd_trace.ir.ops import FuncOp, Module, make_assign, make_unassign
+from mpmd_trace.ir.ops import FuncOp, Module, make_unassign
 from mpmd_trace.ir.types import MeshTensorType, TensorType
 from mpmd_trace.passes.base import Pass, option
 from mpmd_trace.passes.import_.assignments import SameMesh
-from mpmd_trace.passes.import_.building_blocks import on_mesh
+from mpmd_trace.passes.import_.building_blocks import assign_operand, on_mesh, redirect_other_uses
 from mpmd_trace.passes.import_.mesh_sets import EMPTY, MeshSet, MeshSets, insert, intersect, pick, use_of_op
 
 __all__ = ["InferMeshAssignUsingInputOutputConstraints"]
@@ -112,18 +112,14 @@ def _choose(function: FuncOp, input: int, output: int, sets: MeshSets, diagnosti
 def _assign(function: FuncOp, input: int, output: int, mesh: str) -> bool:
     changed = False
     terminator = function.body.terminator
-    value = terminator.operand(output)
-    if isinstance(value.type, TensorType):
-        target = cast(MeshTensorType, on_mesh(value.type, mesh))
-        assign = make_assign(value, target, "io_constraint_out")
-        function.body.insert_before(terminator, assign)
-        terminator.set_operand(output, assign.result)
+    if isinstance(terminator.operand(output).type, TensorType):
+        assign_operand(terminator, output, mesh, "io_constraint_out")
         changed = True
     argument = function.body.args[input]
     if isinstance(argument.type, TensorType):
         argument.type = on_mesh(argument.type, mesh)
         unassign = make_unassign(argument, "io_constraint_in")
         function.body.insert_front(unassign)
-        argument.replace_uses_if(unassign.result, lambda use: use.owner is not unassign)
+        redirect_other_uses(argument, unassign)
         changed = True
     return changed

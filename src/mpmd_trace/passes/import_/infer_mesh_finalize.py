@@ -14,7 +14,7 @@ from mpmd_trace.ir.semantics import trivially_dead
 from mpmd_trace.ir.types import MeshTensorType
 from mpmd_trace.passes.base import Pass, option
 from mpmd_trace.passes.greedy import Pattern, apply_greedily
-from mpmd_trace.passes.import_.building_blocks import on_mesh
+from mpmd_trace.passes.import_.building_blocks import on_mesh, put_behind
 from mpmd_trace.passes.import_.finalize_patterns import AssignOfUnassign, LowerBroadcast, LowerReduce, changes_memory
 from mpmd_trace.passes.import_.mesh_flow import function_name, op_line, place
 from mpmd_trace.passes.import_.mesh_sets import SRC_SET, USE_SET, clear_sets, is_meshless
@@ -111,14 +111,9 @@ def _type_arguments(function: FuncOp, diagnostics: Diagnostics) -> bool:
             return False
         mesh = min((t.mesh for t in types), key=str.encode)
         arg.type = on_mesh(arg.type, mesh, kinds[0])
-        unassign = make_unassign(arg)
-        if last is None:
-            function.body.insert_front(unassign)
-        else:
-            function.body.insert_after(last, unassign)
-        last = unassign
-        arg.replace_all_uses_with(unassign.result)  # its own use goes along, to the end of the list
-        unassign.set_operand(0, arg)
+        last = put_behind(last, make_unassign(arg), function.body)
+        arg.replace_all_uses_with(last.result)  # its own use goes along, to the end of the list
+        last.set_operand(0, arg)
     return True
 
 

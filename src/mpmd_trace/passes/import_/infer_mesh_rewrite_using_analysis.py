@@ -14,7 +14,7 @@ from mpmd_trace.ir.semantics import is_pure
 from mpmd_trace.ir.types import MeshTensorType, TensorType
 from mpmd_trace.passes.base import Pass, option
 from mpmd_trace.passes.import_.absorb_meshless import Absorber
-from mpmd_trace.passes.import_.building_blocks import on_mesh, wrap_in_fragment
+from mpmd_trace.passes.import_.building_blocks import assign_before, on_mesh, put_behind, wrap_in_fragment
 from mpmd_trace.passes.import_.loops_to_meshes import finish_loop, place_loop_results
 from mpmd_trace.passes.import_.mesh_flow import function_name, op_line
 from mpmd_trace.passes.import_.mesh_sets import MeshSets, clear_sets, is_meshless, names, pick, src_of_op
@@ -126,12 +126,11 @@ class _Rewrite:
                 copies = DenseArrayAttr.get(range(count, count + len(meshes) - 1))
                 function.set_res_attr(i, COPIES, copies)
             for number, mesh in enumerate(meshes):
-                assign = make_assign(value, cast(MeshTensorType, on_mesh(value.type, mesh)))
-                function.body.insert_before(terminator, assign)
+                assigned = assign_before(terminator, value, mesh)
                 if number == 0:
-                    terminator.set_operand(i, assign.result)
+                    terminator.set_operand(i, assigned)
                 else:
-                    terminator.append_operands([assign.result])
+                    terminator.append_operands([assigned])
 
     def callee_arguments(self) -> None:
         function, block = self.function, self.function.body
@@ -164,14 +163,9 @@ class _Rewrite:
                     copy = arg
                 else:
                     copy = block.add_arg(target, loc=arg.loc)
-                unassign = make_unassign(copy)
-                if last is None:
-                    block.insert_front(unassign)
-                else:
-                    block.insert_after(last, unassign)
-                last = unassign
+                last = put_behind(last, make_unassign(copy), block)
                 for use in groups[mesh]:
-                    use.set(unassign.result)
+                    use.set(last.result)
 
     # Bodies.
 

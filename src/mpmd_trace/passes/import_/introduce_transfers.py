@@ -23,7 +23,7 @@ from mpmd_trace.ir.semantics import trivially_dead
 from mpmd_trace.passes.base import Pass, option
 from mpmd_trace.passes.greedy import Pattern, Rewriter, apply_greedily
 from mpmd_trace.passes.import_.building_blocks import (
-    argument_edges,
+    calls_of,
     chain_of_transfers,
     cross_mesh_assigns,
     redirect_other_uses,
@@ -101,9 +101,9 @@ def stays(op: Op, settled: Settled) -> bool:
 
 def _push_unassigns(callee: FuncOp, module: Module, functions: Mapping[str, FuncOp]) -> bool:
     changed = False
-    for edge in argument_edges(module, callee):
-        (arg,) = edge.targets
-        unassigns = [_unassign_behind(source, functions) for source in edge.sources]
+    calls = calls_of(module, callee.sym_name)
+    for arg in callee.body.args if calls else ():
+        unassigns = [_unassign_behind(call.operand(arg.index), functions) for call in calls]
         first = unassigns[0]
         if (
             first is None
@@ -183,7 +183,7 @@ class _AssignOfSum:
         if total is None or not _is_sum_of_unassigns(total):
             return False
         mesh = op.mesh_type.mesh
-        wrap_in_fragment(total, mesh, "introduce_transfers", self.diagnostics, editor=rewriter)
+        wrap_in_fragment(total, mesh, "introduce_transfers", self.diagnostics, rewriter=rewriter)
         return True
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 from mpmd_trace.ir.attributes import ArrayAttr, DictAttr
 from mpmd_trace.ir.core import Op, OpResult
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import AssignOp, ForOp, make_assign, make_unassign
 from mpmd_trace.ir.types import MeshTensorType, TensorType
-from mpmd_trace.passes.import_.building_blocks import on_mesh
+from mpmd_trace.passes.import_.building_blocks import assign_operand, on_mesh, put_behind
 from mpmd_trace.passes.import_.mesh_flow import mesh_list, op_line
 from mpmd_trace.passes.import_.mesh_sets import EMPTY, SRC_SET, USE_SET, names, use_of_op
 
@@ -18,8 +16,7 @@ __all__ = ["finish_loop", "place_loop_results"]
 
 def place_loop_results(loop: ForOp, diagnostics: Diagnostics) -> None:
     """Assign what the body yields to the mesh on which it is needed."""
-    block = loop.body.block
-    terminator = block.terminator
+    terminator = loop.body.block.terminator
     for i, value in enumerate(terminator.operands):
         if not isinstance(value.type, TensorType):
             continue
@@ -32,9 +29,7 @@ def place_loop_results(loop: ForOp, diagnostics: Diagnostics) -> None:
                 "loop that is not unrolled keeps each value on one mesh; unroll the loop (unroll_factor) or "
                 "compute the value in a named computation",
             )
-        assign = make_assign(value, cast(MeshTensorType, on_mesh(value.type, meshes[0])))
-        block.insert_before(terminator, assign)
-        terminator.set_operand(i, assign.result)
+        assign_operand(terminator, i, meshes[0])
 
 
 def finish_loop(loop: ForOp, diagnostics: Diagnostics) -> None:
@@ -86,10 +81,9 @@ def _type_arguments(loop: ForOp, diagnostics: Diagnostics) -> None:
         arg.type = on_mesh(arg.type, meshes[0])
         if not assigns:
             continue
-        unassign = make_unassign(arg)
-        last = block.insert_front(unassign) if last is None else block.insert_after(last, unassign)
+        last = put_behind(last, make_unassign(arg), block)
         for assign in assigns:
-            assign.set_operand(0, unassign.result)
+            assign.set_operand(0, last.result)
 
 
 def _drop_sets(loop: ForOp) -> None:

@@ -11,11 +11,18 @@ from mpmd_trace.ir.assignment import Assignment
 from mpmd_trace.ir.attributes import DictAttr, StringAttr
 from mpmd_trace.ir.core import Op
 from mpmd_trace.ir.diagnostics import Diagnostics
-from mpmd_trace.ir.ops import FuncOp, Module, make_assign, make_unassign
+from mpmd_trace.ir.ops import FuncOp, Module, make_unassign
 from mpmd_trace.ir.types import MeshTensorType, Type
 from mpmd_trace.passes.base import FunctionPass, option
 from mpmd_trace.passes.import_.assignments import IndexAssignment
-from mpmd_trace.passes.import_.building_blocks import check_mesh, on_mesh, redirect_other_uses, result_location
+from mpmd_trace.passes.import_.building_blocks import (
+    assign_operand,
+    check_mesh,
+    on_mesh,
+    put_behind,
+    redirect_other_uses,
+    result_location,
+)
 
 __all__ = ["MapInputOutputToMesh"]
 
@@ -67,21 +74,11 @@ class MapInputOutputToMesh(FunctionPass):
         for index, target in sorted(inputs.items()):
             arg = function.body.args[index]
             arg.type = on_mesh(arg.type, target.mesh, target.memory_kind)
-            unassign = make_unassign(arg, "user_in")
-            if last is None:
-                function.body.insert_front(unassign)
-            else:
-                function.body.insert_after(last, unassign)
-            last = unassign
-            redirect_other_uses(arg, unassign)
+            last = put_behind(last, make_unassign(arg, "user_in"), function.body)
+            redirect_other_uses(arg, last)
         for index, target in sorted(outputs.items()):
-            returning = function.body.terminator
-            value = returning.operand(index)
-            type_ = on_mesh(value.type, target.mesh, target.memory_kind)
-            assert isinstance(type_, MeshTensorType)
-            assign = make_assign(value, type_, "user_out", loc=result_location(function, index))
-            function.body.insert_before(returning, assign)
-            returning.set_operand(index, assign.result)
+            loc, kind = result_location(function, index), target.memory_kind
+            assign_operand(function.body.terminator, index, target.mesh, "user_out", memory_kind=kind, loc=loc)
         function.refresh_type()
         _drop_memory_kind_attributes(function)
         return bool(inputs or outputs)

@@ -12,22 +12,12 @@ from mpmd_trace.ir.assignment import Assignment
 from mpmd_trace.ir.bodies import remembers
 from mpmd_trace.ir.core import Op, Region, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
-from mpmd_trace.ir.ops import (
-    ForOp,
-    FuncOp,
-    Module,
-    NamedComputationOp,
-    NamedTensorOp,
-    make_assign,
-    make_fragment,
-    make_unassign,
-)
-from mpmd_trace.ir.types import MeshTensorType
+from mpmd_trace.ir.ops import ForOp, FuncOp, Module, NamedComputationOp, NamedTensorOp, make_fragment
 from mpmd_trace.passes.base import FunctionPass, option
 from mpmd_trace.passes.common.walks import enclosing_function
 from mpmd_trace.passes.greedy import walk_mutable
 from mpmd_trace.passes.import_.assignments import NameAssignment
-from mpmd_trace.passes.import_.building_blocks import check_mesh, on_mesh
+from mpmd_trace.passes.import_.building_blocks import assign_before, check_mesh, on_mesh, unassign_before
 
 __all__ = ["MapNamedOpsToMpmdOps"]
 
@@ -104,16 +94,10 @@ def _map_computation(op: NamedComputationOp, targets: Mapping[str, Assignment], 
     check_mesh(enclosing_function(op), mesh, op, f"named computation '{name}'", diagnostics)
     _check_place(op, f"named computation '{name}'", diagnostics)
     _check_body(op, diagnostics)
-    block = op.block
-    assert block is not None
     assigned: dict[Value, Value] = {}
     for value in op.operands:
         if value not in assigned:
-            type_ = on_mesh(value.type, mesh)
-            assert isinstance(type_, MeshTensorType)
-            assign = make_assign(value, type_, name, loc=op.loc)
-            block.insert_before(op, assign)
-            assigned[value] = assign.result
+            assigned[value] = assign_before(op, value, mesh, name, loc=op.loc)
     fragment = make_fragment(
         mesh,
         [assigned[v] for v in op.operands],
@@ -123,13 +107,9 @@ def _map_computation(op: NamedComputationOp, targets: Mapping[str, Assignment], 
         stage=target.stage,
         loc=op.loc,
     )
-    block.insert_before(op, fragment)
-    results: list[Value] = []
-    for result in fragment.results:
-        unassign = make_unassign(result, name, loc=op.loc)
-        block.insert_before(op, unassign)
-        results.append(unassign.result)
-    op.replace_all_uses_with(results)
+    assert op.block is not None
+    op.block.insert_before(op, fragment)
+    op.replace_all_uses_with([unassign_before(op, result, name, loc=op.loc) for result in fragment.results])
     op.erase()
     return True
 
@@ -180,14 +160,7 @@ def _map_tensor(op: NamedTensorOp, targets: Mapping[str, Assignment], diagnostic
         function = enclosing_function(op)
         _check_place(op, f"named tensor '{name}'", diagnostics)
         check_mesh(function, target.mesh, op, f"named tensor '{name}'", diagnostics)
-        type_ = on_mesh(value.type, target.mesh, target.memory_kind)
-        assert isinstance(type_, MeshTensorType)
-        value = _insert(op, make_assign(value, type_, name, loc=op.loc))
-        value = _insert(op, make_unassign(value, name, loc=op.loc))
+        value = assign_before(op, value, target.mesh, name, memory_kind=target.memory_kind, loc=op.loc)
+        value = unassign_before(op, value, name, loc=op.loc)
     op.replace_all_uses_with([value])
     op.erase()
-
-
-def _insert(anchor: Op, op: Op) -> Value:
-    assert anchor.block is not None
-    return anchor.block.insert_before(anchor, op).result
