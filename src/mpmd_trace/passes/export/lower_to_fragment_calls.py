@@ -18,7 +18,7 @@ from mpmd_trace.ir.attributes import (
     StringAttr,
     SymbolRefAttr,
 )
-from mpmd_trace.ir.core import Region, Value
+from mpmd_trace.ir.core import Value
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.fast_ops import take_over
 from mpmd_trace.ir.functions import make_function
@@ -30,6 +30,7 @@ from mpmd_trace.passes.equal_bodies import first_equal
 from mpmd_trace.passes.export.function_names import function_name, is_forward_only, module_suffix
 from mpmd_trace.passes.export.manual_computations import renamed_meshes, uses_foreign_meshes
 from mpmd_trace.passes.export.value_attrs import EMPTY, value_dicts
+from mpmd_trace.passes.greedy import walk_mutable
 
 __all__ = ["LowerToFragmentCalls"]
 
@@ -91,7 +92,8 @@ class LowerToFragmentCalls(Pass):
     )
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
-        fragments = _walk_fragments(module)
+        regions = [region for function in module.functions for region in function.regions]
+        fragments = [op for region in regions for op in walk_mutable(region) if isinstance(op, FragmentOp)]
         if not fragments:
             return False
         groups, group_of = _grouped(fragments, not self.share_across_shardings)
@@ -124,25 +126,6 @@ class LowerToFragmentCalls(Pass):
         for group in groups:
             module.body.append(cast(FuncOp, group.function))
         return True
-
-
-def _walk_fragments(module: Module) -> list[FragmentOp]:
-    found: list[FragmentOp] = []
-
-    def visit(region: Region) -> None:
-        for block in region.blocks:
-            for op in block:
-                if isinstance(op, FragmentOp):
-                    found.append(op)
-                    continue
-                for nested in op.regions:
-                    if not nested.frozen:
-                        visit(nested)
-
-    for function in module.functions:
-        for region in function.regions:
-            visit(region)
-    return found
 
 
 def _grouped(fragments: list[FragmentOp], by_sharding: bool) -> tuple[list[_Group], dict[FragmentOp, _Group]]:

@@ -6,10 +6,10 @@ import dataclasses
 from typing import ClassVar
 
 from mpmd_trace.ir.attributes import ArrayAttr, StringAttr
-from mpmd_trace.ir.core import Block
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
 from mpmd_trace.passes.base import FunctionPass, option
+from mpmd_trace.passes.greedy import walk_mutable
 
 __all__ = ["ValidateNoInferredFragments"]
 
@@ -50,19 +50,10 @@ class ValidateNoInferredFragments(FunctionPass):
     fail_on_inferred_fragments: bool = option(True, "fail for fragments made by a pass that should not leave any")
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
-        self._check(function.body, diagnostics)
+        for op in walk_mutable(function.regions[0]):
+            if isinstance(op, FragmentOp) and not op.is_user:
+                self._report(op, diagnostics)
         return False
-
-    def _check(self, block: Block, diagnostics: Diagnostics) -> None:
-        for op in block:
-            if isinstance(op, FragmentOp):
-                if not op.is_user:
-                    self._report(op, diagnostics)
-                continue
-            for region in op.regions:
-                if not region.frozen:
-                    for nested in region.blocks:
-                        self._check(nested, diagnostics)
 
     def _report(self, op: FragmentOp, diagnostics: Diagnostics) -> None:
         found = op.attrs.get("mpmd.inferred_by")

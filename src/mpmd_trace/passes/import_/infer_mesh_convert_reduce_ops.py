@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from typing import ClassVar
 
 from mpmd_trace.ir.attributes import UNIT, Attribute, DenseArrayAttr, ReductionAttr
@@ -12,6 +11,7 @@ from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import ForOp, FuncOp, Module, ReduceOp
 from mpmd_trace.ir.semantics import REDUCTION_OPS, reduction_kind
 from mpmd_trace.passes.base import FunctionPass, option
+from mpmd_trace.passes.greedy import walk_mutable
 from mpmd_trace.passes.import_.mesh_sets import SRC_SET, is_meshless
 from mpmd_trace.passes.import_.reductions import REDUCE, concat_reduction, is_neutral
 
@@ -55,7 +55,7 @@ class InferMeshConvertReduceOps(FunctionPass):
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         unlocked = False
-        for op in _walk(function.body):
+        for op in walk_mutable(function.regions[0]):
             if isinstance(op, ReduceOp) and op.kind == "none":
                 _unlock(op)
                 unlocked = True
@@ -63,15 +63,13 @@ class InferMeshConvertReduceOps(FunctionPass):
                 unlocked = True
         changed = self._convert(function.body)
         if unlocked:
-            for op in _walk(function.body):
+            for op in walk_mutable(function.regions[0]):
                 op.attrs.pop(_UNLOCKED, None)
         return changed
 
     def _convert(self, block: Block) -> bool:
         changed = False
-        op = block.first
-        while op is not None:
-            following = op.next_op
+        for op in block:
             tag = op.attrs.get(REDUCE)
             if (
                 isinstance(tag, ReductionAttr)
@@ -85,18 +83,7 @@ class InferMeshConvertReduceOps(FunctionPass):
                     changed = True
             elif isinstance(op, ForOp):  # inside of other ops an mpmd.reduce would have no meaning
                 changed = self._convert(op.body.block) or changed
-            op = following
         return changed
-
-
-def _walk(block: Block) -> Iterator[Op]:
-    for op in block:
-        if op.regions:
-            for region in op.regions:
-                if not region.frozen:
-                    for nested in region.blocks:
-                        yield from _walk(nested)
-        yield op
 
 
 def _unlock(request: ReduceOp) -> None:
@@ -162,15 +149,9 @@ def _convert_concat(op: Op, tag: ReductionAttr, keep_initial_value: bool) -> boo
     assert op.block is not None
     for operand in concat.operands:
         producer = operand.defining_op
-        reshape = make_op(
-            "stablehlo.reshape",
-            [operand],
-            [op.results[0].type],
-            attrs={} if producer is None else producer.attrs,
-            loc=op.loc,
-        )
-        op.block.insert_before(op, reshape)
-        operands.append(reshape.results[0])
+        attrs = {} if producer is None else producer.attrs
+        reshape = make_op("stablehlo.reshape", [operand], [op.results[0].type], attrs=attrs, loc=op.loc)
+        operands.append(op.block.insert_before(op, reshape).result)
     initial = op.operand(1)
     new = _replace(op, tag, operands)
     concat.erase()
@@ -183,9 +164,8 @@ def _reduce_with(reduced: Op, initial: Value, kind: str) -> None:
     """Let the users of `reduced` have its reduction with the scalar `initial`, on the meshes where it can be itself."""
     assert reduced.block is not None
     type, loc = reduced.results[0].type, reduced.loc
-    everywhere = make_op(
-        "stablehlo.broadcast_in_dim", [initial], [type], props={"broadcast_dimensions": DenseArrayAttr.get(())}, loc=loc
-    )
+    props = {"broadcast_dimensions": DenseArrayAttr.get(())}
+    everywhere = make_op("stablehlo.broadcast_in_dim", [initial], [type], props=props, loc=loc)
     operands = [reduced.results[0], everywhere.results[0]]
     total = make_op(REDUCTION_OPS[kind], operands, [type], attrs=reduced.attrs, loc=loc)
     reduced.block.insert_after(reduced, everywhere)
