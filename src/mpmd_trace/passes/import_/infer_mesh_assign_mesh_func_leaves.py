@@ -21,7 +21,7 @@ from mpmd_trace.passes.import_.building_blocks import (
     wrap_in_fragment,
 )
 from mpmd_trace.passes.import_.error_limit import ErrorCounter
-from mpmd_trace.passes.import_.mesh_flow import Flow, function_name, lines, op_line
+from mpmd_trace.passes.import_.mesh_flow import Flow, function_name, lines, op_line, ways_out
 from mpmd_trace.passes.import_.mesh_sets import (
     EMPTY,
     USE_SET,
@@ -131,11 +131,10 @@ class _Leaves:
                 continue
             wanted = use_of_op(value.op) if isinstance(value, OpResult) else EMPTY
             mesh = self.leaf_mesh(self.sets.src_of(value), wanted)
-            if mesh is None:
-                mesh = self.first
-                if not self.infer_transfers:
-                    self.errors.report(terminator, self.output_message(i))
-            assign_operand(terminator, i, mesh, "inferred_out", loc=result_location(self.function, i))
+            if mesh is None and not self.infer_transfers:
+                self.errors.report(terminator, self.output_message(i))
+            loc = result_location(self.function, i)
+            assign_operand(terminator, i, mesh or self.first, "inferred_out", loc=loc)
 
     def clear_argument_uses(self) -> None:
         dicts = self.function.arg_attrs
@@ -144,25 +143,23 @@ class _Leaves:
         boundary.arg_use = [EMPTY] * len(boundary.arg_use)
 
     def unused_callee_inputs(self) -> None:
-        name = function_name(self.function)
+        name, boundary = function_name(self.function), self.sets.boundary(self.function)
         for arg in self.function.body.args:
             if arg.has_uses or not isinstance(arg.type, TensorType):
                 continue
             mesh = self.leaf_mesh(self.sets.src_of(arg), EMPTY)
-            if mesh is None:
-                if not self.infer_transfers:
-                    self.errors.report(
-                        arg,
-                        f"argument {arg.index} of @{name}, which @{name} does not use, can be on no mesh: "
-                        f"its calls pass values without a common mesh; remove the argument, or {_ALLOW}",
-                    )
-                    return
-                mesh = self.first
-            found = insert(EMPTY, mesh, "inferred_unused_callee_in")
-            self.sets.set_arg_use(self.function, arg.index, found)
+            if mesh is None and not self.infer_transfers:
+                self.errors.report(
+                    arg,
+                    f"argument {arg.index} of @{name}, which @{name} does not use, can be on no mesh: "
+                    f"its calls pass values without a common mesh; remove the argument, or {_ALLOW}",
+                )
+                return
+            found = insert(EMPTY, mesh or self.first, "inferred_unused_callee_in")
+            boundary.store(boundary.arg_use, arg.index, found)
 
     def unused_callee_outputs(self) -> None:
-        name = function_name(self.function)
+        name, boundary = function_name(self.function), self.sets.boundary(self.function)
         calls = self.sets.used_calls(self.function)
         if not calls:
             return
@@ -170,17 +167,15 @@ class _Leaves:
             if any(c.results[i].has_uses for c in calls) or not isinstance(value.type, TensorType):
                 continue
             mesh = self.leaf_mesh(self.sets.src_of(value), EMPTY)
-            if mesh is None:
-                if not self.infer_transfers:
-                    self.errors.report(
-                        self.function.body.terminator,
-                        f"output {i} of @{name}, which no call uses, can be on no mesh: it combines values "
-                        f"of different meshes; do not return it, or {_ALLOW}",
-                    )
-                    return
-                mesh = self.first
-            found = insert(EMPTY, mesh, "inferred_unused_callee_out")
-            self.sets.set_result_use(self.function, i, found)
+            if mesh is None and not self.infer_transfers:
+                self.errors.report(
+                    self.function.body.terminator,
+                    f"output {i} of @{name}, which no call uses, can be on no mesh: it combines values "
+                    f"of different meshes; do not return it, or {_ALLOW}",
+                )
+                return
+            found = insert(EMPTY, mesh or self.first, "inferred_unused_callee_out")
+            boundary.store(boundary.result_use, i, found)
 
     # Ops.
 
@@ -204,15 +199,14 @@ class _Leaves:
         wanted = use_of_op(op)
         for i, operand in enumerate(op.operands):
             mesh = self.leaf_mesh(self.sets.src_of(operand), wanted)
-            if mesh is None:
-                if not self.infer_transfers:
-                    raise self.diagnostics.fatal(
-                        op,
-                        f"operand {i} of the {label} can be on no mesh: it combines values of different "
-                        f"meshes; put that computation into a named computation, or {_ALLOW}",
-                    )
-                mesh = pick(wanted) or self.first
-            op.set_operand(i, unassign_before(op, assign_before(op, operand, mesh, label)))
+            if mesh is None and not self.infer_transfers:
+                raise self.diagnostics.fatal(
+                    op,
+                    f"operand {i} of the {label} can be on no mesh: it combines values of different "
+                    f"meshes; put that computation into a named computation, or {_ALLOW}",
+                )
+            assigned = assign_before(op, operand, mesh or pick(wanted) or self.first, label)
+            op.set_operand(i, unassign_before(op, assigned))
         op.attrs.pop(USE_SET, None)
 
     def unused(self, op: Op) -> None:
@@ -262,12 +256,11 @@ class _Leaves:
             "values of different meshes"
         ]
         text += lines("it comes from", flow.sources([value]))
-        text += [
-            "  ways out:",
-            "    - compute it in a named computation that is assigned to a mesh",
-            f"    - assign the output to a mesh ({quote(f'{index}@MESH')} in the output assignment)",
-            f"    - {_ALLOW}",
-        ]
+        text += ways_out(
+            "compute it in a named computation that is assigned to a mesh",
+            f"assign the output to a mesh ({quote(f'{index}@MESH')} in the output assignment)",
+            _ALLOW,
+        )
         return "\n".join(text)
 
 

@@ -16,8 +16,8 @@ from mpmd_trace.passes.base import Pass, option
 from mpmd_trace.passes.greedy import Pattern, apply_greedily
 from mpmd_trace.passes.import_.building_blocks import on_mesh, put_behind
 from mpmd_trace.passes.import_.finalize_patterns import AssignOfUnassign, LowerBroadcast, LowerReduce, changes_memory
-from mpmd_trace.passes.import_.mesh_flow import function_name, op_line, place
-from mpmd_trace.passes.import_.mesh_sets import SRC_SET, USE_SET, clear_sets, is_meshless
+from mpmd_trace.passes.import_.mesh_flow import LET_MOVE, function_name, op_line, place, ways_out
+from mpmd_trace.passes.import_.mesh_sets import SRC_SET, USE_SET, clear_sets, is_meshless, without_sets
 
 __all__ = ["InferMeshFinalize", "drop_pairs"]
 
@@ -59,7 +59,6 @@ class InferMeshFinalize(Pass):
         functions = [f for f in module.mpmd_functions if not f.is_declaration]
         for function in functions:
             if function.is_entry_point and not _type_arguments(function, diagnostics):
-                diagnostics.fail()
                 return True
         drop_pairs(module, self.keep_memories)
         patterns: list[Pattern] = [
@@ -84,7 +83,7 @@ class InferMeshFinalize(Pass):
 
 
 def _type_arguments(function: FuncOp, diagnostics: Diagnostics) -> bool:
-    """Put each argument on the smallest of the meshes that ask for it."""
+    """Put each argument on the smallest of the meshes that ask for it; says whether that was possible."""
     name = function_name(function)
     last: Op | None = None
     for arg in function.body.args:
@@ -103,7 +102,7 @@ def _type_arguments(function: FuncOp, diagnostics: Diagnostics) -> bool:
         kinds = list(dict.fromkeys(t.memory_kind for t in types))
         if len(kinds) > 1:
             shown = " and ".join(sorted("no memory kind" if k is None else f"'{k}'" for k in kinds))
-            diagnostics.error(
+            diagnostics.refuse(
                 function,
                 f"input {arg.index} of @{name} is assigned to different memory kinds: {shown}; write the "
                 "same kind (MESH#KIND) in every assignment that uses it",
@@ -228,14 +227,8 @@ def _left_over(op: Op) -> str:
         text = f'a value is needed on mesh "{op.mesh_type.mesh}", but it is not there'
     else:
         users, text = [], f"{op_line(op)} is left"
-    return "\n".join([text, *(f"  used by {_user(user)}" for user in dict.fromkeys(users)), *_WAYS_OUT])
-
-
-_WAYS_OUT = (
-    "  ways out:",
-    "    - name the value (named tensor) and assign the name to the mesh where it is needed",
-    "    - let values move wherever needed: set mpmd_infer_transfers in the partitioning options",
-)
+    ways = ways_out("name the value (named tensor) and assign the name to the mesh where it is needed", LET_MOVE)
+    return "\n".join([text, *(f"  used by {_user(user)}" for user in dict.fromkeys(users)), *ways])
 
 
 def _user(op: Op) -> str:
@@ -256,7 +249,5 @@ def _without_sets(body: Region) -> Region:
 
 
 def _clear_boundary(function: FuncOp) -> None:
-    clean = [d.without(USE_SET).without(SRC_SET) if d.entries else d for d in function.arg_attrs]
-    function.set_all_arg_attrs(clean)
-    clean = [d.without(USE_SET).without(SRC_SET) if d.entries else d for d in function.res_attrs]
-    function.set_all_res_attrs(clean)
+    function.set_all_arg_attrs([without_sets(d) for d in function.arg_attrs])
+    function.set_all_res_attrs([without_sets(d) for d in function.res_attrs])

@@ -12,6 +12,7 @@ from mpmd_trace.ir.ops import AssignOp, CallOp, ForOp, FuncOp, Module, TransferO
 from mpmd_trace.ir.semantics import reduction_kind
 from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.common.walks import enclosing_function
+from mpmd_trace.passes.greedy import walk_mutable
 from mpmd_trace.passes.import_.mesh_sets import (
     EMPTY,
     SRC_SET,
@@ -23,7 +24,6 @@ from mpmd_trace.passes.import_.mesh_sets import (
     loop_set,
     relabelled,
     set_loop_set,
-    set_src,
     src_of_op,
     union,
 )
@@ -89,34 +89,20 @@ class _SrcSets:
         for arg in function.body.args:
             if boundary.arg_use[arg.index].meshes:
                 found = relabelled(boundary.arg_use[arg.index], "inferred_in")
-                self.sets.set_arg_src(function, arg.index, found)
+                boundary.store(boundary.arg_src, arg.index, found)
         self.forward(function.body)
 
     def forward(self, block: Block) -> None:
         """The ops of an entry point or of a loop in it, in order, without what is nested in leaf ops."""
         for op in block:
+            self.op(op)
             if isinstance(op, ForOp):
-                self.loop(op)
                 self.forward(op.body.block)
-            else:
-                self.op(op)
-
-    def operands_first(self, block: Block) -> None:
-        """All ops of a callee, nested ones before the op around them."""
-        for op in block:
-            for region in op.regions:
-                if not region.frozen:
-                    for nested in region.blocks:
-                        self.operands_first(nested)
-            if isinstance(op, ForOp):
-                self.loop(op)
-            else:
-                self.op(op)
 
     def store(self, op: Op, found: MeshSet) -> None:
         if src_of_op(op) is not found:
             self.changed = True
-            set_src(op, found)
+            op.attrs[SRC_SET] = found
 
     def op(self, op: Op) -> None:
         if isinstance(op, UnassignOp):
@@ -133,6 +119,8 @@ class _SrcSets:
                 self.store(op, found)
                 if not found.meshes or _reads_reduction(op):
                     self.tag_reduction(op)
+        elif isinstance(op, ForOp):
+            self.loop(op)
 
     def of_unassign(self, op: UnassignOp) -> MeshSet:
         value = op.operand(0)
@@ -186,12 +174,13 @@ class _SrcSets:
             if found is not old:
                 found = intersect(found, old)
                 if found is not None:
-                    self.sets.set_arg_src(callee, use.index, found)
+                    boundary.store(boundary.arg_src, use.index, found)
         args = list(boundary.arg_src)
         if self.settled.get(callee) == args:
             return
         before, self.changed = self.changed, False
-        self.operands_first(callee.body)
+        for op in walk_mutable(callee.regions[0]):
+            self.op(op)
         if self.changed:
             self.settled.pop(callee, None)
         else:

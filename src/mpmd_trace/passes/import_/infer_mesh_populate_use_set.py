@@ -20,7 +20,6 @@ from mpmd_trace.passes.import_.mesh_sets import (
     is_terminal,
     loop_set,
     set_loop_set,
-    set_use,
     union,
     use_of_op,
 )
@@ -96,7 +95,7 @@ class _UseSets:
         old = list(boundary.arg_use)
         for arg in function.body.args:
             found = union(boundary.arg_use[arg.index], self.sets.needed(arg))
-            self.sets.set_arg_use(function, arg.index, found)
+            boundary.store(boundary.arg_use, arg.index, found)
         changed = self.changed or old != boundary.arg_use
         self.changed = self.changed or before
         return changed
@@ -107,7 +106,8 @@ class _UseSets:
     def store(self, op: Op, found: MeshSet) -> None:
         if op.attrs.get(USE_SET, EMPTY) is not found:
             self.changed = True
-            set_use(op, found)
+            if found.meshes:
+                op.attrs[USE_SET] = found
 
     def op(self, op: Op) -> None:
         if type(op) is Op and is_meshless(op):  # nearly all ops
@@ -145,8 +145,9 @@ class _UseSets:
             callee = self.sets.callee(value.op)
             if callee is not None and result.index < len(callee.returned):
                 # The reference extends the callee's result with the number of the loop's result.
-                old = self.sets.boundary(callee).result_use[result.index]
-                self.sets.set_result_use(callee, result.index, union(old, needed))
+                boundary = self.sets.boundary(callee)
+                found = union(boundary.result_use[result.index], needed)
+                boundary.store(boundary.result_use, result.index, found)
 
     def call(self, call: CallOp) -> None:
         callee = self.sets.callee(call)
@@ -169,7 +170,7 @@ class _UseSets:
                 continue
             found = union(old, needed)
             if len(found.meshes) != len(old.meshes):  # new labels alone are not stored
-                self.sets.set_result_use(callee, result.index, found)
+                boundary.store(boundary.result_use, result.index, found)
                 grown = True
         if not grown and any(s.meshes for s in boundary.arg_use):
             return False

@@ -12,7 +12,7 @@ from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import AssignOp, CallOp, FuncOp, Module
 from mpmd_trace.passes.base import Pass, option
 from mpmd_trace.passes.import_.error_limit import ErrorCounter
-from mpmd_trace.passes.import_.mesh_flow import Flow, function_name, lines, mesh_list, op_line
+from mpmd_trace.passes.import_.mesh_flow import LET_MOVE, Flow, function_name, lines, mesh_list, op_line, ways_out
 from mpmd_trace.passes.import_.mesh_sets import (
     MeshSets,
     is_meshless,
@@ -188,10 +188,8 @@ class _Check:
 
 def _ways_out(missing: list[str]) -> list[str]:
     where = mesh_list(missing)
-    return [
-        "  ways out:",
-        f"    - name the value (named tensor or named computation) and assign the name to {where}; it is "
-        "transferred there",
-        f"    - move the op that needs it into a named computation that is not on {where}",
-        "    - let values move wherever needed: set mpmd_infer_transfers in the partitioning options",
-    ]
+    return ways_out(
+        f"name the value (named tensor or named computation) and assign the name to {where}; it is transferred there",
+        f"move the op that needs it into a named computation that is not on {where}",
+        LET_MOVE,
+    )

@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from mpmd_trace.ir.core import Block, Op
+from mpmd_trace.ir.core import Op, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.passes.base import Pass, option
+from mpmd_trace.passes.greedy import walk_mutable
 from mpmd_trace.passes.import_.error_limit import ErrorCounter
-from mpmd_trace.passes.import_.mesh_flow import Flow, function_name, lines, mesh_list, op_line
+from mpmd_trace.passes.import_.mesh_flow import LET_MOVE, Flow, function_name, lines, mesh_list, op_line, ways_out
 from mpmd_trace.passes.import_.mesh_sets import MeshSets, is_meshless, names, src_of_op, use_of_op
 from mpmd_trace.passes.import_.reductions import REDUCE
 
@@ -46,22 +47,15 @@ class InferMeshValidateSrcSetNotEmpty(Pass):
         for function in module.mpmd_functions:
             if function.is_declaration:
                 continue
-            self._check_ops(function.body, flow, errors)
+            for op in walk_mutable(function.regions[0]):
+                if errors.full:
+                    break
+                if is_meshless(op) and _starts_conflict(op, flow.sets):
+                    errors.report(op, _op_message(op, flow))
             self._check_args(function, flow, errors)
             if errors.count:
                 diagnostics.fail()
         return False
-
-    def _check_ops(self, block: Block, flow: Flow, errors: ErrorCounter) -> None:
-        for op in block:
-            for region in op.regions:
-                if not region.frozen:
-                    for nested in region.blocks:
-                        self._check_ops(nested, flow, errors)
-            if errors.full:
-                return
-            if is_meshless(op) and _starts_conflict(op, flow.sets):
-                errors.report(op, _op_message(op, flow))
 
     def _check_args(self, function: FuncOp, flow: Flow, errors: ErrorCounter) -> None:
         for i, found in enumerate(flow.sets.boundary(function).arg_src):
@@ -96,30 +90,30 @@ def _op_message(op: Op, flow: Flow) -> str:
         text = ["this reduction combines values of different meshes, and nothing says that it may:"]
     text.append(f"  {op_line(op)}")
     for i, operand in enumerate(op.operands):
-        found = flow.sets.src_of(operand)
-        where = "any mesh" if found is None else mesh_list(names(found))
-        sources = flow.sources([operand])
-        text += lines(f"operand {i} is available on {where}; it comes from", sources) or [
-            f"  operand {i} is available on {where}"
-        ]
+        text += _available(f"operand {i} is", operand, "it comes from", flow)
     needed = names(use_of_op(op))
     where = f" on {mesh_list(needed)}" if needed else ""
     text += lines(f"the result is needed{where} by", flow.destinations(op.results))
-    text.append("  ways out:")
-    text.append(
-        "    - put the op into a named computation (or behind a named tensor of the operand to move) that is "
-        "assigned to the mesh where it should run; its operands are then transferred there"
-    )
+    ways = [
+        "put the op into a named computation (or behind a named tensor of the operand to move) that is assigned to "
+        "the mesh where it should run; its operands are then transferred there"
+    ]
     if reduction:
-        text.append(
-            "    - wrap the result in mpmd reduce: the parts are reduced on their meshes, the partial "
-            "results move (for all reductions: set mpmd_infer_cross_mesh_reductions in the partitioning "
-            "options)"
+        ways.append(
+            "wrap the result in mpmd reduce: the parts are reduced on their meshes, the partial results move (for all "
+            "reductions: set mpmd_infer_cross_mesh_reductions in the partitioning options)"
         )
-        text.append("    - let values move wherever needed: set mpmd_infer_transfers")
+        ways.append("let values move wherever needed: set mpmd_infer_transfers")
     else:
-        text.append("    - let values move wherever needed: set mpmd_infer_transfers in the partitioning options")
-    return "\n".join(text)
+        ways.append(LET_MOVE)
+    return "\n".join(text + ways_out(*ways))
+
+
+def _available(what: str, value: Value, comes: str, flow: Flow) -> list[str]:
+    """Where the value can be, and what it comes from."""
+    found = flow.sets.src_of(value)
+    title = f"{what} available on {'any mesh' if found is None else mesh_list(names(found))}"
+    return lines(f"{title}; {comes}", flow.sources([value])) or [f"  {title}"]
 
 
 def _arg_message(function: FuncOp, index: int, flow: Flow) -> str:
@@ -129,19 +123,13 @@ def _arg_message(function: FuncOp, index: int, flow: Flow) -> str:
         f"argument {index} of @{name} can be on no mesh: its {len(calls)} calls pass values that have no mesh in common"
     ]
     for call in calls:
-        operand = call.operand(index)
-        found = flow.sets.src_of(operand)
-        where = "any mesh" if found is None else mesh_list(names(found))
-        text += lines(f"call of @{name}: available on {where}; from", flow.sources([operand])) or [
-            f"  call of @{name}: available on {where}"
-        ]
+        text += _available(f"call of @{name}:", call.operand(index), "from", flow)
     argument = function.body.args[index]
     needed = names(flow.sets.use_of(argument))
     where = f" on {mesh_list(needed)}" if needed else ""
     text += lines(f"the argument is needed{where} by", flow.destinations([argument]))
-    text += [
-        "  ways out:",
-        "    - name the value before the call (named tensor) and assign the name to the mesh where the callee needs it",
-        "    - let values move wherever needed: set mpmd_infer_transfers in the partitioning options",
-    ]
+    text += ways_out(
+        "name the value before the call (named tensor) and assign the name to the mesh where the callee needs it",
+        LET_MOVE,
+    )
     return "\n".join(text)

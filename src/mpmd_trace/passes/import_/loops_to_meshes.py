@@ -9,7 +9,7 @@ from mpmd_trace.ir.ops import AssignOp, ForOp, make_assign, make_unassign
 from mpmd_trace.ir.types import MeshTensorType, TensorType
 from mpmd_trace.passes.import_.building_blocks import assign_operand, on_mesh, put_behind
 from mpmd_trace.passes.import_.mesh_flow import mesh_list, op_line
-from mpmd_trace.passes.import_.mesh_sets import EMPTY, SRC_SET, USE_SET, names, use_of_op
+from mpmd_trace.passes.import_.mesh_sets import EMPTY, names, use_of_op, without_sets
 
 __all__ = ["finish_loop", "place_loop_results"]
 
@@ -90,7 +90,7 @@ def _drop_sets(loop: ForOp) -> None:
     found = loop.attrs.get("arg_attrs")
     if not isinstance(found, ArrayAttr):
         return
-    cleaned = [d.without(USE_SET).without(SRC_SET) for d in found.elements if isinstance(d, DictAttr)]
+    cleaned = [without_sets(d) for d in found.elements if isinstance(d, DictAttr)]
     kept = [d for d in cleaned if d.entries]
     if kept:
         loop.attrs["arg_attrs"] = ArrayAttr.get(kept)

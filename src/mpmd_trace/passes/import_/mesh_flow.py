@@ -7,7 +7,7 @@ needs it on one (its *destinations*): through ops without a mesh, calls and loop
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from mpmd_trace.diagnostics.location import Location
 from mpmd_trace.diagnostics.spelling import quote
@@ -15,7 +15,21 @@ from mpmd_trace.ir.core import Op, OpResult, Value
 from mpmd_trace.ir.ops import AssignOp, CallOp, ForOp, FragmentOp, FuncOp, UnassignOp
 from mpmd_trace.passes.import_.mesh_sets import MeshSet, MeshSets, is_meshless, src_of_op, use_of_op
 
-__all__ = ["End", "Flow", "because", "function_name", "is_user_label", "lines", "mesh_list", "op_line", "place"]
+__all__ = [
+    "LET_MOVE",
+    "Flow",
+    "because",
+    "function_name",
+    "is_user_label",
+    "lines",
+    "mesh_list",
+    "op_line",
+    "place",
+    "ways_out",
+]
+
+#: The way out that there is for everything.
+LET_MOVE = "let values move wherever needed: set mpmd_infer_transfers in the partitioning options"
 
 _LABELS = {
     "user_in": "the assignment of an input",
@@ -161,9 +175,8 @@ class Flow:
                         ends.append(End(text, None, value.location, value))
         return ends
 
-    def _reach(self, values: Iterable[Value], step: object) -> list[Value]:
+    def _reach(self, values: Iterable[Value], step: Callable[[Value], list[Value]]) -> list[Value]:
         """`values` and what `step` reaches from them, last pushed first."""
-        assert callable(step)
         waiting = list(dict.fromkeys(values))
         seen = set(waiting)
         found = []
@@ -195,6 +208,11 @@ def lines(title: str, ends: Sequence[End], most: int = 8) -> list[str]:
     if len(texts) > most:
         shown.append(f"    - ... and {len(texts) - most} more")
     return [f"  {title}", *shown]
+
+
+def ways_out(*ways: str) -> list[str]:
+    """What people can do, one line each."""
+    return ["  ways out:", *(f"    - {way}" for way in ways)]
 
 
 def op_line(op: Op) -> str:

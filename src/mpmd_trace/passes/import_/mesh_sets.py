@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping
+from typing import TypeVar
 
 from mpmd_trace.ir.attributes import ArrayAttr, Attribute, DictAttr, MeshesWithOriginsAttr
 from mpmd_trace.ir.core import Op, OpResult, Value
@@ -24,7 +25,6 @@ __all__ = [
     "USE_SET",
     "MeshSet",
     "MeshSets",
-    "cast_set",
     "clear_sets",
     "insert",
     "intersect",
@@ -37,11 +37,10 @@ __all__ = [
     "relabelled",
     "same_meshes",
     "set_loop_set",
-    "set_src",
-    "set_use",
     "src_of_op",
     "union",
     "use_of_op",
+    "without_sets",
 ]
 
 USE_SET = "mpmd.use_set"
@@ -54,6 +53,7 @@ _ASKED_SPECIALLY = frozenset({"mpmd.broadcast", "mpmd.reduce", "mpmd.unassign", 
 _BROADCAST_IN = "broadcast_in"
 
 MeshSet = MeshesWithOriginsAttr
+Stored = TypeVar("Stored", MeshSet, MeshSet | None)
 EMPTY: MeshSet = MeshesWithOriginsAttr.get({})
 
 
@@ -169,19 +169,14 @@ def src_of_op(op: Op) -> MeshSet | None:
     return cast_set(op.attrs.get(SRC_SET))
 
 
-def set_use(op: Op, found: MeshSet) -> None:
-    if found.meshes:
-        op.attrs[USE_SET] = found
-
-
-def set_src(op: Op, found: MeshSet | None) -> None:
-    if found is not None:
-        op.attrs[SRC_SET] = found
-
-
 def clear_sets(op: Op) -> None:
     op.attrs.pop(USE_SET, None)
     op.attrs.pop(SRC_SET, None)
+
+
+def without_sets(attributes: DictAttr) -> DictAttr:
+    """The attributes of an argument or result without its sets."""
+    return attributes.without(USE_SET).without(SRC_SET) if attributes.entries else attributes
 
 
 #: By name: all ops of a program are asked, several times.
@@ -235,15 +230,20 @@ class _Boundary:
                 return old
             return old.with_(name, value)
 
-        args = self.function.arg_attrs
-        for i, old in enumerate(args):
-            with_use = updated(old, USE_SET, self.arg_use[i] if self.arg_use[i].meshes else None)
-            args[i] = updated(with_use, SRC_SET, self.arg_src[i])
-        self.function.set_all_arg_attrs(args)
-        results = self.function.res_attrs
-        for i, old in enumerate(results):
-            results[i] = updated(old, USE_SET, self.result_use[i] if self.result_use[i].meshes else None)
-        self.function.set_all_res_attrs(results)
+        def with_uses(dicts: list[DictAttr], uses: list[MeshSet]) -> list[DictAttr]:
+            pairs = zip(dicts, uses, strict=True)
+            return [updated(old, USE_SET, use if use.meshes else None) for old, use in pairs]
+
+        function = self.function
+        args = zip(with_uses(function.arg_attrs, self.arg_use), self.arg_src, strict=True)
+        function.set_all_arg_attrs([updated(old, SRC_SET, src) for old, src in args])
+        function.set_all_res_attrs(with_uses(function.res_attrs, self.result_use))
+
+    def store(self, sets: list[Stored], index: int, found: Stored) -> None:
+        """Change one of the sets."""
+        if sets[index] is not found:
+            sets[index] = found
+            self.changed = True
 
 
 class MeshSets:
@@ -295,26 +295,6 @@ class MeshSets:
             changed = changed or boundary.changed
             boundary.flush()
         return changed
-
-    # Function arguments and results.
-
-    def set_arg_use(self, function: FuncOp, index: int, found: MeshSet) -> None:
-        boundary = self.boundary(function)
-        if boundary.arg_use[index] is not found:
-            boundary.arg_use[index] = found
-            boundary.changed = True
-
-    def set_arg_src(self, function: FuncOp, index: int, found: MeshSet) -> None:
-        boundary = self.boundary(function)
-        if boundary.arg_src[index] is not found:
-            boundary.arg_src[index] = found
-            boundary.changed = True
-
-    def set_result_use(self, function: FuncOp, index: int, found: MeshSet) -> None:
-        boundary = self.boundary(function)
-        if boundary.result_use[index] is not found:
-            boundary.result_use[index] = found
-            boundary.changed = True
 
     # Any value.
 

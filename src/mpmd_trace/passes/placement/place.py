@@ -25,7 +25,7 @@ from mpmd_trace.ir.types import MeshTensorType, TensorType
 from mpmd_trace.passes.base import Pass, option
 from mpmd_trace.passes.import_.assignments import SameMesh
 from mpmd_trace.passes.import_.building_blocks import check_constraints, on_mesh, result_location, wrap_in_fragment
-from mpmd_trace.passes.import_.mesh_sets import EMPTY, insert, is_meshless, set_src
+from mpmd_trace.passes.import_.mesh_sets import EMPTY, SRC_SET, insert, is_meshless
 from mpmd_trace.passes.placement.close_conditionals import close_conditionals
 from mpmd_trace.passes.placement.cut import cut
 from mpmd_trace.passes.placement.flow import TOGETHER, Flow
@@ -242,7 +242,7 @@ class _Plan:
         for i, value in enumerate(function.returned):
             mesh, maker = self.home(value), self._maker(value)
             if mesh is not None and maker is not None and not any(call.results[i].has_uses for call in calls):
-                set_src(maker, insert(EMPTY, mesh, _PLACED))
+                maker.attrs[SRC_SET] = insert(EMPTY, mesh, _PLACED)
 
     def _maker(self, value: Value) -> Op | None:
         """The op that makes a value, in the callee if that is where it is made."""
