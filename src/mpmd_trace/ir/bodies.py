@@ -20,6 +20,7 @@ from mpmd_trace.ir.types import Type
 
 __all__ = [
     "BodyBuilder",
+    "copied_ops",
     "dce",
     "effective_operands",
     "equivalent",
@@ -55,6 +56,14 @@ def remembers(make: Callable[[Region, *Others], T]) -> Callable[[Region, *Others
     return found
 
 
+def copied_ops(block: Block, args: Sequence[Value]) -> tuple[list[Op], list[Value]]:
+    """Detached copies of the ops of a block, for these arguments, and what they would return; no terminator."""
+    mapping: dict[Value, Value] = dict(zip(block.args, args, strict=True))
+    terminator = block.terminator
+    copies = [op.clone(mapping) for op in block if op is not terminator]
+    return copies, [mapping.get(value, value) for value in terminator.operands]
+
+
 class BodyBuilder:
     """Builds a new body.
 
@@ -80,14 +89,11 @@ class BodyBuilder:
         """Append a copy of `op`, its operands (also inside its regions) replaced by `mapping`."""
         return self.block.append(op.clone(mapping))
 
-    def inline(self, body: Region, args: Sequence[Value], mapping: dict[Value, Value] | None = None) -> list[Value]:
+    def inline(self, body: Region, args: Sequence[Value]) -> list[Value]:
         """Append copies of the ops of `body` for these arguments; returns the values it would return."""
-        mapping = {} if mapping is None else mapping
-        block = body.block
-        mapping.update(zip(block.args, args, strict=True))
-        terminator = block.terminator
-        self.block.append_all([op.clone(mapping) for op in block if op is not terminator])
-        return [mapping.get(v, v) for v in terminator.operands]
+        ops, returned = copied_ops(body.block, args)
+        self.block.append_all(ops)
+        return returned
 
     def finish(self, returned: Sequence[Value], terminator: str = "mpmd.return") -> Region:
         """The frozen body that returns these values."""

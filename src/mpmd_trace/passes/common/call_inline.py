@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from mpmd_trace.diagnostics.messages import Note
 from mpmd_trace.ir.attributes import Attribute
+from mpmd_trace.ir.bodies import copied_ops
 from mpmd_trace.ir.core import Op, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import CallOp, ForOp, FragmentCallOp, FragmentOp, FuncOp, Module
@@ -147,13 +148,10 @@ class _Copier:
 
     def _clones(self, call: CallOp, attrs: dict[str, Attribute]) -> tuple[list[Op], list[Value]]:
         """As `_copies`, also for ops with regions of their own."""
-        mapping: dict[Value, Value] = dict(zip(self.callee.args, call.operands, strict=True))
-        copies: list[Op] = []
-        for op, _ in self.steps[:-1]:
-            copies.append(op.clone(mapping))
-            if attrs:
-                _annotate(copies[-1], attrs)
-        return copies, [mapping.get(v, v) for v in self.callee.returned]
+        copies, returned = copied_ops(self.callee.body, call.operands)
+        for copy in copies if attrs else ():
+            _annotate(copy, attrs)
+        return copies, returned
 
 
 def _annotate(op: Op, attrs: dict[str, Attribute]) -> None:

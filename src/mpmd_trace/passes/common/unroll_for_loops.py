@@ -6,6 +6,7 @@ import dataclasses
 from typing import ClassVar
 
 from mpmd_trace.ir.attributes import IntegerAttr, parse_attribute
+from mpmd_trace.ir.bodies import copied_ops
 from mpmd_trace.ir.core import Value, make_op
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import ForOp, FuncOp, Module
@@ -81,29 +82,23 @@ class UnrollForLoops(FunctionPass):
 
 
 def _unroll(loop: ForOp, done: int) -> None:
-    block, body = loop.block, loop.body.block
+    block = loop.block
     assert block is not None
-    scalar = tensor((), "ui32")
-    terminator = body.terminator
     carried: list[Value] = loop.operands
     for iteration in range(loop.iterations):
         counter = IntegerAttr.get(done + iteration, "ui32")
         index = make_op(
             "stablehlo.constant",
             (),
-            [scalar],
+            [tensor((), "ui32")],
             props={"value": parse_attribute(f"dense<{iteration}> : tensor<ui32>")},
             attrs={"unroll_counter": counter},
             loc=loop.loc,
         )
         block.insert_before(loop, index)
-        mapping: dict[Value, Value] = dict(zip(body.args, [*carried, index.result], strict=True))
-        for op in body:
-            if op is terminator:
-                break
-            copy = op.clone(mapping)
+        copies, carried = copied_ops(loop.body.block, [*carried, index.result])
+        for copy in copies:
             copy.attrs["unroll_counter"] = counter
-            block.insert_before(loop, copy)
-        carried = [mapping.get(v, v) for v in terminator.operands]
+        block.insert_all_before(loop, copies)
     loop.replace_all_uses_with(carried)
     loop.erase()

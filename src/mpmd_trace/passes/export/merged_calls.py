@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import cast
 
 from mpmd_trace.ir.attributes import ArrayAttr, Attribute, BoolAttr, DictAttr, SymbolRefAttr
+from mpmd_trace.ir.bodies import copied_ops
 from mpmd_trace.ir.core import Block, Op, Region, Use, Value, make_op
 from mpmd_trace.ir.functions import make_function
 from mpmd_trace.ir.ops import FragmentCallOp, FuncOp, Module, TransferOp, make_return, make_transfer
@@ -227,11 +228,9 @@ class _Merger:
         self._call(function, calls, list(operands), list(results), packs, end)
 
     def _inline(self, call: FragmentCallOp, function: FuncOp, inside: _Inside) -> None:
-        mapping = dict(zip(function.args, [inside[value] for value in call.operands], strict=True))
-        last = function.body.terminator
-        inside.block.append_all([op.clone(mapping) for op in function.body if op is not last])
-        for result, value in zip(call.results, last.operands, strict=True):
-            inside.values[result] = mapping.get(value, value)
+        copies, returned = copied_ops(function.body, [inside[value] for value in call.operands])
+        inside.block.append_all(copies)
+        inside.values.update(zip(call.results, returned, strict=True))
 
     def _repeat(self, item: Item, function: FuncOp, inside: _Inside) -> None:
         first, final = item.calls[0], item.calls[-1]

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 
 from mpmd_trace.ir.attributes import Attribute, DenseArrayAttr, parse_attribute
+from mpmd_trace.ir.bodies import copied_ops
 from mpmd_trace.ir.core import Block, Op, Region, Value, make_op
 from mpmd_trace.ir.ops import FragmentCallOp, FuncOp
 from mpmd_trace.ir.types import TensorType, tensor
@@ -142,22 +143,21 @@ def loop_over(
 
     index, *rest = body.args
     start = body.append(_number(0)).result
-    mapping: dict[Value, Value] = {}
+    taken: list[Value] = []
     for place, arg in enumerate(function.args):
         if place in item.carried:
-            mapping[arg] = rest[places.index(place)]
+            taken.append(rest[places.index(place)])
         elif place in item.stacked:
             type = cast(TensorType, arg.type)
             at = [index, *[start] * len(type.shape or ())]
             sizes: dict[str, Attribute] = {"slice_sizes": DenseArrayAttr.get((1, *(type.shape or ())))}
             row = make_op("stablehlo.dynamic_slice", [given[place], *at], [rows_type(type, 1)], props=sizes)
             body.append(row)
-            mapping[arg] = body.append(make_op("stablehlo.reshape", [row.result], [type])).result
+            taken.append(body.append(make_op("stablehlo.reshape", [row.result], [type])).result)
         else:
-            mapping[arg] = given[place]
-    last = function.body.terminator
-    body.append_all([op.clone(mapping) for op in function.body if op is not last])
-    made = [mapping.get(value, value) for value in last.operands]
+            taken.append(given[place])
+    copies, made = copied_ops(function.body, taken)
+    body.append_all(copies)
     yielded = [made[item.carried[place]] for place in places]
     for r, array in zip(kept, rest[len(places) :], strict=True):
         piece = body.append(make_op("stablehlo.reshape", [made[r]], [rows_type(types[r], 1)])).result

@@ -9,8 +9,8 @@ from typing import ClassVar
 
 from mpmd_trace.diagnostics.spelling import quote
 from mpmd_trace.ir.assignment import Assignment
-from mpmd_trace.ir.bodies import BodyBuilder
-from mpmd_trace.ir.core import Block, Op, Region, Value
+from mpmd_trace.ir.bodies import copied_ops
+from mpmd_trace.ir.core import Block, Region
 from mpmd_trace.ir.diagnostics import Diagnostics, PassFailed
 from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.ops import BroadcastOp, FuncOp, Module, NamedComputationOp, NamedTensorOp, ReduceOp
@@ -100,9 +100,10 @@ class _Inliner:
             if isinstance(op, NamedComputationOp):
                 op.body = self.flatten(op)
                 self._check_computation(op, parent)
-                builder = BodyBuilder()  # a place for the copies until they are moved
-                values = builder.inline(op.body, op.operands)
-                self._replace(op, values, builder.block)
+                copies, values = copied_ops(op.body.block, op.operands)
+                block.insert_all_before(op, copies)
+                op.replace_all_uses_with(values)
+                op.erase()
                 continue
             for region in op.regions:
                 for nested in region.blocks:
@@ -110,13 +111,8 @@ class _Inliner:
             if isinstance(op, NamedTensorOp):
                 self._check_tensor(op, parent)
             if isinstance(op, NamedTensorOp | BroadcastOp | ReduceOp):
-                self._replace(op, [op.operand(0)], None)
-
-    def _replace(self, op: Op, values: list[Value], copies: Block | None) -> None:
-        for copy in copies or ():
-            copy.move_before(op)
-        op.replace_all_uses_with(values)
-        op.erase()
+                op.replace_all_uses_with([op.operand(0)])
+                op.erase()
 
     def _target_of(self, parent: NamedComputationOp, nested: str) -> Assignment:
         name = parent.origin.name
