@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import sys
 from collections.abc import Hashable
@@ -28,7 +29,7 @@ from mpmd_trace.ir.types import MeshTensorType, Type
 from mpmd_trace.passes.base import Pass, option
 from mpmd_trace.passes.equal_bodies import first_equal
 from mpmd_trace.passes.export.function_names import function_name, is_forward_only, module_suffix
-from mpmd_trace.passes.export.manual_computations import renamed_meshes, uses_foreign_meshes
+from mpmd_trace.passes.export.manual_computations import rename_meshes
 from mpmd_trace.passes.export.value_attrs import EMPTY, value_dicts
 from mpmd_trace.passes.greedy import walk_mutable
 
@@ -116,8 +117,7 @@ class LowerToFragmentCalls(Pass):
                 )
             taken.add(name)
             group.function = _make_function(group, name, mesh)
-            if uses_foreign_meshes(group.function, first.mesh):
-                renamed_meshes(module, group.function, first.mesh, mesh)
+            rename_meshes(module, group.function, first.mesh, mesh)
         if self.verbose_logging:
             _report(module, fragments, group_of)
         callees = {group: SymbolRefAttr.get(cast(FuncOp, group.function).sym_name) for group in groups}
@@ -132,23 +132,18 @@ def _grouped(fragments: list[FragmentOp], by_sharding: bool) -> tuple[list[_Grou
     """The groups in order of their first members.  Bodies that are one object are not compared."""
     representative = first_equal(op.body for op in fragments)
     classes: dict[object, int] = {}  # of shardings in effect
-    class_of: dict[Type, int] = {}
-    classes_of: dict[tuple[Type, ...], tuple[int, ...]] = {}  # of the operands or the results of an op
     groups: dict[Hashable, _Group] = {}
     group_of: dict[FragmentOp, _Group] = {}
 
+    @functools.cache
     def sharding_of(type: Type) -> int:
-        found = class_of.get(type)
-        if found is None:
-            key = sharding_class(type.sharding) if isinstance(type, MeshTensorType) else None
-            found = class_of[type] = classes.setdefault(key, len(classes))
-        return found
+        key = sharding_class(type.sharding) if isinstance(type, MeshTensorType) else None
+        return classes.setdefault(key, len(classes))
 
+    @functools.cache
     def shardings_of(types: tuple[Type, ...]) -> tuple[int, ...]:
-        found = classes_of.get(types)
-        if found is None:
-            found = classes_of[types] = tuple([sharding_of(type) for type in types])
-        return found
+        """Of the operands or the results of an op."""
+        return tuple([sharding_of(type) for type in types])
 
     for op in fragments:
         key = (

@@ -9,7 +9,7 @@ from mpmd_trace.ir.core import Op, Region, make_op
 from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.ir.shardings import map_shardings
 
-__all__ = ["renamed_meshes", "uses_foreign_meshes"]
+__all__ = ["rename_meshes"]
 
 
 def _manual_ops(function: FuncOp) -> Iterator[Op]:
@@ -28,35 +28,21 @@ def _manual_ops(function: FuncOp) -> Iterator[Op]:
         yield from visit(region, False)
 
 
-def _is_foreign(sharding: TensorShardingAttr, mesh_name: str) -> bool:
-    return sharding.mesh.startswith("@") and sharding.mesh_name != mesh_name
-
-
-def uses_foreign_meshes(function: FuncOp, mesh_name: str) -> bool:
-    """Whether a manual computation refers to a mesh symbol other than `mesh_name`."""
-    found = False
-
-    def look(sharding: TensorShardingAttr) -> TensorShardingAttr:
-        nonlocal found
-        found = found or _is_foreign(sharding, mesh_name)
-        return sharding
-
-    for op in _manual_ops(function):
-        for attribute in (*op.props.values(), *op.attrs.values()):
-            map_shardings(attribute, look)
-    return found
-
-
-def renamed_meshes(module: Module, function: FuncOp, mesh_name: str, mesh: MeshAttr) -> None:
-    """Make the manual computations of `function` refer to `@mesh_name`, which is added when it is missing."""
+def rename_meshes(module: Module, function: FuncOp, mesh_name: str, mesh: MeshAttr) -> None:
+    """Make the manual computations of `function` refer to `@mesh_name`, which is added where it is missing."""
+    renamed = False
 
     def rename(sharding: TensorShardingAttr) -> TensorShardingAttr:
-        return sharding.with_mesh(mesh_name) if _is_foreign(sharding, mesh_name) else sharding
+        nonlocal renamed
+        if not sharding.mesh.startswith("@") or sharding.mesh_name == mesh_name:
+            return sharding
+        renamed = True
+        return sharding.with_mesh(mesh_name)
 
     for op in _manual_ops(function):
         for held in (op.props, op.attrs):
             for key, attribute in held.items():
                 held[key] = map_shardings(attribute, rename)
     name = StringAttr.get(mesh_name)
-    if not any(op.attr("sym_name") is name for op in module.body):
+    if renamed and not any(op.attr("sym_name") is name for op in module.body):
         module.body.insert_front(make_op("sdy.mesh", props={"sym_name": name, "mesh": mesh}))
