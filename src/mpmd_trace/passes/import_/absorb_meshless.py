@@ -10,6 +10,7 @@ the same ops."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Hashable
 
 from mpmd_trace.ir.bodies import BodyBuilder, free_values, remembered
@@ -21,6 +22,7 @@ from mpmd_trace.passes.import_.building_blocks import on_mesh, op_as_body
 __all__ = ["Absorber"]
 
 
+@dataclasses.dataclass(eq=False, slots=True)
 class _Step:
     """A body plus the ops taken in up to here; the same object for the same ops in the same body.
 
@@ -28,16 +30,13 @@ class _Step:
     arguments of the body, then what each op reads.
     """
 
-    __slots__ = ("after", "body", "fed", "first", "part", "previous")
-
-    def __init__(self, previous: _Step | None, part: Region, fed: tuple[tuple[int, int], ...], first: int) -> None:
-        self.previous = previous
-        #: The op as a body, the slots that it fills with which result, and the first of those that it reads.
-        self.part = part
-        self.fed = fed
-        self.first = first
-        self.after: dict[Hashable, _Step] = {}
-        self.body: Region | None = None
+    previous: _Step | None
+    #: The op as a body, the slots that it fills with which result, and the first of those that it reads.
+    part: Region
+    fed: tuple[tuple[int, int], ...]
+    first: int
+    after: dict[Hashable, _Step] = dataclasses.field(default_factory=dict)
+    body: Region | None = None
 
 
 class _Plan:

@@ -7,12 +7,12 @@ import functools
 from typing import ClassVar, cast
 
 from mpmd_trace.diagnostics.spelling import quote
-from mpmd_trace.ir.attributes import MeshAttr, StringAttr, TensorShardingAttr, TopologyAttr, parse_attribute
+from mpmd_trace.ir.attributes import MeshAttr, StringAttr, TensorShardingAttr, TopologyAttr
 from mpmd_trace.ir.core import Op, Region
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.ops import FuncOp, Module
-from mpmd_trace.ir.shardings import map_shardings
+from mpmd_trace.ir.shardings import map_shardings, mesh_of, mesh_symbols
 from mpmd_trace.passes.base import Pass
 
 __all__ = ["GenerateSdyMeshesFromTopology"]
@@ -64,7 +64,8 @@ class _Retarget:
         self.topology: TopologyAttr = mpmd[0].topology
         self.module = module
         self.diagnostics = diagnostics
-        self.old = {_name(op): op for op in module.body if op.name == "sdy.mesh"}
+        self.old_ops = [op for op in module.body if op.name == "sdy.mesh"]
+        self.old_meshes = mesh_symbols(module)
         self.sharding = functools.cache(self._sharding)
         self.bodies: dict[Region, Region] = {}
         self.where: Op = module.op
@@ -74,7 +75,7 @@ class _Retarget:
             self.module.body.insert_front(_mesh_op(name, mesh))
         for op in self.module.body:
             self._visit(op)
-        for op in self.old.values():
+        for op in self.old_ops:
             if _mesh_of(op).axes:
                 op.erase()
 
@@ -105,11 +106,8 @@ class _Retarget:
         return found
 
     def _visit_region(self, region: Region) -> bool:
-        changed = False
-        for block in region.blocks:
-            for op in block:
-                changed = self._visit(op) or changed
-        return changed
+        changed = [self._visit(op) for block in region.blocks for op in block]
+        return any(changed)
 
     def _sharding(self, sharding: TensorShardingAttr) -> TensorShardingAttr:
         # Axes that are only replicated or unreduced name their mesh, too; the empty mesh does not have them.
@@ -122,12 +120,10 @@ class _Retarget:
 
     def _referenced(self, sharding: TensorShardingAttr) -> MeshAttr:
         """The mesh that the sharding refers to now."""
-        if not sharding.mesh.startswith("@"):
-            return cast(MeshAttr, parse_attribute(f"#sdy.{sharding.mesh}"))
-        op = self.old.get(sharding.mesh_name)
-        if op is None:
+        found = mesh_of(sharding, self.old_meshes)
+        if found is None:
             raise self.diagnostics.fatal(self.where, f"{sharding} refers to a mesh that is not in the module")
-        return _mesh_of(op)
+        return found
 
     def _mesh_prefix(self, sharding: TensorShardingAttr) -> str:
         prefixes: dict[str, str] = {}
@@ -144,7 +140,7 @@ class _Retarget:
             axes = " and ".join(quote(a) for a in prefixes.values())
             raise self.diagnostics.fatal(self.where, f"{sharding} mixes axes of different meshes: {axes}")
         prefix = next(iter(prefixes))
-        if prefix in self.old:
+        if prefix in self.old_meshes:
             raise self.diagnostics.fatal(
                 self.where,
                 f"{sharding} needs the mesh {quote(prefix)} of the topology, but the program has an "

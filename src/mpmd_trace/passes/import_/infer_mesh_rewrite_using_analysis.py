@@ -74,18 +74,14 @@ class InferMeshRewriteUsingAnalysis(Pass):
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
         functions = [f for f in module.mpmd_functions if not f.is_declaration]
         sets = MeshSets(module)
-        for function in functions:
+        for function in sorted(functions, key=lambda f: f.is_entry_point):  # callees first
+            rewrite = _Rewrite(function, sets, self.max_clones, diagnostics)
             if not function.is_entry_point:
-                rewrite = _Rewrite(function, sets, self.max_clones, diagnostics)
                 rewrite.callee_results()
-                rewrite.body(function.body)
+            rewrite.body(function.body)
+            if not function.is_entry_point:
                 rewrite.callee_arguments()
-                rewrite.absorber.finish()
-        for function in functions:
-            if function.is_entry_point:
-                rewrite = _Rewrite(function, sets, self.max_clones, diagnostics)
-                rewrite.body(function.body)
-                rewrite.absorber.finish()
+            rewrite.absorber.finish()
         for function in functions:
             function.refresh_type()
         return bool(functions)
@@ -325,11 +321,8 @@ class _Signature:
 
 
 def _positions(dicts: Sequence[DictAttr]) -> list[tuple[int, ...]]:
-    return [(i, *_copies(found.entries.get(COPIES))) for i, found in enumerate(dicts)]
-
-
-def _copies(found: object) -> tuple[int, ...]:
-    return found.values if isinstance(found, DenseArrayAttr) else ()
+    copies = [found.entries.get(COPIES) for found in dicts]
+    return [(i, *(found.values if isinstance(found, DenseArrayAttr) else ())) for i, found in enumerate(copies)]
 
 
 def _is_trivial(op: Op) -> bool:

@@ -204,19 +204,17 @@ class ImportPipeline(Pipeline):
             EnforceInputOutputEquisharding(self.constraints),
         ]
 
-    def _merge_inlined(self, senders_apart: bool) -> Pass:
-        return MergeInferredFragments(senders_apart=senders_apart, microbatches_apart=self.microbatches_apart)
-
     def _units(self) -> list[Pass]:
         """The steps after which the user fragments are what a schedule orders."""
         apart = self.senders_apart and self.split_bwd_fragments
+        merge = MergeInferredFragments(senders_apart=apart, microbatches_apart=self.microbatches_apart)
         return [
             FragmentDedup(),
             FragmentDce(),
             RemoveTransferCycles(),
             CallInline(),
             SymbolDce(),
-            *([] if self.merge_after_scheduling else [self._merge_inlined(apart)]),
+            *([] if self.merge_after_scheduling else [merge]),
             *scheduling_preprocessing(
                 merge_parts=self.merge_parts,
                 split_bwd=self.split_bwd_fragments,

@@ -8,7 +8,7 @@ from mpmd_trace.ir.core import Op, Value
 from mpmd_trace.ir.semantics import region_reduction_kind
 from mpmd_trace.ir.types import TensorType
 
-__all__ = ["REDUCE", "concat_reduction", "is_concat_reduce", "is_neutral"]
+__all__ = ["REDUCE", "concat_reduction", "is_neutral"]
 
 #: The attribute that marks an op as part of a reduction across meshes.
 REDUCE = "mpmd.reduce"
@@ -26,8 +26,8 @@ def _single_integer(op: Op, name: str) -> int | None:
     return int(values[0]) if values is not None and len(values) == 1 else None
 
 
-def is_concat_reduce(concat: Op) -> Op | None:
-    """The `stablehlo.reduce` that reduces, element by element, what the concatenate joins, if there is one.
+def concat_reduction(concat: Op) -> tuple[Op, str] | None:
+    """The `stablehlo.reduce` that reduces, element by element, what the concatenate joins, and its kind, if known.
 
     %c = stablehlo.concatenate %a, %b, dim = 0 : (tensor<1x4xf32>, tensor<1x4xf32>) -> tensor<2x4xf32>
     %r = stablehlo.reduce(%c init: %z) applies stablehlo.add across dimensions = [0]
@@ -44,14 +44,6 @@ def is_concat_reduce(concat: Op) -> Op | None:
     if dim is None or _single_integer(reduce, "dimensions") != dim:
         return None
     if reduce.operand(0) is not concat.results[0] or first.shape is None or first.shape[dim] != 1:
-        return None
-    return reduce
-
-
-def concat_reduction(concat: Op) -> tuple[Op, str] | None:
-    """The reduce and its kind when `concat` is part of a concat-reduce of a known kind."""
-    reduce = is_concat_reduce(concat)
-    if reduce is None:
         return None
     kind = region_reduction_kind(reduce.regions[0])
     return None if kind is None else (reduce, kind)
