@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import functools
+from typing import Literal, cast
 
-from mpmd_trace.ir.attributes import UNIT, ArrayAttr, IntegerAttr, MeshAttr, TopologyAttr, UserOriginAttr
+from mpmd_trace.ir.attributes import UNIT, ArrayAttr, Attribute, IntegerAttr, MeshAttr, TopologyAttr, UserOriginAttr
 from mpmd_trace.ir.diagnostics import error_at
 from mpmd_trace.ir.ops import FragmentOp
 
@@ -47,8 +48,15 @@ def transpose_counts(fragment: FragmentOp) -> list[int]:
 
 def single_transpose_count(fragment: FragmentOp) -> int | None:
     """The transpose count, when there are origins and all have the same one."""
-    counts = transpose_counts(fragment)
-    return counts[0] if counts and min(counts) == max(counts) else None
+    return _common_transpose_count(fragment.props.get("origin"))
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _common_transpose_count(origins: Attribute | None) -> int | None:
+    """Remembered, for many fragments have the same origins."""
+    found = origins.elements if isinstance(origins, ArrayAttr) else ()
+    counts = {cast(UserOriginAttr, origin).transpose_count for origin in found}
+    return counts.pop() if len(counts) == 1 else None
 
 
 def max_transpose_count(fragment: FragmentOp) -> int | None:

@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Hashable
 from typing import ClassVar
 
-from mpmd_trace.ir.attributes import Attribute
 from mpmd_trace.ir.diagnostics import Diagnostics, error_at
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
 from mpmd_trace.passes.base import FunctionPass
@@ -61,7 +60,6 @@ class _Alike:
         self.unclear = 0
         #: How many fragments there are beyond the first one of each kind.
         self.more = 0
-        self._phases: dict[Attribute | None, int | None] = {}
 
     def note(self, fragment: FragmentOp, change: int) -> None:
         kind = self.kind(fragment)
@@ -79,13 +77,9 @@ class _Alike:
 
     def kind(self, fragment: FragmentOp) -> Hashable | None:
         """Mesh, phase and microbatch; the fragment itself when it is inferred."""
-        props = fragment.props
-        origin = props.get("origin")
-        if origin not in self._phases:
-            self._phases[origin] = single_transpose_count(fragment)
-        phase, counter = self._phases[origin], fragment.attrs.get("call_counter")
+        phase, counter = single_transpose_count(fragment), fragment.attrs.get("call_counter")
         if phase is not None and counter is not None:
-            return props["mesh_name"], phase, counter
+            return fragment.mesh, phase, counter
         return None if fragment.is_user else fragment
 
 

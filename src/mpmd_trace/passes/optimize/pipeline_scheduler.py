@@ -8,7 +8,6 @@ import logging
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import ClassVar
 
-from mpmd_trace.ir.attributes import Attribute
 from mpmd_trace.ir.core import Op
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
@@ -50,14 +49,10 @@ def scheduling_units(function: FuncOp, ops: Sequence[Op]) -> dict[FragmentOp, Un
     assert function.topology is not None
     meshes = {name: i for i, name in enumerate(schedulable_meshes(function.topology))}
     units: dict[FragmentOp, Unit] = {}
-    phases: dict[Attribute | None, int | None] = {}  # many fragments have the same origins
     for index, op in enumerate(ops):
         if not isinstance(op, FragmentOp) or not op.is_user:
             continue
-        origin, counter = op.props.get("origin"), call_counter(op)
-        if origin not in phases:
-            phases[origin] = single_transpose_count(op)
-        transpose, mesh = phases[origin], op.mesh
+        counter, transpose, mesh = call_counter(op), single_transpose_count(op), op.mesh
         if counter is None or transpose not in (0, 1):
             continue
         units[op] = Unit(
@@ -288,17 +283,16 @@ class PipelineScheduler(FunctionPass):
         uses = block_dependencies(ops)
         pairs = ordered_pairs(rules, ops)
         try:
-            edges, joins = self._schedule_graph(function, ops, units)
-            wanted = scan_order(uses, edges, joins)
-            loops = iter(()) if wanted is not None else self._of_loops(units)
-            while wanted is None and (found := next(loops, None)) is not None:
-                edges, joins = _as_graph(found)
-                wanted = scan_order(uses, edges, joins)
-            exact = wanted is not None
-            if wanted is None:
+            graphs = itertools.chain(
+                [self._schedule_graph(function, ops, units)], map(_as_graph, self._of_loops(units))
+            )
+            orders = ((graph, order) for graph in graphs if (order := scan_order(uses, *graph)) is not None)
+            exact = next(orders, None)
+            if exact is not None:
+                (edges, joins), wanted = exact
+            else:
                 self._warn(ops, units, diagnostics)
-                edges, joins = [], []
-                wanted = self._nearest(function, ops, units)
+                edges, joins, wanted = [], [], self._nearest(function, ops, units)
         except ScheduleError as error:
             remove_control_dependencies(function)
             raise diagnostics.fatal(function.loc, str(error)) from None
@@ -311,7 +305,7 @@ class PipelineScheduler(FunctionPass):
             return False
         changed = apply_order(function.body, [ops[i] for i in order])
         if not self.remove_control_dependencies:
-            if exact:
+            if exact is not None:
                 edges += [(a, b) for join in joins for a in join.sources for b in join.targets]
             else:
                 edges = _chains([i for i in order if ops[i] in units], ops)

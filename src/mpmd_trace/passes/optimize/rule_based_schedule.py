@@ -79,15 +79,14 @@ class RuleBasedSchedule(FunctionPass):
             info = FragmentInfo.of(op)
             if info in fragments:
                 ambiguous = True
-                diagnostics.error(
+                diagnostics.refuse(
                     function,
                     f"two fragments are called {info} ({fragments[info].loc} and {op.loc}), so a schedule rule "
                     "cannot tell them apart; give one of the named computations another name",
                 )
-                continue
-            fragments[info] = op
+            else:
+                fragments[info] = op
         if ambiguous:
-            diagnostics.fail()
             return False
         for rule in self.rules:
             self._apply(rule, fragments)
