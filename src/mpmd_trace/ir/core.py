@@ -25,7 +25,19 @@ from mpmd_trace.ir.printer import print_op
 from mpmd_trace.ir.types import Type
 from mpmd_trace.ir.use_lists import Link, UseList
 
-__all__ = ["Block", "BlockArg", "Op", "OpResult", "Region", "Use", "Value", "has_order", "make_op", "op_class"]
+__all__ = [
+    "Block",
+    "BlockArg",
+    "Op",
+    "OpResult",
+    "Region",
+    "Use",
+    "Value",
+    "has_order",
+    "make_op",
+    "op_class",
+    "op_like",
+]
 
 _ORDERED_DIALECTS = frozenset({"func", "mpmd", "stablehlo", "chlo", "sdy", "scf", "affine"})
 
@@ -484,3 +496,16 @@ def make_op(name: str, *args: Any, **kwargs: Any) -> Op:
     op = cls.__new__(cls)
     Op.__init__(op, name, *args, **kwargs)
     return op
+
+
+def op_like(
+    op: Op,
+    operands: Sequence[Value],
+    types: Sequence[Type] | None = None,
+    *,
+    name: str | None = None,
+    regions: Sequence[Region] = (),
+) -> Op:
+    """A detached op with the attributes and the location of `op`, and with its name and types if none are given."""
+    types = [result.type for result in op.results] if types is None else types
+    return make_op(name or op.name, operands, types, props=op.props, attrs=op.attrs, regions=regions, loc=op.loc)

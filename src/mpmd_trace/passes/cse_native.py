@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from mpmd_trace.diagnostics.location import UNKNOWN
 from mpmd_trace.ir.bodies import fingerprint
-from mpmd_trace.ir.core import Block, Op, Region, Value
+from mpmd_trace.ir.core import Block, Op, Region, Value, op_like
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.ops import FuncOp, Module
@@ -17,7 +17,7 @@ from mpmd_trace.ir.semantics import is_removable, trivially_dead
 from mpmd_trace.jax_compat.mlir import run_pipeline
 from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.mlir_parts import frozen_bodies, result_of, run_on_bodies, run_on_functions
-from mpmd_trace.passes.plain_bodies import copy_op, is_plain
+from mpmd_trace.passes.plain_bodies import is_plain
 
 __all__ = ["CseNative", "without_common_subexpressions"]
 
@@ -117,7 +117,7 @@ class _Search:
             for op in region.block:
                 if op not in self.found:
                     regions = [copied(nested) for nested in op.regions]
-                    new = copy_op(op, [mapping.get(v, v) for v in op.operands], regions)
+                    new = op_like(op, [mapping.get(v, v) for v in op.operands], regions=regions)
                     mapping.update(zip(op.results, new.results, strict=True))
                     copies[op] = block.append(new)
                     continue

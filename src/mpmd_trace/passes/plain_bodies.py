@@ -7,14 +7,12 @@ moves constants and removes dead code, and nothing else.  None of them commutes 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from mpmd_trace.ir.bodies import remembered
-from mpmd_trace.ir.core import Op, Region, Value, make_op
+from mpmd_trace.ir.core import Op, Region
 from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.semantics import is_constant_like
 
-__all__ = ["PLAIN_OPS", "as_read", "copy_op", "is_plain", "op_names"]
+__all__ = ["PLAIN_OPS", "as_read", "is_plain", "op_names"]
 
 #: The ops without regions.
 _SIMPLE = """
@@ -86,16 +84,3 @@ def _is_known(case: Op) -> bool:
 def as_read(region: Region) -> Region:
     """A frozen copy with its uses in the order in which they would be if it had been read from text."""
     return freeze(region.clone())
-
-
-def copy_op(op: Op, operands: Sequence[Value], regions: Sequence[Region] = (), *, name: str | None = None) -> Op:
-    """A detached copy of `op` with these operands and regions, under another name if one is given."""
-    return make_op(
-        name or op.name,
-        operands,
-        [result.type for result in op.results],
-        props=op.props,
-        attrs=op.attrs,
-        regions=regions,
-        loc=op.loc,
-    )

@@ -9,7 +9,7 @@ from typing import ClassVar, cast
 
 from mpmd_trace.ir.attributes import DenseArrayAttr
 from mpmd_trace.ir.bodies import region_dce
-from mpmd_trace.ir.core import BlockArg, Op, Value, make_op
+from mpmd_trace.ir.core import BlockArg, Op, Value, make_op, op_like
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import CallOp, FuncOp, Module
 from mpmd_trace.ir.semantics import REDUCTION_OPS, reduction_kind
@@ -257,17 +257,7 @@ class _CallResults:
             elif is_carried:
                 zero = make_zero(self.types[part], call.loc)
                 extra.append(call.block.insert_before(call, zero).results[0])
-        new = cast(
-            CallOp,
-            make_op(
-                "mpmd.call",
-                [*call.operands, *extra],
-                [*types, *self.types],
-                props=call.props,
-                attrs=call.attrs,
-                loc=call.loc,
-            ),
-        )
+        new = cast(CallOp, op_like(call, [*call.operands, *extra], [*types, *self.types]))
         call.block.insert_before(call, new)
         is_last = call is self.calls[-1]
         whole: dict[int, list[Value]] = {}

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from mpmd_trace.ir.attributes import DenseArrayAttr
 from mpmd_trace.ir.bodies import region_dce
-from mpmd_trace.ir.core import Op, Value, make_op
+from mpmd_trace.ir.core import Op, Value, make_op, op_like
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.ir.semantics import REDUCTION_OPS, region_reduction_kind
@@ -108,7 +108,7 @@ class _Splitting:
             read = [values[i] for values in operands if values is not None]
             if len(read) < len(operands) or shape is None:
                 return
-            part = make_op(op.name, read, [tensor(shape, type.element)], props=op.props, attrs=op.attrs, loc=op.loc)
+            part = op_like(op, read, [tensor(shape, type.element)])
             self.function.body.insert_before(op, part)
             made.append(part.results[0])
         self.parts[op.results[0]] = dim, made
@@ -141,7 +141,7 @@ class _Splitting:
         text = splat_text(maker.results[0])
         if text is not None:
             return make_constant(text, type, maker.loc)
-        return make_op(maker.name, maker.operands, [type], props=maker.props, attrs=maker.attrs, loc=maker.loc)
+        return op_like(maker, maker.operands, [type])
 
     def _slice(self, op: Op) -> Value | None:
         dim, parts = self.parts[op.operand(0)]
@@ -160,8 +160,8 @@ class _Splitting:
         ends = [s - begin * (i == dim) for i, s in enumerate(limits)]
         if op.results[0].type is part.type:
             return part
-        props = {**op.props, "start_indices": DenseArrayAttr.get(own), "limit_indices": DenseArrayAttr.get(ends)}
-        made = make_op(op.name, [part], [op.results[0].type], props=props, attrs=op.attrs, loc=op.loc)
+        made = op_like(op, [part])
+        made.props.update(start_indices=DenseArrayAttr.get(own), limit_indices=DenseArrayAttr.get(ends))
         return self.function.body.insert_before(op, made).results[0]
 
     def _reduction(self, op: Op) -> Value | None:

@@ -6,7 +6,7 @@ import dataclasses
 from typing import ClassVar
 
 from mpmd_trace.ir.bodies import effective_operands, region_dce
-from mpmd_trace.ir.core import BlockArg, Op, Region, Value, make_op
+from mpmd_trace.ir.core import BlockArg, Op, Region, Value, op_like
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.ir.semantics import is_removable
@@ -290,15 +290,7 @@ def _loop_of(op: Op, kept: list[int]) -> Op:
         if is_body:
             copy.block.terminator.erase_operands(gone)
         regions.append(copy)
-    loop = make_op(
-        op.name,
-        [op.operand(i) for i in kept],
-        [op.results[i].type for i in kept],
-        props=op.props,
-        attrs=op.attrs,
-        regions=regions,
-        loc=op.loc,
-    )
+    loop = op_like(op, [op.operand(i) for i in kept], [op.results[i].type for i in kept], regions=regions)
     for region in regions:
         while region_dce(region):
             pass

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from mpmd_trace.ir.bodies import effective_operands
-from mpmd_trace.ir.core import BlockArg, Op, OpResult, Value, make_op
+from mpmd_trace.ir.core import BlockArg, Op, OpResult, Value, op_like
 from mpmd_trace.ir.ops import CallOp, FuncOp, Module, UnassignOp
 from mpmd_trace.ir.semantics import reduction_kind
 from mpmd_trace.ir.types import TensorType
@@ -201,7 +201,7 @@ def total(root: Op, values: Sequence[Value]) -> Value:
     """The values combined, from the first to the last, by ops like `root`, each as early as possible."""
     found = values[0]
     for value in values[1:]:
-        op = make_op(root.name, [found, value], [found.type], props=root.props, attrs=root.attrs, loc=root.loc)
+        op = op_like(root, [found, value], [found.type])
         _insert(op, root)
         found = op.results[0]
     return found

@@ -17,10 +17,10 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from mpmd_trace.ir.bodies import remembered
-from mpmd_trace.ir.core import Block, Op, Region, Value
+from mpmd_trace.ir.core import Block, Op, Region, Value, op_like
 from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.semantics import trivially_dead
-from mpmd_trace.passes.plain_bodies import PLAIN_OPS, copy_op, is_plain, op_names
+from mpmd_trace.passes.plain_bodies import PLAIN_OPS, is_plain, op_names
 
 __all__ = ["EXPRESSIONS", "can_do", "with_constants_apart"]
 
@@ -166,7 +166,7 @@ class _Merger:
         for op in block:
             if op.regions:
                 regions = [Region([self.copy(region.block)]) for region in op.regions]
-                new = copy_op(op, [mapping.get(v, v) for v in op.operands], regions)
+                new = op_like(op, [mapping.get(v, v) for v in op.operands], regions=regions)
                 mapping.update(zip(op.results, new.results, strict=True))
             elif _is_merged(op):
                 operands = [mapping[v] for v in op.operands]
@@ -179,7 +179,7 @@ class _Merger:
                     continue
                 is_constant = op.name == _CONSTANT
                 self.changed = self.changed or is_constant
-                new = copy_op(op, operands, name="sdy.constant" if is_constant else None)
+                new = op_like(op, operands, name="sdy.constant" if is_constant else None)
                 known[key] = mapping[op.results[0]] = new.results[0]
             else:
                 new = op.clone(mapping)

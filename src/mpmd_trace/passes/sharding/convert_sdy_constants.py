@@ -6,7 +6,7 @@ import dataclasses
 from typing import ClassVar
 
 from mpmd_trace.ir.bodies import map_ops
-from mpmd_trace.ir.core import Block, Op, Region, make_op
+from mpmd_trace.ir.core import Block, Op, Region, op_like
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.passes.base import FunctionPass
@@ -66,8 +66,7 @@ def _convert_region(region: Region) -> bool:
 
 
 def _replace(op: Op) -> None:
-    new = make_op("stablehlo.constant", (), [r.type for r in op.results], props=op.props, attrs=op.attrs, loc=op.loc)
-    assert op.block is not None
-    op.block.insert_before(op, new)
+    new = op_like(op, (), name="stablehlo.constant")
+    new.move_before(op)
     op.replace_all_uses_with(new.results)
     op.erase()
