@@ -9,6 +9,7 @@ functions from bodies to bodies when a round starts; patterns are not tried insi
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
@@ -20,7 +21,7 @@ from mpmd_trace.ir.semantics import is_constant_like, trivially_dead
 from mpmd_trace.ir.types import Type
 from mpmd_trace.passes.constants import ConstantUniquer, home_of, with_unique_constants
 
-__all__ = ["Choices", "GreedyResult", "Pattern", "Rewriter", "apply_greedily", "walk_mutable"]
+__all__ = ["Choices", "Pattern", "Rewriter", "apply_greedily", "rewrites", "walk_mutable"]
 
 
 class Pattern(Protocol):
@@ -36,6 +37,19 @@ class Pattern(Protocol):
     def match_and_rewrite(self, op: Op, rewriter: Rewriter) -> bool:
         """Rewrite `op` through `rewriter` and say whether that succeeded."""
         raise NotImplementedError
+
+
+@dataclasses.dataclass(eq=False, slots=True)
+class OpPattern:
+    """A pattern without attributes of its own."""
+
+    op_name: str | None
+    match_and_rewrite: Callable[[Op, Rewriter], bool]
+
+
+def rewrites(op_name: str) -> Callable[[Callable[[Op, Rewriter], bool]], OpPattern]:
+    """Decorator: the function is the pattern for ops of this name."""
+    return functools.partial(OpPattern, op_name)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,17 +142,13 @@ class Rewriter:
 
     def insert_before(self, anchor: Op, op: Op) -> Op:
         """Insert a new op, or move one, directly before `anchor`."""
-        assert anchor.block is not None
-        if anchor is not op:
-            anchor.block.insert_before(anchor, op)
+        op.move_before(anchor)
         self.push(op)
         return op
 
     def insert_after(self, anchor: Op, op: Op) -> Op:
         """Insert a new op, or move one, directly after `anchor`."""
-        assert anchor.block is not None
-        if anchor is not op:
-            anchor.block.insert_after(anchor, op)
+        op.move_after(anchor)
         self.push(op)
         return op
 

@@ -13,14 +13,15 @@ from mpmd_trace.ir.types import TensorType
 from mpmd_trace.passes.greedy import Pattern
 from mpmd_trace.passes.stablehlo.elements import is_foldable, splat_text, zeros_like
 from mpmd_trace.passes.stablehlo.folding import comparison
+from mpmd_trace.passes.stablehlo.reading import integer
 from mpmd_trace.passes.stablehlo.rules import (
     New,
     Result,
     Rule,
     any_value,
     constant,
-    integer,
     made_by,
+    of_integers,
     other_than_constant,
     same_type,
     splat,
@@ -28,15 +29,6 @@ from mpmd_trace.passes.stablehlo.rules import (
 )
 
 __all__ = ["ARITHMETIC"]
-
-
-def _element(value: Value) -> str:
-    type_ = value.type
-    return type_.element if isinstance(type_, TensorType) else ""
-
-
-def _integers(value: Value) -> bool:
-    return _element(value)[:1] in ("i", "u")
 
 
 def _zero_if_equal(op: Op, left: Value, right: Value) -> Result:
@@ -58,7 +50,7 @@ def _compare(op: Op, left: Value, right: Value) -> Result:
     direction = comparison(op)
     if left is right and static(op.result):
         return np.array(direction in ("EQ", "LE", "GE"))
-    if _element(left) == "i1" and left.type is op.result.type:
+    if left.type is op.result.type:  # of booleans
         neutral = {"EQ": _ONE, "NE": _ZERO}.get(direction)
         if neutral is not None and neutral(right):
             return left
@@ -81,7 +73,7 @@ def _select(op: Op, predicate: Value, true: Value, false: Value) -> Result:
     return New(op.name, [negation.operand(0), false, true], op.props)
 
 
-def _part(op: Op, whole: Value, index: int) -> Value:
+def _part(whole: Value, index: int) -> Value:
     """What `whole` was made of."""
     maker = whole.defining_op
     assert maker is not None
@@ -108,16 +100,16 @@ ARITHMETIC: list[Pattern] = [
     Rule("or", (any_value, splat(0)), lambda op, x, _: same_type(op, x)),
     Rule("xor", (any_value, splat(0)), lambda op, x, _: _untabled(op, x)),
     # x op c is c, for integers.
-    Rule("multiply", (_integers, splat(0)), lambda op, _, c: same_type(op, c)),
-    Rule("and", (_integers, splat(0)), lambda op, _, c: _untabled(op, c)),
-    Rule("or", (_integers, splat(-1)), lambda op, _, c: same_type(op, c)),
+    Rule("multiply", (of_integers, splat(0)), lambda op, _, c: same_type(op, c)),
+    Rule("and", (of_integers, splat(0)), lambda op, _, c: _untabled(op, c)),
+    Rule("or", (of_integers, splat(-1)), lambda op, _, c: same_type(op, c)),
     # x op x is 0, for integers.
-    Rule("subtract", (_integers,), _zero_if_equal),
-    Rule("xor", (_integers,), _zero_if_equal),
+    Rule("subtract", (of_integers,), _zero_if_equal),
+    Rule("xor", (of_integers,), _zero_if_equal),
     Rule("compare", (), _compare),
     Rule("select", (), _select),
     Rule("convert", (), same_type),
-    Rule("real", (made_by("complex"),), lambda op, whole: _part(op, whole, 0)),
-    Rule("imag", (made_by("complex"),), lambda op, whole: _part(op, whole, 1)),
-    Rule("get_tuple_element", (made_by("tuple"),), lambda op, whole: _part(op, whole, integer(op, "index"))),
+    Rule("real", (made_by("complex"),), lambda op, whole: _part(whole, 0)),
+    Rule("imag", (made_by("complex"),), lambda op, whole: _part(whole, 1)),
+    Rule("get_tuple_element", (made_by("tuple"),), lambda op, whole: _part(whole, integer(op, "index"))),
 ]

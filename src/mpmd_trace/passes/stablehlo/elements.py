@@ -13,12 +13,12 @@ import ml_dtypes
 import numpy as np
 
 from mpmd_trace.diagnostics.location import Location
-from mpmd_trace.ir.attributes import Attribute, parse_attribute
+from mpmd_trace.ir.attributes import parse_attribute
 from mpmd_trace.ir.core import Op, Value, make_op
 from mpmd_trace.ir.types import TensorType, tensor
 from mpmd_trace.jax_compat.mlir import normalize_attribute
 
-__all__ = ["Constant", "constant_of", "dense_text", "make_constant", "splat_text"]
+__all__ = ["Constant", "constant_of", "integer_of", "make_constant", "splat_text"]
 
 Array = np.ndarray[Any, Any]
 
@@ -94,19 +94,22 @@ def constant_of(value: Value) -> Constant | None:
         return None
     assert type_.shape is not None
     if body.startswith('"0x'):
-        raw = bytes.fromhex(body[3:-1])
         if dtype.kind == "b":
             return None
-        values = np.frombuffer(raw, dtype)
-        if len(values) == 1:
-            return Constant(values.reshape(()), type_)
-        return Constant(values.reshape(type_.shape), type_)
+        values = np.frombuffer(bytes.fromhex(body[3:-1]), dtype)
+        return Constant(values.reshape(() if len(values) == 1 else type_.shape), type_)
     if body.startswith("["):
         tokens = [_scalar(t, dtype) for t in _TOKEN.findall(body)]
         return Constant(np.array(tokens, dtype).reshape(type_.shape), type_)
     if not body:
         return Constant(np.zeros(type_.shape, dtype), type_)
     return Constant(np.array(_scalar(body, dtype), dtype), type_)
+
+
+def integer_of(value: Value) -> int | None:
+    """The first element of the constant that defines `value`, as an integer; None if it is something else."""
+    constant = constant_of(value)
+    return None if constant is None else int(constant.full.reshape(-1)[0])
 
 
 def _scalar(token: str, dtype: Any) -> Any:
@@ -133,27 +136,16 @@ def dense_text(values: Array, type: TensorType) -> str:
     if dtype.kind == "b":
         if flat.size == 1:
             return f"dense<{'true' if flat[0] else 'false'}> : {type.text}"
-        return _normalized(f"dense<{_nested(flat.reshape(type.shape))}> : {type.text}")
+        return normalize_attribute(f"dense<{str(flat.reshape(type.shape).tolist()).lower()}> : {type.text}")
     if flat.size == 1 and dtype.kind in "iu":
         return f"dense<{int(flat[0])}> : {type.text}"
-    return _normalized(f'dense<"0x{flat.tobytes().hex().upper()}"> : {type.text}')
-
-
-def _nested(values: Array) -> str:
-    if values.ndim == 0:
-        return "true" if values else "false"
-    return "[" + ", ".join(_nested(v) for v in values) + "]"
-
-
-def _normalized(text: str) -> str:
-    return normalize_attribute(text)
+    return normalize_attribute(f'dense<"0x{flat.tobytes().hex().upper()}"> : {type.text}')
 
 
 def make_constant(value: Array | str, type: TensorType, loc: Location) -> Op:
     """A detached constant: of these values, or the splat of an element spelled `value`."""
     text = f"dense<{value}> : {type.text}" if isinstance(value, str) else dense_text(value, type)
-    attribute: Attribute = parse_attribute(text)
-    return make_op("stablehlo.constant", [], [type], props={"value": attribute}, loc=loc)
+    return make_op("stablehlo.constant", [], [type], props={"value": parse_attribute(text)}, loc=loc)
 
 
 def zeros_like(type: TensorType) -> Array:

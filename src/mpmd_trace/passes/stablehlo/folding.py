@@ -17,7 +17,8 @@ from mpmd_trace.ir.semantics import region_reduction_kind
 from mpmd_trace.ir.types import TensorType
 from mpmd_trace.passes.greedy import Pattern, Rewriter
 from mpmd_trace.passes.stablehlo.elements import Array, Constant, constant_of, is_foldable, splat_text, zeros_like
-from mpmd_trace.passes.stablehlo.rules import Result, Rule, integer, integers, replace, shape_of, static
+from mpmd_trace.passes.stablehlo.reading import integer, integers, shape_of
+from mpmd_trace.passes.stablehlo.rules import Result, Rule, of_integers, replace, static
 
 __all__ = ["folding_patterns"]
 
@@ -78,35 +79,22 @@ _UNARY: dict[str, Callable[[Array], Array | None]] = {
 }
 
 
-def _truncated(quotient: Callable[[Any, Any], Any]) -> Callable[[Array, Array], Array | None]:
-    """An integer division with rounding towards zero; None where the divisor is zero."""
-
-    def divide(a: Array, b: Array) -> Array | None:
-        if (b == 0).any():
-            return None
-        return np.asarray(quotient(a, b))
-
-    return divide
-
-
-def _int_quotient(a: Array, b: Array) -> Array:
-    if a.dtype.kind == "u":
-        return a // b
-    return (np.abs(a) // np.abs(b)) * np.sign(a) * np.sign(b)
-
-
 def _divide(a: Array, b: Array) -> Array | None:
+    """Of integers with rounding towards zero; None where the divisor is zero."""
     if _is_float(a):
         return a / b
-    return None if a.dtype == bool else _truncated(_int_quotient)(a, b)
+    if a.dtype == bool or (b == 0).any():
+        return None
+    if a.dtype.kind == "u":
+        return np.asarray(a // b)
+    return np.asarray((np.abs(a) // np.abs(b)) * np.sign(a) * np.sign(b))
 
 
 def _remainder(a: Array, b: Array) -> Array | None:
     if _is_float(a):
         return np.fmod(a, b)
-    if a.dtype == bool:
-        return None
-    return _truncated(lambda x, y: x - _int_quotient(x, y) * y)(a, b)
+    quotient = _divide(a, b)
+    return None if quotient is None else np.asarray(a - quotient * b)
 
 
 def _integers_only(function: Callable[[Array, Array], Array]) -> Callable[[Array, Array], Array | None]:
@@ -192,18 +180,12 @@ class _Fold:
         self.limit = limit
 
     def match_and_rewrite(self, op: Op, rewriter: Rewriter) -> bool:
-        if not self.floats and not all(map(_of_integers, (*op.operands, *op.results))):
+        if not self.floats and not all(map(of_integers, (*op.operands, *op.results))):
             return False
         if self.limit is not None and _type(op.result.type).num_elements > self.limit:
             return False
         constants = _constants(op)
         return constants is not None and replace(op, self.function(op, constants), rewriter)
-
-
-def _of_integers(value: Value) -> bool:
-    """Whether these are integers (or booleans)."""
-    type_ = value.type
-    return isinstance(type_, TensorType) and type_.element[:1] in ("i", "u")
 
 
 def _elementwise(function: Callable[..., Array | None]) -> _Function:
@@ -240,8 +222,7 @@ def _bitwise_reduce(op: Op, constants: list[Constant]) -> Array | None:
     if kind not in ("and", "or") or not all(c.is_splat for c in constants):
         return None
     element, start = (c.values for c in constants)
-    folded: Array = element & start if kind == "and" else element | start
-    return folded
+    return np.asarray(element & start if kind == "and" else element | start)
 
 
 def _convert(op: Op, constants: list[Constant]) -> Array | None:
@@ -280,7 +261,7 @@ def folding_patterns(limit: int, floats: bool) -> list[Pattern]:
     def gated(name: str, function: _Function, limit: int | None = None) -> _Fold:
         return _Fold(name, function, floats=floats, limit=limit)
 
-    splats = () if floats else (_of_integers,)
+    splats = () if floats else (of_integers,)
     return [
         *(_Fold(name, _elementwise(function)) for name, function in _UNARY.items()),
         Rule("transpose", (), _splat_shape, when_constant=True),

@@ -5,15 +5,113 @@ The rules are those of StableHLO's own pass, found by experiment.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from mpmd_trace.ir.attributes import Attribute, BoolAttr, IntegerAttr
-from mpmd_trace.ir.core import Block, Op, OpResult, Region, Value, make_op
-from mpmd_trace.passes.greedy import Pattern, Rewriter
-from mpmd_trace.passes.stablehlo.elements import constant_of, splat_text
-from mpmd_trace.passes.stablehlo.rules import BROADCAST, integer, integers, ints, shape_of, static
+from mpmd_trace.ir.core import Block, Op, Region, Value, make_op
+from mpmd_trace.passes.greedy import Pattern, Rewriter, rewrites
+from mpmd_trace.passes.stablehlo.elements import integer_of, splat_text
+from mpmd_trace.passes.stablehlo.reading import integer, integers, shape_of
+from mpmd_trace.passes.stablehlo.rules import BROADCAST, ints, static
 
 __all__ = ["REGIONS"]
+
+
+def _without(values: Sequence[Value], gone: set[int]) -> list[Value]:
+    return [v for i, v in enumerate(values) if i not in gone]
+
+
+def _keep(
+    op: Op,
+    operands: Sequence[Value],
+    gone: set[int],
+    rewriter: Rewriter,
+    props: Mapping[str, Attribute],
+    attrs: Mapping[str, Attribute] | None = None,
+) -> None:
+    """Put an op of these operands, with the regions and the results that are not gone, in the place of `op`."""
+    kept = _without(op.results, gone)
+    regions, op.regions = op.regions, []
+    new = make_op(op.name, operands, [r.type for r in kept], props=props, attrs=attrs, regions=regions, loc=op.loc)
+    rewriter.insert_before(op, new)
+    for old, result in zip(kept, new.results, strict=True):
+        rewriter.replace_all_uses(old, result)
+    rewriter.erase(op)
+
+
+@rewrites("stablehlo.while")
+def _while(op: Op, rewriter: Rewriter) -> bool:
+    """A loop carries no value that it does not change, and runs at least once."""
+    condition, body = op.regions[0].block, op.regions[1].block
+    if splat_text(condition.terminator.operand(0)) == "false":
+        rewriter.replace_op(op, op.operands)
+        return True
+    invariant = {
+        i for i, value in enumerate(body.terminator.operands) if value is body.args[i] or value is op.operand(i)
+    }
+    if not invariant:
+        return False
+    for i in invariant:
+        for value in (condition.args[i], body.args[i], op.results[i]):
+            rewriter.replace_all_uses(value, op.operand(i))
+    body.terminator.erase_operands(invariant)
+    condition.erase_args(invariant)
+    body.erase_args(invariant)
+    _keep(op, _without(op.operands, invariant), invariant, rewriter, op.props, op.attrs)
+    return True
+
+
+@rewrites("stablehlo.case")
+def _case(op: Op, rewriter: Rewriter) -> bool:
+    """A case with a known index is its branch."""
+    index, count = integer_of(op.operand(0)), len(op.regions)
+    if index is None:
+        return False
+    chosen = op.regions[index if 0 <= index < count else count - 1].block
+    for nested in chosen:
+        if nested is not chosen.terminator:
+            rewriter.move_before(nested, op)
+    rewriter.replace_op(op, chosen.terminator.operands)
+    return True
+
+
+@rewrites("stablehlo.reduce")
+def _reduce(op: Op, rewriter: Rewriter) -> bool:
+    """A reduction reduces something, uses what it reduces, and its results are used."""
+    count = len(op.results)
+    inputs, initial = op.operands[:count], op.operands[count:]
+    dims = integers(op, "dimensions")
+    if not dims and all(v.type is r.type for v, r in zip(inputs, op.results, strict=True)):
+        rewriter.replace_op(op, inputs)
+        return True
+    if all(static(v) and 0 in shape_of(v) for v in inputs):
+        return _broadcasts(op, initial, rewriter)
+    returned = op.regions[0].block.terminator.operands
+    if not any(_defined_in(v, op.regions[0]) for v in returned):
+        return _broadcasts(op, returned, rewriter)
+    return _drop_unused(op, rewriter)
+
+
+def _drop_unused(op: Op, rewriter: Rewriter) -> bool:
+    count = len(op.results)
+    gone = {i for i, r in enumerate(op.results) if not r.has_uses}
+    if not gone or len(gone) == count:
+        return False
+    block = op.regions[0].block
+    kept = [i for i in range(count) if i not in gone]
+    allowed = {block.args[i] for i in kept} | {block.args[i + count] for i in kept}
+    needed = _arguments_behind([block.terminator.operand(i) for i in kept], block)
+    if not needed <= allowed:
+        return False
+    rewriter.about_to_change(op)
+    both = gone | {i + count for i in gone}
+    block.terminator.erase_operands(gone)
+    for nested in reversed(block):
+        if nested is not block.terminator and not nested.has_uses:
+            rewriter.erase(nested)
+    block.erase_args(both)
+    _keep(op, _without(op.operands, both), gone, rewriter, op.props)
+    return True
 
 
 def _defined_in(value: Value, region: Region) -> bool:
@@ -24,129 +122,6 @@ def _defined_in(value: Value, region: Region) -> bool:
         op = block.parent_op
         block = None if op is None else op.block
     return False
-
-
-def _without(values: Sequence[Value], gone: set[int]) -> list[Value]:
-    return [v for i, v in enumerate(values) if i not in gone]
-
-
-def _move_regions(op: Op) -> list[Region]:
-    """Take the regions out of an op that is about to be replaced."""
-    regions, op.regions = op.regions, []
-    return regions
-
-
-def _replace_kept(op: Op, new: Op, gone: set[int], rewriter: Rewriter) -> None:
-    """Put `new`, which has the results that are not gone, in the place of `op`."""
-    rewriter.insert_before(op, new)
-    kept = [r for i, r in enumerate(op.results) if i not in gone]
-    for old, result in zip(kept, new.results, strict=True):
-        rewriter.replace_all_uses(old, result)
-    rewriter.erase(op)
-
-
-class _While:
-    """A loop carries no value that it does not change, and runs at least once."""
-
-    op_name: str | None = "stablehlo.while"
-
-    def match_and_rewrite(self, op: Op, rewriter: Rewriter) -> bool:
-        condition, body = op.regions[0].block, op.regions[1].block
-        if splat_text(condition.terminator.operand(0)) == "false":
-            rewriter.replace_op(op, op.operands)
-            return True
-        invariant = {
-            i for i, value in enumerate(body.terminator.operands) if value is body.args[i] or value is op.operand(i)
-        }
-        if not invariant:
-            return False
-        for i in invariant:
-            initial = op.operand(i)
-            rewriter.replace_all_uses(condition.args[i], initial)
-            rewriter.replace_all_uses(body.args[i], initial)
-            rewriter.replace_all_uses(op.results[i], initial)
-        body.terminator.erase_operands(invariant)
-        condition.erase_args(invariant)
-        body.erase_args(invariant)
-        operands = _without(op.operands, invariant)
-        new = make_op(
-            op.name,
-            operands,
-            [v.type for v in operands],
-            props=op.props,
-            attrs=op.attrs,
-            regions=_move_regions(op),
-            loc=op.loc,
-        )
-        _replace_kept(op, new, invariant, rewriter)
-        return True
-
-
-class _Case:
-    """A case with a known index is its branch."""
-
-    op_name: str | None = "stablehlo.case"
-
-    def match_and_rewrite(self, op: Op, rewriter: Rewriter) -> bool:
-        constant = constant_of(op.operand(0))
-        if constant is None:
-            return False
-        index, count = int(constant.full.reshape(-1)[0]), len(op.regions)
-        chosen = op.regions[index if 0 <= index < count else count - 1].block
-        for nested in chosen:
-            if nested is not chosen.terminator:
-                rewriter.move_before(nested, op)
-        rewriter.replace_op(op, chosen.terminator.operands)
-        return True
-
-
-class _Reduce:
-    """A reduction reduces something, uses what it reduces, and its results are used."""
-
-    op_name: str | None = "stablehlo.reduce"
-
-    def match_and_rewrite(self, op: Op, rewriter: Rewriter) -> bool:
-        count = len(op.results)
-        inputs, initial = op.operands[:count], op.operands[count:]
-        dims = integers(op, "dimensions")
-        if not dims and all(v.type is r.type for v, r in zip(inputs, op.results, strict=True)):
-            rewriter.replace_op(op, inputs)
-            return True
-        if all(static(v) and 0 in shape_of(v) for v in inputs):
-            return _broadcasts(op, initial, rewriter)
-        returned = op.regions[0].block.terminator.operands
-        if not any(_defined_in(v, op.regions[0]) for v in returned):
-            return _broadcasts(op, returned, rewriter)
-        return self._drop_unused(op, rewriter)
-
-    def _drop_unused(self, op: Op, rewriter: Rewriter) -> bool:
-        count = len(op.results)
-        gone = {i for i, r in enumerate(op.results) if not r.has_uses}
-        if not gone or len(gone) == count:
-            return False
-        block = op.regions[0].block
-        kept = [i for i in range(count) if i not in gone]
-        allowed = {block.args[i] for i in kept} | {block.args[i + count] for i in kept}
-        needed = _arguments_behind([block.terminator.operand(i) for i in kept], block)
-        if not needed <= allowed:
-            return False
-        rewriter.about_to_change(op)
-        both = gone | {i + count for i in gone}
-        block.terminator.erase_operands(gone)
-        for nested in reversed(block):
-            if nested is not block.terminator and not nested.has_uses:
-                rewriter.erase(nested)
-        block.erase_args(both)
-        new = make_op(
-            op.name,
-            _without(op.operands, both),
-            [op.results[i].type for i in kept],
-            props=op.props,
-            regions=_move_regions(op),
-            loc=op.loc,
-        )
-        _replace_kept(op, new, gone, rewriter)
-        return True
 
 
 def _arguments_behind(values: Sequence[Value], block: Block) -> set[Value]:
@@ -162,7 +137,6 @@ def _arguments_behind(values: Sequence[Value], block: Block) -> set[Value]:
                 found.add(value)
         elif producer not in seen:
             seen.add(producer)
-            pending += producer.operands
             for nested in producer.walk():
                 pending += nested.operands
     return found
@@ -170,48 +144,36 @@ def _arguments_behind(values: Sequence[Value], block: Block) -> set[Value]:
 
 def _broadcasts(op: Op, values: Sequence[Value], rewriter: Rewriter) -> bool:
     """Put broadcasts of scalars in the place of the results."""
-    new: list[OpResult] = []
+    new: list[Value] = []
     for value, result in zip(values, op.results, strict=True):
         props: dict[str, Attribute] = {"broadcast_dimensions": ints([])}
         broadcast = make_op(BROADCAST, [value], [result.type], props=props, loc=op.loc)
-        rewriter.insert_before(op, broadcast)
-        new.append(broadcast.result)
+        new += rewriter.insert_before(op, broadcast).results
     rewriter.replace_op(op, new)
     return True
 
 
-class _Sort:
+@rewrites("stablehlo.sort")
+def _sort(op: Op, rewriter: Rewriter) -> bool:
     """A sort moves only values that are used or compared."""
-
-    op_name: str | None = "stablehlo.sort"
-
-    def match_and_rewrite(self, op: Op, rewriter: Rewriter) -> bool:
-        block = op.regions[0].block
-        gone = {
-            i
-            for i, r in enumerate(op.results)
-            if not r.has_uses and not block.args[2 * i].has_uses and not block.args[2 * i + 1].has_uses
-        }
-        props = dict(op.props)
-        unset = "dimension" not in props or integer(op, "dimension") < 0
-        if unset and len(shape_of(op.operand(0))) == 1:
-            props["dimension"] = IntegerAttr.get(0)
-        if not gone and props == op.props:
-            return False
-        rewriter.about_to_change(op)
-        if gone:
-            props.setdefault("is_stable", BoolAttr.get(False))
-        block.erase_args([j for i in gone for j in (2 * i, 2 * i + 1)])
-        new = make_op(
-            op.name,
-            _without(op.operands, gone),
-            [r.type for i, r in enumerate(op.results) if i not in gone],
-            props=props,
-            regions=_move_regions(op),
-            loc=op.loc,
-        )
-        _replace_kept(op, new, gone, rewriter)
-        return True
+    block = op.regions[0].block
+    gone = {
+        i
+        for i, r in enumerate(op.results)
+        if not r.has_uses and not block.args[2 * i].has_uses and not block.args[2 * i + 1].has_uses
+    }
+    props = dict(op.props)
+    unset = "dimension" not in props or integer(op, "dimension") < 0
+    if unset and len(shape_of(op.operand(0))) == 1:
+        props["dimension"] = IntegerAttr.get(0)
+    if not gone and props == op.props:
+        return False
+    rewriter.about_to_change(op)
+    if gone:
+        props.setdefault("is_stable", BoolAttr.get(False))
+    block.erase_args([j for i in gone for j in (2 * i, 2 * i + 1)])
+    _keep(op, _without(op.operands, gone), gone, rewriter, props)
+    return True
 
 
-REGIONS: list[Pattern] = [_While(), _Case(), _Reduce(), _Sort()]
+REGIONS: list[Pattern] = [_while, _case, _reduce, _sort]

@@ -3,8 +3,8 @@
     Rule("add", (any_value, splat(0)), lambda op, x, zero: same_type(op, x))
 
 A rule is asked about every op of its name whose operands match, one by one.  Its result is None, where it does not
-apply after all, or what replaces the op: a value (or `Declared`), a list of values for an op with several results,
-an array or the spelling of a splat for a constant, or `New` for another op with the same result type.
+apply after all, or what replaces the op: a value (or `Declared`), an array or the spelling of a splat for a constant,
+or `New` for another op with the same result type.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from mpmd_trace.ir.attributes import Attribute, DenseArrayAttr, IntegerAttr
+from mpmd_trace.ir.attributes import Attribute, DenseArrayAttr
 from mpmd_trace.ir.core import Op, Value, make_op
 from mpmd_trace.ir.types import TensorType
 from mpmd_trace.passes.greedy import Rewriter
 from mpmd_trace.passes.stablehlo.elements import Array, constant_of, make_constant
+from mpmd_trace.passes.stablehlo.reading import ranked
 
 __all__ = [
     "BROADCAST",
@@ -27,14 +28,12 @@ __all__ = [
     "Rule",
     "any_value",
     "constant",
-    "integer",
-    "integers",
     "ints",
     "made_by",
+    "of_integers",
     "other_than_constant",
-    "ranked",
+    "replace",
     "same_type",
-    "shape_of",
     "splat",
     "static",
 ]
@@ -63,7 +62,7 @@ class New:
     keep_attrs: bool = True
 
 
-Result = Value | list[Value] | Declared | Array | str | New | None
+Result = Value | Declared | Array | str | New | None
 
 
 class Rule:
@@ -100,12 +99,9 @@ def replace(op: Op, result: Result, rewriter: Rewriter) -> bool:
             producer.attrs.update(op.attrs)
     elif isinstance(result, New):
         attrs = op.attrs if result.keep_attrs else None
-        props = dict(result.props)
-        new = make_op(result.name, result.operands, [op.result.type], props=props, attrs=attrs, loc=op.loc)
+        new = make_op(result.name, result.operands, [op.result.type], props=result.props, attrs=attrs, loc=op.loc)
         rewriter.insert_before(op, new)
         rewriter.replace_op(op, new.results)
-    elif isinstance(result, list):
-        rewriter.replace_op(op, result)
     elif isinstance(result, Value):
         rewriter.replace_op(op, [result])
     else:
@@ -122,6 +118,12 @@ def replace(op: Op, result: Result, rewriter: Rewriter) -> bool:
 
 def any_value(value: Value) -> bool:
     return True
+
+
+def of_integers(value: Value) -> bool:
+    """A tensor of integers (or booleans)."""
+    type_ = value.type
+    return isinstance(type_, TensorType) and type_.element[:1] in ("i", "u")
 
 
 def static(value: Value) -> bool:
@@ -182,30 +184,6 @@ def same_type(op: Op, value: Value) -> Declared | None:
     return Declared(value) if value.type is op.result.type else None
 
 
-def integers(op: Op, name: str) -> tuple[int, ...]:
-    """The values of an attribute such as `dimensions = array<i64: 0, 1>`."""
-    found = op.props.get(name)
-    return found.values if isinstance(found, DenseArrayAttr) else ()
-
-
-def integer(op: Op, name: str) -> int:
-    """The value of an integer attribute (0 when it is absent)."""
-    found = op.props.get(name)
-    return found.value if isinstance(found, IntegerAttr) else 0
-
-
 def ints(values: Sequence[int]) -> DenseArrayAttr:
     """`array<i64: ...>`."""
     return DenseArrayAttr.get(values)
-
-
-def ranked(value: Value) -> TensorType | None:
-    """The type of the value if it is a tensor of known rank."""
-    found = value.type
-    return found if isinstance(found, TensorType) and found.shape is not None else None
-
-
-def shape_of(value: Value) -> tuple[int, ...]:
-    """The shape of a ranked tensor."""
-    found = ranked(value)
-    return () if found is None or found.shape is None else found.shape

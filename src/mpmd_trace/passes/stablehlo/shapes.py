@@ -5,8 +5,8 @@ The rules are those of StableHLO's own pass, found by experiment.
 
 from __future__ import annotations
 
+import functools
 import math
-import re
 
 import numpy as np
 
@@ -14,15 +14,17 @@ from mpmd_trace.ir.attributes import Attribute, IntegerAttr
 from mpmd_trace.ir.core import Op, Value, make_op
 from mpmd_trace.ir.semantics import is_pure
 from mpmd_trace.ir.types import TensorType, Type
-from mpmd_trace.passes.greedy import Pattern, Rewriter
+from mpmd_trace.passes.greedy import Pattern, Rewriter, rewrites
 from mpmd_trace.passes.stablehlo.elements import (
     constant_of,
+    integer_of,
     is_foldable,
     make_constant,
     splat_text,
     with_shape,
     zeros_like,
 )
+from mpmd_trace.passes.stablehlo.reading import integer, integers, listed, ranked, shape_of
 from mpmd_trace.passes.stablehlo.rules import (
     BROADCAST,
     Declared,
@@ -30,13 +32,9 @@ from mpmd_trace.passes.stablehlo.rules import (
     Result,
     Rule,
     constant,
-    integer,
-    integers,
     ints,
-    ranked,
     replace,
     same_type,
-    shape_of,
     static,
 )
 
@@ -90,51 +88,44 @@ def _broadcast(op: Op, value: Value) -> Result:
     return None
 
 
-class _Iota:
+@rewrites("stablehlo.iota")
+def _iota(op: Op, rewriter: Rewriter) -> bool:
     """An iota has one dimension, of more than one element."""
-
-    op_name: str | None = "stablehlo.iota"
-
-    def match_and_rewrite(self, op: Op, rewriter: Rewriter) -> bool:
-        type_ = ranked(op.result)
-        if type_ is None or not static(op.result):
-            return False
-        shape, dim = type_.shape or (), integer(op, "iota_dimension")
-        if shape[dim] == 1 and is_foldable(type_):
-            return replace(op, zeros_like(type_), rewriter)
-        if len(shape) == 1:
-            return False
-        props: dict[str, Attribute] = {"iota_dimension": IntegerAttr.get(0)}
-        line = make_op(op.name, [], [with_shape(type_, (shape[dim],))], props=props, loc=op.loc)
-        rewriter.insert_before(op, line)
-        return replace(op, New(BROADCAST, line.results, {"broadcast_dimensions": ints([dim])}, False), rewriter)
+    type_ = ranked(op.result)
+    if type_ is None or not static(op.result):
+        return False
+    shape, dim = type_.shape or (), integer(op, "iota_dimension")
+    if shape[dim] == 1 and is_foldable(type_):
+        return replace(op, zeros_like(type_), rewriter)
+    if len(shape) == 1:
+        return False
+    types, props = [with_shape(type_, (shape[dim],))], {"iota_dimension": IntegerAttr.get(0)}
+    line = rewriter.insert_before(op, make_op(op.name, [], types, props=props, loc=op.loc))
+    return replace(op, New(BROADCAST, line.results, {"broadcast_dimensions": ints([dim])}, False), rewriter)
 
 
 # Parts.
 
 
-class _Concatenate:
+@rewrites("stablehlo.concatenate")
+def _concatenate(op: Op, rewriter: Rewriter) -> bool:
     """Several parts: none empty, none a concatenation used only here, no splat beside an equal one of its type."""
-
-    op_name: str | None = "stablehlo.concatenate"
-
-    def match_and_rewrite(self, op: Op, rewriter: Rewriter) -> bool:
-        parts, dim = op.operands, integer(op, "dimension")
-        if len(parts) == 1 and parts[0].type is op.result.type:
-            return replace(op, parts[0], rewriter)
-        filled = [p for p in parts if shape_of(p)[dim] != 0]
-        if filled and len(filled) < len(parts):
-            return replace(op, New(op.name, filled, op.props), rewriter)
-        flat: list[Value] = []
-        for part in parts:
-            inner = _producer(part, op.name)
-            if inner is not None and part.has_one_use and integer(inner, "dimension") == dim:
-                flat += inner.operands
-            else:
-                flat.append(part)
-        if len(flat) == len(parts) and flat == parts:
-            return _joined_splats(op, dim, rewriter)
-        return replace(op, New(op.name, flat, op.props), rewriter)
+    parts, dim = op.operands, integer(op, "dimension")
+    if len(parts) == 1 and parts[0].type is op.result.type:
+        return replace(op, parts[0], rewriter)
+    filled = [p for p in parts if shape_of(p)[dim] != 0]
+    if filled and len(filled) < len(parts):
+        return replace(op, New(op.name, filled, op.props), rewriter)
+    flat: list[Value] = []
+    for part in parts:
+        inner = _producer(part, op.name)
+        if inner is not None and part.has_one_use and integer(inner, "dimension") == dim:
+            flat += inner.operands
+        else:
+            flat.append(part)
+    if len(flat) == len(parts) and flat == parts:
+        return _joined_splats(op, dim, rewriter)
+    return replace(op, New(op.name, flat, op.props), rewriter)
 
 
 def _joined_splats(op: Op, dim: int, rewriter: Rewriter) -> bool:
@@ -153,13 +144,18 @@ def _joined_splats(op: Op, dim: int, rewriter: Rewriter) -> bool:
         if len(run) == 1:
             joined += run
             continue
-        type_, element = ranked(run[0]), splat_text(run[0])
-        assert type_ is not None and element is not None
-        shape = list(type_.shape or ())
-        shape[dim] *= len(run)
-        constant = make_constant(element, with_shape(type_, tuple(shape)), op.loc)
-        joined += rewriter.insert_before(op, constant).results
+        element, size = splat_text(run[0]), shape_of(run[0])[dim] * len(run)
+        assert element is not None
+        joined += rewriter.insert_before(op, make_constant(element, _resized(run[0], dim, size), op.loc)).results
     return replace(op, New(op.name, joined, op.props, keep_attrs=False), rewriter)
+
+
+def _resized(value: Value, dim: int, size: int) -> TensorType:
+    """The type of the value with another size of a dimension."""
+    type_, shape = ranked(value), list(shape_of(value))
+    assert type_ is not None
+    shape[dim] = size
+    return with_shape(type_, tuple(shape))
 
 
 def _splat(value: Value) -> Attribute | None:
@@ -168,54 +164,41 @@ def _splat(value: Value) -> Attribute | None:
     return None if op is None or splat_text(value) is None else op.props["value"]
 
 
-class _SliceOfConcatenation:
+@rewrites("stablehlo.slice")
+def _slice_of_concatenation(op: Op, rewriter: Rewriter) -> bool:
     """A slice of a concatenation is one of the parts that it touches."""
-
-    op_name: str | None = "stablehlo.slice"
-
-    def match_and_rewrite(self, op: Op, rewriter: Rewriter) -> bool:
-        value = op.operand(0)
-        whole = _producer(value, "stablehlo.concatenate")
-        if whole is None:
+    value = op.operand(0)
+    whole = _producer(value, "stablehlo.concatenate")
+    if whole is None:
+        return False
+    dim = integer(whole, "dimension")
+    start, limit = list(integers(op, "start_indices")), list(integers(op, "limit_indices"))
+    touched: list[Value] = []
+    offset = position = 0
+    for part in whole.operands:
+        size = shape_of(part)[dim]
+        if position < limit[dim] and start[dim] < position + size:
+            if not touched:
+                offset = position
+            touched.append(part)
+        position += size
+    if not touched or len(touched) == whole.num_operands:
+        return False
+    source = touched[0]
+    if len(touched) > 1:
+        if not value.has_one_use:
             return False
-        dim = integer(whole, "dimension")
-        start, limit = list(integers(op, "start_indices")), list(integers(op, "limit_indices"))
-        touched: list[Value] = []
-        offset = position = 0
-        for part in whole.operands:
-            size = shape_of(part)[dim]
-            if position < limit[dim] and start[dim] < position + size:
-                if not touched:
-                    offset = position
-                touched.append(part)
-            position += size
-        if not touched or len(touched) == whole.num_operands:
-            return False
-        source = touched[0]
-        if len(touched) > 1:
-            if not value.has_one_use:
-                return False
-            type_ = ranked(value)
-            assert type_ is not None
-            shape = list(type_.shape or ())
-            shape[dim] = sum(shape_of(p)[dim] for p in touched)
-            types = [with_shape(type_, tuple(shape))]
-            source = rewriter.insert_before(
-                op, make_op(whole.name, touched, types, props=whole.props, loc=whole.loc)
-            ).result
-        start[dim] -= offset
-        limit[dim] -= offset
-        props = {**op.props, "start_indices": ints(start), "limit_indices": ints(limit)}
-        return replace(op, New(op.name, [source], props, keep_attrs=False), rewriter)
+        types = [_resized(value, dim, sum(shape_of(p)[dim] for p in touched))]
+        join = make_op(whole.name, touched, types, props=whole.props, loc=whole.loc)
+        source = rewriter.insert_before(op, join).result
+    start[dim] -= offset
+    limit[dim] -= offset
+    props = {**op.props, "start_indices": ints(start), "limit_indices": ints(limit)}
+    return replace(op, New(op.name, [source], props, keep_attrs=False), rewriter)
 
 
 def _clamped(index: int, size: int, wanted: int) -> int:
     return max(0, min(index, size - wanted))
-
-
-def _index(value: Value) -> int | None:
-    constant = constant_of(value)
-    return None if constant is None else int(constant.full.reshape(-1)[0])
 
 
 def _slice_props(start: list[int], sizes: tuple[int, ...]) -> dict[str, Attribute]:
@@ -225,7 +208,7 @@ def _slice_props(start: list[int], sizes: tuple[int, ...]) -> dict[str, Attribut
 
 def _dynamic_slice(op: Op, value: Value, *at: Value) -> Result:
     """A dynamic slice at known indices is a slice."""
-    known = [i for i in map(_index, at) if i is not None]
+    known = [i for i in map(integer_of, at) if i is not None]
     if len(known) != len(at):
         return None
     sizes = integers(op, "slice_sizes")
@@ -237,7 +220,7 @@ def _dynamic_update_slice(op: Op, value: Value, update: Value, *at: Value) -> Re
     """An update of nothing is the operand, one of everything (at index 0) the update."""
     if static(update) and 0 in shape_of(update):
         return Declared(value)
-    return Declared(update) if value.type is update.type and all(_index(v) == 0 for v in at) else None
+    return Declared(update) if value.type is update.type and all(integer_of(v) == 0 for v in at) else None
 
 
 def _pad(op: Op, value: Value, padding: Value) -> Result:
@@ -250,34 +233,26 @@ def _pad(op: Op, value: Value, padding: Value) -> Result:
     return New(BROADCAST, [padding], {"broadcast_dimensions": ints([])}, keep_attrs=False)
 
 
-class _Gather:
+@rewrites("stablehlo.gather")
+def _gather(op: Op, rewriter: Rewriter) -> bool:
     """One slice gathered at known indices is a slice."""
-
-    op_name: str | None = "stablehlo.gather"
-
-    def match_and_rewrite(self, op: Op, rewriter: Rewriter) -> bool:
-        value, at = op.operands
-        indices, type_ = constant_of(at), ranked(value)
-        numbers = op.props["dimension_numbers"].text
-        if indices is None or type_ is None or not static(value) or "batching" in numbers:
-            return False
-        if len(indices.full.shape) != 1 or _listed(numbers, "index_vector_dim") not in ([], [0]):
-            return False
-        if _listed(numbers, "offset_dims") != list(range(len(shape_of(op.result)))):
-            return False
-        sizes = integers(op, "slice_sizes")
-        start = [0] * len(sizes)
-        for number, dim in enumerate(_listed(numbers, "start_index_map")):
-            start[dim] = _clamped(int(indices.full[number]), shape_of(value)[dim], sizes[dim])
-        types, props = [with_shape(type_, sizes)], _slice_props(start, sizes)
-        piece = rewriter.insert_before(op, make_op("stablehlo.slice", [value], types, props=props, loc=op.loc)).result
-        same = piece.type is op.result.type
-        return replace(op, piece if same else New(_RESHAPE, [piece], keep_attrs=False), rewriter)
-
-
-def _listed(numbers: str, name: str) -> list[int]:
-    match = re.search(rf"\b{name} = \[?([-0-9, ]*)\]?", numbers)
-    return [int(n) for n in match.group(1).split(",") if n.strip()] if match else []
+    value, at = op.operands
+    indices, type_ = constant_of(at), ranked(value)
+    numbers = functools.partial(listed, op, "dimension_numbers")
+    if indices is None or type_ is None or not static(value) or "batching" in op.props["dimension_numbers"].text:
+        return False
+    if len(indices.full.shape) != 1 or numbers("index_vector_dim") not in ((), (0,)):
+        return False
+    if numbers("offset_dims") != tuple(range(len(shape_of(op.result)))):
+        return False
+    sizes = integers(op, "slice_sizes")
+    start = [0] * len(sizes)
+    for number, dim in enumerate(numbers("start_index_map")):
+        start[dim] = _clamped(int(indices.full[number]), shape_of(value)[dim], sizes[dim])
+    types, props = [with_shape(type_, sizes)], _slice_props(start, sizes)
+    piece = rewriter.insert_before(op, make_op("stablehlo.slice", [value], types, props=props, loc=op.loc)).result
+    same = piece.type is op.result.type
+    return replace(op, piece if same else New(_RESHAPE, [piece], keep_attrs=False), rewriter)
 
 
 # Shapes that turn out to be known.
@@ -343,17 +318,17 @@ SHAPES: list[Pattern] = [
     Rule("reshape", (), _reshape),
     Rule("transpose", (), _transpose),
     Rule("broadcast_in_dim", (static,), _broadcast),
-    _Iota(),
-    _Concatenate(),
+    _iota,
+    _concatenate,
     Rule("slice", (static,), same_type),
-    _SliceOfConcatenation(),
+    _slice_of_concatenation,
     Rule("dynamic_slice", (static,), _dynamic_slice),
     Rule("dynamic_update_slice", (), _dynamic_update_slice),
     _static("reshape"),
     _static("broadcast_in_dim", "broadcast_dimensions"),
     _static("iota", "iota_dimension"),
     Rule("pad", (), _pad),
-    _Gather(),
+    _gather,
     Rule("get_dimension_size", (), _dimension_size),
     _Empty(),
     *map(_EmptyOperands, ("dot_general", "reduce", "pad", "scatter", "convolution", "reduce_window", "while")),

@@ -1,0 +1,42 @@
+"""What StableHLO ops say in their attributes and types; without NumPy."""
+
+from __future__ import annotations
+
+import re
+
+from mpmd_trace.ir.attributes import DenseArrayAttr, IntegerAttr
+from mpmd_trace.ir.core import Op, Value
+from mpmd_trace.ir.types import TensorType
+
+__all__ = ["integer", "integers", "listed", "ranked", "shape_of"]
+
+
+def integers(op: Op, name: str) -> tuple[int, ...]:
+    """The values of an attribute such as `dimensions = array<i64: 0, 1>`."""
+    found = op.props.get(name)
+    return found.values if isinstance(found, DenseArrayAttr) else ()
+
+
+def integer(op: Op, name: str, absent: int = 0) -> int:
+    """The value of an integer attribute."""
+    found = op.props.get(name)
+    return found.value if isinstance(found, IntegerAttr) else absent
+
+
+def listed(op: Op, attribute: str, name: str) -> tuple[int, ...]:
+    """The numbers behind `name = [` (or the one behind `name = `) in an attribute such as `dot_dimension_numbers`."""
+    found = op.props.get(attribute)
+    match = None if found is None else re.search(rf"\b{name} = \[?([-\d, ]*)", found.text)
+    return tuple(int(n) for n in match[1].split(",") if n.strip()) if match else ()
+
+
+def ranked(value: Value) -> TensorType | None:
+    """The type of the value if it is a tensor of known rank."""
+    found = value.type
+    return found if isinstance(found, TensorType) and found.shape is not None else None
+
+
+def shape_of(value: Value) -> tuple[int, ...]:
+    """The shape of a ranked tensor."""
+    found = ranked(value)
+    return () if found is None or found.shape is None else found.shape
