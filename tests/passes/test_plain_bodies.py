@@ -21,7 +21,7 @@ from mpmd_trace.passes import canonicalize_mpmd, cse_native, mlir_parts, mlir_pa
 from mpmd_trace.passes.equal_bodies import first_equal
 from mpmd_trace.passes.manager import run_passes
 from mpmd_trace.passes.plain_bodies import PLAIN_OPS, is_plain
-from mpmd_trace.passes.sharding import bodies_alone, shardy
+from mpmd_trace.passes.sharding import bodies_alone
 from mpmd_trace.passes.sharding.constants_apart import can_do, with_constants_apart
 from mpmd_trace.passes.sharding.shardy import run_shardy
 from util import distinct_bodies
@@ -176,7 +176,7 @@ def test_plain(text: str, plain: bool) -> None:
 
 
 #: Where passes ask MLIR.
-ASK_MLIR = (mlir_parts, mlir_pass, shardy)
+ASK_MLIR = (mlir_parts, mlir_pass)
 
 
 class Counter:

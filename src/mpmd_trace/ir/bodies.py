@@ -20,6 +20,7 @@ from mpmd_trace.ir.types import Type
 
 __all__ = [
     "BodyBuilder",
+    "bodies_in",
     "copied_ops",
     "dce",
     "effective_operands",
@@ -154,7 +155,7 @@ def region_dce(region: Region) -> bool:
     for op in gone:
         op.erase()
     changed = bool(gone)
-    for op, i, body in _bodies_in(region):
+    for op, i, body in bodies_in(region):
         cleaned = dce(body)
         if cleaned is not body:
             op.regions[i] = cleaned
@@ -189,7 +190,7 @@ def _only_used_by(op: Op, users: dict[Op, None]) -> bool:
     return True
 
 
-def _bodies_in(region: Region) -> Iterator[tuple[Op, int, Region]]:
+def bodies_in(region: Region) -> Iterator[tuple[Op, int, Region]]:
     """The frozen bodies directly in a region, or in regions of leaf ops: the op, which of its regions, the body."""
     for block in region.blocks:
         for op in block:
@@ -197,14 +198,14 @@ def _bodies_in(region: Region) -> Iterator[tuple[Op, int, Region]]:
                 if nested.frozen:
                     yield op, i, nested
                 else:
-                    yield from _bodies_in(nested)
+                    yield from bodies_in(nested)
 
 
 def dce(body: Region) -> Region:
     """The body after `region_dce`; the same object when that changes nothing.  Arguments stay."""
 
     def make() -> Region:
-        if not _dead_ops(body) and all(dce(inner) is inner for _, _, inner in _bodies_in(body)):
+        if not _dead_ops(body) and all(dce(inner) is inner for _, _, inner in bodies_in(body)):
             return body
         copy = body.clone()
         region_dce(copy)

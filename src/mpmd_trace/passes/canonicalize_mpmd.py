@@ -7,24 +7,24 @@ MLIR once.  Functions with other ops at the top level go through MLIR as a whole
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from typing import ClassVar
 
 from mpmd_trace.diagnostics.location import UNKNOWN
-from mpmd_trace.ir.attributes import Attribute
 from mpmd_trace.ir.bodies import remembered
 from mpmd_trace.ir.core import Op, Region, make_op
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import OFFLOADED, BroadcastOp, FragmentOp, FuncOp, Module, ReduceOp, TransferOp, make_transfer
 from mpmd_trace.ir.semantics import is_constant_like, trivially_dead
-from mpmd_trace.ir.types import MeshTensorType, Type
+from mpmd_trace.ir.types import MeshTensorType
 from mpmd_trace.passes.base import Pass
-from mpmd_trace.passes.greedy import Choices, Pattern, Rewriter, apply_greedily, walk_mutable
+from mpmd_trace.passes.constants import constant_key, constants_stay
+from mpmd_trace.passes.greedy import Choices, Pattern, Rewriter, apply_greedily, rewrites, walk_mutable
 from mpmd_trace.passes.mlir_parts import frozen_bodies, result_of, run_on_bodies, run_on_functions
 from mpmd_trace.passes.plain_bodies import as_read
 from mpmd_trace.passes.settled import Settled
 
-__all__ = ["CanonicalizeMpmd", "canonical_body", "canonicalization_patterns"]
+__all__ = ["CanonicalizeMpmd"]
 
 _PIPELINE = (
     "canonicalize{max-iterations=10 max-num-rewrites=-1 region-simplify=disabled test-convergence=false top-down=false}"
@@ -74,7 +74,7 @@ class CanonicalizeMpmd(Pass):
                             op.regions[i] = result_of(body, _PIPELINE)
                 elif is_constant_like(op):
                     has_constants = True
-            patterns = Choices(canonicalization_patterns())
+            patterns = Choices(_PATTERNS)
             settled = Settled(patterns, unique_constants=has_constants)
             result = apply_greedily(function, patterns, unique_constants=has_constants, settled=settled)
             changed = changed or result.changed or has_constants
@@ -91,67 +91,34 @@ def _is_native(function: FuncOp) -> bool:
 
 def canonical_body(body: Region) -> Region:
     """A plain body without dead ops and with equal constants once, at the front; the same one if it is so."""
-    if _is_canonical(body):
+    if constants_stay(body) and not any(map(trivially_dead, body.walk())):
         return body
     copy = body.clone()
     at: dict[Hashable, set[Op | None]] = {}
     for op in copy.walk():
         if is_constant_like(op):
-            at.setdefault(_constant_key(op), set()).add(op if op.block is copy.block else None)
+            at.setdefault(constant_key(op), set()).add(op if op.block is copy.block else None)
     apply_greedily(copy, (), unique_constants=True)
     for op in copy.block:
-        if is_constant_like(op) and at[_constant_key(op)] != {op}:
+        if is_constant_like(op) and at[constant_key(op)] != {op}:
             op.loc = UNKNOWN  # it stands for several, or for one in a nested region
     return as_read(copy)
 
 
-def _constant_key(op: Op) -> tuple[str, Attribute | None, Type]:
-    return op.name, op.props.get("value"), op.results[0].type
-
-
-def _is_canonical(body: Region) -> bool:
-    known: set[Hashable] = set()
-    leading = True
-    for op in body.block:
-        if is_constant_like(op):
-            key = _constant_key(op)
-            if not leading or key in known or not op.has_uses:
-                return False
-            known.add(key)
-            continue
-        leading = False
-        if trivially_dead(op) or any(_needs_work(inner) for r in op.regions for inner in r.walk()):
-            return False
-    return True
-
-
-def _needs_work(op: Op) -> bool:
-    """Whether canonicalisation does something about an op in a region of an op of a body."""
-    return is_constant_like(op) or trivially_dead(op)
-
-
-def canonicalization_patterns() -> Sequence[Pattern]:
-    """The rewrites that the dialect registers with `canonicalize`."""
-    return [_Bypass(), _TransferChain(), _NoTransfer(), _BroadcastChain(), _ReduceChain()]
-
-
-class _Bypass:
+@rewrites("mpmd.fragment")
+def _bypass(op: Op, rewriter: Rewriter) -> bool:
     """A result that is an argument of the body is the operand.
 
     Only one result per argument: the first use of the argument by the terminator, in use order.
     """
-
-    op_name: str | None = "mpmd.fragment"
-
-    def match_and_rewrite(self, op: Op, rewriter: Rewriter) -> bool:
-        assert isinstance(op, FragmentOp)
-        changed = False
-        for arg, at in _forwarded(op.body):
-            result, operand = op.results[at], op.operand(arg)
-            if result.has_uses and result.type is operand.type:
-                rewriter.replace_all_uses(result, operand)
-                changed = True
-        return changed
+    assert isinstance(op, FragmentOp)
+    changed = False
+    for arg, at in _forwarded(op.body):
+        result, operand = op.results[at], op.operand(arg)
+        if result.has_uses and result.type is operand.type:
+            rewriter.replace_all_uses(result, operand)
+            changed = True
+    return changed
 
 
 def _forwarded(body: Region) -> list[tuple[int, int]]:
@@ -169,61 +136,52 @@ def _forwarded(body: Region) -> list[tuple[int, int]]:
     return remembered(body, "forwarded", look)
 
 
-class _NoTransfer:
+@rewrites("mpmd.transfer")
+def _no_transfer(op: Op, rewriter: Rewriter) -> bool:
     """A transfer to the type that the value has is the value."""
-
-    op_name: str | None = "mpmd.transfer"
-
-    def match_and_rewrite(self, op: Op, rewriter: Rewriter) -> bool:
-        if op.operand(0).type is not op.results[0].type:
-            return False
-        rewriter.replace_op(op, op.operands)
-        return True
+    if op.operand(0).type is not op.results[0].type:
+        return False
+    rewriter.replace_op(op, op.operands)
+    return True
 
 
-class _TransferChain:
+@rewrites("mpmd.transfer")
+def _transfer_chain(op: Op, rewriter: Rewriter) -> bool:
     """Two transfers within one mesh are one (memory kinds do not matter, but for `mpmd-fit-memory`)."""
-
-    op_name: str | None = "mpmd.transfer"
-
-    def match_and_rewrite(self, op: Op, rewriter: Rewriter) -> bool:
-        inner = op.operand(0).defining_op
-        if not isinstance(inner, TransferOp) or OFFLOADED in inner.attrs:
-            return False
-        source = inner.operand(0)
-        types = (source.type, inner.results[0].type, op.results[0].type)
-        if len({t.mesh for t in types if isinstance(t, MeshTensorType)}) != 1:
-            return False
-        new = make_transfer(source, op.results[0].type, loc=op.loc)
-        rewriter.insert_before(op, new)
-        rewriter.replace_op(op, new.results)
-        return True
+    inner = op.operand(0).defining_op
+    if not isinstance(inner, TransferOp) or OFFLOADED in inner.attrs:
+        return False
+    source = inner.operand(0)
+    types = (source.type, inner.results[0].type, op.results[0].type)
+    if len({t.mesh for t in types if isinstance(t, MeshTensorType)}) != 1:
+        return False
+    new = make_transfer(source, op.results[0].type, loc=op.loc)
+    rewriter.insert_before(op, new)
+    rewriter.replace_op(op, new.results)
+    return True
 
 
-class _BroadcastChain:
+@rewrites("mpmd.broadcast")
+def _broadcast_chain(op: Op, rewriter: Rewriter) -> bool:
     """A broadcast of a broadcast is one."""
-
-    op_name: str | None = "mpmd.broadcast"
-
-    def match_and_rewrite(self, op: Op, rewriter: Rewriter) -> bool:
-        inner = op.operand(0).defining_op
-        if not isinstance(inner, BroadcastOp):
-            return False
-        new = make_op("mpmd.broadcast", inner.operands, [op.results[0].type], loc=op.loc)
-        rewriter.insert_before(op, new)
-        rewriter.replace_op(op, new.results)
-        return True
+    inner = op.operand(0).defining_op
+    if not isinstance(inner, BroadcastOp):
+        return False
+    new = make_op("mpmd.broadcast", inner.operands, [op.results[0].type], loc=op.loc)
+    rewriter.insert_before(op, new)
+    rewriter.replace_op(op, new.results)
+    return True
 
 
-class _ReduceChain:
+@rewrites("mpmd.reduce")
+def _reduce_chain(op: Op, rewriter: Rewriter) -> bool:
     """A reduce whose first operand is a reduce of its kind is that one; further operands are dropped."""
+    assert isinstance(op, ReduceOp)
+    inner = op.operand(0).defining_op if op.num_operands else None
+    if not isinstance(inner, ReduceOp) or op.kind not in ("none", inner.kind):
+        return False
+    rewriter.replace_op(op, inner.results)
+    return True
 
-    op_name: str | None = "mpmd.reduce"
 
-    def match_and_rewrite(self, op: Op, rewriter: Rewriter) -> bool:
-        assert isinstance(op, ReduceOp)
-        inner = op.operand(0).defining_op if op.num_operands else None
-        if not isinstance(inner, ReduceOp) or op.kind not in ("none", inner.kind):
-            return False
-        rewriter.replace_op(op, inner.results)
-        return True
+_PATTERNS: list[Pattern] = [_bypass, _transfer_chain, _no_transfer, _broadcast_chain, _reduce_chain]

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 
-from mpmd_trace.ir.attributes import Attribute
 from mpmd_trace.ir.bodies import remembered
 from mpmd_trace.ir.core import Op, Region
 from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.ops import FuncOp
 from mpmd_trace.ir.semantics import is_constant_like
-from mpmd_trace.ir.types import Type
 
-__all__ = ["ConstantUniquer", "constants_stay", "home_of", "with_unique_constants"]
+__all__ = ["ConstantUniquer", "constant_key", "constants_stay", "home_of", "with_unique_constants"]
 
 #: Ops that are not functions or frozen bodies and whose regions see nothing from outside either.
 _ISOLATED = frozenset({"sdy.manual_computation"})
@@ -35,6 +33,11 @@ def home_of(region: Region, scope: Region) -> Region:
     return region
 
 
+def constant_key(op: Op) -> Hashable:
+    """What equal constants share."""
+    return op.name, op.props.get("value"), op.results[0].type
+
+
 class ConstantUniquer:
     """Uniques constants in the order of the calls of `visit`.
 
@@ -43,7 +46,7 @@ class ConstantUniquer:
 
     def __init__(self, replace: Callable[[Op, Op], None]) -> None:
         self._replace = replace
-        self._known: dict[tuple[int, str, Attribute | None, Type], Op] = {}
+        self._known: dict[Hashable, Op] = {}
         self._owned: set[Op] = set()
         #: Whether a constant was moved or replaced.
         self.changed = False
@@ -52,8 +55,7 @@ class ConstantUniquer:
         """Handle `op`, which lies in `home` or in a region nested in it; False when it was replaced."""
         if not is_constant_like(op) or len(op.results) != 1:
             return True
-        dialect = op.name.partition(".")[0]
-        key = (id(home), dialect, op.props.get("value"), op.results[0].type)
+        key = (id(home), constant_key(op))
         known = self._known.get(key)
         if known is not None:
             self.changed = True
@@ -84,7 +86,7 @@ def constants_stay(region: Region, *, anywhere: bool = False) -> bool:
     leading = True
     for op in region.blocks[0]:
         if is_constant_like(op):
-            key = (op.name.partition(".")[0], op.props.get("value"), op.results[0].type)
+            key = constant_key(op)
             if key in known or not (leading or anywhere):
                 return False
             known.add(key)

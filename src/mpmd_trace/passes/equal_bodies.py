@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 
-from mpmd_trace.ir.bodies import fingerprint
+from mpmd_trace.ir.bodies import bodies_in, fingerprint
 from mpmd_trace.ir.core import Block, Op, Region, Value
 from mpmd_trace.ir.ops import FuncOp
-from mpmd_trace.passes.greedy import walk_mutable
 
 __all__ = ["first_equal", "look_alike", "same_ops", "same_regions", "share_equal_bodies"]
 
@@ -17,10 +16,8 @@ def share_equal_bodies(functions: Iterable[FuncOp]) -> None:
     holders: dict[Region, list[tuple[Op, int]]] = {}
     for function in functions:
         for top in function.regions:
-            for op in walk_mutable(top):
-                for i, body in enumerate(op.regions):
-                    if body.frozen:
-                        holders.setdefault(body, []).append((op, i))
+            for op, i, body in bodies_in(top):
+                holders.setdefault(body, []).append((op, i))
     for body, first in first_equal(holders).items():
         if first is not body:
             for op, i in holders[body]:

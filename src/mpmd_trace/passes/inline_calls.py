@@ -62,10 +62,9 @@ class InlineCalls(Pass):
         # Callees at depth 0 call nothing, those at depth 1 call them, ...
         for functions in _by_depth(module):
             inliner = _Inliner({f.sym_name: f for f in module.functions})
-            inlined = False
-            for name in functions:
-                inlined = inliner.into_function(inliner.functions[name]) or inlined
-            if inlined:
+            callers = [inliner.functions[name] for name in functions]
+            inlined = [inliner.into_region(caller.regions[0], caller) for caller in callers]
+            if any(inlined):
                 changed = True
                 self._simplify(module, diagnostics)
         return SymbolDce().run(module, diagnostics) or changed
@@ -132,10 +131,7 @@ class _Inliner:
         self.functions = functions
         self.bodies: dict[Region, Region] = {}
 
-    def into_function(self, function: FuncOp) -> bool:
-        return self._into_region(function.regions[0], function)
-
-    def _into_region(self, region: Region, function: FuncOp) -> bool:
+    def into_region(self, region: Region, function: FuncOp) -> bool:
         changed = False
         for block in region.blocks:
             for op in block:
@@ -144,7 +140,7 @@ class _Inliner:
                         op.regions[i] = self._into_body(nested, function)
                         changed = changed or op.regions[i] is not nested
                     else:
-                        changed = self._into_region(nested, function) or changed
+                        changed = self.into_region(nested, function) or changed
                 callee = self._inlinable(op, function)
                 if callee is not None:
                     _inline(op, callee.body, block)
@@ -155,7 +151,7 @@ class _Inliner:
         found = self.bodies.get(body)
         if found is None:
             copy = body.clone()
-            found = freeze(copy) if self._into_region(copy, function) else body
+            found = freeze(copy) if self.into_region(copy, function) else body
             self.bodies[body] = found
         return found
 

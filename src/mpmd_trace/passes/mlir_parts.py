@@ -9,17 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from mpmd_trace.ir.attributes import StringAttr, TypeAttr
-from mpmd_trace.ir.bodies import fingerprint
+from mpmd_trace.ir.attributes import StringAttr
+from mpmd_trace.ir.bodies import bodies_in, fingerprint
 from mpmd_trace.ir.core import Block, Op, Region, make_op
 from mpmd_trace.ir.freezing import freeze
+from mpmd_trace.ir.functions import make_function
 from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.ir.parser import parse_generic
 from mpmd_trace.ir.printer import print_op
-from mpmd_trace.ir.types import function_type
 from mpmd_trace.jax_compat.mlir import run_pipeline
 from mpmd_trace.passes.equal_bodies import share_equal_bodies
-from mpmd_trace.passes.greedy import walk_mutable
 from mpmd_trace.passes.plain_bodies import is_plain
 
 __all__ = ["frozen_bodies", "result_of", "run_on_bodies", "run_on_functions"]
@@ -29,15 +28,7 @@ _CARRIER = "mpmd_trace_body_"
 
 def frozen_bodies(functions: Iterable[FuncOp]) -> list[Region]:
     """The distinct frozen bodies of the functions, in order of first appearance."""
-    found: dict[Region, None] = {}
-    for function in functions:
-        for region in function.regions:
-            for op in walk_mutable(region):
-                if op.regions:
-                    for body in op.regions:
-                        if body.frozen:
-                            found[body] = None
-    return list(found)
+    return list(dict.fromkeys(body for f in functions for region in f.regions for _, _, body in bodies_in(region)))
 
 
 def run_on_bodies(bodies: Sequence[Region], pipeline: str, module: Module, native: Callable[[Region], Region]) -> bool:
@@ -55,7 +46,7 @@ def run_on_bodies(bodies: Sequence[Region], pipeline: str, module: Module, nativ
             else:
                 todo.append(body)
     if todo:
-        carriers = [_carrier(body, i) for i, body in enumerate(todo)]
+        carriers = [make_function(f"{_CARRIER}{i}", body, visibility="private") for i, body in enumerate(todo)]
         done = _run(carriers, pipeline, module, rename=('"mpmd.return"(', '"func.return"('))
         for i, body in enumerate(todo):
             region = done[f"{_CARRIER}{i}"].regions[0]
@@ -95,20 +86,6 @@ def run_on_functions(functions: Sequence[FuncOp], pipeline: str, module: Module)
     return changed
 
 
-def _carrier(body: Region, number: int) -> Op:
-    inputs = tuple(arg.type for arg in body.block.args)
-    results = tuple(value.type for value in body.returned)
-    return make_op(
-        "func.func",
-        props={
-            "sym_name": StringAttr.get(f"{_CARRIER}{number}"),
-            "sym_visibility": StringAttr.get("private"),
-            "function_type": TypeAttr.get(function_type(inputs, results)),
-        },
-        regions=[body],
-    )
-
-
 def _run(
     functions: Sequence[Op], pipeline: str, module: Module, rename: tuple[str, str] | None = None
 ) -> dict[str, FuncOp]:
@@ -118,21 +95,16 @@ def _run(
     for op in module.body:
         if not isinstance(op, FuncOp):
             block.append(op.clone())
-        elif op.sym_name not in own and _may_be_called(op):
+        # Fragment calls look into their callee, which bodies do not contain; other calls need its type only.
+        elif op.sym_name not in own and "mesh_shape" not in op.attrs:
             block.append(_declaration(op))
-    for op in functions:
-        block.append(op)
+    block.append_all(functions)
     carrier = Module(Op("builtin.module", regions=[Region([block])]), module.resources)
     text = carrier.to_generic(debug_info=True)
     if rename is not None:
         text = text.replace(*rename)
     after, _ = run_pipeline(text, f"builtin.module({pipeline})", allow_unregistered=True)
     return {f.sym_name: f for f in parse_generic(after).functions}
-
-
-def _may_be_called(function: FuncOp) -> bool:
-    """Fragment calls look into their callee, which bodies do not contain; other calls need its type only."""
-    return "mesh_shape" not in function.attrs
 
 
 def _declaration(function: FuncOp) -> Op:

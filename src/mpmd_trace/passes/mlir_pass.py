@@ -14,7 +14,7 @@ from mpmd_trace.jax_compat.mlir import expand_pipeline, pipeline_parses, run_pip
 from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.options import REPEATED
 
-__all__ = ["MlirPass", "is_upstream"]
+__all__ = ["MlirPass", "is_upstream", "run_on_text"]
 
 
 def is_upstream(name: str) -> bool:
@@ -25,6 +25,18 @@ def is_upstream(name: str) -> bool:
 def _on_functions(name: str) -> bool:
     """Whether the upstream pass works on single functions only."""
     return not pipeline_parses(f"builtin.module({name})") and pipeline_parses(f"builtin.module(func.func({name}))")
+
+
+def run_on_text(module: Module, pipeline: str, diagnostics: Diagnostics) -> str | None:
+    """The text of the module after MLIR's pass manager has run the pipeline; None when that failed."""
+    try:
+        text, found = run_pipeline(module.to_generic(debug_info=True), pipeline, allow_unregistered=True)
+    except MpmdError as error:
+        diagnostics.found += error.diagnostics
+        diagnostics.fail()
+        return None
+    diagnostics.found += found
+    return text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,14 +68,9 @@ class MlirPass(Pass):
         return f"builtin.module({f'func.func({self.pipeline})' if nested else self.pipeline})"
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
-        before = module.to_generic(debug_info=True)
-        try:
-            after, found = run_pipeline(before, self.anchored, allow_unregistered=True)
-        except MpmdError as error:
-            diagnostics.found += error.diagnostics
-            diagnostics.fail()
+        after = run_on_text(module, self.anchored, diagnostics)
+        if after is None:
             return False
-        diagnostics.found += found
         new = parse_generic(after)
         changed = new.to_generic() != module.to_generic()
         if changed:

@@ -6,7 +6,8 @@ the first attempt to change something ends the search.  So frozen bodies can be 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Any, NoReturn
 
 from mpmd_trace.ir.bodies import remembered, without_dead_ops
 from mpmd_trace.ir.core import Block, Op, Region, Value
@@ -25,10 +26,10 @@ class _WouldChange(Exception):
 class _Probe(Rewriter):
     """A rewriter that refuses every change."""
 
-    def about_to_change(self, op: Op) -> None:
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
         raise _WouldChange
 
-    push = modified = erase = about_to_change
+    about_to_change = push = modified = erase = replace_uses_if = replace_op = _refuse
 
     def insert_before(self, anchor: Op, op: Op) -> Op:
         if op.block is None:
@@ -43,12 +44,6 @@ class _Probe(Rewriter):
     def replace_all_uses(self, old: Value, new: Value) -> None:
         if old is not new:
             raise _WouldChange
-
-    def replace_uses_if(self, old: Value, new: Value, accept: Callable[[Op], bool]) -> None:
-        raise _WouldChange
-
-    def replace_op(self, op: Op, values: Sequence[Value]) -> None:
-        raise _WouldChange
 
 
 class Settled:

@@ -9,13 +9,13 @@ import dataclasses
 import functools
 from typing import ClassVar
 
-from mpmd_trace.ir.bodies import remembered
+from mpmd_trace.ir.bodies import bodies_in, remembered
 from mpmd_trace.ir.core import Region
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.passes.base import FunctionPass, option
-from mpmd_trace.passes.greedy import Choices, Pattern, apply_greedily, walk_mutable
+from mpmd_trace.passes.greedy import Choices, Pattern, apply_greedily
 from mpmd_trace.passes.settled import Settled
 
 __all__ = ["StablehloOptimize"]
@@ -90,13 +90,9 @@ class StablehloOptimize(FunctionPass):
             return freeze(copy) if changed else body
 
         changed = False
-        for op in walk_mutable(region):
-            for i, body in enumerate(op.regions):
-                if body.frozen:
-                    found = remembered(body, key, functools.partial(simplified, body))
-                    if found is not body:
-                        op.regions[i] = found
-                        changed = True
+        for op, i, body in bodies_in(region):
+            op.regions[i] = remembered(body, key, functools.partial(simplified, body))
+            changed = changed or op.regions[i] is not body
         return changed
 
 

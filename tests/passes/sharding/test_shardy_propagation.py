@@ -11,8 +11,8 @@ from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.attributes import StringAttr
 from mpmd_trace.ir.ops import FragmentOp, Module, TransferOp
 from mpmd_trace.ir.text import parse
+from mpmd_trace.passes import mlir_pass
 from mpmd_trace.passes.manager import run_passes
-from mpmd_trace.passes.sharding import shardy
 from mpmd_trace.passes.sharding.kinds import Kinds
 from mpmd_trace.passes.sharding.reduction import Reduction, reducible
 from mpmd_trace.passes.sharding.shardy import propagation_pipeline
@@ -50,14 +50,14 @@ def test_a_reduced_program_gives_the_same_shardings(
 def _fragments_of_runs(module: Module, monkeypatch: pytest.MonkeyPatch) -> tuple[str, list[int]]:
     """What the reduced program gives, and how many fragments each program had that Shardy was given."""
     seen: list[int] = []
-    run = shardy.run_pipeline
+    run = mlir_pass.run_pipeline
 
     def spy(text: str, *args: Any, **options: Any) -> Any:
         seen.append(text.count('"mpmd.fragment"'))
         return run(text, *args, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(shardy, "run_pipeline", spy)
+        patch.setattr(mlir_pass, "run_pipeline", spy)
         return str(propagated(module, 0)), seen
 
 

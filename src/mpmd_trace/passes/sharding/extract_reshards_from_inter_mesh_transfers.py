@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import ClassVar, cast
 
 from mpmd_trace.ir.attributes import ArrayAttr, Attribute, MeshAttr, StringAttr, TensorShardingAttr
@@ -77,9 +78,8 @@ class ExtractReshardsFromInterMeshTransfers(FunctionPass):
         if topology is None:
             raise diagnostics.fatal(
                 function,
-                f"@{function.sym_name} runs on one mesh (it has no topology attribute), so it has no "
-                f"transfers "
-                f"between meshes whose resharding could be moved; run this pass on mpmd functions only",
+                f"@{function.sym_name} runs on one mesh (it has no topology attribute), so it has no transfers "
+                "between meshes whose resharding could be moved; run this pass on mpmd functions only",
             )
         if not is_homogeneous(topology):
             return False
@@ -106,11 +106,9 @@ class _Extraction:
             if between_hosts and not (self.copies_between_hosts and equivalent_shardings(source, target)):
                 self.diagnostics.error(
                     op,
-                    f"the transfer goes from host memory of mesh '{op.source_type.mesh}' to host memory of "
-                    f"mesh "
-                    f"'{op.target_type.mesh}', where nothing can change its sharding; move the value to "
-                    f"device "
-                    f"memory first",
+                    f"the transfer goes from host memory of mesh '{op.source_type.mesh}' to host memory of mesh "
+                    f"'{op.target_type.mesh}', where nothing can change its sharding; move the value to device "
+                    "memory first",
                 )
                 continue
             if equivalent_shardings(source, target):
@@ -138,10 +136,7 @@ class _Extraction:
         return self.local_count(tensor, source) > self.local_count(tensor, target)
 
     def local_count(self, tensor: TensorType, sharding: TensorShardingAttr | None) -> int:
-        count = 1
-        for size in local_shape(tensor, sharding, self.mesh):
-            count *= size
-        return count
+        return math.prod(local_shape(tensor, sharding, self.mesh))
 
     def reshard(self, value: Value, type: MeshTensorType, sharding: TensorShardingAttr | None) -> FragmentOp:
         """A detached fragment that gives `value` with another sharding."""

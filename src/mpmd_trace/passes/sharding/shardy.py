@@ -10,7 +10,8 @@ from mpmd_trace.ir.core import Op
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import Module
 from mpmd_trace.ir.parser import parse_apart, parse_generic
-from mpmd_trace.jax_compat.mlir import expand_pipeline, run_pipeline
+from mpmd_trace.jax_compat.mlir import expand_pipeline
+from mpmd_trace.passes.mlir_pass import run_on_text
 from mpmd_trace.passes.option_text import split_outside
 
 __all__ = ["propagation_pipeline", "run_shardy", "run_shardy_with_rules"]
@@ -35,9 +36,8 @@ def propagation_pipeline(*, keep_rules: bool = False) -> str:
     names = [step.partition("{")[0] for step in steps]
     if _LAST not in names:
         raise MpmdError(
-            f"the propagation pipeline of the installed jaxlib has no '{_LAST}'; this version of Shardy is "
-            f"not "
-            f"supported: install a jaxlib between 0.10 and 0.12"
+            f"the propagation pipeline of the installed jaxlib has no '{_LAST}'; this version of Shardy is not "
+            "supported: install a jaxlib between 0.10 and 0.12"
         )
     export = [step for step in _steps(_EXPORT) if step != _DROP_RULES] if keep_rules else [_EXPORT]
     kept = [s for s in (*steps[: names.index(_LAST) + 1], *export) if not s.startswith(_DUMP)]
@@ -50,22 +50,11 @@ def _steps(pipeline: str) -> list[str]:
 
 def run_shardy(module: Module, diagnostics: Diagnostics) -> Module | None:
     """A new module: `module` after Shardy's propagation.  None when it failed."""
-    text = _propagated(module, propagation_pipeline(), diagnostics)
+    text = run_on_text(module, propagation_pipeline(), diagnostics)
     return None if text is None else parse_generic(text)
 
 
 def run_shardy_with_rules(module: Module, diagnostics: Diagnostics) -> tuple[Module, dict[Op, Attribute]] | None:
     """As `run_shardy`, and the sharding rules of the ops (`#sdy.op_sharding_rule<...>`)."""
-    text = _propagated(module, propagation_pipeline(keep_rules=True), diagnostics)
+    text = run_on_text(module, propagation_pipeline(keep_rules=True), diagnostics)
     return None if text is None else parse_apart(text, _RULE)
-
-
-def _propagated(module: Module, pipeline: str, diagnostics: Diagnostics) -> str | None:
-    try:
-        text, found = run_pipeline(module.to_generic(debug_info=True), pipeline, allow_unregistered=True)
-    except MpmdError as error:
-        diagnostics.found += error.diagnostics
-        diagnostics.fail()
-        return None
-    diagnostics.found += found
-    return text
