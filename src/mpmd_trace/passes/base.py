@@ -20,8 +20,7 @@ def option(default: Any, help: str, *, name: str | None = None) -> Any:
     for underscores, unless `name` is given.  Types: bool, int, float, str, a Literal of strings, classes that have a
     class method `parse(text)` and whose `str` gives that text back, and tuple[...] for comma separated lists of these.
     """
-    metadata = {"help": help, "name": name}
-    return dataclasses.field(default=default, metadata=metadata)
+    return dataclasses.field(default=default, metadata={"help": help, "name": name})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,11 +49,8 @@ class Pass:
     @property
     def spec(self) -> str:
         """The pass as text, with the options that are not at their default: `name{a=true b=2}`."""
-        parts = []
-        for name, field in type(self).options():
-            value = getattr(self, field.name)
-            if value != field.default:
-                parts.append(f"{name}={option_text(value)}")
+        values = [(name, getattr(self, field.name), field.default) for name, field in self.options()]
+        parts = [f"{name}={option_text(value)}" for name, value, default in values if value != default]
         return self.name + (f"{{{' '.join(parts)}}}" if parts else "")
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import heapq
 from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from mpmd_trace.ir.bodies import free_values
 from mpmd_trace.ir.core import Block, Op, OpResult
@@ -31,14 +31,11 @@ def in_block_order(ops: Iterable[SomeOp]) -> list[SomeOp]:
     return sorted(ops, key=functools.cmp_to_key(compare))
 
 
-class Join:
+class Join(NamedTuple):
     """Every op in `targets` waits for every op in `sources`, without their product of edges."""
 
-    __slots__ = ("sources", "targets")
-
-    def __init__(self, sources: Iterable[int], targets: Iterable[int]) -> None:
-        self.sources = list(sources)
-        self.targets = list(targets)
+    sources: Sequence[int]
+    targets: Sequence[int]
 
 
 def block_dependencies(ops: Sequence[Op]) -> list[list[int]]:
@@ -48,12 +45,8 @@ def block_dependencies(ops: Sequence[Op]) -> list[list[int]]:
     for op in ops:
         # Producers first, then their numbers: a fragment has many operands, but they come from few ops.
         producers = {use.value.op: None for use in op._operands if isinstance(use.value, OpResult)}
-        for region in op.regions:
-            if not region.frozen:
-                for value in free_values(op):
-                    if isinstance(value, OpResult):
-                        producers[value.op] = None
-                break
+        if op.regions:
+            producers.update({value.op: None for value in free_values(op) if isinstance(value, OpResult)})
         found.append([index[one] for one in producers if one in index and one is not op])
     return found
 
@@ -156,11 +149,8 @@ def sort_block(block: Block) -> bool:
     ops = block.ops[:-1]
     preds = block_dependencies(ops)
     order = scan_order(preds)
-    acyclic = order is not None
-    if order is None:
-        order = _order_with_cycles(preds)
-    apply_order(block, [ops[i] for i in order])
-    return acyclic
+    apply_order(block, [ops[i] for i in (_order_with_cycles(preds) if order is None else order)])
+    return order is not None
 
 
 def apply_order(block: Block, ops: Sequence[Op]) -> bool:

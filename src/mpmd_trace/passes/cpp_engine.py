@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Any, Self
 
 from mpmd_trace.diagnostics.messages import MpmdError
@@ -76,17 +75,13 @@ class CppPartitioner:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
         """End the process."""
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.stdout.close()
-        self._process.wait()
+        with self._process:  # closes the pipes, and waits
+            pass
 
     def partition(
         self, text: str, request: PartitionRequest, *, phases: Sequence[Phases] = ("all",), timeout: float = 900.0

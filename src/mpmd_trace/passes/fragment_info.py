@@ -126,10 +126,7 @@ def set_merged_call_counters(fragment: FragmentOp, counters: tuple[int, int]) ->
 
 def split_type(fragment: FragmentOp) -> SplitType | None:
     """Which half of a split backward fragment it is."""
-    for kind, attribute in _SPLIT_ATTRIBUTES.items():
-        if attribute in fragment.attrs:
-            return kind
-    return None
+    return next((kind for kind, attribute in _SPLIT_ATTRIBUTES.items() if attribute in fragment.attrs), None)
 
 
 def set_split_type(fragment: FragmentOp, kind: SplitType | None) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any, cast
+from typing import Any, get_args
 
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.attributes import UserOriginAttr
@@ -37,19 +37,15 @@ class FragmentInfo:
     @staticmethod
     def of(fragment: FragmentOp) -> FragmentInfo:
         """The info of a fragment; its origins are sorted by name and transpose count."""
-        origins = [(origin.name, origin.transpose_count) for origin in fragment.origin]
-        return FragmentInfo(
-            tuple(sorted(origins, key=_origin_key)),
-            fragment.stage,
-            call_counter(fragment),
-            split_type(fragment),
-            fragment.mesh,
-        )
+        origins = tuple((origin.name, origin.transpose_count) for origin in fragment.origin)
+        found = FragmentInfo(origins, fragment.stage, call_counter(fragment), split_type(fragment), fragment.mesh)
+        return found.canonical
 
     @property
     def canonical(self) -> FragmentInfo:
         """With sorted origins, as `of` has them."""
-        return dataclasses.replace(self, origins=tuple(sorted(self.origins, key=_origin_key)))
+        origins = sorted(self.origins, key=lambda origin: (origin[0].encode(), origin[1]))
+        return dataclasses.replace(self, origins=tuple(origins))
 
     def write_to(self, fragment: FragmentOp) -> None:
         """Overwrite origins, stage, microbatch, split part and mesh of the fragment."""
@@ -67,10 +63,6 @@ class FragmentInfo:
             if value is not None:
                 text += f",{name}={value}"
         return f'{text},mesh_name="{self.mesh_name}")'
-
-
-def _origin_key(origin: tuple[str, int]) -> tuple[bytes, int]:
-    return origin[0].encode(), origin[1]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,7 +145,7 @@ def _join(infos: Iterable[FragmentInfo], separator: str) -> str:
 
 _INTEGER = re.compile(r"-?[0-9]+")
 _FIELD = re.compile(r"[A-Za-z_]+(?==)")
-_SPLIT_TYPES = ("kKeepTransferred", "kDropTransferred")
+_SPLIT_TYPES: tuple[SplitType, ...] = get_args(SplitType)
 
 
 class _Reader:
@@ -225,20 +217,14 @@ class _Reader:
             if not self.take(",") and not self.at("]"):
                 raise self.error("',' or ']'")
         self.expect("]")
-        fields: dict[str, int | str] = {}
+        fields: dict[str, Any] = {}
         while self.take(","):
             self.field(fields)
         if not self.take(")"):
             raise self.error("',' or ')'")
-        return FragmentInfo(
-            tuple(origins),
-            cast("int | None", fields.get("stage")),
-            cast("int | None", fields.get("call_counter")),
-            cast("SplitType | None", fields.get("split_type")),
-            str(fields.get("mesh_name", "")),
-        )
+        return FragmentInfo(tuple(origins), **fields)
 
-    def field(self, fields: dict[str, int | str]) -> None:
+    def field(self, fields: dict[str, Any]) -> None:
         match = _FIELD.match(self.text, self.position)
         name = match.group() if match else ""
         if name not in ("stage", "call_counter", "split_type", "mesh_name"):
@@ -250,9 +236,8 @@ class _Reader:
             self.expect('"')
             fields[name] = self.until_quote()
         elif name == "split_type":
-            kind = next((k for k in _SPLIT_TYPES if self.take(k)), None)
-            if kind is None:
+            fields[name] = next((kind for kind in _SPLIT_TYPES if self.take(kind)), None)
+            if fields[name] is None:
                 raise self.error("'kKeepTransferred' or 'kDropTransferred'")
-            fields[name] = kind
         else:
             fields[name] = self.integer(f"an integer value for '{name}' (32 bits)", bits=32)

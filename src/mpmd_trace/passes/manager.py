@@ -61,12 +61,10 @@ class PassManager:
         self.runs: list[PassRun] = []
         self.diagnostics = Diagnostics()
 
+    @paused_collector()
+    @caches_of_a_run()
     def run(self, module: Module) -> list[PassRun]:
         """Run all passes; returns their records."""
-        with paused_collector(), caches_of_a_run():
-            return self._run(module)
-
-    def _run(self, module: Module) -> list[PassRun]:
         bodies: dict[Region, str] = {}
         for one in self.passes:
             if self.verify:

@@ -18,11 +18,10 @@ __all__ = ["REPEATED", "convert", "make_pass", "parse_options", "parse_pipeline"
 def convert(text: str | None, annotation: Any, default: Any, where: str) -> Any:
     """The value of an option from its text (None: only the name was given).  Raises `MpmdError`."""
     if annotation is bool:
-        if text is None:
+        if text in (None, "true", "True", "TRUE", "1"):
             return True
-        table = {"true": True, "1": True, "false": False, "0": False}
-        if text in ("true", "True", "TRUE", "1", "false", "False", "FALSE", "0"):
-            return table[text.lower()]
+        if text in ("false", "False", "FALSE", "0"):
+            return False
         raise MpmdError(f"{where} is a flag: write true or false, not '{text}'")
     if text is None:
         raise MpmdError(f"{where} needs a value: write {where.split()[-1]}=VALUE")

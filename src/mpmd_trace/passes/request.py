@@ -83,11 +83,10 @@ class PartitioningOptions:
                 text = f"there is no partitioning option '{name}'"
                 text += nearest(name, offered) or f"; known: {', '.join(offered)}"
                 problems.append(Diagnostic("error", text))
-            elif isinstance(value, Order) and name == "mpmd_pipeline_schedule":
-                values[name] = value
             elif name == "mpmd_pipeline_schedule":
+                text = "none" if value is None else str(value) or "none"
                 try:
-                    values[name] = Order.parse("none" if value is None else str(value) or "none")
+                    values[name] = value if isinstance(value, Order) else Order.parse(text)
                 except MpmdError as error:
                     problems += error.diagnostics
             elif not isinstance(value, bool):
@@ -189,9 +188,11 @@ class PartitionRequest:
     ) -> Self:
         """The request that arguments of `mpmd_trace.partition` make.  Raises `MpmdError`."""
         options = PartitioningOptions.of(partitioning_options)
-        if constraints is not None or predicate is not None:
-            order = _order(predicate, constraints)
-            options = dataclasses.replace(options, mpmd_pipeline_schedule=order)
+        order: Order = options.mpmd_pipeline_schedule
+        if constraints is not None:
+            order = ExplicitOrder("constraints", constraints)
+        elif predicate is not None:
+            order = Comparator(getattr(predicate, "__name__", "predicate"), predicate)
         if not named_meshes:
             raise MpmdError("the topology has no mesh; give at least one")
         found = cls(
@@ -201,7 +202,7 @@ class PartitionRequest:
             tuple(None if mesh is None else Assignment.on_mesh(mesh) for mesh in input_meshes),
             tuple(None if mesh is None else Assignment.on_mesh(mesh) for mesh in output_meshes),
             tuple(donate_argnums),
-            options,
+            dataclasses.replace(options, mpmd_pipeline_schedule=order),
             tuple(MergeRule.parse(str(rule)) for rule in fragment_merge_rules),
             tuple(ScheduleRule.parse(str(rule)) for rule in fragment_schedule_rules),
             tuple(SameMesh(i, o) for i, o in same_mesh),
@@ -224,13 +225,6 @@ class PartitionRequest:
         ]
         if problems:
             raise MpmdError([Diagnostic("error", p) for p in problems])
-
-
-def _order(predicate: Predicate | None, constraints: Sparse | None) -> Order:
-    if constraints is not None:
-        return ExplicitOrder("constraints", constraints)
-    assert predicate is not None
-    return Comparator(getattr(predicate, "__name__", "predicate"), predicate)
 
 
 def check_phases(phases: str) -> None:

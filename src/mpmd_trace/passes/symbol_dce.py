@@ -53,10 +53,7 @@ class SymbolDce(Pass):
             if op in live:
                 continue
             live.add(op)
-            for name in references.of(op):
-                callee = functions.get(name)
-                if callee is not None:
-                    pending.append(callee)
+            pending += [functions[name] for name in references.of(op) if name in functions]
         dead = [f for f in functions.values() if f not in live]
         for function in dead:
             function.erase()

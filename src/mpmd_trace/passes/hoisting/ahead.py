@@ -13,8 +13,8 @@ from collections.abc import Container, Sequence
 from mpmd_trace.ir.attributes import TensorShardingPerValueAttr
 from mpmd_trace.ir.core import Op, Value, make_op
 from mpmd_trace.ir.ops import FragmentOp
-from mpmd_trace.passes.hoisting.expressions import Expression, Known, body_sharding
-from mpmd_trace.passes.sharding.edges import SHARDING, in_sharding, sharding_list
+from mpmd_trace.passes.hoisting.expressions import Expression, Known
+from mpmd_trace.passes.sharding.edges import SHARDING, body_sharding, sharding_list
 
 __all__ = ["Gathered", "gathered", "tie"]
 
@@ -48,8 +48,7 @@ def gathered(fragment: FragmentOp, known: Known, left: Container[Expression]) ->
         if op not in at or beside is None:
             continue
         index, one = at[op]
-        value = op.operand(beside)
-        other = body_sharding(value) if value.defining_op is not None else in_sharding(fragment, value.index)
+        other = body_sharding(fragment, op.operand(beside))
         own = one.operands[0].sharding
         shardings = None if own is None or other is None else sharding_list((own, other))
         found.append(Gathered(op, index, one, beside, shardings))

@@ -11,19 +11,17 @@ from collections.abc import Hashable, Iterable, Sequence
 from typing import cast
 
 from mpmd_trace.ir.attributes import TensorShardingAttr
-from mpmd_trace.ir.bodies import free_values, remembered
-from mpmd_trace.ir.core import Block, Op, OpResult, Region, Value
+from mpmd_trace.ir.bodies import fingerprint, free_values
+from mpmd_trace.ir.core import Block, Op, Value
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, local_type
-from mpmd_trace.ir.printer import print_region
 from mpmd_trace.ir.semantics import is_pure
 from mpmd_trace.ir.types import TensorType
 from mpmd_trace.passes.fragment_info import merged_call_counters
 from mpmd_trace.passes.hoisting.axes import ShardingOf, same_axes, wanted_sharding
-from mpmd_trace.passes.sharding.edges import SHARDING, ValueShardings, in_sharding, per_value
+from mpmd_trace.passes.sharding.edges import CONSTRAINT, ValueShardings, body_sharding, in_sharding, per_value
 
-__all__ = ["CONSTRAINT", "SLICES", "Expression", "Known", "Numbering", "are_of_several", "body_sharding", "counters"]
+__all__ = ["SLICES", "Expression", "Known", "Numbering", "are_of_several"]
 
-CONSTRAINT = "sdy.sharding_constraint"
 #: Descriptions of so many characters and more are cut.
 _LONGEST = 120
 SLICES = ("stablehlo.slice", "stablehlo.dynamic_slice")
@@ -94,15 +92,6 @@ def are_of_several(fragments: Iterable[FragmentOp]) -> bool:
     """
     sets = [set(counters(fragment)) for fragment in fragments]
     return bool(sets) and not set.intersection(*sets)
-
-
-def body_sharding(value: Value) -> TensorShardingAttr | None:
-    """The sharding of a value that an op in a body computes."""
-    op = cast(OpResult, value).op
-    if op.name == CONSTRAINT:
-        found = op.attr("sharding")
-        return found if isinstance(found, TensorShardingAttr) else None
-    return per_value(op.attrs.get(SHARDING), value.index)
 
 
 class Numbering:
@@ -181,18 +170,14 @@ class Numbering:
         slices: list[Expression] = []
 
         def of(value: Value) -> TensorShardingAttr | None:
-            if value in values:
-                return values[value].sharding
-            if value.defining_op is None:
-                return in_sharding(fragment, value.index)
-            return body_sharding(value)
+            return values[value].sharding if value in values else body_sharding(fragment, value)
 
         for op in block:
             if op.is_terminator:
                 continue
             operands = [self._use(op, i, values, uses, of) for i in range(op.num_operands)]
             if None not in operands and _may_move(op, block):
-                found = self._results(op, cast("list[Expression]", operands))
+                found = self._results(op, cast("list[Expression]", operands), of)
                 if op.name in SLICES:
                     slices += found.values()
                 values.update({v: one for v, one in found.items() if op.name not in SLICES or one in self._open})
@@ -223,7 +208,7 @@ class Numbering:
             self._table[key] = Expression(len(self._table), one.type, sharding, (one,))
         return self._table[key]
 
-    def _results(self, op: Op, operands: list[Expression]) -> dict[Value, Expression]:
+    def _results(self, op: Op, operands: list[Expression], of: ShardingOf) -> dict[Value, Expression]:
         key = (_op_key(op), tuple(operands))
         values: dict[Value, Expression] = {}
         for result in op.results:
@@ -232,8 +217,8 @@ class Numbering:
                 continue
             own = (key, result.index)
             if own not in self._table:
-                number, sharding = len(self._table), body_sharding(result)
-                self._table[own] = Expression(number, type, sharding, tuple(operands), None, op, result.index)
+                number = len(self._table)
+                self._table[own] = Expression(number, type, of(result), tuple(operands), None, op, result.index)
             values[result] = self._table[own]
         return values
 
@@ -241,11 +226,7 @@ class Numbering:
 def _op_key(op: Op) -> Hashable:
     """What two ops have in common that compute the same of the same operands."""
     attributes = tuple(sorted((k, v.text) for k, v in (*op.props.items(), *op.attrs.items())))
-    return op.name, attributes, tuple(r.type for r in op.results), tuple(map(_region_text, op.regions))
-
-
-def _region_text(region: Region) -> str:
-    return remembered(region, "fingerprint", lambda: print_region(region)) if region.frozen else print_region(region)
+    return op.name, attributes, tuple(r.type for r in op.results), tuple(map(fingerprint, op.regions))
 
 
 def _may_move(op: Op, block: Block) -> bool:

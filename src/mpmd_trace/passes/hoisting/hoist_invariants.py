@@ -19,10 +19,10 @@ from mpmd_trace.passes.base import FunctionPass, option
 from mpmd_trace.passes.hoisting.ahead import Gathered, gathered, tie
 from mpmd_trace.passes.hoisting.choice import Choice, Gather, Kept, Limits, choose
 from mpmd_trace.passes.hoisting.copies import Timeline
-from mpmd_trace.passes.hoisting.expressions import CONSTRAINT, Expression, Known, Numbering
+from mpmd_trace.passes.hoisting.expressions import Expression, Known, Numbering
 from mpmd_trace.passes.memory.reserved import Reserved, room_on
-from mpmd_trace.passes.sharding.edges import UNSET, set_fragment_sharding, sharding_list
-from mpmd_trace.passes.sharding.reduction import HIDDEN_ATTRIBUTES, reducible
+from mpmd_trace.passes.sharding.edges import CONSTRAINT, UNSET, rank_of, set_fragment_sharding, sharding_list
+from mpmd_trace.passes.sharding.reduction import is_plain_fragment, reducible
 
 __all__ = ["HoistInvariants"]
 
@@ -115,7 +115,7 @@ class HoistInvariants(FunctionPass):
         changed = False
         on_mesh: dict[str, list[FragmentOp]] = {}
         for fragment in numbering.fragments:
-            if not any(name in fragment.attrs for name in HIDDEN_ATTRIBUTES):
+            if is_plain_fragment(fragment):
                 on_mesh.setdefault(fragment.mesh, []).append(fragment)
         for mesh, fragments in on_mesh.items():
             timeline = Timeline(function, mesh, meshes, fragments)
@@ -358,8 +358,7 @@ def _take_over_shardings(old: FragmentOp, new: FragmentOp, used: Sequence[bool],
         return
     mesh = old.in_shardings.shardings[0].mesh
     found = [s for s, flag in zip(old.in_shardings.shardings, used, strict=True) if flag]
-    for value in new.operands[len(found) :]:
-        found.append(fully_closed(mesh, getattr(getattr(value.type, "tensor", None), "rank", 0)))
+    found += [fully_closed(mesh, rank_of(value)) for value in new.operands[len(found) :]]
     new.props["in_shardings"] = sharding_list(tuple(found))
     unset = old.attrs.get(UNSET)
     if isinstance(unset, DenseArrayAttr):

@@ -26,7 +26,7 @@ from mpmd_trace.passes.hoisting.axes import (
     dot_dimensions,
     scatter_dimensions,
 )
-from mpmd_trace.passes.hoisting.expressions import CONSTRAINT
+from mpmd_trace.passes.sharding.edges import CONSTRAINT
 
 __all__ = ["CONSTANTS", "ZERO", "Base", "Form", "Forms", "base_of", "is_zero", "parts_of"]
 

@@ -25,10 +25,9 @@ from mpmd_trace.passes.hoisting.axes import (
     scatter_dimensions,
     with_axes,
 )
-from mpmd_trace.passes.hoisting.expressions import CONSTRAINT
 from mpmd_trace.passes.hoisting.partial_forms import Base, Form
 from mpmd_trace.passes.placement.zeros import make_zero
-from mpmd_trace.passes.sharding.edges import sharding_list
+from mpmd_trace.passes.sharding.edges import CONSTRAINT, sharding_list
 
 __all__ = ["PartialOps", "partial_sharding", "partial_type"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import math
 from collections.abc import Hashable, Iterable, Mapping
 from typing import ClassVar, cast
@@ -16,15 +17,13 @@ from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, make_fragment
 from mpmd_trace.ir.shardings import bit_width, fully_closed, local_shape, mesh_of, mesh_symbols
 from mpmd_trace.ir.types import MeshTensorType, TensorType, mesh_tensor
 from mpmd_trace.passes.base import FunctionPass, option
-from mpmd_trace.passes.hoisting.axes import ShardingOf
-from mpmd_trace.passes.hoisting.expressions import body_sharding
 from mpmd_trace.passes.hoisting.partial_body import Growth, growth, with_parts
 from mpmd_trace.passes.hoisting.partial_forms import ZERO, Form, Forms, is_zero
 from mpmd_trace.passes.hoisting.partial_ops import partial_sharding, partial_type
 from mpmd_trace.passes.memory.liveness import Liveness
 from mpmd_trace.passes.memory.reserved import Reserved, room_on
-from mpmd_trace.passes.sharding.edges import in_sharding, per_value, set_fragment_sharding, sharding_list
-from mpmd_trace.passes.sharding.reduction import HIDDEN_ATTRIBUTES, reducible
+from mpmd_trace.passes.sharding.edges import body_sharding, in_sharding, per_value, set_fragment_sharding, sharding_list
+from mpmd_trace.passes.sharding.reduction import is_plain_fragment, reducible
 
 __all__ = ["ReduceOnce"]
 
@@ -142,11 +141,7 @@ class _Chains:
     def __init__(self, function: FuncOp, meshes: Mapping[str, MeshAttr]) -> None:
         self.block = function.body
         self.symbols = dict(meshes)
-        self.fragments = [
-            op
-            for op in function.body
-            if isinstance(op, FragmentOp) and not any(name in op.attrs for name in HIDDEN_ATTRIBUTES)
-        ]
+        self.fragments = [op for op in function.body if is_plain_fragment(op)]
         #: A sharding over each mesh, for the fragments there that have none of their own.
         self._like = {op.mesh: like for op in reversed(self.fragments) if (like := _any_sharding(op)) is not None}
         self._known = {op for op in self.fragments if op.mesh in self._like}
@@ -281,7 +276,7 @@ class _Chains:
         block = fragment.body.block
         sizes = {} if mesh is None else dict(mesh.axes)
         forms: dict[Value, Form] = {block.args[i]: axes for i, axes in given.items()}
-        return Forms(block.ops, forms, _sharding_of(fragment), sizes)
+        return Forms(block.ops, forms, functools.partial(body_sharding, fragment), sizes)
 
     def _may_be_parts(self, value: Value) -> bool:
         """Whether only fragments read it."""
@@ -396,12 +391,3 @@ def _any_sharding(fragment: FragmentOp) -> TensorShardingAttr | None:
         if found is not None and found.shardings:
             return found.shardings[0]
     return None
-
-
-def _sharding_of(fragment: FragmentOp) -> ShardingOf:
-    """The shardings of the values in the body of the fragment."""
-
-    def of(value: Value) -> TensorShardingAttr | None:
-        return in_sharding(fragment, value.index) if value.defining_op is None else body_sharding(value)
-
-    return of

@@ -15,7 +15,8 @@ from mpmd_trace.ir.attributes import MeshAttr
 from mpmd_trace.ir.core import Op
 from mpmd_trace.ir.shardings import bit_width, local_shape, mesh_of
 from mpmd_trace.passes.hoisting.axes import dot_dimensions
-from mpmd_trace.passes.hoisting.expressions import CONSTRAINT, Expression
+from mpmd_trace.passes.hoisting.expressions import Expression
+from mpmd_trace.passes.sharding.edges import CONSTRAINT
 
 __all__ = ["LAYOUT", "kept_bytes", "work"]
 

@@ -13,7 +13,7 @@ from mpmd_trace.ir.ops import FragmentOp, FuncOp
 from mpmd_trace.passes.fragment_info import call_counter, is_backward, is_executed_immediately_after, is_forward
 from mpmd_trace.passes.memory.liveness import Change, Liveness
 from mpmd_trace.passes.memory.recompute import Recomputed, cheap_results, has_checkpoint, recomputed
-from mpmd_trace.passes.sharding.reduction import HIDDEN_ATTRIBUTES
+from mpmd_trace.passes.sharding.reduction import is_plain_fragment
 
 __all__ = ["HOW", "Forward", "How", "Option", "Stage", "stages_of"]
 
@@ -79,7 +79,7 @@ def stages_of(function: FuncOp, shape: MeshAttr, held: Liveness, *, remat: bool,
     """The stages of a mesh, whose devices are laid out as `shape`, whose forwards leave something, with options."""
     groups: dict[object, list[Forward]] = {}
     for fragment in function.body:
-        if not isinstance(fragment, FragmentOp) or fragment.mesh != held.mesh or not _is_plain(fragment):
+        if not is_plain_fragment(fragment) or fragment.mesh != held.mesh:
             continue
         if is_forward(fragment) and call_counter(fragment) is not None:
             backwards = tuple(_backwards(fragment))
@@ -103,21 +103,16 @@ def stages_of(function: FuncOp, shape: MeshAttr, held: Liveness, *, remat: bool,
     return found
 
 
-def _is_plain(fragment: FragmentOp) -> bool:
-    return not any(name in fragment.attrs for name in HIDDEN_ATTRIBUTES)
-
-
 def _backwards(forward: FragmentOp) -> Iterator[FragmentOp]:
     """In the order of the program."""
     users = [
         user
         for user in forward.distinct_users
-        if isinstance(user, FragmentOp)
+        if is_plain_fragment(user)
         and user.mesh == forward.mesh
         and is_backward(user)
         and call_counter(user) == call_counter(forward)
         and user.stage == forward.stage
-        and _is_plain(user)
     ]
     op: Op | None = forward.next_op
     while op is not None and users:

@@ -12,8 +12,8 @@ from mpmd_trace.ir.semantics import is_removable
 from mpmd_trace.ir.shardings import bit_width
 from mpmd_trace.ir.types import TensorType
 from mpmd_trace.passes.hoisting.axes import dot_dimensions
-from mpmd_trace.passes.hoisting.expressions import CONSTRAINT
 from mpmd_trace.passes.sharding.constants_apart import EXPRESSIONS
+from mpmd_trace.passes.sharding.edges import CONSTRAINT
 
 __all__ = ["Recomputed", "cheap_results", "has_checkpoint", "recomputed"]
 

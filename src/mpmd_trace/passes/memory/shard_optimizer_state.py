@@ -14,18 +14,17 @@ from typing import ClassVar, NamedTuple
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.attributes import UNIT, MeshAttr, StringAttr, TensorShardingAttr
 from mpmd_trace.ir.bodies import BodyBuilder, effective_operands, remembered
-from mpmd_trace.ir.core import BlockArg, Op, OpResult, Region, Value, make_op
+from mpmd_trace.ir.core import BlockArg, OpResult, Region, Value, make_op
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import SHARDED_STATE, FragmentOp, FuncOp, Module
 from mpmd_trace.ir.shardings import fully_closed, mesh_ref, mesh_symbols
 from mpmd_trace.ir.types import MeshTensorType, TensorType
 from mpmd_trace.passes.base import FunctionPass, option
 from mpmd_trace.passes.hoisting.axes import axes_of, with_axes
-from mpmd_trace.passes.hoisting.expressions import CONSTRAINT
 from mpmd_trace.passes.memory.remarks import MEMORY
 from mpmd_trace.passes.sharding.constants_apart import EXPRESSIONS
-from mpmd_trace.passes.sharding.edges import SHARDING, set_fragment_sharding, user_sharding
-from mpmd_trace.passes.sharding.reduction import HIDDEN_ATTRIBUTES
+from mpmd_trace.passes.sharding.edges import CONSTRAINT, SHARDING, rank_of, set_fragment_sharding, user_sharding
+from mpmd_trace.passes.sharding.reduction import is_plain_fragment
 
 __all__ = ["Replaced", "ShardOptimizerState"]
 
@@ -148,7 +147,7 @@ class _State:
                 continue
             assert isinstance(value.type, MeshTensorType)
             mesh = value.type.mesh
-            own = user_sharding(attrs[one.argument].entries.get(SHARDING))
+            own = user_sharding(attrs[one.argument])
             wanted = None
             if self._may_change(value, one.result):
                 wanted = self._extended(value.type.tensor, own, mesh, axes)
@@ -189,13 +188,13 @@ class _State:
         if new.type is not value.type or getattr(value.type, "memory_kind", None) is not None:
             return False
         maker = new.defining_op
-        if maker is not None and not _is_plain(maker):
+        if maker is not None and not is_plain_fragment(maker):
             return False
         if maker is None and new is not value:
             return False
         returns = {use.index for one in (value, new) for use in one.uses if use.owner.is_terminator}
         readers = [use.owner for one in (value, new) for use in one.uses if not use.owner.is_terminator]
-        return returns == {result} and all(map(_is_plain, readers))
+        return returns == {result} and all(map(is_plain_fragment, readers))
 
     def _extended(
         self, type: TensorType, own: TensorShardingAttr | None, mesh: str, axes: Sequence[str]
@@ -259,10 +258,6 @@ class _State:
             fragment.body = _taking_parts(fragment.body, made, own)
 
 
-def _is_plain(op: Op) -> bool:
-    return isinstance(op, FragmentOp) and not any(name in op.attrs for name in HIDDEN_ATTRIBUTES)
-
-
 def _shape(value: Value) -> tuple[int, ...] | None:
     return value.type.tensor.shape if isinstance(value.type, MeshTensorType) else None
 
@@ -287,8 +282,8 @@ def _set_out_sharding(fragment: FragmentOp, index: int, sharding: TensorSharding
     """Set the sharding of a result; those of others that had none are whole, as without a list."""
     if fragment.out_shardings is None:
         for result in fragment.results:
-            rank = result.type.tensor.rank if isinstance(result.type, MeshTensorType) else 0
-            set_fragment_sharding(fragment, "out_shardings", result.index, fully_closed(sharding.mesh, rank))
+            whole = fully_closed(sharding.mesh, rank_of(result))
+            set_fragment_sharding(fragment, "out_shardings", result.index, whole)
     set_fragment_sharding(fragment, "out_shardings", index, sharding)
 
 

@@ -16,16 +16,14 @@ from typing import cast
 from mpmd_trace.ir.attributes import Attribute, MeshAttr, TopologyAttr
 from mpmd_trace.ir.core import BlockArg, Op, OpResult, Value
 from mpmd_trace.ir.ops import FragmentOp
-from mpmd_trace.ir.types import TensorType
 from mpmd_trace.passes.hoisting.axes import Axes, axes_of
-from mpmd_trace.passes.sharding.edges import SHARDING, in_sharding, per_value
+from mpmd_trace.passes.sharding.edges import CONSTRAINT, SHARDING, in_sharding, per_value, rank_of
 
 __all__ = ["agrees"]
 
 _RULE = re.compile(r"#sdy\.op_sharding_rule<\((.*?)\)->\((.*?)\) \{(.*?)\}")
 _TENSOR = re.compile(r"\[(.*?)\]")
 _FACTOR = re.compile(r"[a-z](?:_\d+)?")
-_CONSTRAINT = "sdy.sharding_constraint"
 
 
 def agrees(fragments: Iterable[FragmentOp], rules: Mapping[Op, Attribute], topology: TopologyAttr) -> bool:
@@ -44,13 +42,13 @@ def agrees(fragments: Iterable[FragmentOp], rules: Mapping[Op, Attribute], topol
             axes = [_axes(value, fragment) for value in (*op.operands, *op.results)]
             if op is returned:
                 outside = [per_value(fragment.out_shardings, i) for i in range(op.num_operands)]
-                axes += [axes_of(end, _rank(value)) for end, value in zip(outside, op.operands, strict=True)]
+                axes += [axes_of(end, rank_of(value)) for end, value in zip(outside, op.operands, strict=True)]
             if None in axes:
                 return False
             found = tuple(cast("list[Axes]", axes))
             if not any(names for dims in found for names in dims):
                 continue
-            if op is returned or op.name == _CONSTRAINT:
+            if op is returned or op.name == CONSTRAINT:
                 half = len(found) // 2
                 if found[:half] != found[half:]:
                     return False
@@ -115,10 +113,6 @@ def _parsed(rule: str) -> tuple[list[tuple[tuple[str, ...], ...]], dict[str, int
 def _axes(value: Value, fragment: FragmentOp) -> Axes | None:
     """The axes of each dimension of a value in a fragment; None where that cannot be said."""
     if isinstance(value, OpResult):
-        return axes_of(per_value(value.op.attrs.get(SHARDING), value.index), _rank(value))
+        return axes_of(per_value(value.op.attrs.get(SHARDING), value.index), rank_of(value))
     inside = isinstance(value, BlockArg) and value.owner is fragment.body.block
-    return axes_of(in_sharding(fragment, value.index) if inside else None, _rank(value))
-
-
-def _rank(value: Value) -> int:
-    return value.type.rank if isinstance(value.type, TensorType) and value.type.is_ranked else 0
+    return axes_of(in_sharding(fragment, value.index) if inside else None, rank_of(value))

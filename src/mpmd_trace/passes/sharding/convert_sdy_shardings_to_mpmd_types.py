@@ -63,7 +63,7 @@ class ConvertSdyShardingsToMpmdTypes(FunctionPass):
         _convert_block(function.body, ValueShardings(function))
         arg_attrs = function.arg_attrs
         for arg, attributes in zip(function.args, arg_attrs, strict=True):
-            _type(arg, user_sharding(attributes.entries.get(SHARDING)))
+            _type(arg, user_sharding(attributes))
         function.set_all_arg_attrs([d.without(SHARDING) for d in arg_attrs])
         function.set_all_res_attrs([d.without(SHARDING) for d in function.res_attrs])
         function.attrs.pop(SHARDING, None)

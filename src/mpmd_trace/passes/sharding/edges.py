@@ -9,17 +9,20 @@ import functools
 from collections.abc import Sequence
 from typing import cast
 
-from mpmd_trace.ir.attributes import Attribute, DenseArrayAttr, TensorShardingAttr, TensorShardingPerValueAttr
+from mpmd_trace.ir.attributes import Attribute, DenseArrayAttr, DictAttr, TensorShardingAttr, TensorShardingPerValueAttr
 from mpmd_trace.ir.core import BlockArg, OpResult, Value
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, tensor_of
 from mpmd_trace.ir.shardings import fully_open
 
 __all__ = [
+    "CONSTRAINT",
     "SHARDING",
     "UNSET",
     "ValueShardings",
+    "body_sharding",
     "in_sharding",
     "per_value",
+    "rank_of",
     "set_fragment_sharding",
     "set_result_shardings",
     "sharding_list",
@@ -27,13 +30,15 @@ __all__ = [
 ]
 
 SHARDING = "sdy.sharding"
+CONSTRAINT = "sdy.sharding_constraint"
 #: The operands of a fragment of which its `in_shardings` says nothing, whatever it shows: MLIR's text has no word
 #: for an entry without a sharding.
 UNSET = "mpmd.unset_in_shardings"
 
 
-def user_sharding(found: Attribute | None) -> TensorShardingAttr | None:
-    """The attribute if it is a sharding."""
+def user_sharding(attributes: DictAttr) -> TensorShardingAttr | None:
+    """The sharding among the attributes of an argument or a result of a function."""
+    found = attributes.entries.get(SHARDING)
     return found if isinstance(found, TensorShardingAttr) else None
 
 
@@ -49,7 +54,7 @@ class ValueShardings:
 
     def __init__(self, function: FuncOp) -> None:
         self._entry = function.body
-        self._arguments = [user_sharding(d.entries.get(SHARDING)) for d in function.arg_attrs]
+        self._arguments = [user_sharding(attributes) for attributes in function.arg_attrs]
 
     def of(self, value: Value) -> TensorShardingAttr | None:
         """The sharding of `value` at this moment; arguments as they were when this object was made."""
@@ -69,6 +74,17 @@ def in_sharding(op: FragmentOp, index: int) -> TensorShardingAttr | None:
     return None if index in _unset(op) else per_value(op.in_shardings, index)
 
 
+def body_sharding(fragment: FragmentOp, value: Value) -> TensorShardingAttr | None:
+    """The sharding of a value in the body of the fragment."""
+    op = value.defining_op
+    if op is None:
+        return in_sharding(fragment, value.index)
+    if op.name == CONSTRAINT:
+        found = op.attr("sharding")
+        return found if isinstance(found, TensorShardingAttr) else None
+    return per_value(op.attrs.get(SHARDING), value.index)
+
+
 def _unset(op: FragmentOp) -> tuple[int, ...]:
     found = op.attrs.get(UNSET)
     return found.values if isinstance(found, DenseArrayAttr) else ()
@@ -80,9 +96,10 @@ def sharding_list(shardings: tuple[TensorShardingAttr, ...]) -> TensorShardingPe
     return TensorShardingPerValueAttr.get(shardings)
 
 
-def _rank(value: Value) -> int:
+def rank_of(value: Value) -> int:
+    """The number of dimensions of a tensor or mesh tensor; 0 for others."""
     tensor = tensor_of(value)
-    return tensor.rank if tensor is not None else 0
+    return 0 if tensor is None else len(tensor.shape or ())
 
 
 def set_fragment_sharding(
@@ -98,7 +115,7 @@ def set_fragment_sharding(
         shardings = list(found.shardings)
     else:
         values: Sequence[Value] = op.operands if which == "in_shardings" else op.results
-        shardings = [fully_open(sharding.mesh, _rank(v)) for v in values]
+        shardings = [fully_open(sharding.mesh, rank_of(v)) for v in values]
         unset = set() if others_open else set(range(len(shardings)))
     shardings[index] = sharding
     op.props[which] = sharding_list(tuple(shardings))

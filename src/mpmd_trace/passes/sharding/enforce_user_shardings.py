@@ -93,7 +93,7 @@ def _enforce_arguments(function: FuncOp, diagnostics: Diagnostics) -> None:
     arg_attrs = function.arg_attrs
     cut: list[int] = []
     for i, arg in enumerate(function.args):
-        given = user_sharding(arg_attrs[i].entries.get(SHARDING))
+        given = user_sharding(arg_attrs[i])
         if given is None:
             continue
         sharding = without_sub_axes(given)
@@ -118,7 +118,7 @@ def _enforce_results(function: FuncOp, diagnostics: Diagnostics) -> None:
     res_attrs = function.res_attrs
     cut: list[int] = []
     for i, value in enumerate(function.returned):
-        given = user_sharding(res_attrs[i].entries.get(SHARDING))
+        given = user_sharding(res_attrs[i])
         if given is None:
             continue
         sharding = without_sub_axes(given)

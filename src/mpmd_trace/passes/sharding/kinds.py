@@ -20,6 +20,7 @@ from mpmd_trace.ir.ops import FragmentOp, FuncOp, TransferOp, local_type
 from mpmd_trace.ir.types import MeshTensorType, TensorType, Type
 from mpmd_trace.passes.equal_bodies import first_equal
 from mpmd_trace.passes.sharding.body_labels import abstract_text, operand_labels, result_labels
+from mpmd_trace.passes.sharding.edges import SHARDING
 
 __all__ = ["Kinds", "is_scalar", "shardings_of"]
 
@@ -136,7 +137,7 @@ class Kinds:
                 self._counter[op] = op.call_counter
             else:
                 moves = bool(self.alike) and _mesh(op.operand(0)) != _mesh(op.results[0])
-                look = ("transfer", op.attrs.get("sdy.sharding"), types, self.type(op.operand(0)), moves)
+                look = ("transfer", op.attrs.get(SHARDING), types, self.type(op.operand(0)), moves)
                 self._labels[op] = self._roles[op] = (0,)
                 source = op.operand(0).defining_op
                 self._counter[op] = None if source is None else self._counter[source]

@@ -9,10 +9,11 @@ from mpmd_trace.ir.attributes import TensorShardingAttr, TensorShardingPerValueA
 from mpmd_trace.ir.bodies import remembered
 from mpmd_trace.ir.core import Region
 from mpmd_trace.ir.diagnostics import Diagnostics
-from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, tensor_of
+from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
 from mpmd_trace.ir.shardings import fully_closed, mesh_ref, sharding_like
 from mpmd_trace.passes.base import FunctionPass
-from mpmd_trace.passes.sharding.fragments import walk_fragments
+from mpmd_trace.passes.common.walks import function_fragments
+from mpmd_trace.passes.sharding.edges import CONSTRAINT, rank_of
 
 __all__ = ["PopulateUnreducedOutSharding"]
 
@@ -53,7 +54,7 @@ class PopulateUnreducedOutSharding(FunctionPass):
     summary: ClassVar[str] = "put the unreduced axes of sharding constraints into out_shardings"
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
-        changed = [_populate(op) for op in walk_fragments(function)]
+        changed = [_populate(op) for op in function_fragments(function)]
         return any(changed)
 
 
@@ -66,9 +67,8 @@ def _look_for_requests(body: Region) -> list[TensorShardingAttr | None]:
     found: list[TensorShardingAttr | None] = []
     for value in body.returned:
         op = value.defining_op
-        sharding = op.attr("sharding") if op is not None and op.name == "sdy.sharding_constraint" else None
-        wanted = isinstance(sharding, TensorShardingAttr) and bool(sharding.unreduced)
-        found.append(sharding if wanted and isinstance(sharding, TensorShardingAttr) else None)
+        sharding = op.attr("sharding") if op is not None and op.name == CONSTRAINT else None
+        found.append(sharding if isinstance(sharding, TensorShardingAttr) and sharding.unreduced else None)
     return found if any(found) else []
 
 
@@ -97,9 +97,4 @@ def _populate(op: FragmentOp) -> bool:
 def _current(op: FragmentOp) -> list[TensorShardingAttr]:
     if op.out_shardings is not None:
         return list(op.out_shardings.shardings)
-    placeholder = mesh_ref(op.mesh)
-    shardings = []
-    for result in op.results:
-        tensor = tensor_of(result)
-        shardings.append(fully_closed(placeholder, tensor.rank if tensor is not None else 0))
-    return shardings
+    return [fully_closed(mesh_ref(op.mesh), rank_of(result)) for result in op.results]

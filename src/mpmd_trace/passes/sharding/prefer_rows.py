@@ -67,7 +67,7 @@ class PreferRows(FunctionPass):
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         arguments, results = function.arg_attrs, function.res_attrs
-        shardings = [user_sharding(found.entries.get(SHARDING)) for found in arguments]
+        shardings = [user_sharding(found) for found in arguments]
         if not any(shardings):
             return False
         known: dict[Value, bool] = {}
@@ -107,7 +107,7 @@ def _is_batch(value: Value, known: Mapping[Value, bool]) -> bool:
 
 def _later(attributes: DictAttr, axes: Collection[str]) -> DictAttr:
     """The attributes with a priority for the dimensions that are sharded over one of the axes."""
-    found = user_sharding(attributes.entries.get(SHARDING))
+    found = user_sharding(attributes)
     if found is None:
         return attributes
     dims = [

@@ -16,7 +16,7 @@ provided that both ends of each of its edges get a pair of shardings that an edg
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from typing import cast
+from typing import TypeGuard, cast
 
 from mpmd_trace.ir.attributes import Attribute, DictAttr, IntegerAttr, TensorShardingAttr, TensorShardingPerValueAttr
 from mpmd_trace.ir.bodies import fingerprint
@@ -24,17 +24,21 @@ from mpmd_trace.ir.core import Block, BlockArg, Op, Region, Value
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, TransferOp, make_return
 from mpmd_trace.passes.hoisting.axes import same_axes
 from mpmd_trace.passes.sharding.agreement import agrees
-from mpmd_trace.passes.sharding.edges import user_sharding
+from mpmd_trace.passes.sharding.edges import SHARDING, user_sharding
 from mpmd_trace.passes.sharding.kinds import Kinds, is_scalar, shardings_of
 
-__all__ = ["HIDDEN_ATTRIBUTES", "NUMBER", "Reduction", "reducible"]
+__all__ = ["HIDDEN_ATTRIBUTES", "NUMBER", "Reduction", "is_plain_fragment", "reducible"]
 
-_SHARDING = "sdy.sharding"
 #: Temporary attribute that tells which op an op of the small program is.
 NUMBER = "mpmd_trace.number"
 #: Attributes that propagation does not look at.  Halfway through the compiler they may be at places where the
 #: dialect's verifier does not want them, but MLIR verifies what it reads.
 HIDDEN_ATTRIBUTES = ("arg_attrs", "res_attrs", "mhlo.memory_kind")
+
+
+def is_plain_fragment(op: Op) -> TypeGuard[FragmentOp]:
+    """Whether the op is a fragment without attributes that propagation does not look at."""
+    return isinstance(op, FragmentOp) and not any(name in op.attrs for name in HIDDEN_ATTRIBUTES)
 
 
 def reducible(function: FuncOp) -> bool:
@@ -181,14 +185,15 @@ class Reduction:
         """Whether the shardings at both ends of every edge are a pair that a small program's edge has."""
         made: dict[Value, TensorShardingAttr | None] = {}
         wanted: dict[Op, tuple[TensorShardingAttr | None, ...]] = {}
+        given = done.arg_attrs
         for arg, i in self.arg_of.items():
-            made[arg] = user_sharding(done.arg_attr(i, _SHARDING))
+            made[arg] = user_sharding(given[i])
         for op in self.representatives:
             if op not in new_ops:
                 continue
             new = new_ops[op]
             is_fragment = isinstance(new, FragmentOp)
-            at_results = new.props.get("out_shardings") if is_fragment else new.attrs.get(_SHARDING)
+            at_results = new.props.get("out_shardings") if is_fragment else new.attrs.get(SHARDING)
             at_operands = new.props.get("in_shardings") if is_fragment else at_results
             made.update(zip(op.results, _entries(at_results, len(op.results)), strict=True))
             wanted[op] = _entries(at_operands, op.num_operands)
@@ -198,7 +203,7 @@ class Reduction:
             for v, end in zip(op.operands, ends, strict=True)
         }
         if self._across:  # where two shardings meet depends on how far they have come
-            ends = [user_sharding(found.entries.get(_SHARDING)) for found in done.res_attrs]
+            ends = [user_sharding(attributes) for attributes in done.res_attrs]
             returned = zip(self.function.returned, self.result_of, strict=True)
             pairs = [*known, *((made[self.value_of[v]], ends[i]) for v, i in returned)]
             if not all(_same(start, end) for start, end in pairs):

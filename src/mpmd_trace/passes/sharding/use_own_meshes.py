@@ -25,11 +25,11 @@ from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, tensor_of
 from mpmd_trace.ir.shardings import map_shardings, mesh_of, mesh_ref, mesh_symbols
 from mpmd_trace.ir.types import MeshTensorType, TensorType
 from mpmd_trace.passes.base import FunctionPass
-from mpmd_trace.passes.sharding.edges import SHARDING, user_sharding
+from mpmd_trace.passes.sharding.edges import CONSTRAINT, SHARDING, user_sharding
 
 __all__ = ["UseOwnMeshes"]
 
-_CONSTRAINT, _MANUAL = "sdy.sharding_constraint", "sdy.manual_computation"
+_MANUAL = "sdy.manual_computation"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,7 +105,7 @@ class _Retarget:
     def _signature(self, values: Sequence[Value], dicts: Sequence[DictAttr]) -> list[DictAttr]:
         found = []
         for value, attrs in zip(values, dicts, strict=True):
-            sharding = user_sharding(attrs.entries.get(SHARDING))
+            sharding = user_sharding(attrs)
             name = attrs.entries.get("jax.result_info")
             what = f"the sharding of {name.value}" if isinstance(name, StringAttr) else "a sharding"
             if sharding is not None:
@@ -216,7 +216,7 @@ class _Retarget:
                 f"{what} over {' and '.join(map(repr, dict.fromkeys(missing)))} {here}. Shard over axes of that "
                 "mesh, or assign what is sharded to a mesh that has them"
             )
-        if isinstance(where, Op) and where.name == _CONSTRAINT:
+        if isinstance(where, Op) and where.name == CONSTRAINT:
             tensor = tensor_of(where.operand(0))
         for dim, size in enumerate((tensor and tensor.shape) or ()):
             parts = 1
