@@ -6,23 +6,23 @@ gathering the weight: the activations have the axis.  (The method of FSDP: Zhao 
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from mpmd_trace.ir.attributes import DenseArrayAttr, IntegerAttr, TensorShardingAttr
+from mpmd_trace.ir.attributes import TensorShardingAttr
 from mpmd_trace.ir.core import Op, Value
 from mpmd_trace.ir.shardings import sharding_like
 from mpmd_trace.ir.types import TensorType
 from mpmd_trace.passes.sharding.constants_apart import EXPRESSIONS
+from mpmd_trace.passes.stablehlo.reading import integer, integers, listed
 
 __all__ = [
     "Axes",
-    "Convolution",
-    "Dot",
-    "Scatter",
     "ShardingOf",
     "axes_of",
+    "axes_of_value",
     "convolution_dimensions",
     "dot_dimensions",
     "same_axes",
@@ -45,6 +45,12 @@ def axes_of(sharding: TensorShardingAttr | None, rank: int) -> Axes | None:
     if sharding.unreduced or any(axis.size is not None for axes in found for axis in axes):
         return None
     return tuple(tuple(axis.name for axis in axes) for axes in found)
+
+
+def axes_of_value(value: Value, of: ShardingOf) -> Axes | None:
+    """The axes of each dimension of a value in a body; None where they cannot be said."""
+    type = value.type
+    return axes_of(of(value), type.rank) if isinstance(type, TensorType) and type.is_ranked else None
 
 
 def same_axes(a: TensorShardingAttr | None, b: TensorShardingAttr | None, rank: int) -> bool:
@@ -77,15 +83,7 @@ _NUMBERS = "lhs_batching", "rhs_batching", "lhs_contracting", "rhs_contracting"
 
 def dot_dimensions(op: Op) -> Dot:
     """The dimensions of a `stablehlo.dot_general`."""
-    attribute = op.props.get("dot_dimension_numbers")
-    text = "" if attribute is None else attribute.text
-
-    return Dot(*(_listed(text, f"{name}_dimensions") for name in _NUMBERS))
-
-
-def _listed(text: str, name: str) -> tuple[int, ...]:
-    found = re.search(name + r" = \[([\d, ]*)\]", text)
-    return tuple(int(n) for n in found[1].split(",") if n.strip()) if found else ()
+    return Dot(*(listed(op, "dot_dimension_numbers", f"{name}_dimensions") for name in _NUMBERS))
 
 
 class Scatter(NamedTuple):
@@ -101,16 +99,14 @@ class Scatter(NamedTuple):
 
 def scatter_dimensions(op: Op) -> Scatter:
     """The dimensions of a `stablehlo.scatter`."""
-    attribute = op.props.get("scatter_dimension_numbers")
-    text = "" if attribute is None else attribute.text
-    vector = re.search(r"index_vector_dim = (\d+)", text)
+    numbers = functools.partial(listed, op, "scatter_dimension_numbers")
     return Scatter(
-        _listed(text, "update_window_dims"),
-        _listed(text, "inserted_window_dims"),
-        _listed(text, "input_batching_dims"),
-        _listed(text, "scatter_indices_batching_dims"),
-        _listed(text, "scatter_dims_to_operand_dims"),
-        int(vector[1]) if vector else 0,
+        numbers("update_window_dims"),
+        numbers("inserted_window_dims"),
+        numbers("input_batching_dims"),
+        numbers("scatter_indices_batching_dims"),
+        numbers("scatter_dims_to_operand_dims"),
+        next(iter(numbers("index_vector_dim")), 0),
     )
 
 
@@ -132,8 +128,7 @@ class Convolution(NamedTuple):
 
 def convolution_dimensions(op: Op) -> Convolution | None:
     """The dimensions of a `stablehlo.convolution`, if it has them all."""
-    counts = [op.props.get(name) for name in ("feature_group_count", "batch_group_count")]
-    groups = [count.value if isinstance(count, IntegerAttr) else 1 for count in counts]
+    groups = [integer(op, name, absent=1) for name in ("feature_group_count", "batch_group_count")]
     attribute = op.props.get("dimension_numbers")
     found = _CONVOLUTION.search("" if attribute is None else attribute.text)
     if found is None:
@@ -163,7 +158,7 @@ def wanted_sharding(op: Op, index: int, own: TensorShardingAttr | None, of: Shar
     if own is None or len(op.results) != 1:
         return None
     links = list(_links(op, index))
-    axes, result = axes_of(own, len(links)), _axes_of_value(op.results[0], of)
+    axes, result = axes_of(own, len(links)), axes_of_value(op.results[0], of)
     if not links or axes is None or result is None or not any(axes):
         return None
     used = {name for names in result for name in names}
@@ -180,7 +175,7 @@ def wanted_sharding(op: Op, index: int, own: TensorShardingAttr | None, of: Shar
             continue
         if link.other is None:
             return None
-        other = _axes_of_value(op.operand(link.other[0]), of)
+        other = axes_of_value(op.operand(link.other[0]), of)
         if other is None:
             return None
         there = other[link.other[1]]
@@ -193,14 +188,10 @@ def _rows_of_other(op: Op, index: int, of: ShardingOf) -> set[str]:
     """The axes of the free dimensions of the other operand of a product."""
     if op.name != "stablehlo.dot_general":
         return set()
-    other = _axes_of_value(op.operand(1 - index), of)
-    free = () if other is None else dot_dimensions(op).free(1 - index, len(other))
-    return {name for d in free for name in other[d]} if other is not None else set()
-
-
-def _axes_of_value(value: Value, of: ShardingOf) -> Axes | None:
-    type = value.type
-    return axes_of(of(value), type.rank) if isinstance(type, TensorType) and type.is_ranked else None
+    other = axes_of_value(op.operand(1 - index), of)
+    if other is None:
+        return set()
+    return {name for d in dot_dimensions(op).free(1 - index, len(other)) for name in other[d]}
 
 
 def _links(op: Op, index: int) -> Iterator[_Link]:
@@ -215,15 +206,12 @@ def _links(op: Op, index: int) -> Iterator[_Link]:
     elif op.name == "stablehlo.gather" and index == 0:
         yield from _links_of_table(op, operand)
     elif op.name == "stablehlo.broadcast_in_dim":
-        dims = op.props.get("broadcast_dimensions")
-        if isinstance(dims, DenseArrayAttr):
-            yield from (_Link(d) for d in dims.values)
+        yield from map(_Link, integers(op, "broadcast_dimensions"))
     elif op.name == "stablehlo.transpose":
-        order = op.props.get("permutation")
-        if isinstance(order, DenseArrayAttr):
-            yield from (_Link(order.values.index(d)) for d in range(operand.rank))
+        order = integers(op, "permutation")
+        yield from (_Link(order.index(d)) for d in range(operand.rank))
     elif (op.name in EXPRESSIONS or op.name == "stablehlo.reverse") and operand.shape == result.shape:
-        yield from (_Link(d) for d in range(operand.rank))
+        yield from map(_Link, range(operand.rank))
 
 
 def _links_of_convolution(op: Op, index: int, rank: int) -> Iterator[_Link]:
@@ -242,12 +230,11 @@ def _links_of_convolution(op: Op, index: int, rank: int) -> Iterator[_Link]:
 
 def _links_of_table(op: Op, table: TensorType) -> Iterator[_Link]:
     """Of a table from which a `stablehlo.gather` takes rows, as an embedding does."""
-    attribute, sizes = op.props.get("dimension_numbers"), op.props.get("slice_sizes")
-    text = "" if attribute is None else attribute.text
-    if not isinstance(sizes, DenseArrayAttr) or _listed(text, "operand_batching_dims"):
+    numbers = functools.partial(listed, op, "dimension_numbers")
+    if numbers("operand_batching_dims"):
         return
-    collapsed, whole = _listed(text, "collapsed_slice_dims"), iter(_listed(text, "offset_dims"))
-    for d, (size, all_of_it) in enumerate(zip(sizes.values, table.shape or (), strict=True)):
+    collapsed, whole = numbers("collapsed_slice_dims"), iter(numbers("offset_dims"))
+    for d, (size, all_of_it) in enumerate(zip(integers(op, "slice_sizes"), table.shape or (), strict=True)):
         if d in collapsed:
             yield _Link(looked_up=True)
         else:

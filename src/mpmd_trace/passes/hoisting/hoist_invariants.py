@@ -7,7 +7,7 @@ import math
 from collections.abc import Container, Mapping, Sequence
 from typing import ClassVar
 
-from mpmd_trace.ir.attributes import DenseArrayAttr, TensorShardingAttr, UserOriginAttr
+from mpmd_trace.ir.attributes import DenseArrayAttr, UserOriginAttr
 from mpmd_trace.ir.bodies import BodyBuilder, remembered, restrict, without_dead_ops
 from mpmd_trace.ir.core import Op, Region, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
@@ -16,12 +16,20 @@ from mpmd_trace.ir.ops import HOISTED, FragmentOp, FuncOp, Module, make_fragment
 from mpmd_trace.ir.shardings import fully_closed, mesh_symbols
 from mpmd_trace.ir.types import mesh_tensor
 from mpmd_trace.passes.base import FunctionPass, option
+from mpmd_trace.passes.common.body_rewrites import rebuilt_fragment
 from mpmd_trace.passes.hoisting.ahead import Gathered, gathered, tie
 from mpmd_trace.passes.hoisting.choice import Choice, Gather, Kept, Limits, choose
 from mpmd_trace.passes.hoisting.copies import Timeline
 from mpmd_trace.passes.hoisting.expressions import Expression, Known, Numbering
 from mpmd_trace.passes.memory.reserved import Reserved, room_on
-from mpmd_trace.passes.sharding.edges import CONSTRAINT, UNSET, rank_of, set_fragment_sharding, sharding_list
+from mpmd_trace.passes.sharding.edges import (
+    CONSTRAINT,
+    UNSET,
+    constrained,
+    rank_of,
+    set_fragment_sharding,
+    sharding_list,
+)
 from mpmd_trace.passes.sharding.reduction import is_plain_fragment, reducible
 
 __all__ = ["HoistInvariants"]
@@ -257,19 +265,10 @@ class _Mesh:
         count = len(flags) - len(read)
         used, read = flags[:count], [one for one, flag in zip(read, flags[count:], strict=True) if flag]
         operands = [value for value, flag in zip(fragment.operands, used, strict=False) if flag]
-        new = make_fragment(
-            fragment.mesh,
-            [*operands, *(copies[one] for one in read)],
-            [r.type for r, keep in zip(fragment.results, keep_results, strict=True) if keep],
-            body,
-            loc=fragment.loc,
-        )
-        new.props.update({k: v for k, v in fragment.props.items() if not k.endswith("_shardings")})
-        new.attrs.update(fragment.attrs)
+        left = [r for r, keep in zip(fragment.results, keep_results, strict=True) if keep]
+        new = rebuilt_fragment(fragment, body, [r.type for r in left], [*operands, *(copies[one] for one in read)])
         _take_over_shardings(fragment, new, used, keep_results)
         _set_shardings(new, "in_shardings", read, start=sum(used))
-        self.block.insert_before(fragment, new)
-        left = [r for r, keep in zip(fragment.results, keep_results, strict=True) if keep]
         for old, result in zip(left, new.results, strict=True):
             old.replace_all_uses_with(result)
         fragment.erase()
@@ -278,18 +277,11 @@ class _Mesh:
 def _emit(builder: BodyBuilder, part: Expression, made: Mapping[Expression, Value]) -> Value:
     """Append the op that computes a part; in the sharding that it had where it was."""
     operands = [made[operand] for operand in part.operands]
-    if part.op is None:
-        return _constrained(builder, operands[0], part.sharding)
-    if part.op.name == CONSTRAINT:
-        return _constrained(builder, operands[0], part.sharding)
-    copy = builder.block.append(part.op.clone(operands=operands))
-    value = copy.results[part.index]
-    return value if part.sharding is None else _constrained(builder, value, part.sharding)
-
-
-def _constrained(builder: BodyBuilder, value: Value, sharding: TensorShardingAttr | None) -> Value:
-    assert sharding is not None
-    return builder.op(CONSTRAINT, [value], [value.type], props={"sharding": sharding}).results[0]
+    if part.op is None or part.op.name == CONSTRAINT:
+        value = operands[0]
+    else:
+        value = builder.block.append(part.op.clone(operands=operands)).results[part.index]
+    return value if part.sharding is None else constrained(builder, value, part.sharding)
 
 
 def _reading(
@@ -350,6 +342,8 @@ def _set_shardings(fragment: FragmentOp, which: str, shown: Sequence[Expression]
 
 def _take_over_shardings(old: FragmentOp, new: FragmentOp, used: Sequence[bool], keep_results: Sequence[bool]) -> None:
     """The shardings of the operands and results that are left; what is new is replicated."""
+    for which in ("in_shardings", "out_shardings"):
+        new.props.pop(which, None)
     if old.out_shardings is not None and new.results:
         given = zip(old.out_shardings.shardings, keep_results, strict=True)
         new.props["out_shardings"] = sharding_list(tuple(s for s, keep in given if keep))

@@ -12,6 +12,7 @@ from mpmd_trace.ir.types import TensorType
 from mpmd_trace.passes.hoisting.axes import axes_of
 from mpmd_trace.passes.hoisting.partial_forms import ZERO, Form, Forms, is_zero, parts_of
 from mpmd_trace.passes.hoisting.partial_ops import PartialOps, partial_sharding, partial_type
+from mpmd_trace.passes.sharding.edges import rank_of
 
 __all__ = ["Growth", "growth", "with_parts"]
 
@@ -120,11 +121,10 @@ def with_parts(
     found: Growth,
     given: Mapping[int, Form],
     like: TensorShardingAttr,
-    zeros: Iterable[tuple[TensorType, Form]],
+    zeros: Iterable[TensorType],
 ) -> Region:
     """The body that takes the arguments of `given` in partial form, and returns so what `found` says, and `zeros`."""
     builder = BodyBuilder()
-    sharding_of = forms.of
     ops = PartialOps(builder, forms.sizes, like)
     whole: dict[Value, Value] = {}
     parts: dict[Value, Value] = {}
@@ -133,29 +133,22 @@ def with_parts(
         if axes == ZERO:
             whole[arg] = builder.arg(arg.type, arg.loc)
         else:
-            assert isinstance(arg.type, TensorType)
-            parts[arg] = builder.arg(partial_type(arg.type, axes, forms.sizes), arg.loc)
+            parts[arg] = builder.arg(partial_type(arg, axes, forms.sizes), arg.loc)
 
     def get(value: Value) -> Value:
         """The finished sum."""
         if value not in whole and value in parts:
-            assert isinstance(value.type, TensorType)
-            whole[value] = ops.total(parts[value], value.type, sharding_of(value), value.location)
+            whole[value] = ops.total(parts[value], value, forms.of(value))
         return whole.get(value, value)
 
     def part(value: Value, axes: Form) -> Value:
-        if value not in parts:
-            assert isinstance(value.type, TensorType)
-            return ops.zero(value.type, axes, value.location)
-        return parts[value]
+        return parts[value] if value in parts else ops.zero(partial_type(value, axes, forms.sizes), value.location)
 
     for op in body.block:
         if op.is_terminator:
             continue
         if op not in found.ops:
-            for value in op.operands:
-                get(value)
-            for value in _captured(op):
+            for value in (*op.operands, *free_values(op)):
                 get(value)
             builder.add(op, whole)
             continue
@@ -164,19 +157,14 @@ def with_parts(
         if axes == ZERO:  # the sum that it is part of starts from zeros of its own
             continue
         if op in forms.base:
-            dims = [axes_of(sharding_of(v), getattr(v.type, "rank", 0)) or () for v in op.operands]
+            dims = [axes_of(forms.of(v), rank_of(v)) or () for v in op.operands]
             made = ops.base(op, forms.base[op], [get(v) for v in op.operands], dims)
-            assert isinstance(result.type, TensorType)
-            wanted = axes_of(partial_sharding(sharding_of(result), axes, result.type, like), result.type.rank + 1)
+            wanted = axes_of(partial_sharding(result, forms.of(result), axes, like), rank_of(result) + 1)
             parts[result] = made if wanted is None else ops.constrained(made, wanted)
         else:
             in_parts = parts_of(op)
             operands = [part(v, axes) if i in in_parts else get(v) for i, v in enumerate(op.operands)]
             parts[result] = ops.linear(op, operands, axes)
     returned = [parts[v] if j in found.results else get(v) for j, v in enumerate(body.block.terminator.operands)]
-    returned += [ops.zero(type, axes, body.block.terminator.loc) for type, axes in zeros]
+    returned += [ops.zero(type, body.block.terminator.loc) for type in zeros]
     return without_dead_ops(builder.finish(returned))
-
-
-def _captured(op: Op) -> list[Value]:
-    return free_values(op) if op.regions else []

@@ -19,21 +19,21 @@ from mpmd_trace.ir.core import Op, Value
 from mpmd_trace.ir.semantics import region_reduction_kind
 from mpmd_trace.ir.types import TensorType
 from mpmd_trace.passes.hoisting.axes import (
-    Axes,
     ShardingOf,
-    axes_of,
+    axes_of_value,
     convolution_dimensions,
     dot_dimensions,
     scatter_dimensions,
 )
 from mpmd_trace.passes.sharding.edges import CONSTRAINT
+from mpmd_trace.passes.stablehlo.reading import integers, shape_of
 
-__all__ = ["CONSTANTS", "ZERO", "Base", "Form", "Forms", "base_of", "is_zero", "parts_of"]
+__all__ = ["ZERO", "Base", "Form", "Forms", "is_zero", "parts_of"]
 
 #: The axes over which a value is a sum; none for zero, which is a sum over any.
 Form = tuple[str, ...]
 ZERO: Form = ()
-CONSTANTS = ("stablehlo.constant", "sdy.constant")
+_CONSTANTS = ("stablehlo.constant", "sdy.constant")
 _ZEROS = re.compile(r"dense<\(?-?0(\.0+e\+00)?\)?> : ")
 #: Floating-point types that hold every value of another one.
 _WIDER = {"f16": ("f16", "f32", "f64"), "bf16": ("bf16", "f32", "f64"), "f32": ("f32", "f64"), "f64": ("f64",)}
@@ -51,14 +51,9 @@ class Base:
     dims: tuple[int, ...]
 
 
-def _axes(value: Value, of: ShardingOf) -> Axes | None:
-    type = value.type
-    return axes_of(of(value), type.rank) if isinstance(type, TensorType) and type.is_ranked else None
-
-
 def is_zero(op: Op | None) -> bool:
     """Whether the op is a constant of zeros."""
-    value = op.props.get("value") if op is not None and op.name in CONSTANTS else None
+    value = op.props.get("value") if op is not None and op.name in _CONSTANTS else None
     return value is not None and _ZEROS.match(value.text) is not None
 
 
@@ -72,7 +67,7 @@ def _is_sum(op: Op) -> bool:
     )
 
 
-def base_of(op: Op, of: ShardingOf, sizes: Mapping[str, int]) -> Base | None:
+def _base_of(op: Op, of: ShardingOf, sizes: Mapping[str, int]) -> Base | None:
     """The dimension over which the op sums that is sharded over most devices."""
     pairs: list[tuple[int, ...]] = []
     if op.name == "stablehlo.dot_general":
@@ -83,17 +78,16 @@ def base_of(op: Op, of: ShardingOf, sizes: Mapping[str, int]) -> Base | None:
     elif op.name == "stablehlo.convolution":
         return _convolved(op, of, sizes)
     elif _is_sum(op):
-        pairs = [(d,) for d in getattr(op.props.get("dimensions"), "values", ())]
+        pairs = [(d,) for d in integers(op, "dimensions")]
     found: list[tuple[int, Base]] = []
     for pair in pairs:
-        shardings = [_axes(op.operand(i), of) for i in range(len(pair))]
+        shardings = [axes_of_value(op.operand(i), of) for i in range(len(pair))]
         names = {None if axes is None else axes[d] for axes, d in zip(shardings, pair, strict=True)}
         only = names.pop()
-        shape = getattr(op.operand(0).type, "shape", ())
         if names or not only or any(name not in sizes for name in only):
             continue
         count = math.prod(sizes[name] for name in only)
-        if count > 1 and shape[pair[0]] % count == 0:
+        if count > 1 and shape_of(op.operand(0))[pair[0]] % count == 0:
             found.append((count, Base(only, pair)))
     return max(found, key=lambda one: one[0])[1] if found else None
 
@@ -106,16 +100,15 @@ def _scattered(op: Op, of: ShardingOf, sizes: Mapping[str, int]) -> Base | None:
     if not _adds_to_zeros(op):
         return None
     dims = scatter_dimensions(op)
-    shapes = [getattr(op.operand(i).type, "shape", None) or () for i in (1, 2)]
-    axes = [_axes(op.operand(i), of) for i in (1, 2)]
-    if axes[0] is None or axes[1] is None:
+    of_rows, of_updates = (axes_of_value(op.operand(i), of) for i in (1, 2))
+    if of_rows is None or of_updates is None:
         return None
-    rows = [d for d in range(len(shapes[0])) if d != dims.index_vector]
-    updates = [d for d in range(len(shapes[1])) if d not in dims.update_window]
+    rows = [d for d in range(len(of_rows)) if d != dims.index_vector]
+    updates = [d for d in range(len(of_updates)) if d not in dims.update_window]
     for row, update in zip(rows, updates, strict=False):
-        only = axes[1][update]
+        only = of_updates[update]
         count = math.prod(sizes.get(name, 0) for name in only)
-        if only and axes[0][row] == only and count > 1 and shapes[1][update] % count == 0:
+        if only and of_rows[row] == only and count > 1 and shape_of(op.operand(2))[update] % count == 0:
             return Base(only, (row, update))
     return None
 
@@ -146,7 +139,7 @@ def _convolved(op: Op, of: ShardingOf, sizes: Mapping[str, int]) -> Base | None:
     dimension of the result.
     """
     dims = convolution_dimensions(op)
-    left, right = (_axes(op.operand(i), of) for i in (0, 1))
+    left, right = (axes_of_value(op.operand(i), of) for i in (0, 1))
     if dims is None or left is None or right is None or dims.feature_groups != 1:
         return None
     only, rows, columns = left[dims.left_feature], left[dims.left_batch], right[dims.right_output]
@@ -155,7 +148,7 @@ def _convolved(op: Op, of: ShardingOf, sizes: Mapping[str, int]) -> Base | None:
     names = [*only, *rows, *columns]
     if len(set(names)) < len(names) or sum(map(len, (*left, *right))) > len(names) + len(only):
         return None
-    shapes = [getattr(op.operand(i).type, "shape", ()) for i in (0, 1)]
+    shapes = [shape_of(value) for value in op.operands]
     split = [(only, shapes[0][dims.left_feature]), (rows, shapes[0][dims.left_batch])]
     split.append((columns, shapes[1][dims.right_output]))
     counts = [(math.prod(sizes.get(name, 0) for name in axes), size) for axes, size in split]
@@ -191,7 +184,7 @@ class Forms:
         linear = self._linear(op, operands)
         if linear is not None:
             return linear
-        base = base_of(op, self.of, self.sizes)
+        base = _base_of(op, self.of, self.sizes)
         if base is None:
             return None
         self.base[op] = base
@@ -224,7 +217,7 @@ class Forms:
         """Whether every device of the axes has the value, so that it may multiply its part."""
         if value in self.form:
             return is_zero(value.defining_op)
-        if value.defining_op is not None and value.defining_op.name in CONSTANTS:
+        if value.defining_op is not None and value.defining_op.name in _CONSTANTS:
             return True
-        found = _axes(value, self.of)
+        found = axes_of_value(value, self.of)
         return found is not None and not any(name in axes for names in found for name in names)

@@ -16,7 +16,8 @@ from mpmd_trace.ir.attributes import (
 )
 from mpmd_trace.ir.bodies import BodyBuilder
 from mpmd_trace.ir.core import Block, Op, Region, Value, make_op
-from mpmd_trace.ir.types import TensorType, Type, tensor
+from mpmd_trace.ir.ops import tensor_of
+from mpmd_trace.ir.types import TensorType, tensor
 from mpmd_trace.passes.hoisting.axes import (
     Axes,
     axes_of,
@@ -27,22 +28,24 @@ from mpmd_trace.passes.hoisting.axes import (
 )
 from mpmd_trace.passes.hoisting.partial_forms import Base, Form
 from mpmd_trace.passes.placement.zeros import make_zero
-from mpmd_trace.passes.sharding.edges import CONSTRAINT, sharding_list
+from mpmd_trace.passes.sharding.edges import CONSTRAINT, constrained, rank_of, sharding_list
+from mpmd_trace.passes.stablehlo.reading import integers, shape_of
 
 __all__ = ["PartialOps", "partial_sharding", "partial_type"]
 
 
-def partial_type(type: TensorType, axes: Form, sizes: Mapping[str, int]) -> TensorType:
-    """The type of the partial form: a part for each device of the axes."""
-    assert type.shape is not None
+def partial_type(value: Value, axes: Form, sizes: Mapping[str, int]) -> TensorType:
+    """The type of the partial form of a value: a part for each device of the axes."""
+    type = tensor_of(value)
+    assert type is not None and type.shape is not None
     return tensor((math.prod(sizes[name] for name in axes), *type.shape), type.element)
 
 
 def partial_sharding(
-    own: TensorShardingAttr | None, axes: Form, type: TensorType, like: TensorShardingAttr
+    value: Value, own: TensorShardingAttr | None, axes: Form, like: TensorShardingAttr
 ) -> TensorShardingAttr:
     """The sharding of the partial form of a value: dimensions lose the axes that the parts have."""
-    dims = axes_of(own, type.rank) or ((),) * type.rank
+    dims = axes_of(own, rank_of(value)) or ((),) * rank_of(value)
     left = tuple(tuple(name for name in names if name not in axes) for names in dims)
     return with_axes(like, (axes, *left))
 
@@ -63,23 +66,21 @@ class PartialOps:
         self.like = like
 
     def constrained(self, value: Value, axes: Axes) -> Value:
-        sharding = with_axes(self.like, axes)
-        return self.builder.op(CONSTRAINT, [value], [value.type], props={"sharding": sharding}).results[0]
+        return constrained(self.builder, value, with_axes(self.like, axes))
 
-    def zero(self, type: TensorType, axes: Form, loc: Location) -> Value:
-        """The partial form of zeros."""
-        return self.builder.block.append(make_zero(partial_type(type, axes, self.sizes), loc)).results[0]
+    def zero(self, type: TensorType, loc: Location) -> Value:
+        return self.builder.block.append(make_zero(type, loc)).results[0]
 
-    def total(self, value: Value, type: TensorType, sharding: TensorShardingAttr | None, loc: Location) -> Value:
-        """The sum of the parts, sharded as it was."""
-        zero = self.builder.block.append(make_zero(tensor((), type.element), loc)).results[0]
+    def total(self, parts: Value, whole: Value, sharding: TensorShardingAttr | None) -> Value:
+        """The sum of the parts of `whole`, sharded as it was."""
+        zero, loc = self.zero(_shaped(whole, ()), whole.location), whole.location
         block = Block([zero.type, zero.type])
         added = block.append(make_op("stablehlo.add", block.args, [zero.type], loc=loc))
         block.append(make_op("stablehlo.return", added.results))
         props = {"dimensions": DenseArrayAttr.get([0])}
         regions = [Region([block])]
-        found = self.builder.op("stablehlo.reduce", [value, zero], [type], props=props, regions=regions, loc=loc)
-        axes = axes_of(sharding, type.rank)
+        found = self.builder.op("stablehlo.reduce", [parts, zero], [whole.type], props=props, regions=regions, loc=loc)
+        axes = axes_of(sharding, rank_of(whole))
         return found.results[0] if axes is None else self.constrained(found.results[0], axes)
 
     def base(self, op: Op, base: Base, operands: Sequence[Value], shardings: Sequence[Axes]) -> Value:
@@ -94,18 +95,25 @@ class PartialOps:
             for value, dim, axes in zip(operands, base.dims, shardings, strict=False)
         ]
         if op.name == "stablehlo.dot_general":
-            return self._dot(op, base, split, count)
+            return self._dot(op, base, split)
         return self._reduce(op, base, [*split, operands[1]], count)
 
     def _split(self, value: Value, dim: int, count: int, axes: Axes, over: Form) -> Value:
         """The value with dimension `dim` as two, the first of which is sharded."""
-        type = value.type
-        assert isinstance(type, TensorType) and type.shape is not None
-        shape = (*type.shape[:dim], count, type.shape[dim] // count, *type.shape[dim + 1 :])
-        found = self.builder.op("stablehlo.reshape", [value], [tensor(shape, type.element)]).results[0]
+        shape = shape_of(value)
+        split = _shaped(value, (*shape[:dim], count, shape[dim] // count, *shape[dim + 1 :]))
+        found = self.builder.op("stablehlo.reshape", [value], [split]).results[0]
         return self.constrained(found, (*axes[:dim], over, (), *axes[dim + 1 :]))
 
-    def _dot(self, op: Op, base: Base, operands: Sequence[Value], count: int) -> Value:
+    def _copy(self, op: Op, operands: Sequence[Value], type: TensorType, **props: Attribute) -> Value:
+        """The op of other operands and another type, with changed properties; what it says about shardings goes."""
+        copy = self.builder.block.append(op.clone(operands=operands))
+        copy.results[0].type = type
+        copy.props.update(props)
+        copy.attrs.clear()
+        return copy.results[0]
+
+    def _dot(self, op: Op, base: Base, operands: Sequence[Value]) -> Value:
         dims = dot_dimensions(op)
         parts = []
         for which, side in enumerate(("lhs", "rhs")):
@@ -115,23 +123,15 @@ class PartialOps:
             parts.append((side, batch, contracting))
         listed = [f"{side}_batching_dimensions = {batch}" for side, batch, _ in parts]
         listed += [f"{side}_contracting_dimensions = {dims}" for side, _, dims in parts]
-        copy = op.clone(operands=operands)
-        copy.props["dot_dimension_numbers"] = parse_attribute(f"#stablehlo.dot<{', '.join(listed)}>")
-        type = op.results[0].type
-        assert isinstance(type, TensorType) and type.shape is not None
-        copy.results[0].type = tensor((count, *type.shape), type.element)
-        copy.attrs.clear()
-        return self.builder.block.append(copy).results[0]
+        numbers = parse_attribute(f"#stablehlo.dot<{', '.join(listed)}>")
+        return self._copy(op, operands, partial_type(op.result, base.axes, self.sizes), dot_dimension_numbers=numbers)
 
     def _scatter(self, op: Op, base: Base, operands: Sequence[Value], shardings: Sequence[Axes], count: int) -> Value:
         row, update = base.dims
         rows = self._split(operands[1], row, count, shardings[1], base.axes)
         updates = self._split(operands[2], update, count, shardings[2], base.axes)
-        type = op.results[0].type
-        assert isinstance(type, TensorType)
         dims = scatter_dimensions(op)
-        copy = op.clone(operands=[self.zero(type, base.axes, op.loc), rows, updates])
-        copy.props["scatter_dimension_numbers"] = _scatter_numbers(
+        numbers = _scatter_numbers(
             update_window_dims=[d + (d >= update) for d in dims.update_window],
             inserted_window_dims=[d + 1 for d in dims.inserted_window],
             input_batching_dims=[0],
@@ -139,23 +139,21 @@ class PartialOps:
             scatter_dims_to_operand_dims=[d + 1 for d in dims.to_operand],
             index_vector_dim=dims.index_vector + (dims.index_vector >= row),
         )
-        copy.results[0].type = partial_type(type, base.axes, self.sizes)
-        copy.attrs.clear()
-        return self.builder.block.append(copy).results[0]
+        type = partial_type(op.result, base.axes, self.sizes)
+        operands = [self.zero(type, op.loc), rows, updates]
+        return self._copy(op, operands, type, scatter_dimension_numbers=numbers)
 
     def _convolution(self, op: Op, base: Base, operands: Sequence[Value], shardings: Sequence[Axes]) -> Value:
         """Each device does its own: a convolution has no dimension of which there could be a part for each device."""
         dims = convolution_dimensions(op)
         assert dims is not None
-        type = op.results[0].type
-        assert isinstance(type, TensorType)
-        axes: list[tuple[str, ...]] = [()] * type.rank
+        axes: list[tuple[str, ...]] = [()] * rank_of(op.result)
         axes[dims.batch], axes[dims.feature] = shardings[0][dims.left_batch], shardings[1][dims.right_output]
-        block = Block([self._local(value.type, own) for value, own in zip(operands, shardings, strict=True)])
+        block = Block([self._local(value, own) for value, own in zip(operands, shardings, strict=True)])
         copy = block.append(op.clone(operands=block.args))
-        copy.results[0].type = local = self._local(type, tuple(axes))
+        copy.results[0].type = self._local(op.result, tuple(axes))
         copy.attrs.clear()
-        part = tensor((1, *(local.shape or ())), local.element)
+        part = _shaped(copy.result, (1, *shape_of(copy.result)))
         own = block.append(make_op("stablehlo.reshape", copy.results, [part], loc=op.loc))
         block.append(make_op("sdy.return", own.results))
         names = ", ".join(f'"{name}"' for name in self.sizes)
@@ -164,17 +162,14 @@ class PartialOps:
             "out_shardings": sharding_list((self._manual((base.axes, *axes)),)),
             "manual_axes": parse_attribute(f"#sdy<manual_axes{{{names}}}>"),
         }
-        found = partial_type(type, base.axes, self.sizes)
-        regions = [Region([block])]
-        return self.builder.op(
-            "sdy.manual_computation", operands, [found], props=props, regions=regions, loc=op.loc
-        ).results[0]
+        types, regions = [partial_type(op.result, base.axes, self.sizes)], [Region([block])]
+        made = self.builder.op("sdy.manual_computation", operands, types, props=props, regions=regions, loc=op.loc)
+        return made.result
 
-    def _local(self, type: Type, axes: Axes) -> TensorType:
+    def _local(self, value: Value, axes: Axes) -> TensorType:
         """The type of what a device has of a value."""
-        assert isinstance(type, TensorType) and type.shape is not None
-        parts = (math.prod(self.sizes[name] for name in names) for names in axes)
-        return tensor(tuple(size // n for size, n in zip(type.shape, parts, strict=True)), type.element)
+        parts = [math.prod(self.sizes[name] for name in names) for names in axes]
+        return _shaped(value, tuple(size // n for size, n in zip(shape_of(value), parts, strict=True)))
 
     def _manual(self, axes: Axes) -> TensorShardingAttr:
         """A sharding that says of each axis of the mesh what it does."""
@@ -184,60 +179,52 @@ class PartialOps:
         return parse_sharding_body(f"<{found.mesh}, [{', '.join(found.dims)}]{text}>")
 
     def _reduce(self, op: Op, base: Base, operands: Sequence[Value], count: int) -> Value:
-        at = base.dims[0]
-        dims = op.props["dimensions"]
-        assert isinstance(dims, DenseArrayAttr)
-        before = sum(1 for d in range(at) if d not in dims.values)
-        copy = op.clone(operands=operands)
-        copy.props["dimensions"] = DenseArrayAttr.get(sorted(d + (d >= at) for d in dims.values))
-        type = op.results[0].type
-        assert isinstance(type, TensorType) and type.shape is not None
-        shape = (*type.shape[:before], count, *type.shape[before:])
-        copy.results[0].type = tensor(shape, type.element)
-        copy.attrs.clear()
-        value = self.builder.block.append(copy).results[0]
+        at, dims, whole = base.dims[0], integers(op, "dimensions"), shape_of(op.result)
+        before = sum(1 for d in range(at) if d not in dims)
+        reduced = DenseArrayAttr.get(sorted(d + (d >= at) for d in dims))
+        parts = _shaped(op.result, (*whole[:before], count, *whole[before:]))
+        value = self._copy(op, operands, parts, dimensions=reduced)
         if before:
-            order = [before, *(d for d in range(len(shape)) if d != before)]
+            order = [before, *(d for d in range(len(whole) + 1) if d != before)]
             props = {"permutation": DenseArrayAttr.get(order)}
-            first = tensor(tuple(shape[d] for d in order), type.element)
-            value = self.builder.op("stablehlo.transpose", [value], [first], props=props).results[0]
+            types = [_shaped(value, (count, *whole))]
+            value = self.builder.op("stablehlo.transpose", [value], types, props=props).result
         return value
 
     def linear(self, op: Op, operands: Sequence[Value], axes: Form) -> Value:
         """The op applied to each part; of its operands those of `parts_of` are parts."""
-        type = op.results[0].type
-        assert isinstance(type, TensorType)
         if op.name == CONSTRAINT:
             return operands[0]
-        whole = partial_type(type, axes, self.sizes)
+        whole = partial_type(op.result, axes, self.sizes)
         if op.name in ("stablehlo.multiply", "stablehlo.divide"):
-            props = {"broadcast_dimensions": DenseArrayAttr.get(range(1, type.rank + 1))}
-            spread = self.builder.op("stablehlo.broadcast_in_dim", [operands[1]], [whole], props=props).results[0]
-            operands = [operands[0], spread]
-        copy = op.clone(operands=operands)
-        copy.results[0].type = whole
-        copy.attrs.clear()
+            spread = {"broadcast_dimensions": DenseArrayAttr.get(range(1, whole.rank))}
+            scale = self.builder.op("stablehlo.broadcast_in_dim", [operands[1]], [whole], props=spread).result
+            operands = [operands[0], scale]
         first = whole.shape[0] if whole.shape else 1
         per_dimension = {"start_indices": 0, "limit_indices": first, "strides": 1}
         per_dimension |= dict.fromkeys(("edge_padding_low", "edge_padding_high", "interior_padding"), 0)
-        for name, of_parts in per_dimension.items():
-            listed = copy.props.get(name)
-            if isinstance(listed, DenseArrayAttr):
-                copy.props[name] = DenseArrayAttr.get([of_parts, *listed.values])
-        for name, with_parts in (("permutation", True), ("broadcast_dimensions", True), ("dimensions", False)):
-            dims = copy.props.get(name)
-            if isinstance(dims, DenseArrayAttr):
-                moved = [d + 1 for d in dims.values]
-                copy.props[name] = DenseArrayAttr.get([0, *moved] if with_parts else moved)
-        along = copy.props.get("dimension")
-        if isinstance(along, IntegerAttr):
-            copy.props["dimension"] = IntegerAttr.get(along.value + 1, along.type)
+        props: dict[str, Attribute] = {}
+        for name, found in op.props.items():
+            if isinstance(found, IntegerAttr) and name == "dimension":
+                props[name] = IntegerAttr.get(found.value + 1, found.type)
+            elif isinstance(found, DenseArrayAttr) and name in per_dimension:
+                props[name] = DenseArrayAttr.get([per_dimension[name], *found.values])
+            elif isinstance(found, DenseArrayAttr) and name in ("permutation", "broadcast_dimensions"):
+                props[name] = DenseArrayAttr.get([0, *(d + 1 for d in found.values)])
+            elif isinstance(found, DenseArrayAttr) and name == "dimensions":
+                props[name] = DenseArrayAttr.get(d + 1 for d in found.values)
         if op.name == "stablehlo.scatter":
             of = scatter_dimensions(op)
-            copy.props["scatter_dimension_numbers"] = _scatter_numbers(
+            props["scatter_dimension_numbers"] = _scatter_numbers(
                 update_window_dims=[0, *(d + 1 for d in of.update_window)],
                 inserted_window_dims=[d + 1 for d in of.inserted_window],
                 scatter_dims_to_operand_dims=[d + 1 for d in of.to_operand],
                 index_vector_dim=of.index_vector,
             )
-        return self.builder.block.append(copy).results[0]
+        return self._copy(op, operands, whole, **props)
+
+
+def _shaped(value: Value, shape: tuple[int, ...]) -> TensorType:
+    """The type of the value with another shape."""
+    assert isinstance(value.type, TensorType)
+    return tensor(shape, value.type.element)

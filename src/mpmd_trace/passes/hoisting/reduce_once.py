@@ -13,10 +13,11 @@ from mpmd_trace.ir.attributes import MeshAttr, TensorShardingAttr
 from mpmd_trace.ir.bodies import remembered
 from mpmd_trace.ir.core import OpResult, Region, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
-from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, make_fragment
+from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
 from mpmd_trace.ir.shardings import bit_width, fully_closed, local_shape, mesh_of, mesh_symbols
 from mpmd_trace.ir.types import MeshTensorType, TensorType, mesh_tensor
 from mpmd_trace.passes.base import FunctionPass, option
+from mpmd_trace.passes.common.body_rewrites import rebuilt_fragment
 from mpmd_trace.passes.hoisting.partial_body import Growth, growth, with_parts
 from mpmd_trace.passes.hoisting.partial_forms import ZERO, Form, Forms, is_zero
 from mpmd_trace.passes.hoisting.partial_ops import partial_sharding, partial_type
@@ -235,11 +236,10 @@ class _Chains:
         assert isinstance(fragment, FragmentOp)
         one = self.found[fragment]
         mesh = mesh_of(one.like, self.symbols)
-        own = per_value(fragment.out_shardings, value.index)
-        type = cast(MeshTensorType, value.type).tensor
-        parts = partial_type(type, axes, one.forms.sizes)
-        after = math.prod(local_shape(parts, partial_sharding(own, axes, type, one.like), mesh))
-        return (after - math.prod(local_shape(type, own, mesh))) * bit_width(type.element) / 8
+        own, parts = per_value(fragment.out_shardings, value.index), partial_type(value, axes, one.forms.sizes)
+        after = math.prod(local_shape(parts, partial_sharding(value, own, axes, one.like), mesh))
+        before = math.prod(local_shape(cast(MeshTensorType, value.type).tensor, own, mesh))
+        return (after - before) * bit_width(parts.element) / 8
 
     def _root(self, value: Value) -> Value:
         while value in self._chain:
@@ -308,10 +308,9 @@ class _Chains:
                     continue  # zeros of several sums over different axes: the body makes those of each
                 value = fragment.operand(i)
                 maker = cast(FragmentOp, cast(OpResult, value).op)
-                type = cast(MeshTensorType, value.type).tensor
                 (axes,) = forms
-                sharding = partial_sharding(in_sharding(fragment, i), axes, type, one.like)
-                zero = _Zero(type, axes, sharding, partial_type(type, axes, one.forms.sizes))
+                sharding = partial_sharding(value, in_sharding(fragment, i), axes, one.like)
+                zero = _Zero(sharding, partial_type(value, axes, one.forms.sizes))
                 given[fragment][i] = axes
                 zeros.setdefault(maker, {})[zero] = None
                 source[fragment, i] = maker, zero
@@ -339,37 +338,30 @@ class _Chains:
         of_zeros = {} if known is None else {i: axes for i, axes in known.given.items() if axes == ZERO}
         forms = self._forms(fragment, {**of_zeros, **given}, like)
         found = Growth({}, {}, {}, frozenset()) if known is None else known.growth
-        listed = [(zero.type, zero.axes) for zero in zeros]
+        listed = tuple(zero.type for zero in zeros)
         known_forms = [tuple(one.items()) for one in (of_zeros, given, found.results)]
         key = ("with parts", *known_forms, fragment.in_shardings, found.ops)
         body: Region = remembered(
-            fragment.body,
-            (*key, like, tuple(listed)),
-            lambda: with_parts(fragment.body, forms, found, given, like, listed),
+            fragment.body, (*key, like, listed), lambda: with_parts(fragment.body, forms, found, given, like, listed)
         )
         types = [result.type for result in fragment.results]
         shardings: dict[int, TensorShardingAttr] = {}
         for j, axes in found.results.items():
-            type = cast(MeshTensorType, types[j]).tensor
-            types[j] = mesh_tensor(fragment.mesh, partial_type(type, axes, forms.sizes))
-            shardings[j] = partial_sharding(per_value(fragment.out_shardings, j), axes, type, like)
+            value = fragment.results[j]
+            types[j] = mesh_tensor(fragment.mesh, partial_type(value, axes, forms.sizes))
+            shardings[j] = partial_sharding(value, per_value(fragment.out_shardings, j), axes, like)
         for zero in zeros:
             shardings[len(types)] = zero.sharding
-            types.append(mesh_tensor(fragment.mesh, zero.parts))
-        new = make_fragment(fragment.mesh, fragment.operands, types, body, loc=fragment.loc)
-        new.props.update(fragment.props)
-        new.attrs.update(fragment.attrs)
+            types.append(mesh_tensor(fragment.mesh, zero.type))
+        new = rebuilt_fragment(fragment, body, types)
         if fragment.out_shardings is not None and zeros:
-            ranks = [0 if zero.parts.shape is None else len(zero.parts.shape) for zero in zeros]
-            closed = [fully_closed(like.mesh, rank) for rank in ranks]
+            closed = [fully_closed(like.mesh, zero.type.rank) for zero in zeros]
             new.props["out_shardings"] = sharding_list((*fragment.out_shardings.shardings, *closed))
         for j, sharding in shardings.items():
             set_fragment_sharding(new, "out_shardings", j, sharding)
         for i, axes in given.items():
-            type = cast(TensorType, fragment.body.block.args[i].type)
-            sharding = partial_sharding(in_sharding(fragment, i), axes, type, like)
+            sharding = partial_sharding(fragment.body.block.args[i], in_sharding(fragment, i), axes, like)
             set_fragment_sharding(new, "in_shardings", i, sharding, others_open=False)
-        self.block.insert_before(fragment, new)
         for old, result in zip(fragment.results, new.results, strict=False):
             old.replace_all_uses_with(result)
         return new
@@ -377,12 +369,10 @@ class _Chains:
 
 @dataclasses.dataclass(frozen=True)
 class _Zero:
-    """Zeros in partial form, with the type that they stand for and that of the parts."""
+    """Zeros in partial form."""
 
-    type: TensorType
-    axes: Form
     sharding: TensorShardingAttr
-    parts: TensorType
+    type: TensorType
 
 
 def _any_sharding(fragment: FragmentOp) -> TensorShardingAttr | None:

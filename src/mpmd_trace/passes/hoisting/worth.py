@@ -17,8 +17,9 @@ from mpmd_trace.ir.shardings import bit_width, local_shape, mesh_of
 from mpmd_trace.passes.hoisting.axes import dot_dimensions
 from mpmd_trace.passes.hoisting.expressions import Expression
 from mpmd_trace.passes.sharding.edges import CONSTRAINT
+from mpmd_trace.passes.stablehlo.reading import shape_of
 
-__all__ = ["LAYOUT", "kept_bytes", "work"]
+__all__ = ["LAYOUT", "PER_MULTIPLICATION", "contracted", "kept_bytes", "work"]
 
 #: Ops that only present their operand differently: XLA makes them a part of what reads it.
 LAYOUT = frozenset(
@@ -32,7 +33,7 @@ _TRANSCENDENTAL = frozenset(
         *("power", "rsqrt", "sine", "sqrt", "tan", "tanh"),
     )
 )
-_PER_ELEMENT, _PER_FUNCTION, _PER_MULTIPLICATION, _PER_RECEIVED = 0.125, 4.0, 0.01, 8.0
+_PER_ELEMENT, _PER_FUNCTION, PER_MULTIPLICATION, _PER_RECEIVED = 0.125, 4.0, 0.01, 8.0
 
 Meshes = Mapping[str, MeshAttr]
 
@@ -70,15 +71,15 @@ def _own_work(one: Expression, meshes: Meshes) -> float:
     if name in _TRANSCENDENTAL:
         return count * _PER_FUNCTION
     if name == "stablehlo.dot_general":
-        return count * _contracted(one.op) * _PER_MULTIPLICATION
+        return count * contracted(one.op) * PER_MULTIPLICATION
     if one.op.regions or name in ("stablehlo.gather", "stablehlo.convolution", "stablehlo.sort"):
         return sum(kept_bytes(operand, meshes) for operand in one.operands) + kept_bytes(one, meshes)
     return count * _PER_ELEMENT
 
 
-def _contracted(op: Op) -> int:
-    shape = getattr(op.operand(0).type, "shape", None) or ()
-    return math.prod(shape[d] for d in dot_dimensions(op).left_contracting)
+def contracted(op: Op) -> int:
+    """How many products a `stablehlo.dot_general` adds up for an element of its result."""
+    return math.prod(shape_of(op.operand(0))[d] for d in dot_dimensions(op).left_contracting)
 
 
 def _received(one: Expression, meshes: Meshes) -> float:

@@ -11,9 +11,10 @@ from mpmd_trace.ir.core import Op, Region, Value
 from mpmd_trace.ir.semantics import is_removable
 from mpmd_trace.ir.shardings import bit_width
 from mpmd_trace.ir.types import TensorType
-from mpmd_trace.passes.hoisting.axes import dot_dimensions
+from mpmd_trace.passes.hoisting.worth import PER_MULTIPLICATION, contracted
 from mpmd_trace.passes.sharding.constants_apart import EXPRESSIONS
 from mpmd_trace.passes.sharding.edges import CONSTRAINT
+from mpmd_trace.passes.stablehlo.reading import shape_of
 
 __all__ = ["Recomputed", "cheap_results", "has_checkpoint", "recomputed"]
 
@@ -23,8 +24,6 @@ _CHEAP = (
     | {f"stablehlo.{name}" for name in ("concatenate", "pad", "reduce", "reverse", "transpose")}
     | {"sdy.constant", CONSTRAINT}
 )
-#: A multiplication of a product costs as much as so many bytes of memory traffic (see `passes/hoisting/worth.py`).
-_PER_MULTIPLICATION = 0.01
 
 
 class Recomputed(NamedTuple):
@@ -123,12 +122,10 @@ def _work(ops: Sequence[Op], written: Sequence[Value]) -> float:
     total = sum(map(_bytes, written))
     for op in ops:
         if op.name == "stablehlo.dot_general":
-            shape = getattr(op.operand(0).type, "shape", None) or ()
-            contracted = math.prod(shape[d] for d in dot_dimensions(op).left_contracting)
-            total += _elements(op.results[0]) * contracted * _PER_MULTIPLICATION + sum(map(_bytes, op.operands))
+            total += _elements(op.results[0]) * contracted(op) * PER_MULTIPLICATION + sum(map(_bytes, op.operands))
         elif op.name == "stablehlo.convolution":
-            kernel = _elements(op.operand(1)) / max(1, (getattr(op.operand(1).type, "shape", None) or (1,))[-1])
-            total += _elements(op.results[0]) * kernel * _PER_MULTIPLICATION + sum(map(_bytes, op.operands))
+            kernel = _elements(op.operand(1)) / max(1, (shape_of(op.operand(1)) or (1,))[-1])
+            total += _elements(op.results[0]) * kernel * PER_MULTIPLICATION + sum(map(_bytes, op.operands))
         elif op.name not in _CHEAP:
             total += sum(map(_bytes, [*op.operands, *op.results]))
             inner: list[Op] = [one for region in op.regions for one in region.walk()]

@@ -23,7 +23,7 @@ from mpmd_trace.passes.base import FunctionPass, option
 from mpmd_trace.passes.hoisting.axes import axes_of, with_axes
 from mpmd_trace.passes.memory.remarks import MEMORY
 from mpmd_trace.passes.sharding.constants_apart import EXPRESSIONS
-from mpmd_trace.passes.sharding.edges import CONSTRAINT, SHARDING, rank_of, set_fragment_sharding, user_sharding
+from mpmd_trace.passes.sharding.edges import SHARDING, constrained, rank_of, set_fragment_sharding, user_sharding
 from mpmd_trace.passes.sharding.reduction import is_plain_fragment
 
 __all__ = ["Replaced", "ShardOptimizerState"]
@@ -325,8 +325,7 @@ def _taking_parts(body: Region, results: Mapping[int, TensorShardingAttr], own: 
         args = [builder.arg(arg.type, arg.loc) for arg in body.block.args]
         taken = list(args)
         for i, sharding in wanted:
-            made = builder.op(CONSTRAINT, [args[i]], [args[i].type], props={"sharding": sharding}, loc=args[i].location)
-            taken[i] = made.results[0]
+            taken[i] = constrained(builder, args[i], sharding, args[i].location)
         returned = builder.inline(body, taken)
         # An argument that is returned as it came is whole.
         whole = dict(zip(taken, args, strict=True))

@@ -9,7 +9,9 @@ import functools
 from collections.abc import Sequence
 from typing import cast
 
+from mpmd_trace.diagnostics.location import UNKNOWN, Location
 from mpmd_trace.ir.attributes import Attribute, DenseArrayAttr, DictAttr, TensorShardingAttr, TensorShardingPerValueAttr
+from mpmd_trace.ir.bodies import BodyBuilder
 from mpmd_trace.ir.core import BlockArg, OpResult, Value
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, tensor_of
 from mpmd_trace.ir.shardings import fully_open
@@ -20,6 +22,7 @@ __all__ = [
     "UNSET",
     "ValueShardings",
     "body_sharding",
+    "constrained",
     "in_sharding",
     "per_value",
     "rank_of",
@@ -125,6 +128,11 @@ def set_fragment_sharding(
             op.attrs[UNSET] = DenseArrayAttr.get(sorted(unset))
         else:
             op.attrs.pop(UNSET, None)
+
+
+def constrained(builder: BodyBuilder, value: Value, sharding: TensorShardingAttr, loc: Location = UNKNOWN) -> Value:
+    """The value with a constraint that is appended to a body."""
+    return builder.op(CONSTRAINT, [value], [value.type], props={"sharding": sharding}, loc=loc).results[0]
 
 
 def set_result_shardings(value: Value, sharding: TensorShardingAttr) -> None:
