@@ -17,7 +17,7 @@ from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, make_return
 from mpmd_trace.passes.equal_bodies import first_equal
 from mpmd_trace.passes.plain_bodies import op_names
 from mpmd_trace.passes.sharding.constants_apart import can_do, with_constants_apart
-from mpmd_trace.passes.sharding.reduction import HIDDEN_ATTRIBUTES, NUMBER
+from mpmd_trace.passes.sharding.reduction import NUMBER, numbered, with_body
 from mpmd_trace.passes.sharding.shardy import run_shardy
 
 __all__ = ["has_no_shardings", "propagate_in_bodies"]
@@ -79,21 +79,10 @@ def _propagated(
     block = Block()
     returned: list[Value] = []
     for number, fragment in enumerate(fragments):
-        copy = fragment.clone(operands=[block.add_arg(v.type) for v in fragment.operands])
-        for name in HIDDEN_ATTRIBUTES:
-            copy.attrs.pop(name, None)
-        copy.attrs[NUMBER] = IntegerAttr.get(number, "i64")
-        returned += copy.results
-        block.append(copy)
+        copy = numbered(fragment, [block.add_arg(v.type) for v in fragment.operands], number)
+        returned += block.append(copy).results
     block.append(make_return(returned, "func.return"))
-    small = Module()
-    small.op.props, small.op.attrs = dict(module.op.props), dict(module.op.attrs)
-    alone = FuncOp(function.name, props=function.props, attrs=function.attrs, regions=[Region([block])])
-    alone.props.pop("arg_attrs", None)
-    alone.props.pop("res_attrs", None)
-    alone.refresh_type()
-    small.body.append(alone)
-    small.resources = module.resources
+    small, _ = with_body(module, function, block)
     after = run_shardy(small, diagnostics)
     done = after.lookup(function.sym_name) if after is not None else None
     made: dict[int, Region] = {}

@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from mpmd_trace.ir.bodies import map_ops
-from mpmd_trace.ir.core import Block, Op, Region, op_like
+from mpmd_trace.ir.bodies import bodies_in, map_ops
+from mpmd_trace.ir.core import Op, Region, op_like
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.passes.base import FunctionPass
+from mpmd_trace.passes.greedy import walk_mutable
 
 __all__ = ["ConvertSdyConstants"]
 
@@ -36,37 +37,22 @@ class ConvertSdyConstants(FunctionPass):
     distributed_only: ClassVar[bool] = False
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
-        return any(_convert_region(region) for region in function.regions)
-
-
-def _convert_block(block: Block) -> bool:
-    changed = False
-    for op in block:
-        if _is_constant(op):
-            _replace(op)
-            changed = True
-            continue
-        for i, region in enumerate(op.regions):
-            if region.frozen:
-                body = map_ops(region, "sdy.constant to stablehlo", _convert_region, only=_is_constant)
-                changed = changed or body is not region
-                op.regions[i] = body
-            else:
-                changed = _convert_region(region) or changed
-    return changed
+        return any(map(_convert, function.regions))
 
 
 def _is_constant(op: Op) -> bool:
     return op.name == "sdy.constant"
 
 
-def _convert_region(region: Region) -> bool:
-    changed = [_convert_block(block) for block in region.blocks]
-    return any(changed)
-
-
-def _replace(op: Op) -> None:
-    new = op_like(op, (), name="stablehlo.constant")
-    new.move_before(op)
-    op.replace_all_uses_with(new.results)
-    op.erase()
+def _convert(region: Region) -> bool:
+    constants = [op for op in walk_mutable(region) if _is_constant(op)]
+    for op in constants:
+        new = op_like(op, (), name="stablehlo.constant")
+        new.move_before(op)
+        op.replace_all_uses_with(new.results)
+        op.erase()
+    changed = bool(constants)
+    for op, i, body in bodies_in(region):
+        op.regions[i] = map_ops(body, "sdy.constant to stablehlo", _convert, only=_is_constant)
+        changed = changed or op.regions[i] is not body
+    return changed

@@ -7,12 +7,14 @@ from typing import ClassVar
 
 from mpmd_trace.ir.attributes import TensorShardingAttr
 from mpmd_trace.ir.bodies import map_ops
-from mpmd_trace.ir.core import Block, Region, Value
+from mpmd_trace.ir.core import Region, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import ForOp, FragmentOp, FuncOp, Module, TransferOp
 from mpmd_trace.ir.shardings import equivalent_shardings
 from mpmd_trace.ir.types import MeshTensorType, Type
 from mpmd_trace.passes.base import FunctionPass
+from mpmd_trace.passes.common.walks import function_ops
+from mpmd_trace.passes.greedy import walk_mutable
 from mpmd_trace.passes.sharding.edges import SHARDING, UNSET, ValueShardings, in_sharding, per_value, user_sharding
 
 __all__ = ["ConvertSdyShardingsToMpmdTypes"]
@@ -60,7 +62,7 @@ class ConvertSdyShardingsToMpmdTypes(FunctionPass):
     whole_is_unset: bool = False
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
-        _convert_block(function.body, ValueShardings(function))
+        _convert(function, ValueShardings(function))
         arg_attrs = function.arg_attrs
         for arg, attributes in zip(function.args, arg_attrs, strict=True):
             _type(arg, user_sharding(attributes))
@@ -68,7 +70,7 @@ class ConvertSdyShardingsToMpmdTypes(FunctionPass):
         function.set_all_res_attrs([d.without(SHARDING) for d in function.res_attrs])
         function.attrs.pop(SHARDING, None)
         if self.whole_is_unset:
-            _unset(function.body)
+            _unset(function)
         function.refresh_type()
         _check_transfers(function, diagnostics)
         return True
@@ -81,14 +83,12 @@ def _type(value: Value, sharding: TensorShardingAttr | None) -> None:
         value.type = type.with_sharding(sharding)
 
 
-def _unset(block: Block) -> None:
-    values: list[Value] = [*block.args]
-    for op in block:
+def _unset(function: FuncOp) -> None:
+    values = function.args
+    for op in function_ops(function):
         values += op.results
-        for region in op.regions:
-            if not region.frozen:
-                for nested in region.blocks:
-                    _unset(nested)
+        if isinstance(op, ForOp):
+            values += op.body.block.args
     for value in values:
         type = value.type
         if not isinstance(type, MeshTensorType) or type.sharding is None:
@@ -97,8 +97,8 @@ def _unset(block: Block) -> None:
             value.type = type.with_sharding(None)
 
 
-def _convert_block(block: Block, shardings: ValueShardings) -> None:
-    for op in block:
+def _convert(function: FuncOp, shardings: ValueShardings) -> None:
+    for op in walk_mutable(function.regions[0]):  # a loop after what is in it, where it says how arguments are sharded
         if isinstance(op, FragmentOp):
             op.body = _without_shardings(op.body)
             for i, operand in enumerate(op.operands):
@@ -112,9 +112,6 @@ def _convert_block(block: Block, shardings: ValueShardings) -> None:
             for i, region in enumerate(op.regions):
                 if region.frozen:
                     op.regions[i] = _without_shardings(region)
-                else:
-                    for nested in region.blocks:
-                        _convert_block(nested, shardings)
             if isinstance(op, TransferOp):
                 _type(op.operand(0), shardings.of(op.operand(0)))
                 _type(op.results[0], per_value(op.attrs.get(SHARDING), 0))

@@ -15,30 +15,30 @@ provided that both ends of each of its edges get a pair of shardings that an edg
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from typing import TypeGuard, cast
 
 from mpmd_trace.ir.attributes import Attribute, DictAttr, IntegerAttr, TensorShardingAttr, TensorShardingPerValueAttr
 from mpmd_trace.ir.bodies import fingerprint
-from mpmd_trace.ir.core import Block, BlockArg, Op, Region, Value
+from mpmd_trace.ir.core import Block, BlockArg, Op, Region, Value, op_like
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, TransferOp, make_return
 from mpmd_trace.passes.hoisting.axes import same_axes
 from mpmd_trace.passes.sharding.agreement import agrees
 from mpmd_trace.passes.sharding.edges import SHARDING, user_sharding
 from mpmd_trace.passes.sharding.kinds import Kinds, is_scalar, shardings_of
 
-__all__ = ["HIDDEN_ATTRIBUTES", "NUMBER", "Reduction", "is_plain_fragment", "reducible"]
+__all__ = ["NUMBER", "Reduction", "is_plain_fragment", "numbered", "reducible", "with_body"]
 
 #: Temporary attribute that tells which op an op of the small program is.
 NUMBER = "mpmd_trace.number"
 #: Attributes that propagation does not look at.  Halfway through the compiler they may be at places where the
 #: dialect's verifier does not want them, but MLIR verifies what it reads.
-HIDDEN_ATTRIBUTES = ("arg_attrs", "res_attrs", "mhlo.memory_kind")
+_HIDDEN_ATTRIBUTES = ("arg_attrs", "res_attrs", "mhlo.memory_kind")
 
 
 def is_plain_fragment(op: Op) -> TypeGuard[FragmentOp]:
     """Whether the op is a fragment without attributes that propagation does not look at."""
-    return isinstance(op, FragmentOp) and not any(name in op.attrs for name in HIDDEN_ATTRIBUTES)
+    return isinstance(op, FragmentOp) and not any(name in op.attrs for name in _HIDDEN_ATTRIBUTES)
 
 
 def reducible(function: FuncOp) -> bool:
@@ -46,6 +46,27 @@ def reducible(function: FuncOp) -> bool:
     block = function.body
     terminator = block.terminator
     return all(isinstance(op, FragmentOp | TransferOp) or op is terminator for op in block)
+
+
+def numbered(op: Op, operands: Sequence[Value], number: int) -> Op:
+    """A copy of the op for other operands that says which one it is."""
+    copy = op.clone(operands=operands)
+    for name in _HIDDEN_ATTRIBUTES:
+        copy.attrs.pop(name, None)
+    copy.attrs[NUMBER] = IntegerAttr.get(number, "i64")
+    return copy
+
+
+def with_body(module: Module, function: FuncOp, block: Block) -> tuple[Module, FuncOp]:
+    """A copy of the module, and of the function in it with this body and nothing said of arguments and results."""
+    small = Module(resources=module.resources)
+    small.op.props, small.op.attrs = dict(module.op.props), dict(module.op.attrs)
+    alone = cast(FuncOp, op_like(function, (), regions=[Region([block])]))
+    alone.set_all_arg_attrs(())
+    alone.set_all_res_attrs(())
+    alone.refresh_type()
+    small.body.append_all(alone if op is function else op.clone() for op in module.body)
+    return small, alone
 
 
 class Reduction:
@@ -87,14 +108,11 @@ class Reduction:
             mapping[arg] = block.add_arg(kinds.type(arg), loc=cast(BlockArg, arg).loc)
         for number, op in enumerate(self.kept):
             operands = [mapping[self.value_of[v]] for v in op.operands]
-            copy = op.clone(operands=operands)
+            copy = numbered(op, operands, number)
             for result in copy.results if kinds.alike else ():
                 result.type = kinds.type(result)
             if isinstance(copy, FragmentOp) and kinds.alike:
                 copy.mesh = kinds.alike[copy.mesh]
-            for name in HIDDEN_ATTRIBUTES:
-                copy.attrs.pop(name, None)
-            copy.attrs[NUMBER] = IntegerAttr.get(number, "i64")
             mapping.update(zip(op.results, copy.results, strict=True))
             self.copies[op] = copy
             block.append(copy)
@@ -112,21 +130,11 @@ class Reduction:
             self.result_of.append(kept[key])
         block.append(make_return(returned, "func.return"))
         self.body = block
-        small = Module(resources=module.resources)
-        small.op.props, small.op.attrs = dict(module.op.props), dict(module.op.attrs)
-        arg_attrs = function.arg_attrs
         self.arg_of = {a: i for i, a in enumerate(kept_args)}
-        for op in module.body:
-            if op is not function:
-                small.body.append(op.clone())
-                continue
-            copy = FuncOp(op.name, props=op.props, attrs=op.attrs, regions=[Region([block])], loc=op.loc)
-            copy.props.pop("arg_attrs", None)
-            copy.props.pop("res_attrs", None)
-            copy.refresh_type()
-            copy.set_all_arg_attrs([shardings_of(arg_attrs[a.index]) for a in kept_args])
-            copy.set_all_res_attrs(dicts)
-            small.body.append(copy)
+        small, alone = with_body(module, function, block)
+        arg_attrs = function.arg_attrs
+        alone.set_all_arg_attrs([shardings_of(arg_attrs[a.index]) for a in kept_args])
+        alone.set_all_res_attrs(dicts)
         return small
 
     # Back.

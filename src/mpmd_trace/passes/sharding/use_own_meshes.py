@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import re
 from collections.abc import Sequence
 from typing import ClassVar
@@ -219,9 +220,7 @@ class _Retarget:
         if isinstance(where, Op) and where.name == CONSTRAINT:
             tensor = tensor_of(where.operand(0))
         for dim, size in enumerate((tensor and tensor.shape) or ()):
-            parts = 1
-            for axis in sharding.dim_axes(dim):
-                parts *= axis.size or axes[axis.name]
+            parts = math.prod(axis.size or axes[axis.name] for axis in sharding.dim_axes(dim))
             if size % parts:
                 return (
                     f"{what} by {sharding.dims[dim]} {here}, where it cannot divide a dimension of size {size} "
