@@ -8,14 +8,14 @@ when the branch that makes them is not taken; nobody reads them then.
 from __future__ import annotations
 
 import dataclasses
+from collections import ChainMap
 from collections.abc import Mapping, Sequence
 
-from mpmd_trace.ir.attributes import IntegerAttr
 from mpmd_trace.ir.bodies import effective_operands
 from mpmd_trace.ir.core import Block, Op, OpResult, Region, Value, make_op
 from mpmd_trace.ir.ops import FuncOp
 from mpmd_trace.ir.types import TensorType
-from mpmd_trace.passes.placement.open_conditionals import BRANCH, SELECTS, Branch, branch_of
+from mpmd_trace.passes.placement.open_conditionals import BRANCH, SELECTS, Branch, branch_of, conditions_of, selected_by
 from mpmd_trace.passes.placement.zeros import make_zero
 
 __all__ = ["close_conditionals"]
@@ -29,11 +29,10 @@ def close_conditionals(function: FuncOp, mesh_of: Mapping[Op, int], free: Mappin
     opened: dict[int, list[Op]] = {}
     for op in function.body:
         if BRANCH in op.attrs or SELECTS in op.attrs:
-            opened.setdefault(_outermost(op), []).append(op)
+            opened.setdefault(_whole(op)[0][0], []).append(op)
     made: dict[Op, int] = {}
     for number, ops in opened.items():
-        closing = _Closing(number, ops, mesh_of, free)
-        made.update(closing.run())
+        made.update(_Closing(number, ops, mesh_of, free).run())
     for ops in opened.values():
         for op in reversed(ops):
             op.attrs.pop(BRANCH, None)
@@ -45,13 +44,8 @@ def close_conditionals(function: FuncOp, mesh_of: Mapping[Op, int], free: Mappin
 
 def _whole(op: Op) -> Branch:
     """The conditionals around an op, and the one whose result it selects, in no branch."""
-    selected = op.attrs.get(SELECTS)
-    around = branch_of(op)
-    return (*around, (selected.value, -1)) if isinstance(selected, IntegerAttr) else around
-
-
-def _outermost(op: Op) -> int:
-    return _whole(op)[0][0]
+    number = selected_by(op)
+    return branch_of(op) if number is None else (*branch_of(op), (number, -1))
 
 
 @dataclasses.dataclass
@@ -75,11 +69,7 @@ class _Closing:
         self.mesh_of = mesh_of
         #: What other groups have made of the values of members.
         self.outside: dict[Value, Value] = {}
-        self.conditions: dict[int, Value] = {}
-        for op in self.members:
-            selected = op.attrs.get(SELECTS)
-            if isinstance(selected, IntegerAttr):
-                self.conditions[selected.value] = op.operand(0)
+        self.conditions = conditions_of(self.members)
         #: The members whose results each member reads, perhaps through free ops, and these results.
         self.read = {op: self._members_read(op) for op in self.members}
         #: The members that read a value of a member.
@@ -91,22 +81,19 @@ class _Closing:
 
     def run(self) -> dict[Op, int]:
         """Make the conditionals."""
-        anchor = next((op for op in self.members if _is_select_of(op, self.number)), None)
+        anchor = next((op for op in self.members if selected_by(op) == self.number), None)
         if anchor is None:
             return {}
         made: dict[Op, int] = {}
         for group in self._groups():
-            if not any(self.read[op] or not _is_select_of(op, self.number) for op in group.ops):
+            if not any(self.read[op] or selected_by(op) != self.number for op in group.ops):
                 continue  # selects between values from outside stay what they are
-            block = anchor.block
-            assert block is not None
-            body = _Body(self, group.ops)
-            conditional = body.conditional(self.number, group.ops, group.leaving)
-            block.insert_before(anchor, conditional)
+            conditional = _Body(self, group.ops).conditional(self.number, group.ops, group.leaving)
+            conditional.move_before(anchor)
             made[conditional] = group.mesh
             for value, result in zip(group.leaving, conditional.results, strict=True):
                 self.outside[value] = result
-                if isinstance(value, OpResult) and _is_select_of(value.op, self.number):
+                if isinstance(value, OpResult) and selected_by(value.op) == self.number:
                     value.replace_all_uses_with(result)
         return made
 
@@ -126,7 +113,7 @@ class _Closing:
                 if group_of[maker] is not group:
                     leaving = group_of[maker].leaving
                     leaving += [value for value in values if value not in leaving]
-            if _is_select_of(op, self.number):
+            if selected_by(op) == self.number:
                 group.leaving.append(op.results[0])
         return [groups[key] for key in sorted(groups)]
 
@@ -147,11 +134,6 @@ class _Closing:
         return found
 
 
-def _is_select_of(op: Op, number: int) -> bool:
-    selected = op.attrs.get(SELECTS)
-    return isinstance(selected, IntegerAttr) and selected.value == number
-
-
 class _Body:
     """Builds the branches of one conditional, and of those in them."""
 
@@ -160,7 +142,8 @@ class _Body:
         self.ops = set(ops)
         self.around = around
         self.block = Block()
-        self.values: dict[Value, Value] = {}
+        #: What stands for values here, and in the bodies around this one.
+        self.values: ChainMap[Value, Value] = ChainMap() if around is None else around.values.new_child()
 
     def conditional(self, number: int, ops: Sequence[Op], leaving: Sequence[Value]) -> Op:
         """The conditional that runs these ops, and returns these values; detached."""
@@ -176,19 +159,19 @@ class _Body:
 
     def fill(self, depth: int) -> None:
         """Add the ops of this branch, conditionals in it as one op each."""
-        inner: dict[int, list[Op]] = {}
-        ordered = [op for op in self.closing.members if op in self.ops]
-        for op in ordered:
-            whole = _whole(op)
-            if len(whole) > depth + 1:
-                inner.setdefault(whole[depth + 1][0], []).append(op)
+        number_of: dict[Op, int | None] = {}
+        inner: dict[int | None, list[Op]] = {}
+        for op in self.closing.members:
+            if op in self.ops:
+                whole = _whole(op)
+                number_of[op] = whole[depth + 1][0] if len(whole) > depth + 1 else None
+                inner.setdefault(number_of[op], []).append(op)
         done: set[Op] = set()
 
         def add(op: Op) -> None:
             if op in done:
                 return
-            whole = _whole(op)
-            number = whole[depth + 1][0] if len(whole) > depth + 1 else None
+            number = number_of[op]
             together = [op] if number is None else inner[number]
             done.update(together)
             for one in together:
@@ -203,7 +186,7 @@ class _Body:
             self.block.append(conditional)
             self.values.update(zip(leaving, conditional.results, strict=True))
 
-        for op in ordered:
+        for op in number_of:
             add(op)
 
     def _leaving(self, ops: Sequence[Op], number: int) -> list[Value]:
@@ -214,7 +197,7 @@ class _Body:
             result
             for op in ops
             for result in op.results
-            if _is_select_of(op, number) or any(reader not in own for reader in readers.get(result, ()))
+            if selected_by(op) == number or any(reader not in own for reader in readers.get(result, ()))
         ]
 
     def copy(self, op: Op) -> Op:
@@ -227,27 +210,18 @@ class _Body:
 
     def value(self, value: Value) -> Value:
         """What stands for a value here."""
-        found = self._known(value)
-        if found is not None:
-            return found
+        if value in self.values:
+            return self.values[value]
         maker = value.defining_op
         if maker is not None and maker in self.closing.free and self.around is not None:
             return self.copy(maker).results[0]
         return self.closing.outside.get(value, value)
 
-    def _known(self, value: Value) -> Value | None:
-        body: _Body | None = self
-        while body is not None:
-            if value in body.values:
-                return body.values[value]
-            body = body.around
-        return None
-
     def returned(self, value: Value, number: int, taken: int) -> Value:
         """What a branch returns for a value that leaves: it, what a select takes, or zeros."""
         maker = value.defining_op
         assert maker is not None
-        if _is_select_of(maker, number):
+        if selected_by(maker) == number:
             return self.value(maker.operand(1 if taken else 2))
         if maker in self.ops:
             return self.value(value)

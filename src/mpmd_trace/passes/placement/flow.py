@@ -142,7 +142,7 @@ class Flow:
 
     def _read(self, function: FuncOp) -> None:
         """Fill `readers` for a function whose callees are filled."""
-        conditions = conditions_of(function) if function in self.opened else {}
+        conditions = conditions_of(function.body) if function in self.opened else {}
         for op in reversed(function.body):
             if op.is_terminator:
                 if function.is_entry_point:

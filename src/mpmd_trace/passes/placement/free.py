@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from mpmd_trace.ir.core import Op, Value
@@ -57,9 +58,7 @@ def _count_bytes(type: Type) -> int:
     found = local_type(type)
     if not isinstance(found, TensorType) or found.shape is None:
         return 0
-    count = 1
-    for size in found.shape:
-        count *= max(size, 1)
+    count = math.prod(max(size, 1) for size in found.shape)
     try:
         return -(-count * bit_width(found.element) // 8)
     except ValueError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from typing import ClassVar
 
 from mpmd_trace.ir.attributes import Attribute, IntegerAttr, StringAttr, parse_attribute
@@ -17,7 +18,7 @@ from mpmd_trace.passes.placement.free import byte_size
 from mpmd_trace.passes.placement.sums import Origins, change_each
 from mpmd_trace.passes.placement.zeros import can_be_zero
 
-__all__ = ["BRANCH", "SELECTS", "Branch", "OpenConditionals", "branch_of", "conditions_of"]
+__all__ = ["BRANCH", "SELECTS", "Branch", "OpenConditionals", "branch_of", "conditions_of", "selected_by"]
 
 #: On an op: in which branches of which conditionals it is, the outermost first: "3:1/5:0".
 BRANCH = "mpmd.branch"
@@ -40,13 +41,15 @@ def branch_of(op: Op) -> Branch:
     return tuple((int(number), int(branch)) for number, _, branch in parts)
 
 
-def conditions_of(function: FuncOp) -> dict[int, Value]:
-    """The condition of each opened conditional, by number."""
-    return {
-        selected.value: op.operand(0)
-        for op in function.body
-        if isinstance(selected := op.attrs.get(SELECTS), IntegerAttr)
-    }
+def selected_by(op: Op) -> int | None:
+    """The number of the conditional one of whose results the op selects, if it does."""
+    found = op.attrs.get(SELECTS)
+    return found.value if isinstance(found, IntegerAttr) else None
+
+
+def conditions_of(ops: Iterable[Op]) -> dict[int, Value]:
+    """The condition of each opened conditional whose results are among those of the ops, by number."""
+    return {number: op.operand(0) for op in ops if (number := selected_by(op)) is not None}
 
 
 def _text(branch: Branch) -> StringAttr:

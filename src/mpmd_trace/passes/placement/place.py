@@ -159,11 +159,7 @@ class _Plan:
                 continue
             arg.type = on_mesh(arg.type, self._home_of_argument(arg, meshes))
             unassign = make_unassign(arg, "placed_in")
-            if last is None:
-                function.body.insert_front(unassign)
-            else:
-                function.body.insert_after(last, unassign)
-            last = unassign
+            last = function.body.insert_front(unassign) if last is None else function.body.insert_after(last, unassign)
             arg.replace_all_uses_with(unassign.result)
             unassign.set_operand(0, arg)
 

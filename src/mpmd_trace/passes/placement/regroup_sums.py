@@ -12,13 +12,12 @@ from mpmd_trace.ir.bodies import region_dce
 from mpmd_trace.ir.core import BlockArg, Op, Value, make_op, op_like
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import CallOp, FuncOp, Module
-from mpmd_trace.ir.semantics import REDUCTION_OPS, reduction_kind
+from mpmd_trace.ir.semantics import reduction_kind
 from mpmd_trace.ir.types import TensorType
 from mpmd_trace.passes.base import Pass
-from mpmd_trace.passes.import_.building_blocks import all_calls
 from mpmd_trace.passes.import_.reductions import concat_reduction, is_neutral
 from mpmd_trace.passes.placement.call_graph import CallGraph
-from mpmd_trace.passes.placement.sums import Leaf, Origins, by_mesh, leaves_of, summed, total
+from mpmd_trace.passes.placement.sums import Leaf, Origins, by_mesh, leaves_of, reduced, summed, total
 from mpmd_trace.passes.placement.zeros import can_be_zero, make_zero
 
 __all__ = ["RegroupSums"]
@@ -67,7 +66,7 @@ class RegroupSums(Pass):
         for function in graph.functions:
             mixes = origins.learn(function)
             if not function.is_entry_point:
-                split = _CallResults(function, module, origins)
+                split = _CallResults(function, origins)
                 for index in range(len(function.returned)):
                     changed = split.result(index) or changed
                 split.finish()
@@ -89,26 +88,13 @@ def _open_concatenations(function: FuncOp, origins: Origins) -> bool:
         values: list[Value] = []
         for value in op.operands:
             reshape = make_op("stablehlo.reshape", [value], [type], attrs=reduce.attrs, loc=op.loc)
-            function.body.insert_before(op, reshape)
-            origins.found[reshape.results[0]] = origins.of(value)
-            values.append(reshape.results[0])
-        if not is_neutral(reduce.operand(1), kind):
-            fill = make_op(
-                "stablehlo.broadcast_in_dim",
-                [reduce.operand(1)],
-                [type],
-                props={"broadcast_dimensions": DenseArrayAttr.get([])},
-                attrs=reduce.attrs,
-                loc=op.loc,
-            )
-            function.body.insert_before(op, fill)
-            values.append(fill.results[0])
-        value = values[0]
-        for other in values[1:]:
-            chain = make_op(REDUCTION_OPS[kind], [value, other], [type], attrs=reduce.attrs, loc=reduce.loc)
-            function.body.insert_before(reduce, chain)
-            value = chain.results[0]
-        reduce.results[0].replace_all_uses_with(value)
+            values += function.body.insert_before(op, reshape).results
+            origins.found[values[-1]] = origins.of(value)
+        initial, props = reduce.operand(1), {"broadcast_dimensions": DenseArrayAttr.get([])}
+        if not is_neutral(initial, kind):
+            fill = make_op("stablehlo.broadcast_in_dim", [initial], [type], props=props, attrs=reduce.attrs, loc=op.loc)
+            values += function.body.insert_before(op, fill).results
+        reduce.replace_all_uses_with([reduced(reduce, kind, values)])
         reduce.erase()
         op.erase()
         changed = True
@@ -180,13 +166,12 @@ def _is_root(op: Op, origins: Origins) -> bool:
 class _CallResults:
     """Returns sums of several meshes from a callee as one sum for each mesh."""
 
-    def __init__(self, callee: FuncOp, module: Module, origins: Origins) -> None:
+    def __init__(self, callee: FuncOp, origins: Origins) -> None:
         self.callee = callee
         self.origins = origins
-        self.calls = [call for call in all_calls(module) if call.callee == callee.sym_name]
+        self.calls = origins.graph.calls[callee]
         #: New results: the number of the old one that they are part of, and whether that is carried.
         self.parts: list[tuple[int, bool]] = []
-        self.types: list[TensorType] = []
 
     def result(self, index: int) -> bool:
         """Split a result if that saves a transfer."""
@@ -217,7 +202,6 @@ class _CallResults:
             terminator.append_operands([part])
             self.origins.found[part] = mesh
             self.parts.append((index, carried is not None))
-            self.types.append(type)
         self.origins.found[terminator.operand(index)] = first
         return True
 
@@ -250,15 +234,15 @@ class _CallResults:
     def _extend(self, call: CallOp, previous: CallOp | None) -> CallOp:
         assert call.block is not None
         types = [r.type for r in call.results]
+        of_parts = [cast(TensorType, types[index]) for index, _ in self.parts]
         extra: list[Value] = []
         for part, (_, is_carried) in enumerate(self.parts):
             if is_carried and previous is not None:
                 extra.append(previous.results[len(types) + part])
             elif is_carried:
-                zero = make_zero(self.types[part], call.loc)
-                extra.append(call.block.insert_before(call, zero).results[0])
-        new = cast(CallOp, op_like(call, [*call.operands, *extra], [*types, *self.types]))
-        call.block.insert_before(call, new)
+                extra += call.block.insert_before(call, make_zero(of_parts[part], call.loc)).results
+        new = cast(CallOp, op_like(call, [*call.operands, *extra], [*types, *of_parts]))
+        new.move_before(call)
         is_last = call is self.calls[-1]
         whole: dict[int, list[Value]] = {}
         for part, (index, is_carried) in enumerate(self.parts):
@@ -276,13 +260,11 @@ class _CallResults:
         """Let users of the first value use the sum of all."""
         if not values[0].has_uses:
             return
-        assert call.block is not None
-        behind: Op = call
+        made: list[Op] = [call]
         value = values[0]
-        made: list[Op] = []
         for other in values[1:]:
             add = make_op("stablehlo.add", [value, other], [value.type], loc=call.loc)
-            call.block.insert_after(behind, add)
+            add.move_after(made[-1])
             made.append(add)
-            behind, value = add, add.results[0]
-        values[0].replace_uses_if(value, lambda use: use.owner is not made[0])
+            value = add.results[0]
+        values[0].replace_uses_if(value, lambda use: use.owner is not made[1])

@@ -8,15 +8,15 @@ from typing import ClassVar
 
 from mpmd_trace.ir.attributes import DenseArrayAttr
 from mpmd_trace.ir.bodies import region_dce
-from mpmd_trace.ir.core import Op, Value, make_op, op_like
+from mpmd_trace.ir.core import Op, Value, op_like
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FuncOp, Module
-from mpmd_trace.ir.semantics import REDUCTION_OPS, region_reduction_kind
+from mpmd_trace.ir.semantics import region_reduction_kind
 from mpmd_trace.ir.types import TensorType, tensor
 from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.import_.reductions import is_neutral
 from mpmd_trace.passes.placement.free import CHEAP
-from mpmd_trace.passes.placement.sums import Origins, change_each
+from mpmd_trace.passes.placement.sums import Origins, change_each, reduced
 
 __all__ = ["SplitConcatenations"]
 
@@ -178,17 +178,12 @@ class _Splitting:
             return None
         if [_shape(part) for part in left[1]] != [_shape(part) for part in right[1]]:
             return None
-        return self._combined(op, "add", [list(pair) for pair in zip(left[1], right[1], strict=True)])
+        return self._combined(op, "add", list(zip(left[1], right[1], strict=True)))
 
     def _combined(self, op: Op, kind: str, operands: Sequence[Sequence[Value]]) -> Value:
         """The op of each of the operands, reduced."""
-        body, type = self.function.body, op.results[0].type
-        found = [body.insert_before(op, op.clone(operands=list(own))).results[0] for own in operands]
-        value = found[0]
-        for other in found[1:]:
-            both = make_op(REDUCTION_OPS[kind], [value, other], [type], attrs=op.attrs, loc=op.loc)
-            value = body.insert_before(op, both).results[0]
-        return value
+        body = self.function.body
+        return reduced(op, kind, [body.insert_before(op, op.clone(operands=own)).results[0] for own in operands])
 
 
 def _shape(value: Value) -> tuple[int, ...] | None:

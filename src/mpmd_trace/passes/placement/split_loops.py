@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from typing import ClassVar
 
 from mpmd_trace.ir.bodies import effective_operands, region_dce
@@ -150,43 +151,37 @@ def _integer(value: Value) -> int | None:
 def _split(op: Op, origins: Origins) -> bool:
     condition, body = op.regions
     needs = _Needs(body)
-    yielded = body.block.terminator.operands
-    control = needs.closure({arg.index for arg in condition.block.args if arg.has_uses}, yielded)
-    shared = control | _counters(needs, yielded)
-    parts = _components(needs, yielded, shared)
+    control = needs.closure({arg.index for arg in condition.block.args if arg.has_uses})
+    shared = control | _counters(needs)
     by_mesh: dict[str | None, list[int]] = {}
-    for part in parts:
-        mesh = _mesh_of(op, part, needs, yielded, origins)
-        by_mesh.setdefault(mesh, []).extend(part)
+    for part in _components(needs, shared):
+        by_mesh.setdefault(_mesh_of(op, part, needs, origins), []).extend(part)
     if len(by_mesh) < 2:
         return False
-    block = op.block
-    assert block is not None
     replaced: dict[int, Value] = {}
     for number, part in enumerate(by_mesh.values()):
-        kept = sorted({*control, *(needs.closure(set(part), yielded) if number else (*part, *shared))})
+        kept = sorted({*control, *(needs.closure(part) if number else (*part, *shared))})
         loop = _loop_of(op, kept)
-        block.insert_before(op, loop)
-        for position, index in enumerate(kept):
-            replaced.setdefault(index, loop.results[position])
+        loop.move_before(op)
+        for index, result in zip(kept, loop.results, strict=True):
+            replaced.setdefault(index, result)
     op.replace_all_uses_with([replaced[i] for i in range(len(op.results))])
     op.erase()
     return True
 
 
-def _counters(needs: _Needs, yielded: list[Value]) -> set[int]:
+def _counters(needs: _Needs) -> set[int]:
     """Small carried values that are cheap to compute, and need nothing but each other and values from outside."""
-    small = {i for i, value in enumerate(yielded) if byte_size(value.type) <= _SMALL_BYTES}
-    return {
-        i
-        for i in small
-        if needs.closure({i}, yielded) <= small
-        and all(
-            is_cheap(maker) and all(byte_size(v.type) <= _SMALL_BYTES for v in effective_operands(maker))
-            for j in needs.closure({i}, yielded)
-            for maker in needs.makers(yielded[j])
+
+    def is_small(value: Value) -> bool:
+        return byte_size(value.type) <= _SMALL_BYTES
+
+    def is_counted(i: int) -> bool:
+        return is_small(needs.yielded[i]) and all(
+            is_cheap(maker) and all(map(is_small, effective_operands(maker))) for maker in needs.makers(i)
         )
-    }
+
+    return {i for i in range(len(needs.yielded)) if all(map(is_counted, needs.closure([i])))}
 
 
 def _read_from_outside(op: Op) -> bool:
@@ -206,6 +201,7 @@ class _Needs:
 
     def __init__(self, body: Region) -> None:
         self.body = body
+        self.yielded = body.returned
         #: For each op at the top of the body the arguments that it is made of.
         self.args: dict[Op, frozenset[int]] = {}
         for op in body.block:
@@ -219,21 +215,19 @@ class _Needs:
         maker = value.defining_op
         return self.args.get(maker, frozenset()) if maker is not None else frozenset()
 
-    def closure(self, args: set[int], yielded: list[Value]) -> set[int]:
+    def closure(self, args: Iterable[int]) -> set[int]:
         """The arguments that these are made of over all iterations."""
-        found = set(args)
-        pending = list(args)
+        found, pending = set(args), list(args)
         while pending:
-            for other in self.of(yielded[pending.pop()]):
-                if other not in found:
-                    found.add(other)
-                    pending.append(other)
+            new = self.of(self.yielded[pending.pop()]) - found
+            found |= new
+            pending += new
         return found
 
-    def makers(self, value: Value) -> dict[Op, None]:
-        """The ops that compute a value, in the order of a walk to what it is made of."""
+    def makers(self, index: int) -> dict[Op, None]:
+        """The ops that compute a carried value, in the order of a walk to what it is made of."""
         found: dict[Op, None] = {}
-        pending = [value]
+        pending = [self.yielded[index]]
         while pending:
             maker = pending.pop().defining_op
             if maker is not None and maker in self.args and maker not in found:
@@ -242,9 +236,10 @@ class _Needs:
         return found
 
 
-def _components(needs: _Needs, yielded: list[Value], shared: set[int]) -> list[list[int]]:
+def _components(needs: _Needs, shared: set[int]) -> list[list[int]]:
     """Groups of the carried values besides `shared` that do not depend on each other, nor on the same costly op."""
-    parent = list(range(len(yielded)))
+    parent = list(range(len(needs.yielded)))
+    alone = [i for i in parent if i not in shared]
 
     def root(i: int) -> int:
         while parent[i] != i:
@@ -252,26 +247,23 @@ def _components(needs: _Needs, yielded: list[Value], shared: set[int]) -> list[l
         return i
 
     owner: dict[Op, int] = {}
-    for i, value in enumerate(yielded):
-        if i in shared:
-            continue
-        for other in needs.of(value) - shared:
+    for i in alone:
+        for other in needs.of(needs.yielded[i]) - shared:
             parent[root(other)] = root(i)
-        for op in needs.makers(value):
+        for op in needs.makers(i):
             if not is_cheap(op):
                 parent[root(owner.setdefault(op, i))] = root(i)
     groups: dict[int, list[int]] = {}
-    for i in range(len(yielded)):
-        if i not in shared:
-            groups.setdefault(root(i), []).append(i)
+    for i in alone:
+        groups.setdefault(root(i), []).append(i)
     return list(groups.values())
 
 
-def _mesh_of(op: Op, part: list[int], needs: _Needs, yielded: list[Value], origins: Origins) -> str | None:
+def _mesh_of(op: Op, part: list[int], needs: _Needs, origins: Origins) -> str | None:
     """The mesh that most bytes come from of what a part of the loop reads."""
     values = dict.fromkeys(op.operand(i) for i in part)
     for i in part:
-        for maker in needs.makers(yielded[i]):
+        for maker in needs.makers(i):
             values.update((v, None) for v in effective_operands(maker) if v.block is op.block)
     bytes_of: dict[str, int] = {}
     for value in values:
@@ -284,12 +276,8 @@ def _mesh_of(op: Op, part: list[int], needs: _Needs, yielded: list[Value], origi
 def _loop_of(op: Op, kept: list[int]) -> Op:
     """The loop with these carried values only."""
     gone = [i for i in range(len(op.results)) if i not in kept]
-    regions = []
-    for region, is_body in zip(op.regions, (False, True), strict=True):
-        copy = region.clone()
-        if is_body:
-            copy.block.terminator.erase_operands(gone)
-        regions.append(copy)
+    regions = [region.clone() for region in op.regions]
+    regions[1].block.terminator.erase_operands(gone)
     loop = op_like(op, [op.operand(i) for i in kept], [op.results[i].type for i in kept], regions=regions)
     for region in regions:
         while region_dce(region):

@@ -6,16 +6,16 @@ import dataclasses
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from mpmd_trace.ir.bodies import effective_operands
-from mpmd_trace.ir.core import BlockArg, Op, OpResult, Value, op_like
+from mpmd_trace.ir.core import Op, Value, make_op, op_like
 from mpmd_trace.ir.ops import CallOp, FuncOp, Module, UnassignOp
-from mpmd_trace.ir.semantics import reduction_kind
+from mpmd_trace.ir.semantics import REDUCTION_OPS, reduction_kind
 from mpmd_trace.ir.types import TensorType
 from mpmd_trace.passes.import_.mesh_sets import is_meshless
 from mpmd_trace.passes.mesh_order import in_topology_order
 from mpmd_trace.passes.placement.call_graph import CallGraph
 from mpmd_trace.passes.placement.free import byte_size, free_ops
 
-__all__ = ["Leaf", "Origins", "by_mesh", "change_each", "leaves_of", "summed", "total"]
+__all__ = ["Leaf", "Origins", "by_mesh", "change_each", "leaves_of", "reduced", "summed", "total"]
 
 _PRODUCT = "stablehlo.dot_general"
 #: Floating-point types that hold every value of another one.
@@ -119,9 +119,8 @@ def leaves_of(root: Op, origins: Origins) -> list[Leaf]:
                 pending += [Leaf(value, leaf.path) for value in reversed(op.operands)]
                 continue
             inner = _linear_operand(op, origins) if kind == "add" else None
-            behind = None if inner is None else _mixed(inner, origins, shared=op.name == _PRODUCT)
-            if behind is not None:
-                pending.append(Leaf(behind, (op, *leaf.path)))
+            if inner is not None and _is_mixed(inner, origins, shared=op.name == _PRODUCT):
+                pending.append(Leaf(inner, (op, *leaf.path)))
                 continue
         found.append(leaf)
     return found
@@ -151,19 +150,18 @@ def _is_float(value: Value) -> bool:
     return isinstance(value.type, TensorType) and "f" in value.type.element
 
 
-def _mixed(value: Value, origins: Origins, *, shared: bool = False) -> Value | None:
-    """The value if it is a sum, perhaps behind more linear ops, of values of several meshes.
+def _is_mixed(value: Value, origins: Origins, *, shared: bool = False) -> bool:
+    """Whether the value is a sum, perhaps behind more linear ops, of values of several meshes.
 
     `shared`: also if others read it, such as the products for the gradients of the other matrix.
     """
     op = value.defining_op
-    if op is None or not (shared or value.has_one_use) or not isinstance(value, OpResult):
-        return None
+    if op is None or not (shared or value.has_one_use):
+        return False
     if reduction_kind(op) == "add" and len(_origins_of(leaves_of(op, origins), origins)) > 1:
-        return value
+        return True
     inner = _linear_operand(op, origins)
-    found = None if inner is None else _mixed(inner, origins, shared=op.name == _PRODUCT)
-    return None if found is None else value
+    return inner is not None and _is_mixed(inner, origins, shared=op.name == _PRODUCT)
 
 
 def _origins_of(leaves: Iterable[Leaf], origins: Origins) -> dict[str, None]:
@@ -207,6 +205,16 @@ def total(root: Op, values: Sequence[Value]) -> Value:
     return found
 
 
+def reduced(op: Op, kind: str, values: Sequence[Value]) -> Value:
+    """The values combined, from the first to the last, right in front of an op whose result is that."""
+    assert op.block is not None
+    found = values[0]
+    for value in values[1:]:
+        both = make_op(REDUCTION_OPS[kind], [found, value], [op.results[0].type], attrs=op.attrs, loc=op.loc)
+        found = op.block.insert_before(op, both).results[0]
+    return found
+
+
 def _insert(op: Op, root: Op) -> None:
     """Put a new op right behind the last of its operands, in the block of `root`."""
     block = root.block
@@ -216,7 +224,6 @@ def _insert(op: Op, root: Op) -> None:
         maker = value.defining_op
         if maker is not None and maker.block is block and (last is None or last.is_before(maker)):
             last = maker
-        assert maker is not None or isinstance(value, BlockArg)
     if last is None:
         block.insert_front(op)
     else:

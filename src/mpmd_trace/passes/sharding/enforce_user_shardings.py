@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import ClassVar
 
 from mpmd_trace.ir.attributes import TensorShardingAttr
@@ -71,11 +72,8 @@ def without_sub_axes(sharding: TensorShardingAttr) -> TensorShardingAttr:
     dims = []
     for i, dim in enumerate(sharding.dims):
         axes = sharding.dim_axes(i)
-        cut = next((k for k, axis in enumerate(axes) if axis.size is not None), None)
-        if cut is None:
-            dims.append(dim)
-        else:
-            dims.append("{" + ", ".join(a.text for a in axes[:cut]) + "}")
+        whole = list(itertools.takewhile(lambda axis: axis.size is None, axes))
+        dims.append(dim if len(whole) == len(axes) else "{" + ", ".join(axis.text for axis in whole) + "}")
     return sharding_like(sharding, dims=dims) if tuple(dims) != sharding.dims else sharding
 
 
@@ -98,11 +96,10 @@ def _enforce_arguments(function: FuncOp, diagnostics: Diagnostics) -> None:
             continue
         sharding = without_sub_axes(given)
         if sharding is not given:
-            arg_attrs[i] = arg_attrs[i].with_(SHARDING, sharding)
+            function.set_arg_attr(i, SHARDING, sharding)
             cut.append(i)
         _set_uses(arg, sharding, others_open=False)
     if cut:
-        function.set_all_arg_attrs(arg_attrs)
         _warn(function.args[cut[0]], "argument", cut, function, diagnostics)
 
 
@@ -125,9 +122,7 @@ def _enforce_results(function: FuncOp, diagnostics: Diagnostics) -> None:
         if sharding is not given:
             cut.append(i)
         if isinstance(value, BlockArg) and sharding is not given:  # a returned argument is cut as its result is
-            arg_attrs = function.arg_attrs
-            arg_attrs[value.index] = arg_attrs[value.index].with_(SHARDING, sharding)
-            function.set_all_arg_attrs(arg_attrs)
+            function.set_arg_attr(value.index, SHARDING, sharding)
         if isinstance(value, OpResult) and isinstance(value.op, FragmentOp | TransferOp):
             set_result_shardings(value, sharding)
             _set_uses(value, sharding, others_open=True)
