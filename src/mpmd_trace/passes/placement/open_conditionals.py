@@ -115,8 +115,7 @@ def _of_two_branches(op: Op) -> Op:
     """
     if len(op.regions) <= 2:
         return op
-    block, index, types = op.block, op.operand(0), [result.type for result in op.results]
-    assert block is not None
+    index, types = op.operand(0), [result.type for result in op.results]
     *regions, rest = [region.clone() for region in op.regions]
     for number in reversed(range(len(regions))):
         condition = _compared(op, index, number, "EQ")
@@ -127,7 +126,7 @@ def _of_two_branches(op: Op) -> Op:
             rest.block.append(make_op("stablehlo.return", made.results, loc=op.loc))
     if BRANCH in op.attrs:
         made.attrs[BRANCH] = op.attrs[BRANCH]
-    block.insert_before(op, made)
+    made.move_before(op)
     op.replace_all_uses_with(made.results)
     op.erase()
     return made
@@ -184,8 +183,7 @@ def _open(op: Op, number: int) -> list[Op]:
     for result, one, other in zip(op.results, *returned, strict=True):
         operands = [condition, one, other]
         select = make_op("stablehlo.select", operands, [result.type], attrs=marks, loc=op.loc)
-        block.insert_before(op, select)
-        selects.append(select.results[0])
+        selects += block.insert_before(op, select).results
     op.replace_all_uses_with(selects)
     op.erase()
     return found
@@ -206,19 +204,12 @@ def _compared(op: Op, index: Value, number: int, direction: str) -> Value:
     from mpmd_trace.passes.stablehlo.elements import make_constant  # NumPy, which is slow to import
 
     assert isinstance(index.type, TensorType) and op.block is not None
-    constant = make_constant(str(number), index.type, op.loc)
+    constant = op.block.insert_before(op, make_constant(str(number), index.type, op.loc))
     props = {
         "comparison_direction": parse_attribute(f"#stablehlo<comparison_direction {direction}>"),
         "compare_type": parse_attribute("#stablehlo<comparison_type SIGNED>"),
     }
-    compare = make_op(
-        "stablehlo.compare",
-        [index, constant.results[0]],
-        [tensor((), "i1")],
-        props=props,
-        attrs={BRANCH: op.attrs[BRANCH]} if BRANCH in op.attrs else {},
-        loc=op.loc,
-    )
-    op.block.insert_before(op, constant)
-    op.block.insert_before(op, compare)
-    return compare.results[0]
+    operands, types = [index, constant.results[0]], [tensor((), "i1")]
+    branch = {BRANCH: op.attrs[BRANCH]} if BRANCH in op.attrs else {}
+    compare = make_op("stablehlo.compare", operands, types, props=props, attrs=branch, loc=op.loc)
+    return op.block.insert_before(op, compare).results[0]

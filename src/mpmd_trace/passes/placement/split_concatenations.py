@@ -12,11 +12,12 @@ from mpmd_trace.ir.core import Op, Value, op_like
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.ir.semantics import region_reduction_kind
-from mpmd_trace.ir.types import TensorType, tensor
+from mpmd_trace.ir.types import tensor
 from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.import_.reductions import is_neutral
 from mpmd_trace.passes.placement.free import CHEAP
 from mpmd_trace.passes.placement.sums import Origins, change_each, reduced
+from mpmd_trace.passes.stablehlo.reading import integer, integers, ranked, shape_of
 
 __all__ = ["SplitConcatenations"]
 
@@ -70,10 +71,10 @@ class _Splitting:
     def run(self) -> bool:
         """Whether a result of an op is now made of parts."""
         for op in self.function.body.ops:
-            if op.name == "stablehlo.concatenate" and _integers(op, "dimension"):
+            if op.name == "stablehlo.concatenate" and all(map(ranked, op.operands)):
                 meshes = {self.origins.of(value) for value in op.operands}
                 if len(meshes) > 1 or (None in meshes and op.num_operands > 1):
-                    self.parts[op.results[0]] = _integers(op, "dimension")[0], list(op.operands)
+                    self.parts[op.results[0]] = integer(op, "dimension"), op.operands
             elif any(value in self.parts for value in op.operands) and len(op.results) == 1:
                 self._follow(op)
         if self.parts:
@@ -90,7 +91,7 @@ class _Splitting:
             found = self._slice(op)
         elif op.name == "stablehlo.reduce" and op.num_operands == 2 and op.operand(0) in self.parts:
             found = self._reduction(op)
-        elif op.name == "stablehlo.dot_general" and _shape(op.results[0]) == ():
+        elif op.name == "stablehlo.dot_general" and op.results[0].type.is_scalar:
             found = self._product(op)
         if found is not None:
             op.results[0].replace_all_uses_with(found)
@@ -98,68 +99,45 @@ class _Splitting:
 
     def _elementwise(self, op: Op) -> None:
         dim, parts = next(self.parts[v] for v in op.operands if v in self.parts)
-        shapes = [_shape(part) for part in parts]
+        shapes = [shape_of(part) for part in parts]
         operands = [self._as_parts(op, value, dim, shapes) for value in op.operands]
-        type = op.results[0].type
-        if None in shapes or not isinstance(type, TensorType):
+        known = [values for values in operands if values is not None]
+        type = ranked(op.results[0])
+        if type is None or len(known) < len(operands):
             return
         made: list[Value] = []
-        for i, shape in enumerate(shapes):
-            read = [values[i] for values in operands if values is not None]
-            if len(read) < len(operands) or shape is None:
-                return
+        for shape, *read in zip(shapes, *known, strict=True):
             part = op_like(op, read, [tensor(shape, type.element)])
-            self.function.body.insert_before(op, part)
-            made.append(part.results[0])
+            made += self.function.body.insert_before(op, part).results
         self.parts[op.results[0]] = dim, made
 
     def _as_parts(
-        self, reader: Op, value: Value, dim: int, shapes: Sequence[tuple[int, ...] | None]
+        self, reader: Op, value: Value, dim: int, shapes: Sequence[tuple[int, ...]]
     ) -> Sequence[Value] | None:
         """The parts of an operand: of one made of such parts, of a scalar, or of one scalar everywhere."""
         if value in self.parts:
             other, parts = self.parts[value]
-            return parts if other == dim and [_shape(part) for part in parts] == list(shapes) else None
-        if _shape(value) == ():
+            return parts if other == dim and [shape_of(part) for part in parts] == shapes else None
+        if value.type.is_scalar:
             return [value] * len(shapes)
-        maker, type = value.defining_op, value.type
-        if maker is None or not isinstance(type, TensorType):
-            return None
-        filled: list[Value] = []
-        for shape in shapes:
-            if shape is None or not _fills(maker):
-                return None
-            made = self._filled(maker, tensor(shape, type.element))
-            self.function.body.insert_before(reader, made)
-            filled.append(made.results[0])
-        return filled
-
-    @staticmethod
-    def _filled(maker: Op, type: TensorType) -> Op:
-        from mpmd_trace.passes.stablehlo.elements import make_constant, splat_text  # NumPy, which is slow to import
-
-        text = splat_text(maker.results[0])
-        if text is not None:
-            return make_constant(text, type, maker.loc)
-        return op_like(maker, maker.operands, [type])
+        made = _filled(value, shapes)
+        return None if made is None else [self.function.body.insert_before(reader, op).results[0] for op in made]
 
     def _slice(self, op: Op) -> Value | None:
         dim, parts = self.parts[op.operand(0)]
-        starts, limits = _integers(op, "start_indices"), _integers(op, "limit_indices")
+        starts, limits = integers(op, "start_indices"), integers(op, "limit_indices")
         end = 0
         for part in parts:
-            shape = _shape(part)
-            if shape is None:
-                return None
-            begin, end = end, end + shape[dim]
-            if begin <= starts[dim] and limits[dim] <= end and shape[dim]:
+            size = shape_of(part)[dim]
+            begin, end = end, end + size
+            if begin <= starts[dim] and limits[dim] <= end and size:
                 break
         else:
             return None
-        own = [s - begin * (i == dim) for i, s in enumerate(starts)]
-        ends = [s - begin * (i == dim) for i, s in enumerate(limits)]
         if op.results[0].type is part.type:
             return part
+        own = [s - begin * (i == dim) for i, s in enumerate(starts)]
+        ends = [s - begin * (i == dim) for i, s in enumerate(limits)]
         made = op_like(op, [part])
         made.props.update(start_indices=DenseArrayAttr.get(own), limit_indices=DenseArrayAttr.get(ends))
         return self.function.body.insert_before(op, made).results[0]
@@ -167,16 +145,16 @@ class _Splitting:
     def _reduction(self, op: Op) -> Value | None:
         dim, parts = self.parts[op.operand(0)]
         kind = region_reduction_kind(op.regions[0])
-        if kind is None or dim not in _integers(op, "dimensions") or not is_neutral(op.operand(1), kind):
+        if kind is None or dim not in integers(op, "dimensions") or not is_neutral(op.operand(1), kind):
             return None
         return self._combined(op, kind, [[part, op.operand(1)] for part in parts])
 
     def _product(self, op: Op) -> Value | None:
         """The inner product of two vectors of parts."""
         left, right = (self.parts.get(value) for value in op.operands)
-        if left is None or right is None or any(len(_shape(v) or ()) != 1 for v in op.operands):
+        if left is None or right is None or any(len(shape_of(v)) != 1 for v in op.operands):
             return None
-        if [_shape(part) for part in left[1]] != [_shape(part) for part in right[1]]:
+        if [shape_of(part) for part in left[1]] != [shape_of(part) for part in right[1]]:
             return None
         return self._combined(op, "add", list(zip(left[1], right[1], strict=True)))
 
@@ -186,22 +164,16 @@ class _Splitting:
         return reduced(op, kind, [body.insert_before(op, op.clone(operands=own)).results[0] for own in operands])
 
 
-def _shape(value: Value) -> tuple[int, ...] | None:
-    return value.type.shape if isinstance(value.type, TensorType) else None
+def _filled(value: Value, shapes: Sequence[tuple[int, ...]]) -> list[Op] | None:
+    """Ops that fill arrays of these shapes with the scalar of which the value is full, if it is."""
+    from mpmd_trace.passes.stablehlo.elements import make_constant, splat_text  # NumPy, which is slow to import
 
-
-def _integers(op: Op, name: str) -> tuple[int, ...]:
-    """The values of an attribute of integers."""
-    found = op.attr(name)
-    values = getattr(found, "values", None)
-    value = getattr(found, "value", None)
-    return tuple(int(v) for v in values) if values is not None else () if value is None else (int(value),)
-
-
-def _fills(maker: Op) -> bool:
-    """Whether the op fills an array with one scalar."""
-    if maker.name == "stablehlo.broadcast_in_dim":
-        return _shape(maker.operand(0)) == ()
-    from mpmd_trace.passes.stablehlo.elements import splat_text  # NumPy, which is slow to import
-
-    return splat_text(maker.results[0]) is not None
+    maker, type, text = value.defining_op, ranked(value), splat_text(value)
+    if maker is None or type is None:
+        return None
+    types = [tensor(shape, type.element) for shape in shapes]
+    if text is not None:
+        return [make_constant(text, one, maker.loc) for one in types]
+    if maker.name == "stablehlo.broadcast_in_dim" and maker.operand(0).type.is_scalar:
+        return [op_like(maker, maker.operands, [one]) for one in types]
+    return None
