@@ -16,6 +16,7 @@ from mpmd_trace.ir.core import Op, Region
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.passes.base import Pass
+from mpmd_trace.passes.reached import reached
 
 __all__ = ["SymbolDce"]
 
@@ -45,15 +46,9 @@ class SymbolDce(Pass):
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
         functions = {f.sym_name: f for f in module.functions}
-        live: set[Op] = set()
         references = _References()
-        pending: list[Op] = [op for op in module.body if not isinstance(op, FuncOp) or op.visibility != "private"]
-        while pending:
-            op = pending.pop()
-            if op in live:
-                continue
-            live.add(op)
-            pending += [functions[name] for name in references.of(op) if name in functions]
+        kept: list[Op] = [op for op in module.body if not isinstance(op, FuncOp) or op.visibility != "private"]
+        live = reached(kept, lambda op: [functions[name] for name in references.of(op) if name in functions])
         dead = [f for f in functions.values() if f not in live]
         for function in dead:
             function.erase()

@@ -12,6 +12,7 @@ from mpmd_trace.ir.types import TensorType
 from mpmd_trace.passes.hoisting.axes import axes_of
 from mpmd_trace.passes.hoisting.partial_forms import ZERO, Form, Forms, is_zero, parts_of
 from mpmd_trace.passes.hoisting.partial_ops import PartialOps, partial_sharding, partial_type
+from mpmd_trace.passes.reached import reached
 from mpmd_trace.passes.sharding.edges import rank_of
 
 __all__ = ["Growth", "growth", "with_parts"]
@@ -70,20 +71,13 @@ def growth(body: Region, forms: Forms, given: Mapping[int, Form], allowed: Colle
 
 def _slice(value: Value, forms: Forms) -> tuple[set[Op], set[Value]]:
     """The ops that make the partial form of a value, and the values in partial form on the way; zeros aside."""
-    ops: set[Op] = set()
-    values: set[Value] = set()
-    pending = [value]
-    while pending:
-        one = pending.pop()
+
+    def parts(one: Value) -> list[Value]:
         op = one.defining_op
-        if one in values or is_zero(op):
-            continue
-        values.add(one)
-        if op is not None:
-            ops.add(op)
-            if op not in forms.base:
-                pending += [v for v in op.operands if v in forms.form]
-    return ops, values
+        return [] if op is None or op in forms.base else [v for v in op.operands if v in forms.form]
+
+    values = {one for one in reached([value], parts) if not is_zero(one.defining_op)}
+    return {one.defining_op for one in values if one.defining_op is not None}, values
 
 
 def _is_inside(value: Value, ops: set[Op], terminator: Op, wanted: Mapping[int, Form]) -> bool:

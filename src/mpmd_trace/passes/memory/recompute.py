@@ -12,6 +12,7 @@ from mpmd_trace.ir.semantics import is_removable
 from mpmd_trace.ir.shardings import bit_width
 from mpmd_trace.ir.types import TensorType
 from mpmd_trace.passes.hoisting.worth import PER_MULTIPLICATION, contracted
+from mpmd_trace.passes.reached import reached
 from mpmd_trace.passes.sharding.constants_apart import EXPRESSIONS
 from mpmd_trace.passes.sharding.edges import CONSTRAINT
 from mpmd_trace.passes.stablehlo.reading import shape_of
@@ -78,14 +79,12 @@ def recomputed(body: Region, results: tuple[int, ...], given: frozenset[int]) ->
     def make() -> Recomputed | None:
         block = body.block
         at_hand = {body.returned[i]: i for i in sorted(given, reverse=True)}
-        wanted: set[Value] = set()
-        pending = [body.returned[i] for i in results]
-        while pending:
-            value = pending.pop()
-            if value not in wanted:
-                wanted.add(value)
-                if value not in at_hand and value.defining_op is not None:
-                    pending += effective_operands(value.defining_op)
+
+        def needed(value: Value) -> list[Value]:
+            op = None if value in at_hand else value.defining_op
+            return [] if op is None else effective_operands(op)
+
+        wanted = reached([body.returned[i] for i in results], needed)
         ops = [op for op in block if not op.is_terminator and any(r in wanted and r not in at_hand for r in op.results)]
         if not all(is_removable(op) or op.name == CONSTRAINT for op in ops):
             return None

@@ -7,14 +7,16 @@ arXiv:2004.13336.
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar, NamedTuple
 
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.attributes import UNIT, MeshAttr, StringAttr, TensorShardingAttr
 from mpmd_trace.ir.bodies import BodyBuilder, effective_operands, remembered
-from mpmd_trace.ir.core import BlockArg, OpResult, Region, Value, make_op
+from mpmd_trace.ir.core import BlockArg, Op, OpResult, Region, Value, make_op
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import SHARDED_STATE, FragmentOp, FuncOp, Module
 from mpmd_trace.ir.shardings import fully_closed, mesh_ref, mesh_symbols
@@ -22,9 +24,11 @@ from mpmd_trace.ir.types import MeshTensorType, TensorType
 from mpmd_trace.passes.base import FunctionPass, option
 from mpmd_trace.passes.hoisting.axes import axes_of, with_axes
 from mpmd_trace.passes.memory.remarks import MEMORY
+from mpmd_trace.passes.reached import reached
 from mpmd_trace.passes.sharding.constants_apart import EXPRESSIONS
 from mpmd_trace.passes.sharding.edges import SHARDING, constrained, rank_of, set_fragment_sharding, user_sharding
 from mpmd_trace.passes.sharding.reduction import is_plain_fragment
+from mpmd_trace.passes.stablehlo.reading import shape_of
 
 __all__ = ["Replaced", "ShardOptimizerState"]
 
@@ -208,7 +212,8 @@ class _State:
         for axis in axes:
             if sizes.get(axis, 1) == 1 or any(axis in names for names in dims):
                 continue
-            fits = [d for d, size in enumerate(type.shape) if size and size % _parts((*dims[d], axis), sizes) == 0]
+            counts = [math.prod(sizes[name] for name in (*names, axis)) for names in dims]
+            fits = [d for d, size in enumerate(type.shape) if size and size % counts[d] == 0]
             if fits:
                 best = min(fits, key=lambda d: (bool(dims[d]), d))
                 dims[best] = (*dims[best], axis)
@@ -262,20 +267,9 @@ def _shape(value: Value) -> tuple[int, ...] | None:
     return value.type.tensor.shape if isinstance(value.type, MeshTensorType) else None
 
 
-def _parts(axes: Sequence[str], sizes: Mapping[str, int]) -> int:
-    count = 1
-    for axis in axes:
-        count *= sizes[axis]
-    return count
-
-
 def _free(name: str, taken: Mapping[str, MeshAttr]) -> str:
-    count = 0
-    found = name
-    while found in taken:
-        count += 1
-        found = f"{name}{count}"
-    return found
+    names = itertools.chain([name], (f"{name}{count}" for count in itertools.count(1)))
+    return next(one for one in names if one not in taken)
 
 
 def _set_out_sharding(fragment: FragmentOp, index: int, sharding: TensorShardingAttr) -> None:
@@ -291,19 +285,7 @@ def _depends_only_on(body: Region, result: int, argument: int) -> bool:
     """Whether a result is made of this argument and of constants."""
 
     def make() -> frozenset[int]:
-        found: set[int] = set()
-        seen: set[Value] = set()
-        pending = [body.returned[result]]
-        while pending:
-            value = pending.pop()
-            if value in seen:
-                continue
-            seen.add(value)
-            if isinstance(value, BlockArg):
-                found.add(value.index)
-            elif value.defining_op is not None:
-                pending += effective_operands(value.defining_op)
-        return frozenset(found)
+        return frozenset(_arguments(body.returned[result], effective_operands))
 
     return remembered(body, ("arguments of result", result), make) == {argument}
 
@@ -334,22 +316,17 @@ def _taking_parts(body: Region, results: Mapping[int, TensorShardingAttr], own: 
     return remembered(body, ("taking parts", wanted), make)
 
 
-def _sources(value: Value) -> Iterator[int]:
+def _sources(value: Value) -> list[int]:
     """The arguments of its shape that a value is made of element by element."""
-    seen: set[Value] = set()
-    pending = [value]
-    while pending:
-        one = pending.pop()
-        if one in seen:
-            continue
-        seen.add(one)
-        op = one.defining_op
-        if op is None:
-            if isinstance(one, BlockArg):
-                yield one.index
-        elif op.name in EXPRESSIONS:
-            pending += [v for v in op.operands if _tensor_shape(v) == _tensor_shape(value)]
+    shape = shape_of(value)
+
+    def parts(op: Op) -> list[Value]:
+        return [v for v in op.operands if shape_of(v) == shape] if op.name in EXPRESSIONS else []
+
+    return _arguments(value, parts)
 
 
-def _tensor_shape(value: Value) -> tuple[int, ...] | None:
-    return value.type.shape if isinstance(value.type, TensorType) else None
+def _arguments(value: Value, read: Callable[[Op], Iterable[Value]]) -> list[int]:
+    """The arguments that a value is made of, by what `read` says that ops read."""
+    found = reached([value], lambda one: () if one.defining_op is None else read(one.defining_op))
+    return [one.index for one in found if isinstance(one, BlockArg)]

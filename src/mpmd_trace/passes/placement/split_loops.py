@@ -15,6 +15,7 @@ from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.placement.free import byte_size, is_cheap
 from mpmd_trace.passes.placement.open_conditionals import BRANCH
 from mpmd_trace.passes.placement.sums import Origins, change_each
+from mpmd_trace.passes.reached import reached
 
 __all__ = ["SplitLoops"]
 
@@ -217,23 +218,15 @@ class _Needs:
 
     def closure(self, args: Iterable[int]) -> set[int]:
         """The arguments that these are made of over all iterations."""
-        found, pending = set(args), list(args)
-        while pending:
-            new = self.of(self.yielded[pending.pop()]) - found
-            found |= new
-            pending += new
-        return found
+        return set(reached(args, lambda i: self.of(self.yielded[i])))
 
     def makers(self, index: int) -> dict[Op, None]:
         """The ops that compute a carried value, in the order of a walk to what it is made of."""
-        found: dict[Op, None] = {}
-        pending = [self.yielded[index]]
-        while pending:
-            maker = pending.pop().defining_op
-            if maker is not None and maker in self.args and maker not in found:
-                found[maker] = None
-                pending += effective_operands(maker)
-        return found
+
+        def inside(values: Iterable[Value]) -> list[Op]:
+            return [op for v in values if (op := v.defining_op) is not None and op in self.args]
+
+        return reached(inside([self.yielded[index]]), lambda op: inside(effective_operands(op)))
 
 
 def _components(needs: _Needs, shared: set[int]) -> list[list[int]]:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from mpmd_trace.ir.attributes import Attribute, BoolAttr, IntegerAttr
 from mpmd_trace.ir.core import Block, Op, Region, Value, make_op
 from mpmd_trace.passes.greedy import Pattern, Rewriter, rewrites
+from mpmd_trace.passes.reached import reached
 from mpmd_trace.passes.stablehlo.elements import integer_of, splat_text
 from mpmd_trace.passes.stablehlo.reading import integer, integers, shape_of
 from mpmd_trace.passes.stablehlo.rules import BROADCAST, ints, static
@@ -126,20 +127,12 @@ def _defined_in(value: Value, region: Region) -> bool:
 
 def _arguments_behind(values: Sequence[Value], block: Block) -> set[Value]:
     """The block arguments from which the values are computed."""
-    found: set[Value] = set()
-    seen: set[Op] = set()
-    pending = list(values)
-    while pending:
-        value = pending.pop()
+
+    def read(value: Value) -> list[Value]:
         producer = value.defining_op
-        if producer is None:
-            if value.block is block:
-                found.add(value)
-        elif producer not in seen:
-            seen.add(producer)
-            for nested in producer.walk():
-                pending += nested.operands
-    return found
+        return [] if producer is None else [v for nested in producer.walk() for v in nested.operands]
+
+    return {value for value in reached(values, read) if value.defining_op is None and value.block is block}
 
 
 def _broadcasts(op: Op, values: Sequence[Value], rewriter: Rewriter) -> bool:

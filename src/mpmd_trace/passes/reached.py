@@ -1,0 +1,22 @@
+"""Walks over whatever leads from one thing to others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from typing import TypeVar
+
+__all__ = ["reached"]
+
+T = TypeVar("T", bound=Hashable)
+
+
+def reached(starts: Iterable[T], following: Callable[[T], Iterable[T]]) -> dict[T, None]:
+    """The starts and all that follows from them, each once, depth first and from the last to the first."""
+    found: dict[T, None] = {}
+    pending = list(starts)
+    while pending:
+        one = pending.pop()
+        if one not in found:
+            found[one] = None
+            pending += following(one)
+    return found
