@@ -23,14 +23,9 @@ class Problem:
     hint: str = ""
 
     def __str__(self) -> str:
-        where = ""
-        if self.row >= 0:
-            where = f"row {self.row}"
-            if self.column >= 0:
-                where += f", column {self.column}"
-            if self.action:
-                where += f" ({self.action})"
-            where += ": "
+        column = f", column {self.column}" if self.column >= 0 else ""
+        action = f" ({self.action})" if self.action else ""
+        where = f"row {self.row}{column}{action}: " if self.row >= 0 else ""
         hint = f" ({self.hint})" if self.hint else ""
         return f"{where}{self.message}{hint}"
 
@@ -41,6 +36,11 @@ class ScheduleError(ValueError):
     def __init__(self, message: str, problems: Sequence[Problem] = ()) -> None:
         super().__init__(message)
         self.problems = tuple(problems)
+
+    @classmethod
+    def of(cls, code: str, message: str, *, row: int = -1, hint: str = "") -> ScheduleError:
+        """The error that tells of one mistake, and of nothing around it."""
+        return cls(f"{message}; {hint}" if hint else message, [Problem(code, message, row, hint=hint)])
 
 
 class ScheduleWarning(UserWarning):

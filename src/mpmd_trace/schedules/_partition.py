@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-from mpmd_trace.schedules._errors import Problem, ScheduleError
+from mpmd_trace.schedules._errors import ScheduleError
 
 
 class Cut(NamedTuple):
@@ -75,8 +75,7 @@ def partition_layers(
     if meshes < 1:
         raise ScheduleError(f"the number of stages is {meshes}; it must be 1 or more")
     if layers < meshes:
-        message = f"{layers} layers cannot fill {meshes} stages; every stage needs a layer"
-        raise ScheduleError(message, [Problem("range", message)])
+        raise ScheduleError.of("range", f"{layers} layers cannot fill {meshes} stages; every stage needs a layer")
     for what, values in (
         ("layer_costs", layer_costs),
         ("layer_memory", layer_memory),
@@ -179,4 +178,4 @@ def _does_not_fit(layers: int, limits: list[float | None], held: Callable[[int, 
         f"at least {total:g} in all, the limits add up to {room:g}"
     )
     hint = "use more stages, a higher limit, or fewer microbatches in flight"
-    return ScheduleError(f"{message}; {hint}", [Problem("memory", message, hint=hint)])
+    return ScheduleError.of("memory", message, hint=hint)

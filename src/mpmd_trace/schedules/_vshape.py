@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 
 from mpmd_trace.schedules._actions import Action, Step
 from mpmd_trace.schedules._block import SLOTS, Block, play, timed
-from mpmd_trace.schedules._errors import Problem, ScheduleError
+from mpmd_trace.schedules._errors import ScheduleError
 from mpmd_trace.schedules._schedule import Placement, Schedule, make
 from mpmd_trace.schedules._zero_bubble import zb_v
 
@@ -48,11 +48,11 @@ def v_half(meshes: int, microbatches: int, memory_limit: float | None = None) ->
             )
         limit = int(2 * min(memory_limit, microbatches) + 1e-9)
     if limit < min(least, 2 * microbatches):
-        message = (
+        raise ScheduleError.of(
+            "memory",
             f"no building block for {meshes} meshes keeps to {memory_limit:g} microbatches; "
-            f"the least is {min(least / 2, microbatches):g}"
+            f"the least is {min(least / 2, microbatches):g}",
         )
-        raise ScheduleError(message, [Problem("memory", message)])
     orders = _orders(meshes, microbatches, limit)
     return make("v-half", orders, Placement.v(meshes), microbatches)
 
