@@ -6,13 +6,12 @@ it says, because an action that another one on its mesh needs always comes first
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from mpmd_trace.schedules._actions import Action, Kind, Step
-from mpmd_trace.schedules._errors import Problem, ScheduleError
-from mpmd_trace.schedules._graph import StageGraph
+from mpmd_trace.schedules._errors import ScheduleError
+from mpmd_trace.schedules._graph import StageGraph, topological
 from mpmd_trace.schedules._schedule import Placement, Schedule, from_orders, make
 
 Comparator = Callable[[Action, Action], bool]
@@ -44,11 +43,9 @@ def from_comparator(
     """
     placement = Placement.loop(meshes, chunks) if placement is None else placement
     graph = StageGraph.chain(len(placement.mesh_of)) if graph is None else graph
-    rank = {stage: n for n, stage in enumerate(graph.order())}
-    orders: list[list[Step]] = []
-    for mesh in range(placement.meshes):
-        actions = _program_order(placement.stages_on[mesh], microbatches, rank, split)
-        orders.append(list(_sorted(actions, comparator, rank, graph, mesh)))
+    reach = _reachability(graph)
+    rows = _program_order(placement, graph, microbatches, split)
+    orders = [_sorted(actions, comparator, reach, mesh) for mesh, actions in enumerate(rows)]
     return make(name, orders, placement, microbatches, graph=graph)
 
 
@@ -69,14 +66,11 @@ def from_key(
     """
     placement = Placement.loop(meshes, chunks) if placement is None else placement
     graph = StageGraph.chain(len(placement.mesh_of)) if graph is None else graph
-    rank = {stage: n for n, stage in enumerate(graph.order())}
-    orders: list[list[Step]] = []
-    for mesh in range(placement.meshes):
-        actions = _program_order(placement.stages_on[mesh], microbatches, rank, split)
-        try:
-            orders.append([*sorted(actions, key=key)])
-        except TypeError as error:
-            raise ScheduleError(f"the sort key gives values that do not compare: {error}") from None
+    rows = _program_order(placement, graph, microbatches, split)
+    try:
+        orders = [sorted(actions, key=key) for actions in rows]
+    except TypeError as error:
+        raise ScheduleError(f"the sort key gives values that do not compare: {error}") from None
     return make(name, orders, placement, microbatches, graph=graph)
 
 
@@ -93,7 +87,7 @@ def from_function(
     rows = [list(row) for row in function(meshes, microbatches)]
     if len(rows) != meshes:
         message = f"the function returned {len(rows)} lists of actions for {meshes} meshes"
-        raise ScheduleError(message, [Problem("placement", message)])
+        raise ScheduleError.of("placement", message)
     return from_orders(
         rows,
         name=name or str(getattr(function, "__name__", "function")),
@@ -103,24 +97,22 @@ def from_function(
     )
 
 
-def _program_order(stages: Sequence[int], microbatches: int, rank: dict[int, int], split: bool) -> list[Action]:
-    """The actions of a mesh as a program without a schedule would run them."""
-    down = sorted(stages, key=rank.__getitem__)
+def _program_order(placement: Placement, graph: StageGraph, microbatches: int, split: bool) -> list[list[Action]]:
+    """The actions of each mesh as a program without a schedule would run them."""
+    rank = {stage: n for n, stage in enumerate(graph.order())}
     back: tuple[Kind, ...] = ("I", "W") if split else ("B",)
-    out: list[Action] = []
-    for m in range(microbatches):
-        out += [Action(s, "F", m) for s in down]
-        out += [Action(s, k, m) for s in reversed(down) for k in back]
-    return out
+    rows = []
+    for stages in placement.stages_on:
+        down = sorted(stages, key=rank.__getitem__)
+        once: list[tuple[int, Kind]] = [(s, "F") for s in down]
+        once += [(s, k) for s in reversed(down) for k in back]
+        rows.append([Action(s, k, m) for m in range(microbatches) for s, k in once])
+    return rows
 
 
-def _sorted(
-    actions: list[Action], comparator: Comparator, rank: dict[int, int], graph: StageGraph, mesh: int
-) -> Iterable[Action]:
+def _sorted(actions: list[Action], comparator: Comparator, reach: list[int], mesh: int) -> list[Action]:
     count = len(actions)
-    reach = _reachability(graph, rank)
     after: list[list[int]] = [[] for _ in range(count)]
-    missing = [0] * count
     for i, a in enumerate(actions):
         for j, b in enumerate(actions):
             if i == j:
@@ -128,35 +120,26 @@ def _sorted(
             flows = _flows(a, b, reach)
             if flows or (not _flows(b, a, reach) and comparator(a, b)):
                 after[i].append(j)
-                missing[j] += 1
-    ready = [i for i in range(count) if missing[i] == 0]
-    out: list[Action] = []
-    while ready:
-        i = heapq.heappop(ready)
-        out.append(actions[i])
-        for j in after[i]:
-            missing[j] -= 1
-            if missing[j] == 0:
-                heapq.heappush(ready, j)
-    if len(out) < count:
+    order = topological(after)
+    if len(order) < count:
         # Follow predecessors that are still open: within a circle every step has one.
-        before = {j: i for i in range(count) for j in after[i] if missing[i] and missing[j]}
-        step = next(j for j in range(count) if missing[j])
+        left = sorted(set(range(count)).difference(order))
+        before = {j: i for i in left for j in after[i]}
+        step = left[0]
         path: list[int] = []
         while step not in path:
             path.append(step)
             step = before[step]
         circle = [*path[path.index(step) :], step][::-1]
         text = " before ".join(str(actions[i]) for i in circle)
-        message = f"the comparator demands a circle on mesh {mesh}: {text}"
-        raise ScheduleError(message, [Problem("order", message, mesh)])
-    return out
+        raise ScheduleError.of("order", f"the comparator demands a circle on mesh {mesh}: {text}", row=mesh)
+    return [actions[i] for i in order]
 
 
-def _reachability(graph: StageGraph, rank: dict[int, int]) -> list[int]:
+def _reachability(graph: StageGraph) -> list[int]:
     """For each stage, a bit set of the stages downstream of it, itself included."""
     reach = [0] * len(graph)
-    for stage in sorted(rank, key=rank.__getitem__, reverse=True):
+    for stage in reversed(graph.order()):
         reach[stage] = 1 << stage
         for reader in graph.readers[stage]:
             reach[stage] |= reach[reader]

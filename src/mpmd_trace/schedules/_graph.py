@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from heapq import heappop, heappush
 
-from mpmd_trace.schedules._errors import Problem, ScheduleError
+from mpmd_trace.schedules._errors import ScheduleError
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,8 @@ class StageGraph:
         for source, target in edges:
             for stage in (source, target):
                 if not 0 <= stage < stages:
-                    raise _error(f"edge ({source}, {target}) names stage {stage}, but the stages are 0 to {stages - 1}")
+                    message = f"edge ({source}, {target}) names stage {stage}, but the stages are 0 to {stages - 1}"
+                    raise ScheduleError.of("graph", message)
             if source not in feeds[target]:
                 feeds[target].append(source)
         graph = cls(tuple(tuple(sorted(f)) for f in feeds))
@@ -101,22 +104,22 @@ class StageGraph:
 
     def order(self) -> tuple[int, ...]:
         """The stages, each after those it reads; ties by number. A cycle is a `ScheduleError`."""
-        missing = [len(f) for f in self.feeds]
-        ready = [s for s, n in enumerate(missing) if n == 0]
-        done: list[int] = []
-        while ready:
-            stage = min(ready)
-            ready.remove(stage)
-            done.append(stage)
-            for reader in self.readers[stage]:
-                missing[reader] -= 1
-                if missing[reader] == 0:
-                    ready.append(reader)
+        done = topological(self.readers)
         if len(done) < len(self.feeds):
             stuck = [s for s in range(len(self.feeds)) if s not in done]
-            raise _error(f"stages {', '.join(map(str, stuck))} wait for each other in a circle")
+            raise ScheduleError.of("graph", f"stages {', '.join(map(str, stuck))} wait for each other in a circle")
         return tuple(done)
 
 
-def _error(message: str) -> ScheduleError:
-    return ScheduleError(message, [Problem("graph", message)])
+def topological(after: Sequence[Sequence[int]]) -> list[int]:
+    """The numbers of the lists, each before those in its list, low ones first; without what waits for a circle."""
+    missing = Counter(later for row in after for later in row)
+    ready = [n for n in range(len(after)) if not missing[n]]
+    done: list[int] = []
+    while ready:
+        done.append(heappop(ready))
+        for later in after[done[-1]]:
+            missing[later] -= 1
+            if not missing[later]:
+                heappush(ready, later)
+    return done
