@@ -6,6 +6,8 @@ the two last ones (Shardy MPMD).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from mpmd_trace.schedules._actions import Action, Step
 from mpmd_trace.schedules._graph import StageGraph
 from mpmd_trace.schedules._schedule import Placement, Schedule, make
@@ -13,35 +15,27 @@ from mpmd_trace.schedules._schedule import Placement, Schedule, make
 
 def gpipe(meshes: int, microbatches: int) -> Schedule:
     """All forwards, then all backwards, both in ascending order of microbatches."""
-    orders = [_gpipe_order(r, microbatches) for r in range(meshes)]
-    return make("gpipe", orders, Placement.loop(meshes), microbatches)
+    return _in_turn("gpipe", [microbatches] * meshes, microbatches)
 
 
 def one_f_one_b(meshes: int, microbatches: int) -> Schedule:
     """1F1B: mesh r runs P-r forwards ahead, then alternates backward and forward."""
-    orders = [_alternate(r, meshes - r, microbatches) for r in range(meshes)]
-    return make("1f1b", orders, Placement.loop(meshes), microbatches)
+    return _in_turn("1f1b", [meshes - r for r in range(meshes)], microbatches)
 
 
 def eager_one_f_one_b(meshes: int, microbatches: int) -> Schedule:
     """1F1B with 2(P-r)-1 forwards ahead: hides transfer times for more activation memory."""
-    orders = [_alternate(r, 2 * (meshes - r) - 1, microbatches) for r in range(meshes)]
-    return make("eager-1f1b", orders, Placement.loop(meshes), microbatches)
+    return _in_turn("eager-1f1b", [2 * (meshes - r) - 1 for r in range(meshes)], microbatches)
 
 
 def gpipe_but_1f1b_for_last_mesh(meshes: int, microbatches: int) -> Schedule:
     """GPipe, except that the last mesh starts each backward at once, so it never holds many."""
-    orders = [_gpipe_order(r, microbatches) for r in range(meshes - 1)]
-    orders.append(_alternate(meshes - 1, 1, microbatches))
-    return make("gpipe-but-1f1b-for-last-mesh", orders, Placement.loop(meshes), microbatches)
+    return _in_turn("gpipe-but-1f1b-for-last-mesh", [microbatches] * (meshes - 1) + [1], microbatches)
 
 
 def program_order(meshes: int, microbatches: int) -> Schedule:
     """No schedule: each microbatch goes forwards and backwards before the next one starts."""
-    orders: list[list[Step]] = [
-        [Action(r, k, m) for m in range(microbatches) for k in ("F", "B")] for r in range(meshes)
-    ]
-    return make("none", orders, Placement.loop(meshes), microbatches)
+    return _in_turn("none", [1] * meshes, microbatches)
 
 
 def parallel_pipelines_with_wrap_around(meshes: int, microbatches: int) -> Schedule:
@@ -66,17 +60,19 @@ def parallel_pipelines_with_wrap_around(meshes: int, microbatches: int) -> Sched
     )
 
 
-def _gpipe_order(stage: int, microbatches: int) -> list[Step]:
-    forwards: list[Step] = [Action(stage, "F", m) for m in range(microbatches)]
-    return forwards + [Action(stage, "B", m) for m in range(microbatches)]
+def _in_turn(name: str, ahead: Sequence[int], microbatches: int) -> Schedule:
+    """Each mesh runs so many forwards ahead, then a backward and a forward in turn."""
+    orders = []
+    for mesh, first in enumerate(ahead):
+        forwards = [Action(mesh, "F", m) for m in range(microbatches)]
+        backwards = [[Action(mesh, "B", m)] for m in range(microbatches)]
+        orders.append(alternate(forwards, first, backwards))
+    return make(name, orders, Placement.loop(len(ahead)), microbatches)
 
 
-def _alternate(stage: int, ahead: int, microbatches: int) -> list[Step]:
-    """`ahead` forwards, then backward and forward in turn."""
-    ahead = min(microbatches, ahead)
-    order: list[Step] = [Action(stage, "F", m) for m in range(ahead)]
-    for m in range(microbatches):
-        order.append(Action(stage, "B", m))
-        if m + ahead < microbatches:
-            order.append(Action(stage, "F", m + ahead))
+def alternate(forwards: Sequence[Step], ahead: int, backwards: Sequence[Sequence[Step]]) -> list[Step]:
+    """`ahead` forwards; then each of the backwards, with another forward after it while there are some."""
+    order = [*forwards[:ahead]]
+    for n, backward in enumerate(backwards, ahead):
+        order += [*backward, *forwards[n : n + 1]]
     return order

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import math
 
-from mpmd_trace.schedules._actions import Action, Step
-from mpmd_trace.schedules._errors import Problem, ScheduleError
+from mpmd_trace.schedules._actions import Action
+from mpmd_trace.schedules._classic import alternate
+from mpmd_trace.schedules._errors import ScheduleError
 from mpmd_trace.schedules._program import build, stuck_heads
 from mpmd_trace.schedules._schedule import Placement, Schedule, make
+from mpmd_trace.schedules._zero_bubble import split_backwards
 
 
 def group_size_for(meshes: int, microbatches: int, group_size: int | None) -> int:
@@ -24,13 +26,16 @@ def group_size_for(meshes: int, microbatches: int, group_size: int | None) -> in
             f"group size {group_size} is smaller than the {meshes} meshes, so a chunk would wait "
             "for its own output to come round"
         )
-        hint = f"use a group size of at least {min(meshes, microbatches)}"
-        raise ScheduleError(f"{message}; {hint}", [Problem("range", message, hint=hint)])
+        raise ScheduleError.of("range", message, hint=f"use a group size of at least {min(meshes, microbatches)}")
     return min(group_size, microbatches)
 
 
-def depth_first(microbatches: int, chunks: int, group: int) -> list[tuple[int, int]]:
-    """(chunk, microbatch) of each forward: a group through all chunks, then the next group.
+#: (chunk, microbatch) of what each mesh does.
+_Table = list[tuple[int, int]]
+
+
+def depth_first(microbatches: int, chunks: int, group: int) -> _Table:
+    """A group of forwards through all chunks, then the next group.
 
     The last group holds what is left over.
     """
@@ -69,18 +74,11 @@ def _interleaved(
 
 def _depth_first(name: str, meshes: int, microbatches: int, chunks: int, group: int, extra: int) -> Schedule:
     table = depth_first(microbatches, chunks, group)
-    total = len(table)
-    orders: list[list[Step]] = []
+    orders = []
     for r in range(meshes):
         fwd = [Action(c * meshes + r, "F", m) for c, m in table]
-        bwd = [Action((chunks - 1 - c) * meshes + r, "B", m) for c, m in table]
-        ahead = min(total, (chunks - 1) * group + 2 * (meshes - 1 - r) + extra)
-        order: list[Step] = list(fwd[:ahead])
-        for n in range(total):
-            if ahead + n < total:
-                order.append(fwd[ahead + n])
-            order.append(bwd[n])
-        orders.append(order)
+        bwd = [[Action((chunks - 1 - c) * meshes + r, "B", m)] for c, m in table]
+        orders.append(alternate(fwd, (chunks - 1) * group + 2 * (meshes - 1 - r) + extra + 1, bwd))
     return make(name, orders, Placement.loop(meshes, chunks), microbatches)
 
 
@@ -91,21 +89,11 @@ def interleaved_zero_bubble(meshes: int, microbatches: int, chunks: int = 2, gro
     """
     group = group_size_for(meshes, microbatches, group_size)
     table = depth_first(microbatches, chunks, group)
-    total = len(table)
-    orders: list[list[Step]] = []
+    orders = []
     for r in range(meshes):
-        back = [((chunks - 1 - c) * meshes + r, m) for c, m in table]
-        ahead = min(total, (chunks - 1) * group + (meshes - 1 - r))
-        order: list[Step] = [Action(c * meshes + r, "F", m) for c, m in table[:ahead]]
-        for n, (stage, m) in enumerate(back):
-            if ahead + n < total:
-                c, mb = table[ahead + n]
-                order.append(Action(c * meshes + r, "F", mb))
-            order.append(Action(stage, "I", m))
-            if n >= r:
-                order.append(Action(back[n - r][0], "W", back[n - r][1]))
-        order += [Action(s, "W", m) for s, m in back[max(0, total - r) :]]
-        orders.append(order)
+        fwd = [Action(c * meshes + r, "F", m) for c, m in table]
+        bwd = split_backwards([((chunks - 1 - c) * meshes + r, m) for c, m in table], r)
+        orders.append(alternate(fwd, (chunks - 1) * group + meshes - r, bwd))
     return make("interleaved-zero-bubble", orders, Placement.loop(meshes, chunks), microbatches)
 
 
@@ -114,34 +102,29 @@ def looped_bfs(meshes: int, microbatches: int, chunks: int = 2) -> Schedule:
 
     The backward takes chunks and microbatches in descending order.
     """
-    orders: list[list[Step]] = []
-    for r in range(meshes):
-        order: list[Step] = [Action(c * meshes + r, "F", m) for c in range(chunks) for m in range(microbatches)]
-        order += [
-            Action(c * meshes + r, "B", m) for c in reversed(range(chunks)) for m in reversed(range(microbatches))
-        ]
-        orders.append(order)
-    return make("looped-bfs", orders, Placement.loop(meshes, chunks), microbatches)
+    table = depth_first(microbatches, chunks, microbatches)
+    return _in_two_phases("looped-bfs", meshes, microbatches, chunks, table, table[::-1])
 
 
 def circular(meshes: int, microbatches: int, chunks: int = 2) -> Schedule:
     """Groups of P microbatches through all chunks; then the backwards of the groups, in order."""
-    orders: list[list[Step]] = []
-    for r in range(meshes):
-        table = depth_first(microbatches, chunks, meshes)
-        order: list[Step] = [Action(c * meshes + r, "F", m) for c, m in table]
-        order += [Action((chunks - 1 - c) * meshes + r, "B", m) for c, m in table]
-        orders.append(order)
-    return make("circular", orders, Placement.loop(meshes, chunks), microbatches)
+    table = depth_first(microbatches, chunks, meshes)
+    back = [(chunks - 1 - c, m) for c, m in table]
+    return _in_two_phases("circular", meshes, microbatches, chunks, table, back)
 
 
 def circular_with_reversed_backward(meshes: int, microbatches: int, chunks: int = 2) -> Schedule:
     """Circular, with the backwards in exactly the reverse order of the forwards."""
-    orders: list[list[Step]] = []
+    table = depth_first(microbatches, chunks, meshes)
+    return _in_two_phases("circular-with-reversed-backward", meshes, microbatches, chunks, table, table[::-1])
+
+
+def _in_two_phases(
+    name: str, meshes: int, microbatches: int, chunks: int, forwards: _Table, backwards: _Table
+) -> Schedule:
+    """All forwards, then all backwards."""
+    orders: list[list[Action]] = []
     for r in range(meshes):
-        table = depth_first(microbatches, chunks, meshes)
-        order: list[Step] = [Action(c * meshes + r, "F", m) for c, m in table]
-        order += [Action(c * meshes + r, "B", m) for c, m in reversed(table)]
-        orders.append(order)
-    placement = Placement.loop(meshes, chunks)
-    return make("circular-with-reversed-backward", orders, placement, microbatches)
+        orders.append([Action(c * meshes + r, "F", m) for c, m in forwards])
+        orders[-1] += [Action(c * meshes + r, "B", m) for c, m in backwards]
+    return make(name, orders, Placement.loop(meshes, chunks), microbatches)

@@ -7,8 +7,12 @@ Sources: ZB-H1 and ZB-H2 (arXiv 2401.10241; the latency variants from Shardy MPM
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import cast
 
-from mpmd_trace.schedules._actions import Action, Step
+from mpmd_trace.schedules._actions import Action, Kind, Step
+from mpmd_trace.schedules._classic import alternate
 from mpmd_trace.schedules._schedule import Placement, Schedule, make
 
 
@@ -48,15 +52,17 @@ def zb_h2(meshes: int, microbatches: int, transfer_ratio: float = 0.0) -> Schedu
 
 def _order(stage: int, ahead: int, lag: int, microbatches: int) -> list[Step]:
     """`ahead` forwards; then input-gradient, the weight-gradient of `lag` before it, forward."""
-    order: list[Step] = [Action(stage, "F", m) for m in range(min(ahead, microbatches))]
-    for m in range(microbatches):
-        order.append(Action(stage, "I", m))
-        if m >= lag:
-            order.append(Action(stage, "W", m - lag))
-        if m + ahead < microbatches:
-            order.append(Action(stage, "F", m + ahead))
-    order += [Action(stage, "W", m) for m in range(max(0, microbatches - lag), microbatches)]
-    return order
+    forwards = [Action(stage, "F", m) for m in range(microbatches)]
+    return alternate(forwards, ahead, split_backwards([(stage, m) for m in range(microbatches)], lag))
+
+
+def split_backwards(places: Sequence[tuple[int, int]], lag: int) -> list[list[Action]]:
+    """For each (stage, microbatch) an input-gradient, and the weight-gradient of `lag` before; then those left."""
+    groups = [[Action(stage, "I", m)] for stage, m in places]
+    groups.append([])
+    for n, (stage, m) in enumerate(places, lag):
+        groups[min(n, len(places))].append(Action(stage, "W", m))
+    return groups
 
 
 def zb_v(meshes: int, microbatches: int) -> Schedule:
@@ -69,25 +75,19 @@ def zb_v(meshes: int, microbatches: int) -> Schedule:
     orders: list[list[Step]] = []
     for r in range(meshes):
         down, up = _Chunk(r), _Chunk(2 * meshes - 1 - r)
-        order: list[Step] = []
-        order += [down.take("F") for _ in range(2 * (meshes - r) - 1)]
+        order = down.take("F" * (2 * (meshes - r) - 1))
         for _ in range(r):
-            order += [up.take("F"), down.take("F")]
-        for _ in range(meshes - r):
-            order += [up.take("F"), up.take("I"), up.take("W")]
+            order += [*up.take("F"), *down.take("F")]
+        order += up.take("FIW" * (meshes - r))
         while up.done["F"] < padded:
-            if down.done["F"] < padded:
-                order.append(down.take("F"))
-            order += [down.take("I"), down.take("W")]
-            order += [up.take("F"), up.take("I"), up.take("W")]
+            order += down.take("FIW" if down.done["F"] < padded else "IW")
+            order += up.take("FIW")
         for _ in range(r):
-            order += [down.take("I"), up.take("I")]
-        for _ in range(meshes - r):
-            order += [down.take("I"), down.take("W")]
+            order += [*down.take("I"), *up.take("I")]
+        order += down.take("IW" * (meshes - r))
         for chunk in (up, down):
-            while chunk.done["W"] < chunk.done["I"]:
-                order.append(chunk.take("W"))
-        orders.append([a for step in order for a in step.parts if a.microbatch < microbatches])
+            order += chunk.take("W" * (chunk.done["I"] - chunk.done["W"]))
+        orders.append([a for a in order if a.microbatch < microbatches])
     return make("zb-v", orders, Placement.v(meshes), microbatches)
 
 
@@ -96,9 +96,11 @@ class _Chunk:
 
     def __init__(self, stage: int) -> None:
         self.stage = stage
-        self.done = {"F": 0, "I": 0, "W": 0, "B": 0}
+        self.done: Counter[str] = Counter()
 
-    def take(self, kind: str) -> Action:
-        m = self.done[kind]
-        self.done[kind] = m + 1
-        return Action(self.stage, kind, m)  # type: ignore[arg-type]
+    def take(self, kinds: str) -> list[Action]:
+        actions = []
+        for kind in kinds:
+            actions.append(Action(self.stage, cast(Kind, kind), self.done[kind]))
+            self.done[kind] += 1
+        return actions
