@@ -7,23 +7,19 @@ stages, folded into a V. Both orders come from one recipe.
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 
-from mpmd_trace.schedules._actions import Action, Fused, Kind, Step
-from mpmd_trace.schedules._errors import Problem, ScheduleError
+from mpmd_trace.schedules._actions import Action, Fused, Step
+from mpmd_trace.schedules._errors import ScheduleError
 from mpmd_trace.schedules._graph import StageGraph
 from mpmd_trace.schedules._schedule import Placement, Schedule, make
 
 
 def dualpipe_v(meshes: int, microbatches: int) -> Schedule:
     """DualPipeV: 2P stages as a V; needs 2P microbatches or more."""
-    _need(
-        "dualpipe-v",
-        microbatches >= 2 * meshes,
-        meshes,
-        microbatches,
-        f"needs at least {2 * meshes} microbatches, two per mesh",
-    )
+    if microbatches < 2 * meshes:
+        raise _needs("dualpipe-v", f"at least {2 * meshes} microbatches, two per mesh", meshes, microbatches)
     orders = [_Rank(meshes, r, microbatches, (r, 2 * meshes - 1 - r), (0, 0)).order() for r in range(meshes)]
     return make("dualpipe-v", orders, Placement.v(meshes), microbatches)
 
@@ -35,14 +31,10 @@ def dualpipe(meshes: int, microbatches: int) -> Schedule:
     stages P..2P-1 the same model from mesh P-1 to mesh 0 with the second half. Needs an even
     number of meshes, and an even number of microbatches, 2P or more.
     """
-    _need("dualpipe", meshes % 2 == 0, meshes, microbatches, "needs an even number of meshes")
-    _need(
-        "dualpipe",
-        microbatches % 2 == 0 and microbatches >= 2 * meshes,
-        meshes,
-        microbatches,
-        f"needs an even number of microbatches, at least {2 * meshes}",
-    )
+    if meshes % 2:
+        raise _needs("dualpipe", "an even number of meshes", meshes, microbatches)
+    if microbatches % 2 or microbatches < 2 * meshes:
+        raise _needs("dualpipe", f"an even number of microbatches, at least {2 * meshes}", meshes, microbatches)
     half = microbatches // 2
     orders = []
     for r in range(meshes):
@@ -62,40 +54,32 @@ def dualpipe(meshes: int, microbatches: int) -> Schedule:
     )
 
 
-def _need(name: str, holds: bool, meshes: int, microbatches: int, what: str) -> None:
-    if not holds:
-        message = f"{name} {what}; got {meshes} meshes and {microbatches} microbatches"
-        raise ScheduleError(message, [Problem("range", message)])
+def _needs(name: str, what: str, meshes: int, microbatches: int) -> ScheduleError:
+    return ScheduleError.of("range", f"{name} needs {what}; got {meshes} meshes and {microbatches} microbatches")
 
 
 class _Rank:
     """The recipe for one mesh: chunk 0 is the one whose forwards start the step."""
 
     def __init__(self, size: int, rank: int, count: int, stages: tuple[int, int], offsets: tuple[int, int]) -> None:
-        self.size, self.rank, self.count = size, rank, count
-        self.stages, self.offsets = stages, offsets
-        self.forwards = [0, 0]
-        self.backwards = [0, 0]
+        self.size, self.rank, self.count, self.stages = size, rank, count, stages
+        self.forwards = [itertools.count(m) for m in offsets]
+        self.backwards = [itertools.count(m) for m in offsets]
         self.weights: deque[Action] = deque()
-        self.steps: list[Step] = []
 
     def fwd(self, chunk: int) -> Action:
-        m = self.forwards[chunk] + self.offsets[chunk]
-        self.forwards[chunk] += 1
-        return Action(self.stages[chunk], "F", m)
+        return Action(self.stages[chunk], "F", next(self.forwards[chunk]))
 
     def bwd(self, chunk: int, split: bool = False) -> Action:
-        m = self.backwards[chunk] + self.offsets[chunk]
-        self.backwards[chunk] += 1
-        kind: Kind = "I" if split else "B"
+        stage, m = self.stages[chunk], next(self.backwards[chunk])
         if split:
-            self.weights.append(Action(self.stages[chunk], "W", m))
-        return Action(self.stages[chunk], kind, m)
+            self.weights.append(Action(stage, "W", m))
+        return Action(stage, "I" if split else "B", m)
 
     def order(self) -> list[Step]:
-        size, rank, steps = self.size, self.rank, self.steps
+        size, rank = self.size, self.rank
         outer = size - rank - 1
-        steps += [self.fwd(0) for _ in range(2 * outer)]
+        steps: list[Step] = [self.fwd(0) for _ in range(2 * outer)]
         for _ in range(rank + 1):
             steps += [self.fwd(0), self.fwd(1)]
         for _ in range(outer):

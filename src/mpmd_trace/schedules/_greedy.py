@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from mpmd_trace.schedules._actions import Action, Kind
 from mpmd_trace.schedules._costs import Costs, Timer, per_stage
-from mpmd_trace.schedules._errors import Problem, ScheduleError
+from mpmd_trace.schedules._errors import ScheduleError
 from mpmd_trace.schedules._result import Simulation
 from mpmd_trace.schedules._schedule import Placement, Schedule, make
 from mpmd_trace.schedules._simulate import simulate
@@ -98,7 +98,7 @@ def limits_of(meshes: int, memory_limit: float | Sequence[float] | None, default
     for mesh, limit in enumerate(limits):
         if not limit >= 1.0:
             message = f"the memory limit of mesh {mesh} is {limit:g} microbatches; nothing runs with less than 1"
-            raise ScheduleError(message, [Problem("memory", message, mesh)])
+            raise ScheduleError.of("memory", message, row=mesh)
     return limits
 
 
@@ -129,12 +129,8 @@ _CODE: dict[Kind, int] = {kind: n for n, kind in enumerate(KINDS_IN_ROWS)}
 def _actions(rows: Sequence[bytearray]) -> list[list[Action]]:
     orders: list[list[Action]] = []
     for mesh, row in enumerate(rows):
-        counts = [0, 0, 0]
-        order: list[Action] = []
-        for code in row:
-            order.append(Action(mesh, KINDS_IN_ROWS[code], counts[code]))
-            counts[code] += 1
-        orders.append(order)
+        microbatches = [itertools.count() for _ in KINDS_IN_ROWS]
+        orders.append([Action(mesh, KINDS_IN_ROWS[code], next(microbatches[code])) for code in row])
     return orders
 
 
