@@ -16,11 +16,6 @@ from mpmd_trace.schedules._errors import Problem, ScheduleError
 
 Kind: TypeAlias = Literal["F", "I", "W", "B", "O"]
 
-FORWARD: Kind = "F"
-INPUT_GRAD: Kind = "I"
-WEIGHT_GRAD: Kind = "W"
-BACKWARD: Kind = "B"
-OPTIMIZER: Kind = "O"
 KINDS: tuple[Kind, ...] = ("F", "I", "W", "B", "O")
 
 KIND_NAMES: dict[Kind, str] = {
@@ -69,9 +64,7 @@ class Action:
         return self.kind == "W"
 
     def __str__(self) -> str:
-        if self.microbatch < 0:
-            return f"{self.stage}{self.kind}"
-        return f"{self.stage}{self.kind}{self.microbatch}"
+        return f"{self.stage}{self.kind}{self.microbatch if self.microbatch >= 0 else ''}"
 
 
 @dataclass(frozen=True, slots=True)

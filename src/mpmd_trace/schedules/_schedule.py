@@ -6,7 +6,7 @@ import csv
 import io
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -84,7 +84,6 @@ class Schedule:
     forward_only: bool = False
     only: tuple[range, ...] | None = None
     model_stage: tuple[int, ...] | None = None
-    notes: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def meshes(self) -> int:
@@ -146,25 +145,18 @@ class Schedule:
     def with_graph(self, graph: StageGraph) -> Schedule:
         """The same orders, with another data flow between the stages."""
         if len(graph) != self.stages:
-            message = f"the graph has {len(graph)} stages, the schedule {self.stages}"
-            raise ScheduleError(message, [Problem("graph", message)])
+            raise ScheduleError.of("graph", f"the graph has {len(graph)} stages, the schedule {self.stages}")
         return replace(self, graph=graph)
 
     def with_optimizer(self) -> Schedule:
         """The same schedule with an optimiser step of each stage after its last backward."""
         orders: list[tuple[Step, ...]] = []
         for order in self.orders:
-            last: dict[int, int] = {}
-            for column, step in enumerate(order):
-                for part in step.parts:
-                    last[part.stage] = column
-            after: dict[int, list[int]] = {}
-            for stage, column in last.items():
-                after.setdefault(column, []).append(stage)
+            last = {part.stage: column for column, step in enumerate(order) for part in step.parts}
             row: list[Step] = []
             for column, step in enumerate(order):
                 row.append(step)
-                row += [Action(stage, "O") for stage in sorted(after.get(column, ()))]
+                row += [Action(stage, "O") for stage in sorted(last) if last[stage] == column]
             orders.append(tuple(row))
         return replace(self, orders=tuple(orders))
 
@@ -211,18 +203,15 @@ def contiguous_stages(schedule: Schedule, per_stage: int) -> Schedule:
         first = tuple(p * per_stage + per_stage - 1 for p in schedule.graph.feeds[stage])
         feeds.append(first)
         feeds += [(stage * per_stage + k,) for k in range(per_stage - 1)]
-    return Schedule(
-        name=schedule.name,
+    return replace(
+        schedule,
         orders=tuple(tuple(a for step in order for a in spread(step)) for order in schedule.orders),
         placement=Placement.of((m for m in schedule.placement.mesh_of for _ in range(per_stage)), schedule.meshes),
-        microbatches=schedule.microbatches,
         graph=StageGraph(tuple(feeds)),
-        forward_only=schedule.forward_only,
         only=None if schedule.only is None else tuple(r for r in schedule.only for _ in range(per_stage)),
         model_stage=None
         if schedule.model_stage is None
         else tuple(s * per_stage + k for s in schedule.model_stage for k in range(per_stage)),
-        notes=schedule.notes,
     )
 
 
@@ -241,23 +230,8 @@ def from_orders(
     stages form a chain, and a schedule without any backward action is an inference schedule.
     Nothing is checked here; `check` does that.
     """
-    rows: list[tuple[Step, ...]] = []
-    for r, order in enumerate(orders):
-        row: list[Step] = []
-        for c, step in enumerate(order):
-            if isinstance(step, str):
-                try:
-                    step = parse_action(step)
-                except ScheduleError as error:
-                    old = error.problems[0]
-                    new = Problem("text", old.message, r, c, "", old.hint)
-                    raise ScheduleError(str(new), [new]) from None
-            elif not isinstance(step, (Action, Fused)):
-                new = Problem("text", f"{step!r} is no action; write forward(2, 0) or '2F0'", r, c)
-                raise ScheduleError(str(new), [new])
-            row.append(step)
-        rows.append(tuple(row))
-    plain = [(r, a) for r, row_ in enumerate(rows) for step in row_ for a in step.parts]
+    rows = [[_step(step, r, c) for c, step in enumerate(order)] for r, order in enumerate(orders)]
+    plain = [(r, a) for r, row in enumerate(rows) for step in row for a in step.parts]
     if not plain:
         raise ScheduleError("the table holds no actions")
     if placement is None:
@@ -272,14 +246,21 @@ def from_orders(
             _without_gaps("microbatch", {a.microbatch for _, a in plain})
     if forward_only is None:
         forward_only = all(a.kind == "F" for _, a in plain)
-    return Schedule(
-        name=name,
-        orders=tuple(rows),
-        placement=placement,
-        microbatches=microbatches,
-        graph=StageGraph.chain(len(placement.mesh_of)) if graph is None else graph,
-        forward_only=forward_only,
-    )
+    return make(name, rows, placement, microbatches, graph=graph, forward_only=forward_only)
+
+
+def _step(step: Step | str, row: int, column: int) -> Step:
+    """The action in a cell, which may be text."""
+    if isinstance(step, (Action, Fused)):
+        return step
+    if isinstance(step, str):
+        try:
+            return parse_action(step)
+        except ScheduleError as error:
+            problem = replace(error.problems[0], row=row, column=column)
+    else:
+        problem = Problem("text", f"{step!r} is no action; write forward(2, 0) or '2F0'", row, column)
+    raise ScheduleError(str(problem), [problem])
 
 
 def _without_gaps(what: str, used: Collection[int]) -> None:
@@ -289,11 +270,11 @@ def _without_gaps(what: str, used: Collection[int]) -> None:
     if absent:
         more = ", ..." if len(absent) > 10 else ""
         plural = f"{what}{'es' if what.endswith('h') else 's'}" if len(absent) > 1 else what
-        message = (
+        raise ScheduleError.of(
+            "missing",
             f"{plural} {', '.join(map(str, absent[:10]))}{more} {'have' if len(absent) > 1 else 'has'} "
-            f"no action, but {what} {last} does"
+            f"no action, but {what} {last} does",
         )
-        raise ScheduleError(message, [Problem("missing", message)])
 
 
 def load_csv(
@@ -350,8 +331,7 @@ def _with_comments(schedule: Schedule, text: str, graph_too: bool) -> Schedule:
         except ValueError as error:
             if isinstance(error, ScheduleError):
                 raise
-            message = f"cannot read the comment '{line.strip()}'"
-            raise ScheduleError(message, [Problem("text", message)]) from None
+            raise ScheduleError.of("text", f"cannot read the comment '{line.strip()}'") from None
     return schedule
 
 
@@ -370,7 +350,6 @@ def make(
     forward_only: bool = False,
     only: tuple[range, ...] | None = None,
     model_stage: tuple[int, ...] | None = None,
-    notes: Sequence[str] = (),
 ) -> Schedule:
     """A schedule from a generator's lists; stages form a chain unless `graph` is given."""
     return Schedule(
@@ -382,5 +361,4 @@ def make(
         forward_only,
         only,
         model_stage,
-        tuple(notes),
     )
