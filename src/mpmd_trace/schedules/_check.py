@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import permutations
 
 from mpmd_trace.schedules import _memory
-from mpmd_trace.schedules._actions import KIND_NAMES, Action, Kind, Step
+from mpmd_trace.schedules._actions import KIND_NAMES, Action, Kind
 from mpmd_trace.schedules._costs import Costs, PerStage, amounts, per_stage
 from mpmd_trace.schedules._engine import Blocking
 from mpmd_trace.schedules._errors import Problem, ScheduleError
@@ -31,15 +32,15 @@ def check(
     """
     must_be_schedule(schedule)
     check_fraction(weight_fraction)
-    problems = _ranges(schedule)
+    problems = list(_ranges(schedule))
     if problems:
         # Positions mean nothing for actions that cannot exist, so stop here.
         return problems
     seen, problems = _unique(schedule)
     problems += _complete(schedule, seen)
-    problems += _within_stage(schedule, seen)
+    problems += _within_stage(seen)
     problems += _fused(schedule)
-    problems += _optimizer(schedule)
+    problems += _optimizer(schedule, seen)
     program = build(schedule)
     # A missing action is reported where it is needed; those reports come from `_complete` first.
     stuck = stuck_heads(program)
@@ -114,49 +115,37 @@ def explain(schedule: Schedule, problems: list[Problem], around: int = 3, limit:
     return "\n".join(lines)
 
 
-def _ranges(schedule: Schedule) -> list[Problem]:
-    problems: list[Problem] = []
+def _ranges(schedule: Schedule) -> Iterator[Problem]:
     mesh_of = schedule.placement.mesh_of
     if len(schedule.orders) != schedule.meshes:
-        problems.append(
-            Problem(
-                "placement",
-                f"there are {len(schedule.orders)} lists of actions, "
-                f"but the stages are placed on {schedule.meshes} meshes",
-            )
+        yield Problem(
+            "placement",
+            f"there are {len(schedule.orders)} lists of actions, but the stages are placed on {schedule.meshes} meshes",
         )
-        return problems
+        return
     if len(schedule.graph) != len(mesh_of):
-        problems.append(Problem("graph", f"the graph has {len(schedule.graph)} stages, the placement {len(mesh_of)}"))
-        return problems
+        yield Problem("graph", f"the graph has {len(schedule.graph)} stages, the placement {len(mesh_of)}")
+        return
     for stage, mesh in enumerate(mesh_of):
         if not 0 <= mesh < schedule.meshes:
-            problems.append(
-                Problem(
-                    "placement",
-                    f"stage {stage} is placed on mesh {mesh}, but the meshes are 0 to {schedule.meshes - 1}",
-                )
-            )
+            message = f"stage {stage} is placed on mesh {mesh}, but the meshes are 0 to {schedule.meshes - 1}"
+            yield Problem("placement", message)
     for row, column, action in schedule.actions():
         stage, m = action.stage, action.microbatch
         if not 0 <= stage < len(mesh_of):
             message = f"stage {stage} does not exist; the stages are 0 to {len(mesh_of) - 1}"
-            problems.append(Problem("range", message, row, column, str(action)))
+            yield Problem("range", message, row, column, str(action))
         elif mesh_of[stage] != row:
             message = f"stage {stage} lives on mesh {mesh_of[stage]}, not on mesh {row}"
-            hint = f"move the action to row {mesh_of[stage]}"
-            problems.append(Problem("placement", message, row, column, str(action), hint))
+            yield Problem("placement", message, row, column, str(action), f"move the action to row {mesh_of[stage]}")
         elif action.kind == "O":
             if m >= 0:
-                message = "an optimiser action has no microbatch"
-                problems.append(Problem("range", message, row, column, str(action)))
+                yield Problem("range", "an optimiser action has no microbatch", row, column, str(action))
         elif m not in schedule.microbatches_of(stage):
             mbs = schedule.microbatches_of(stage)
-            message = (
-                f"microbatch {m} does not run through stage {stage}; its microbatches are {mbs.start} to {mbs.stop - 1}"
-            )
-            problems.append(Problem("range", message, row, column, str(action)))
-    return problems
+            which = f"its microbatches are {mbs.start} to {mbs.stop - 1}"
+            message = f"microbatch {m} does not run through stage {stage}; {which}"
+            yield Problem("range", message, row, column, str(action))
 
 
 _Seen = dict[tuple[int, Kind, int], tuple[int, int]]
@@ -168,7 +157,7 @@ def _unique(schedule: Schedule) -> tuple[_Seen, list[Problem]]:
     for row, column, action in schedule.actions():
         key = (action.stage, action.kind, action.microbatch)
         before = seen.setdefault(key, (row, column))
-        if before != (row, column) or _twice_in(schedule.orders[row][column], action):
+        if before != (row, column) or schedule.orders[row][column].parts.count(action) > 1:
             message = f"{KIND_NAMES[action.kind]} of stage {action.stage}"
             if action.microbatch >= 0:
                 message += f", microbatch {action.microbatch}"
@@ -179,12 +168,7 @@ def _unique(schedule: Schedule) -> tuple[_Seen, list[Problem]]:
     return seen, problems
 
 
-def _twice_in(step: Step, action: Action) -> bool:
-    return len(step.parts) > 1 and step.parts.count(action) > 1
-
-
-def _complete(schedule: Schedule, seen: _Seen) -> list[Problem]:
-    problems: list[Problem] = []
+def _complete(schedule: Schedule, seen: _Seen) -> Iterator[Problem]:
     for stage, mesh in enumerate(schedule.placement.mesh_of):
         for m in schedule.microbatches_of(stage):
             here = f"stage {stage}, microbatch {m}"
@@ -195,95 +179,78 @@ def _complete(schedule: Schedule, seen: _Seen) -> list[Problem]:
             if (stage, "F", m) not in seen:
                 column = -1 if user is None else user[1]
                 text = "" if user is None else str(schedule.orders[mesh][user[1]])
-                message = f"forward {stage}F{m} of {here} is missing"
-                problems.append(Problem("missing", message, mesh, column, text))
+                yield Problem("missing", f"forward {stage}F{m} of {here} is missing", mesh, column, text)
             if schedule.forward_only:
                 if user is not None:
                     message = f"{here} has a backward, but the schedule is forward only"
-                    problems.append(Problem("duplicate", message, mesh, user[1]))
+                    yield Problem("duplicate", message, mesh, user[1])
                 continue
             if user is None:
                 message = f"backward of {here} is missing: neither {stage}B{m} nor {stage}I{m}"
-                problems.append(Problem("missing", message, mesh))
+                yield Problem("missing", message, mesh)
             elif full is not None and (split or weight):
-                other = "I" if split else "W"
-                message = f"{here} has a full backward {stage}B{m} and also {stage}{other}{m}"
-                hint = "keep the full backward, or the two halves"
+                text = f"{stage}{'I' if split else 'W'}{m}"
+                message = f"{here} has a full backward {stage}B{m} and also {text}"
                 place = (split or weight or full)[1]
-                text = f"{stage}{other}{m}"
-                problems.append(Problem("duplicate", message, mesh, place, text, hint))
+                yield Problem("duplicate", message, mesh, place, text, "keep the full backward, or the two halves")
             elif full is None and split is None:
                 message = f"input-gradient {stage}I{m} of {here} is missing"
-                problems.append(Problem("missing", message, mesh, user[1], f"{stage}W{m}"))
+                yield Problem("missing", message, mesh, user[1], f"{stage}W{m}")
             elif full is None and weight is None:
                 message = f"weight-gradient {stage}W{m} of {here} is missing"
-                problems.append(Problem("missing", message, mesh, user[1], f"{stage}I{m}"))
-    return problems
+                yield Problem("missing", message, mesh, user[1], f"{stage}I{m}")
 
 
-def _within_stage(schedule: Schedule, seen: _Seen) -> list[Problem]:
+#: What runs before each kind of action, for the same stage and microbatch.
+_BEFORE: dict[Kind, Kind] = {"B": "F", "I": "F", "W": "I"}
+
+
+def _within_stage(seen: _Seen) -> list[Problem]:
     problems: list[Problem] = []
-    rules: tuple[tuple[Kind, Kind], ...] = (("F", "B"), ("F", "I"), ("I", "W"))
-    for (stage, kind, m), (row, column) in seen.items():
-        for earlier, later in rules:
-            if kind != later:
-                continue
-            place = seen.get((stage, earlier, m))
-            if place is not None and place > (row, column):
-                message = (
-                    f"{KIND_NAMES[later]} of stage {stage}, microbatch {m} runs before its "
-                    f"{KIND_NAMES[earlier]} {stage}{earlier}{m}, which is at column {place[1]}"
-                )
-                problems.append(Problem("order", message, row, column, f"{stage}{kind}{m}"))
+    for (stage, kind, m), at in seen.items():
+        earlier = _BEFORE.get(kind, kind)
+        place = seen.get((stage, earlier, m), at)
+        if place > at:
+            message = (
+                f"{KIND_NAMES[kind]} of stage {stage}, microbatch {m} runs before its "
+                f"{KIND_NAMES[earlier]} {stage}{earlier}{m}, which is at column {place[1]}"
+            )
+            problems.append(Problem("order", message, *at, f"{stage}{kind}{m}"))
     return sorted(problems, key=lambda p: (p.row, p.column))
 
 
-def _fused(schedule: Schedule) -> list[Problem]:
-    problems: list[Problem] = []
+def _fused(schedule: Schedule) -> Iterator[Problem]:
     for row, order in enumerate(schedule.orders):
         for column, step in enumerate(order):
-            parts = step.parts
-            for a in parts if len(parts) > 1 else ():
-                for b in parts:
-                    if a != b and _feeds(schedule, a, b):
-                        message = f"{b} needs the result of {a}, so they cannot run as one block"
-                        problems.append(Problem("fused", message, row, column, str(step)))
-    return problems
+            for a, b in permutations(step.parts, 2):
+                if a != b and _feeds(schedule, a, b):
+                    message = f"{b} needs the result of {a}, so they cannot run as one block"
+                    yield Problem("fused", message, row, column, str(step))
 
 
 def _feeds(schedule: Schedule, a: Action, b: Action) -> bool:
     if a.microbatch != b.microbatch:
         return False
     if a.stage == b.stage:
-        return (a.kind, b.kind) in {("F", "B"), ("F", "I"), ("I", "W")}
+        return _BEFORE.get(b.kind) == a.kind
     if a.kind == b.kind == "F":
         return a.stage in schedule.graph.inputs(b.stage, b.microbatch)
-    backward = {"B", "I"}
-    if a.kind in backward and b.kind in backward:
-        return a.stage in schedule.graph.outputs(b.stage, b.microbatch)
-    return False
+    return a.kind in "BI" and b.kind in "BI" and a.stage in schedule.graph.outputs(b.stage, b.microbatch)
 
 
-def _optimizer(schedule: Schedule) -> list[Problem]:
+def _optimizer(schedule: Schedule, seen: _Seen) -> Iterator[Problem]:
     """An optimiser step comes after every gradient of its stage; all stages have one, or none."""
-    place: dict[int, tuple[int, int]] = {}
-    for row, column, action in schedule.actions():
-        if action.kind == "O":
-            place.setdefault(action.stage, (row, column))
-    problems: list[Problem] = []
+    place = {stage: at for (stage, kind, _), at in seen.items() if kind == "O"}
     if not place:
-        return problems
+        return
     for stage, mesh in enumerate(schedule.placement.mesh_of):
         if stage not in place:
-            message = f"stage {stage} has no optimiser step, but other stages do"
-            problems.append(Problem("missing", message, mesh))
+            yield Problem("missing", f"stage {stage} has no optimiser step, but other stages do", mesh)
     for row, column, action in schedule.actions():
-        if action.kind in ("B", "W", "I") and action.stage in place:
-            at = place[action.stage]
-            if (row, column) > at:
-                message = f"the optimiser step of stage {action.stage} runs before {action}"
-                problems.append(Problem("order", message, *at, f"{action.stage}O"))
-    return problems
+        at = place.get(action.stage)
+        if action.kind in "BIW" and at is not None and (row, column) > at:
+            message = f"the optimiser step of stage {action.stage} runs before {action}"
+            yield Problem("order", message, *at, f"{action.stage}O")
 
 
 def _deadlock(program: Program, cycle: list[tuple[int, int]]) -> Problem:
@@ -293,18 +260,12 @@ def _deadlock(program: Program, cycle: list[tuple[int, int]]) -> Problem:
         mesh, other = program.mesh[head], program.mesh[need]
         where = f"mesh {mesh} is at {steps[head]} and waits for {steps[need]}"
         parts.append(f"{where} on mesh {other}" if other != mesh else f"{where}, later on itself")
-    head = cycle[0][0]
-    row, column = program.place(head)
-    message = "deadlock: " + "; ".join(parts)
-    return Problem("deadlock", message, row, column, str(steps[head]))
+    first = cycle[0][0]
+    return Problem("deadlock", "deadlock: " + "; ".join(parts), *program.place(first), str(steps[first]))
 
 
-def _blocked(program: Program, run: Blocking) -> list[Problem]:
-    problems: list[Problem] = []
+def _blocked(program: Program, run: Blocking) -> Iterator[Problem]:
     for mesh, position, pairs in run.waiting:
-        row, column = mesh, position - program.first[mesh]
-        last = position >= program.first[mesh + 1]
-        action = "" if last else str(program.steps[position])
         texts = []
         for producer, target in pairs:
             source = program.mesh[producer]
@@ -313,14 +274,17 @@ def _blocked(program: Program, run: Blocking) -> list[Problem]:
             else:
                 texts.append(f"to receive {program.steps[producer]} from mesh {source}")
         message = f"deadlock when transfers block: mesh {mesh} waits {' and '.join(texts)}"
-        problems.append(Problem("blocking", message, row, -1 if last else column, action))
-    return problems
+        if position >= program.first[mesh + 1]:  # after its last step
+            yield Problem("blocking", message, mesh)
+        else:
+            column = position - program.first[mesh]
+            yield Problem("blocking", message, mesh, column, str(program.steps[position]))
 
 
-def _memory_limit(schedule: Schedule, limit: PerStage, activation: PerStage, weight_fraction: float) -> list[Problem]:
-    limits = (
-        tuple(limit) if isinstance(limit, Sequence) and not isinstance(limit, str) else ((limit,) * schedule.meshes)
-    )
+def _memory_limit(
+    schedule: Schedule, limit: PerStage, activation: PerStage, weight_fraction: float
+) -> Iterator[Problem]:
+    limits = tuple(limit) if isinstance(limit, Sequence) and not isinstance(limit, str) else (limit,) * schedule.meshes
     if len(limits) != schedule.meshes:
         raise ScheduleError(f"{len(limits)} memory limits for {schedule.meshes} meshes")
     for one in limits:
@@ -328,11 +292,9 @@ def _memory_limit(schedule: Schedule, limit: PerStage, activation: PerStage, wei
             raise ScheduleError(f"the memory limit is {one!r}; it must be a number of microbatches")
     share = per_stage(amounts("activation", activation), schedule, "activation")
     keep = not schedule.forward_only
-    problems: list[Problem] = []
     for mesh, order in enumerate(schedule.orders):
         held = 0.0
-        changes = _memory.changes(order, share, weight_fraction, keep)
-        for column, (taken, given) in enumerate(changes):
+        for column, (taken, given) in enumerate(_memory.changes(order, share, weight_fraction, keep)):
             held += taken
             if held > limits[mesh] + 1e-9:
                 peak = _memory.peak(order, share, weight_fraction, keep)
@@ -340,7 +302,6 @@ def _memory_limit(schedule: Schedule, limit: PerStage, activation: PerStage, wei
                     f"mesh {mesh} would hold {held:g} microbatches of activations, "
                     f"its limit is {limits[mesh]:g} (peak {peak:g})"
                 )
-                problems.append(Problem("memory", message, mesh, column, str(order[column])))
+                yield Problem("memory", message, mesh, column, str(order[column]))
                 break
             held -= given
-    return problems

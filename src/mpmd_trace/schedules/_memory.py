@@ -9,19 +9,18 @@ optimistic one; a transformer layer has M_B = sb(34h+5as) and M_W = 32sbh (arXiv
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from mpmd_trace.schedules._actions import Step
 
 
 def changes(
     order: Iterable[Step], share: Sequence[float], weight_fraction: float, keep: bool = True
-) -> list[tuple[float, float]]:
+) -> Iterator[tuple[float, float]]:
     """For each step of a mesh, (taken at its start, given back at its end).
 
     Without `keep` no backward follows, and a forward gives back what it took.
     """
-    out: list[tuple[float, float]] = []
     for step in order:
         taken = given = 0.0
         for part in step.parts:
@@ -36,8 +35,7 @@ def changes(
                 given += share[part.stage] * (1.0 - weight_fraction)
             elif kind == "W":
                 given += share[part.stage] * weight_fraction
-        out.append((taken, given))
-    return out
+        yield taken, given
 
 
 def peak(order: Iterable[Step], share: Sequence[float], weight_fraction: float, keep: bool = True) -> float:
