@@ -3,38 +3,40 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
-from typing import Protocol
 
 from mpmd_trace.schedules._costs import Costs, per_stage
 from mpmd_trace.schedules._program import Program
 
 
-class Run(Protocol):
-    """A program that was played: when each step started and ended, when results arrived."""
+class Run:
+    """A program that is played: when each step starts and ends, and when results arrive on other meshes."""
 
-    starts: list[float]
-    ends: list[float]
+    def __init__(self, program: Program, costs: Costs) -> None:
+        self.program, self.costs = program, costs
+        self.starts = [0.0] * len(program.steps)
+        self.ends = [-1.0] * len(program.steps)
+        self._arrivals: dict[tuple[int, int], float] = {}
 
     def finished(self) -> bool:
         """Whether every step ran and every transfer ended."""
+        raise NotImplementedError
 
     def arrival(self, producer: int, mesh: int) -> float:
         """When the result of a step is on a mesh."""
+        if self.program.mesh[producer] == mesh:
+            return self.ends[producer]
+        return self._arrivals[producer, mesh]
 
 
-class Background:
+class Background(Run):
     """Transfers that do not make the receiving mesh wait until it needs them."""
 
     def __init__(self, program: Program, durations: list[float], costs: Costs, exposed: bool) -> None:
-        self.program, self.durations, self.costs = program, durations, costs
-        count = len(program.steps)
-        self.starts = [0.0] * count
-        self.ends = [-1.0] * count
+        super().__init__(program, costs)
+        self.durations = durations
         self._plain = not exposed and costs.bandwidth is None and isinstance(costs.latency, (int, float))
         self._latency = costs.latency if isinstance(costs.latency, (int, float)) else 0.0
         self._exposed = exposed
-        self._arrivals: dict[tuple[int, int], float] = {}
         self._link_free: dict[tuple[int, int], float] = {}
         self._targets: list[list[int]] = []
         if not self._plain:
@@ -43,16 +45,12 @@ class Background:
         self._run()
 
     def finished(self) -> bool:
-        """Whether every step ran."""
         return -1.0 not in self.ends
 
     def arrival(self, producer: int, mesh: int) -> float:
-        """When the result of a step is on a mesh."""
-        if self.program.mesh[producer] == mesh:
-            return self.ends[producer]
-        if self._plain:
+        if self._plain and self.program.mesh[producer] != mesh:
             return self.ends[producer] + self._latency
-        return self._arrivals[producer, mesh]
+        return super().arrival(producer, mesh)
 
     def _run(self) -> None:
         program, starts, ends, durations = self.program, self.starts, self.ends, self.durations
@@ -95,8 +93,7 @@ class Background:
         """Sends a step's results; returns when the mesh may go on."""
         for target in self._targets[step]:
             latency = self.costs.delay(mesh, target)
-            wire = transfer_size(self.program, step, target, self._size, self.costs.sends)
-            wire *= self.costs.seconds_per_size(mesh, target)
+            wire = wire_time(self.program, step, target, self._size, self.costs)
             if self._exposed:
                 now += latency + wire
                 self._arrivals[step, target] = now
@@ -107,17 +104,13 @@ class Background:
         return now
 
 
-class Blocking:
+class Blocking(Run):
     """Transfers at which both ends meet."""
 
     def __init__(self, program: Program, durations: list[float], costs: Costs) -> None:
-        self.program = program
-        count = len(program.steps)
-        self.starts = [0.0] * count
-        self.ends = [-1.0] * count
+        super().__init__(program, costs)
         size = per_stage(costs.size, program.schedule, "size")
         groups = meeting_groups(program)
-        self._at: dict[tuple[int, int], float] = {}
         posted: dict[tuple[int, int], float] = {}
         meshes = len(program.first) - 1
         position = list(program.first[:-1])
@@ -137,36 +130,28 @@ class Blocking:
                             posted[pair] = clock[mesh]
                             continue
                         source, target = program.mesh[pair[0]], pair[1]
-                        wire = transfer_size(program, pair[0], target, size, costs.sends)
-                        wire *= costs.seconds_per_size(source, target)
+                        wire = wire_time(program, pair[0], target, size, costs)
                         begin = max(other, clock[mesh])
-                        self._at[pair] = begin + costs.delay(source, target) + wire
+                        self._arrivals[pair] = begin + costs.delay(source, target) + wire
                         queue.append(target if mesh == source else source)
-                if any(pair not in self._at for pair in group):
+                if any(pair not in self._arrivals for pair in group):
                     break
                 blocked[mesh] = False
                 for pair in group:
-                    clock[mesh] = max(clock[mesh], self._at[pair])
+                    clock[mesh] = max(clock[mesh], self._arrivals[pair])
                 if i < program.first[mesh + 1]:
                     ready = max((self.ends[d] for d in program.needs[i]), default=0.0)
                     self.starts[i] = max(clock[mesh], ready)
                     self.ends[i] = clock[mesh] = self.starts[i] + durations[i]
                 position[mesh] += 1
         self.waiting = [
-            (m, position[m], [p for p in groups[m][position[m] - program.first[m]] if p not in self._at])
+            (m, position[m], [p for p in groups[m][position[m] - program.first[m]] if p not in self._arrivals])
             for m in range(meshes)
             if position[m] <= program.first[m + 1]
         ]
 
     def finished(self) -> bool:
-        """Whether every step ran and every transfer ended."""
         return not self.waiting
-
-    def arrival(self, producer: int, mesh: int) -> float:
-        """When the result of a step is on a mesh."""
-        if self.program.mesh[producer] == mesh:
-            return self.ends[producer]
-        return self._at[producer, mesh]
 
 
 def targets(program: Program) -> list[list[int]]:
@@ -201,21 +186,19 @@ def meeting_groups(program: Program) -> list[list[list[tuple[int, int]]]]:
     return groups
 
 
-def transfer_size(
-    program: Program, step: int, target: int, size: list[float], sends: Mapping[tuple[int, int], float]
-) -> float:
-    """How much of a step's results goes to a mesh: of its forwards and input-gradients."""
+def wire_time(program: Program, step: int, target: int, size: list[float], costs: Costs) -> float:
+    """How long what a mesh gets of a step's results is on the wire: of its forwards and input-gradients."""
     total = 0.0
     graph, mesh_of = program.schedule.graph, program.schedule.placement.mesh_of
     for part in program.steps[step].parts:
         stage = part.stage
-        if sends:
+        if costs.sends:
             others = graph.readers[stage] if part.kind == "F" else graph.feeds[stage]
             if part.kind in ("F", "I", "B"):
-                total += sum(sends.get((stage, o), 0.0) for o in others if mesh_of[o] == target)
+                total += sum(costs.sends.get((stage, o), 0.0) for o in others if mesh_of[o] == target)
         elif part.kind == "F":
             total += size[stage]
         elif part.kind in ("I", "B"):
             # The gradient of a stage's input has the size of what it reads.
             total += sum(size[p] for p in graph.feeds[stage])
-    return total
+    return total * costs.seconds_per_size(program.mesh[step], target)
