@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from mpmd_trace.schedules._costs import Costs
-from mpmd_trace.schedules._errors import Problem, ScheduleError
+from mpmd_trace.schedules._errors import ScheduleError
 from mpmd_trace.schedules._graph import StageGraph
 from mpmd_trace.schedules._greedy import limits_of
 from mpmd_trace.schedules._order_problem import Flow, OrderProblem
+from mpmd_trace.schedules._result import Measure
 from mpmd_trace.schedules._schedule import Placement, Schedule, make
 from mpmd_trace.schedules._simulate import simulate
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-Measure = Literal["span", "makespan"]
 
 MAX_BINARIES = 2000
 """Larger problems are refused: the solver would run for hours."""
@@ -85,20 +84,18 @@ def solve_exact(
     """
     costs = Costs() if costs is None else costs
     if costs.actions:
-        message = "the exact search takes costs per stage, not of single actions"
-        raise ScheduleError(message, [Problem("range", message)])
+        raise ScheduleError.of("range", "the exact search takes costs per stage, not of single actions")
     placement = Placement.loop(meshes) if placement is None else placement
     if placement.meshes != meshes:
-        message = f"the placement has {placement.meshes} meshes, not {meshes}"
-        raise ScheduleError(message, [Problem("placement", message)])
+        raise ScheduleError.of("placement", f"the placement has {placement.meshes} meshes, not {meshes}")
     count = binaries(meshes, microbatches, placement, split=split)
     if count > MAX_BINARIES:
-        message = (
+        raise ScheduleError.of(
+            "range",
             f"{meshes} meshes, {len(placement.mesh_of)} stages and {microbatches} microbatches "
             f"give about {count} binary variables; the exact search stops at {MAX_BINARIES}. "
-            "Try fewer microbatches"
+            "Try fewer microbatches",
         )
-        raise ScheduleError(message, [Problem("range", message)])
     limits = limits_of(meshes, memory_limit, float(microbatches))
     kind = "" if len(placement.mesh_of) == meshes else f"-{placement.kind}"
     name = f"exact{kind}"
@@ -109,7 +106,7 @@ def solve_exact(
     if start is not None:
         result = simulate(start, costs, weight_fraction=weight_fraction)
         _suits(start, frame, split, result.peak_activations, limits)
-        upper = result.span if span else result.makespan
+        upper = result.time(measure)
         horizon = min(horizon, _ramp(flow, frame) + upper) if span else upper
         if upper <= flow.floor(span) * (1 + 1e-9):
             return Exact(start, upper, upper, measure, True)
@@ -126,7 +123,7 @@ def solve_exact(
         choices.append(make(name, orders, placement, microbatches, graph=graph))
     if not choices:
         raise _nothing_found(answer, time_limit)
-    values = [_value(c, costs, weight_fraction, measure) for c in choices]
+    values = [simulate(c, costs, weight_fraction=weight_fraction).time(measure) for c in choices]
     # Rounding keeps noise in the last digits from choosing between equals.
     n = min(range(len(choices)), key=lambda n: round(values[n], 9))
     value = values[n]
@@ -140,14 +137,8 @@ def _solve(problem: OrderProblem, time_limit: float) -> Any:
     from scipy.optimize import Bounds, LinearConstraint, milp
     from scipy.sparse import csr_matrix
 
-    data: list[float] = []
-    rows: list[int] = []
-    columns: list[int] = []
-    for n, row in enumerate(problem.rows):
-        for column, value in row.terms.items():
-            data.append(value)
-            rows.append(n)
-            columns.append(column)
+    entries = [(value, n, column) for n, row in enumerate(problem.rows) for column, value in row.terms.items()]
+    data, rows, columns = zip(*entries, strict=True)
     width = len(problem.low)
     matrix = csr_matrix((data, (rows, columns)), shape=(len(problem.rows), width))
     integrality: NDArray[Any] = np.zeros(width)
@@ -179,8 +170,7 @@ def _suits(start: Schedule, frame: Schedule, split: bool, peaks: Sequence[float]
     elif any(peak > limit + 1e-9 for peak, limit in zip(peaks, limits, strict=True)):
         reason = f"it holds up to {max(peaks):g} microbatches of activations"
     if reason:
-        message = f"schedule '{start.name}' cannot start the exact search: {reason}"
-        raise ScheduleError(message, [Problem("start", message)])
+        raise ScheduleError.of("start", f"schedule '{start.name}' cannot start the exact search: {reason}")
 
 
 def _serial(flow: Flow) -> float:
@@ -205,11 +195,5 @@ def _ramp(flow: Flow, frame: Schedule) -> float:
 
 def _nothing_found(answer: Any, time_limit: float) -> ScheduleError:
     if answer.status == 2:
-        message = "no order of the actions keeps to the memory limit"
-        return ScheduleError(message, [Problem("memory", message)])
+        return ScheduleError.of("memory", "no order of the actions keeps to the memory limit")
     return ScheduleError(f"the solver found no schedule within {time_limit:g} s")
-
-
-def _value(schedule: Schedule, costs: Costs, weight_fraction: float, measure: Measure) -> float:
-    result = simulate(schedule, costs, weight_fraction=weight_fraction)
-    return result.span if measure == "span" else result.makespan

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Literal
 
 from mpmd_trace.schedules import _memory
 from mpmd_trace.schedules._actions import Step
 from mpmd_trace.schedules._costs import Costs
 from mpmd_trace.schedules._program import Program
 from mpmd_trace.schedules._schedule import Schedule
+
+Measure = Literal["span", "makespan"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +90,10 @@ class Simulation:
         """The longest time from a mesh's first start to its last end."""
         return max(self.spans, default=0.0)
 
+    def time(self, measure: Measure) -> float:
+        """The time of a step by one of the two measures."""
+        return self.span if measure == "span" else self.makespan
+
     @property
     def ideal(self) -> float:
         """The work of the busiest mesh, M(F+I+W) when all are equal: no schedule is faster."""
@@ -154,11 +161,11 @@ class Simulation:
     @cached_property
     def timeline(self) -> Timeline:
         """The steps with their times, to draw."""
-        rows = tuple(
-            tuple(Event(m, self.program.steps[i], self.starts[i], self.ends[i]) for i in range(a, b))
-            for m, (a, b) in enumerate(self._rows())
-        )
+        rows = tuple(tuple(map(self._event, range(a, b))) for a, b in self._rows())
         return Timeline(self.schedule.name, rows)
+
+    def _event(self, step: int) -> Event:
+        return Event(self.program.mesh[step], self.program.steps[step], self.starts[step], self.ends[step])
 
     @cached_property
     def critical_path(self) -> tuple[Event, ...]:
@@ -185,27 +192,20 @@ class Simulation:
             else:
                 break
             path.append(step)
-        return tuple(
-            Event(self.program.mesh[i], self.program.steps[i], self.starts[i], self.ends[i]) for i in reversed(path)
-        )
+        return tuple(map(self._event, reversed(path)))
 
     def summary(self) -> dict[str, object]:
         """The measures as plain data; the keys are those of `schedule simulate --json`."""
+        numbers = ("makespan", "span", "ideal", "bubble_makespan", "bubble_span")
+        rates = ("bubble_rate_makespan", "bubble_rate_span")
+        of_meshes = ("idle", "peak_activations", "peak_memory")
         return {
             "schedule": self.schedule.name,
             "meshes": self.schedule.meshes,
             "stages": self.schedule.stages,
             "microbatches": self.schedule.microbatches,
-            "makespan": _tidy(self.makespan),
-            "span": _tidy(self.span),
-            "ideal": _tidy(self.ideal),
-            "bubble_makespan": _tidy(self.bubble_makespan),
-            "bubble_span": _tidy(self.bubble_span),
-            "bubble_rate_makespan": _tidy(self.bubble_rate_makespan),
-            "bubble_rate_span": _tidy(self.bubble_rate_span),
-            "idle": [_tidy(v) for v in self.idle],
-            "peak_activations": [_tidy(v) for v in self.peak_activations],
-            "peak_memory": [_tidy(v) for v in self.peak_memory],
+            **{name: _tidy(getattr(self, name)) for name in (*numbers, *rates)},
+            **{name: [_tidy(v) for v in getattr(self, name)] for name in of_meshes},
             "weight_fraction": self.weight_fraction,
             "transfers": self.transfers,
         }

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mpmd_trace.schedules._costs import Costs
-from mpmd_trace.schedules._errors import Problem, ScheduleError, ScheduleWarning
-from mpmd_trace.schedules._exact import Exact, Measure, binaries, solve_exact
+from mpmd_trace.schedules._errors import ScheduleError, ScheduleWarning
+from mpmd_trace.schedules._exact import Exact, binaries, solve_exact
 from mpmd_trace.schedules._greedy import greedy_family, limits_of
 from mpmd_trace.schedules._order_problem import Flow
 from mpmd_trace.schedules._registry import ENTRIES, find_entry, get_schedule, whole
-from mpmd_trace.schedules._result import Simulation
+from mpmd_trace.schedules._result import Measure, Simulation
 from mpmd_trace.schedules._schedule import Placement, Schedule
 from mpmd_trace.schedules._simulate import simulate
 
@@ -56,7 +56,7 @@ class SearchResult:
 
     def value(self, candidate: Candidate) -> float:
         """The time of a candidate by the measure of the search."""
-        return candidate.result.span if self.measure == "span" else candidate.result.makespan
+        return candidate.result.time(self.measure)
 
     @property
     def gap(self) -> float:
@@ -117,9 +117,8 @@ def search(
         raise ScheduleError(f"no schedule suits {meshes} meshes and {microbatches} microbatches{reason}")
 
     def rank(c: Candidate) -> tuple[float, ...]:
-        value = c.result.span if measure == "span" else c.result.makespan
-        other = c.result.makespan if measure == "span" else c.result.span
-        return (not c.fits, round(value, 9), round(max(c.result.peak_activations), 9), round(other, 9))
+        other = c.result.time("makespan" if measure == "span" else "span")
+        return (not c.fits, round(c.result.time(measure), 9), round(max(c.result.peak_activations), 9), round(other, 9))
 
     candidates.sort(key=rank)
     solved: dict[tuple[int, ...], Exact] = {}
@@ -146,11 +145,11 @@ def search(
     best = candidates[0]
     if not best.fits:
         lowest = min(candidates, key=lambda c: max(c.result.peak_activations))
-        message = (
+        raise ScheduleError.of(
+            "memory",
             f"no schedule of {meshes} meshes and {microbatches} microbatches keeps to the memory "
-            f"limit; {lowest.name} comes closest with {max(lowest.result.peak_activations):g}"
+            f"limit; {lowest.name} comes closest with {max(lowest.result.peak_activations):g}",
         )
-        raise ScheduleError(message, [Problem("memory", message)])
     proof = solved.get(best.schedule.placement.mesh_of)
     if proof is not None and not _covers(proof, best, costs):
         proof = None
@@ -209,12 +208,11 @@ def _library(
 def _splits(candidate: Candidate, placement: Placement) -> bool:
     """Whether the exact search over these stages includes the schedule."""
     schedule = candidate.schedule
-    whole = any(a.kind == "B" for _, _, a in schedule.actions())
     return (
         schedule.placement.mesh_of == placement.mesh_of
         and schedule.only is None
         and schedule.graph.is_chain
-        and not whole
+        and all(a.kind != "B" for _, _, a in schedule.actions())
     )
 
 
