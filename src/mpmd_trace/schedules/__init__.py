@@ -22,7 +22,6 @@ from mpmd_trace.schedules._costs import Costs as Costs
 from mpmd_trace.schedules._custom import from_comparator as from_comparator
 from mpmd_trace.schedules._custom import from_function as from_function
 from mpmd_trace.schedules._custom import from_key as from_key
-from mpmd_trace.schedules._entry import Entry as Entry
 from mpmd_trace.schedules._errors import Problem as Problem
 from mpmd_trace.schedules._errors import ScheduleError as ScheduleError
 from mpmd_trace.schedules._errors import ScheduleWarning as ScheduleWarning
@@ -39,6 +38,7 @@ from mpmd_trace.schedules._picture import Picture as Picture
 from mpmd_trace.schedules._picture import draw as draw
 from mpmd_trace.schedules._picture import to_svg as to_svg
 from mpmd_trace.schedules._registry import ENTRIES as ENTRIES
+from mpmd_trace.schedules._registry import Entry as Entry
 from mpmd_trace.schedules._registry import find_entry as find_entry
 from mpmd_trace.schedules._registry import get_schedule as get_schedule
 from mpmd_trace.schedules._registry import orders as orders

@@ -5,16 +5,52 @@ from __future__ import annotations
 import difflib
 import operator
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
 from typing import Any
 
 from mpmd_trace.schedules._check import validate
+from mpmd_trace.schedules._classic import one_f_one_b
 from mpmd_trace.schedules._costs import Costs
-from mpmd_trace.schedules._entry import Entry
-from mpmd_trace.schedules._errors import Problem, ScheduleError, ScheduleWarning
+from mpmd_trace.schedules._errors import ScheduleError, ScheduleWarning
 from mpmd_trace.schedules._graph import StageGraph
-from mpmd_trace.schedules._guard import degenerate
 from mpmd_trace.schedules._schedule import Schedule, contiguous_stages
+from mpmd_trace.schedules._simulate import simulate
+from mpmd_trace.schedules._zero_bubble import h2_warm_up
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A schedule of the library.
+
+    `options` are the keyword arguments beside meshes and microbatches: `chunks`, `group_size`,
+    `costs`, `memory_limit`, `weight_fraction`.
+    """
+
+    name: str
+    summary: str
+    source: str
+    function: str
+    aliases: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+    fixed: tuple[tuple[str, Any], ...] = ()
+    placement: str = "one stage per mesh"
+    needs: str = ""
+    forward_only: bool = False
+
+    def generator(self) -> Callable[..., Schedule]:
+        """The function that makes the schedule; its module is imported now, not before."""
+        module, function = self.function.split(":")
+        made = getattr(import_module(f"mpmd_trace.schedules.{module}"), function)
+        return partial(made, **dict(self.fixed)) if self.fixed else made
+
+    @property
+    def flow(self) -> str:
+        """How several stages a mesh follow each other: "loop", "v" (back again), or "no" where there are none."""
+        return "loop" if "chunks" in self.options else "v" if self.placement.endswith("in a V") else "no"
+
 
 _INTERLEAVED = ("chunks", "group_size")
 _LOOP = "V chunks per mesh, in a loop"
@@ -99,15 +135,13 @@ _BY_NAME: Mapping[str, Entry] = {canonical(n): entry for entry in ENTRIES for n 
 def find_entry(name: str) -> Entry:
     """The entry of a name, ours or the reference's, in any case; else the nearest names."""
     if not isinstance(name, str):
-        message = f"a schedule of the library has a name, such as '1f1b'; got {name!r}"
-        raise ScheduleError(message, [Problem("name", message)])
+        raise ScheduleError.of("name", f"a schedule of the library has a name, such as '1f1b'; got {name!r}")
     entry = _BY_NAME.get(canonical(name))
     if entry is None:
         near = difflib.get_close_matches(canonical(name), _BY_NAME, n=4, cutoff=0.5)
         names = list(dict.fromkeys(_BY_NAME[n].name for n in near))[:3]
         hint = f"did you mean {' or '.join(names)}?" if names else ("known are " + ", ".join(e.name for e in ENTRIES))
-        message = f"unknown schedule '{name}'"
-        raise ScheduleError(f"{message}; {hint}", [Problem("name", message, hint=hint)])
+        raise ScheduleError.of("name", f"unknown schedule '{name}'", hint=hint)
     return entry
 
 
@@ -142,11 +176,11 @@ def get_schedule(
     chunks = None if chunks is None else whole("number of chunks", chunks)
     group_size = None if group_size is None else whole("group size", group_size)
     if meshes * microbatches * (chunks or 1) > MAX_PAIRS:
-        message = (
+        raise ScheduleError.of(
+            "range",
             f"{meshes} meshes x {microbatches} microbatches x {chunks or 1} chunks is more than "
-            f"this library handles ({MAX_PAIRS} forwards)"
+            f"this library handles ({MAX_PAIRS} forwards)",
         )
-        raise ScheduleError(message, [Problem("range", message)])
     given: dict[str, Any] = {
         "chunks": chunks,
         "group_size": group_size,
@@ -157,11 +191,11 @@ def get_schedule(
     own = {_V: (2,), _TWO_WAYS: (1, 2)}.get(entry.placement, (1,))
     if chunks is not None and "chunks" not in entry.options and chunks not in own:
         message = f"schedule '{entry.name}' has {entry.placement}; chunks={chunks} does not fit it"
-        raise ScheduleError(message, [Problem("range", message)])
+        raise ScheduleError.of("range", message)
     if group_size is not None and "group_size" not in entry.options:
         users = ", ".join(e.name for e in ENTRIES if "group_size" in e.options)
         message = f"schedule '{entry.name}' has no group size; those that have are {users}"
-        raise ScheduleError(message, [Problem("range", message)])
+        raise ScheduleError.of("range", message)
     options = {k: v for k, v in given.items() if v is not None and k in entry.options}
     schedule = entry.generator()(meshes, microbatches, **options)
     if stages_per_chunk != 1:
@@ -170,9 +204,37 @@ def get_schedule(
         schedule = schedule.with_graph(graph)
     validate(schedule)
     if guard:
-        for text in degenerate(entry, schedule, costs):
-            warnings.warn(text, ScheduleWarning, stacklevel=2)
+        _warn_of_degenerate(entry, schedule, costs)
     return schedule
+
+
+def _warn_of_degenerate(entry: Entry, schedule: Schedule, costs: Costs | None) -> None:
+    """Warns of a schedule that is no longer what its name promises, with its simulated time beside that of 1F1B."""
+    meshes, wanted = schedule.meshes, 0
+    if entry.function == "_zero_bubble:zb_h2":
+        wanted = h2_warm_up(meshes, 0, dict(entry.fixed).get("transfer_ratio", 0.0))
+    elif entry.name == "zb-v":
+        wanted = 2 * meshes - 1
+    if schedule.microbatches >= wanted or meshes == 1:
+        return
+    # Per-stage costs need not fit 1F1B on the same meshes, so unit costs stand in for them.
+    costs = None if costs is not None and _per_stage(costs) else costs
+    here = simulate(schedule, costs)
+    plain = simulate(one_f_one_b(meshes, schedule.microbatches), costs)
+    unit = "at unit costs" if costs is None else "at the given costs"
+    warnings.warn(
+        f"{entry.name} on {meshes} meshes is made for {wanted} microbatches or more; with "
+        f"{schedule.microbatches} it degenerates. Simulated {unit}: {entry.name} takes "
+        f"{here.makespan:g} (span {here.span:g}, of which {here.bubble_span:g} bubble), 1f1b takes "
+        f"{plain.makespan:g} (span {plain.span:g}, of which {plain.bubble_span:g} bubble)",
+        ScheduleWarning,
+        stacklevel=3,
+    )
+
+
+def _per_stage(costs: Costs) -> bool:
+    values = (costs.forward, costs.input_grad, costs.weight_grad, costs.backward)
+    return any(isinstance(v, tuple) for v in values) or not isinstance(costs.latency, (int, float))
 
 
 def whole(what: str, value: Any) -> int:
@@ -184,12 +246,11 @@ def whole(what: str, value: Any) -> int:
     if number < 1:
         shown = value if isinstance(value, (int, float)) else repr(value)
         whole = "" if isinstance(value, int) else " whole number,"
-        message = f"the {what} is {shown}; it must be{' a' + whole if whole else ''} 1 or more"
-        raise ScheduleError(message, [Problem("range", message)])
+        raise ScheduleError.of("range", f"the {what} is {shown}; it must be{' a' + whole if whole else ''} 1 or more")
     return number
 
 
 def orders(name: str, meshes: int, microbatches: int, **options: Any) -> list[list[tuple[int, str, int]]]:
     """The total order of each mesh as plain `(stage, kind, microbatch)` tuples."""
     schedule = get_schedule(name, meshes, microbatches, **options)
-    return [[(s, k, m) for s, k, m in schedule.total_order(i)] for i in range(schedule.meshes)]
+    return [[*schedule.total_order(mesh)] for mesh in range(schedule.meshes)]
