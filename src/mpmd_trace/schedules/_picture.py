@@ -10,7 +10,7 @@ from xml.sax.saxutils import escape
 
 from mpmd_trace.schedules._actions import KIND_NAMES, KINDS, Action, Kind, Step
 from mpmd_trace.schedules._errors import ScheduleError
-from mpmd_trace.schedules._result import Event, Simulation, Timeline
+from mpmd_trace.schedules._result import Event, Simulation, Timeline, shortest_of
 
 COLOURS: dict[Kind, str] = {"F": "#5b8fc7", "I": "#e8a04c", "W": "#8fbf78", "B": "#d9775f", "O": "#9a8fb8"}
 INK, PALE, GRID, IDLE = "#1f2430", "#5c6370", "#d9dce1", "#eceef2"
@@ -35,6 +35,14 @@ class Rect:
     title: str = ""
     second: str = ""
     """Colour of the lower half, for fused actions."""
+
+    @property
+    def parts(self) -> list[tuple[float, float, str]]:
+        """(y, height, colour) of what it is made of."""
+        if not self.second:
+            return [(self.y, self.height, self.fill)]
+        half = self.height / 2
+        return [(self.y, half, self.fill), (self.y + half, half, self.second)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,15 +117,10 @@ def to_svg(picture: Picture) -> str:
 def _rect(shape: Rect) -> str:
     title = f"<title>{escape(shape.title)}</title>" if shape.title else ""
     place = f'x="{_n(shape.x)}" width="{_n(shape.width)}"'
-    if not shape.second:
-        box = f'<rect {place} y="{_n(shape.y)}" height="{_n(shape.height)}" fill="{shape.fill}"'
-        return f"{box}>{title}</rect>" if title else f"{box}/>"
-    half = shape.height / 2
-    return (
-        f"<g>{title}"
-        f'<rect {place} y="{_n(shape.y)}" height="{_n(half)}" fill="{shape.fill}"/>'
-        f'<rect {place} y="{_n(shape.y + half)}" height="{_n(half)}" fill="{shape.second}"/></g>'
-    )
+    boxes = [f'<rect {place} y="{_n(y)}" height="{_n(height)}" fill="{fill}"' for y, height, fill in shape.parts]
+    if shape.second:
+        return f"<g>{title}{''.join(f'{box}/>' for box in boxes)}</g>"
+    return f"{boxes[0]}>{title}</rect>" if title else f"{boxes[0]}/>"
 
 
 def _n(value: float) -> str:
@@ -206,28 +209,26 @@ def _heading(source: Simulation | Timeline, timeline: Timeline) -> str:
 
 def _scale(timelines: Sequence[Timeline], names: Sequence[str], inches: float | None) -> Scale:
     """As wide as labels need, and no wider than a few screens for small schedules; or as wide as it is to be."""
-    lengths = sorted(e.end - e.start for t in timelines for row in t.rows for e in row if e.end > e.start)
+    events = [e for t in timelines for row in t.rows for e in row]
     end = max(t.end for t in timelines) or 1.0
-    shortest = lengths[len(lengths) // 20] if lengths else end
-    digits = max(
-        (len(str(p.microbatch)) for t in timelines for row in t.rows for e in row for p in e.step.parts), default=1
-    )
+    shortest = shortest_of(events) or end
+    digits = max((len(str(p.microbatch)) for e in events for p in e.step.parts), default=1)
     meshes = max(len(t.rows) for t in timelines)
     if names and len(names) < meshes:
         raise ScheduleError(f"there are {meshes} meshes, and {len(names)} names for them")
     called = tuple(names) or tuple(f"mesh {n}" for n in range(meshes))
-    font = 11.0 if meshes <= 8 else 9.0 if meshes <= 16 else 8.0
+    many = (meshes > 8) + (meshes > 16)
+    font = (11.0, 9.0, 8.0)[many]
     font = max(font, SMALLEST) if inches is not None else font
     left = max(LEFT, max(map(len, called), default=0) * 0.6 * font + 16)
-    row = 30.0 if meshes <= 8 else 22.0 if meshes <= 16 else 17.0
-    strip = 30.0 if meshes <= 8 else 20.0 if meshes <= 16 else 14.0
     if inches is not None:
         wide = 96 * inches
-        row, strip = (24.0, 18.0) if meshes <= 8 else (16.0, 13.0) if meshes <= 16 else (12.0, 8.0)
+        row, strip = ((24.0, 18.0), (16.0, 13.0), (12.0, 8.0))[many]
         return Scale(max(wide - left - RIGHT, 1.0) / end, row, SMALLEST, strip, left, called, wide, digits)
     needed = (digits * 0.6 * font + 3.0) / shortest
     pleasant = 1100.0 / end
     pixels = min(max(needed, min(pleasant, 34.0 / shortest)), MAX_WIDTH / end)
+    row, strip = ((30.0, 30.0), (22.0, 20.0), (17.0, 14.0))[many]
     return Scale(pixels, row, font, strip, left, called)
 
 

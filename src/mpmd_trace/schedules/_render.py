@@ -31,11 +31,7 @@ def save_png(picture: Picture, path: str | Path, zoom: float | None = None) -> N
     for shape in picture.shapes:
         if isinstance(shape, Rect):
             left, right = shape.x * zoom, (shape.x + shape.width) * zoom - 1
-            halves = [(shape.y, shape.height, shape.fill)]
-            if shape.second:
-                half = shape.height / 2
-                halves = [(shape.y, half, shape.fill), (shape.y + half, half, shape.second)]
-            for y, height, fill in halves:
+            for y, height, fill in shape.parts:
                 box = (left, y * zoom, max(right, left), max((y + height) * zoom - 1, y * zoom))
                 pen.rectangle(box, fill=fill)
         elif isinstance(shape, Line):
@@ -90,11 +86,7 @@ def save_pdf(picture: Picture, path: str | Path) -> None:
     anchors = {"start": "left", "middle": "center", "end": "right"}
     for shape in picture.shapes:
         if isinstance(shape, Rect):
-            halves = [(shape.y, shape.height, shape.fill)]
-            if shape.second:
-                half = shape.height / 2
-                halves = [(shape.y, half, shape.fill), (shape.y + half, half, shape.second)]
-            for y, height, fill in halves:
+            for y, height, fill in shape.parts:
                 axes.add_patch(patches.Rectangle((shape.x, y), shape.width, height, facecolor=fill, linewidth=0))
         elif isinstance(shape, Line):
             if shape.fill:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
@@ -47,6 +47,12 @@ class Timeline:
         for e in sorted(events, key=lambda e: (e.mesh, e.start, e.end)):
             rows[e.mesh].append(Event(e.mesh, e.step, e.start - begin, e.end - begin))
         return cls(name, tuple(tuple(row) for row in rows), unit)
+
+
+def shortest_of(events: Iterable[Event]) -> float:
+    """The duration that sets the scale of a picture: the shortest one, leaving out the shortest twentieth."""
+    lengths = sorted(e.end - e.start for e in events if e.end > e.start)
+    return lengths[len(lengths) // 20] if lengths else 0.0
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mpmd_trace.schedules._actions import Step
-from mpmd_trace.schedules._result import Event, Simulation, Timeline
+from mpmd_trace.schedules._result import Simulation, Timeline, shortest_of
 
 MAX_COLUMNS = 20_000
 
@@ -22,13 +22,9 @@ def grid(source: Simulation | Timeline, width: int | None = None) -> str:
         return "(no action takes any time)\n"
     several = any(len({p.stage for e in row for p in e.step.parts}) > 1 for row in timeline.rows)
     labels = {id(e): _label(e.step, several) for e in events}
-    longest = (
-        max(len(text) for text in labels.values() if "&" not in text)
-        if any("&" not in t for t in labels.values())
-        else max(map(len, labels.values()))
-    )
-    shortest = _shortest(events)
-    step = max(shortest / (longest + 1), timeline.end / MAX_COLUMNS)
+    # Those of fused actions are cut off, where there are others.
+    longest = max(map(len, [text for text in labels.values() if "&" not in text] or labels.values()))
+    step = max(shortest_of(events) / (longest + 1), timeline.end / MAX_COLUMNS)
     columns = round(timeline.end / step) if step else 0
     head = f"{'mesh':<5}"
     lines = []
@@ -37,10 +33,8 @@ def grid(source: Simulation | Timeline, width: int | None = None) -> str:
         for e in row:
             begin, end = round(e.start / step), round(e.end / step)
             room = max(end - begin - 1, 0)
-            text = labels[id(e)][: max(room, 0)] if end > begin else ""
-            for n in range(begin, min(end, columns)):
-                at = n - begin
-                cells[n] = text[at] if at < len(text) else ("-" if at < room else " ")
+            cell = labels[id(e)][:room].ljust(room, "-") + " "
+            cells[begin:end] = cell[: min(end, columns) - begin]
         lines.append((f"{mesh:<5}", "".join(cells)))
     ruler = _ruler(columns, step, longest)
     room = columns if width is None else max(width - len(head), longest + 1)
@@ -57,12 +51,6 @@ def grid(source: Simulation | Timeline, width: int | None = None) -> str:
 def _label(step: Step, several: bool) -> str:
     texts = [str(p) if several else f"{p.kind}{p.microbatch if p.microbatch >= 0 else ''}" for p in step.parts]
     return "&".join(texts)
-
-
-def _shortest(events: list[Event]) -> float:
-    """The duration that sets the scale: the shortest one, leaving out the shortest twentieth."""
-    lengths = sorted(e.end - e.start for e in events if e.end > e.start)
-    return lengths[len(lengths) // 20] if lengths else 0.0
 
 
 def _ruler(columns: int, step: float, longest: int) -> str:
