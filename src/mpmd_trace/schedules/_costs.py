@@ -81,12 +81,8 @@ class Costs:
 
     def seconds_per_size(self, source: int, target: int) -> float:
         """Time to move one unit of size over a link, latency aside."""
-        if self.bandwidth is None or source == target:
-            return 0.0
-        if isinstance(self.bandwidth, Mapping):
-            width = self.bandwidth.get((source, target))
-            return 0.0 if not width else 1.0 / width
-        return 1.0 / self.bandwidth
+        width = self.bandwidth.get((source, target)) if isinstance(self.bandwidth, Mapping) else self.bandwidth
+        return 1.0 / width if width and source != target else 0.0
 
 
 def amounts(what: str, value: Any) -> PerStage:

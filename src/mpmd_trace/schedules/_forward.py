@@ -56,8 +56,7 @@ def forward_passes(
                 end = now + times[-last]
                 heappush(events, (end, -1, -last, microbatch))
                 for reader in graph.readers[-last]:
-                    delay = costs.delay(mesh, mesh_of[reader]) if mesh_of[reader] != mesh else 0.0
-                    heappush(events, (end + delay, reader, -last, microbatch))
+                    heappush(events, (end + costs.delay(mesh, mesh_of[reader]), reader, -last, microbatch))
                 busy[mesh] = True
         touched = set()
         now = events[0][0] if events else now

@@ -39,30 +39,17 @@ class Row:
         self.terms[variable] = self.terms.get(variable, 0.0) + coefficient
 
 
-def kinds_of(split: bool) -> tuple[Kind, ...]:
-    """The kinds of action each stage has."""
-    return ("F", "I", "W") if split else ("F", "B")
-
-
-def lanes_of(frame: Schedule, costs: Costs, split: bool) -> list[Lane]:
-    """The lanes of all stages."""
-    timer = Timer(frame, costs)
-    return [
-        Lane(stage, kind, mesh, timer.table[kind][stage])
-        for stage, mesh in enumerate(frame.placement.mesh_of)
-        for kind in kinds_of(split)
-    ]
-
-
 class Flow:
     """Which lane needs which for the same microbatch, and how early and late actions can start."""
 
     def __init__(self, frame: Schedule, costs: Costs, split: bool) -> None:
         self.microbatches = frame.microbatches
-        self.lanes = lanes_of(frame, costs, split)
+        times = Timer(frame, costs).table
+        kinds: tuple[Kind, ...] = ("F", "I", "W") if split else ("F", "B")
+        feeds, mesh_of = frame.graph.feeds, frame.placement.mesh_of
+        self.lanes = [Lane(s, kind, mesh, times[kind][s]) for s, mesh in enumerate(mesh_of) for kind in kinds]
         number = {(lane.stage, lane.kind): n for n, lane in enumerate(self.lanes)}
         size = per_stage(costs.size, frame, "size")
-        feeds, mesh_of = frame.graph.feeds, frame.placement.mesh_of
 
         def wire(source: int, target: int, load: float) -> float:
             a, b = mesh_of[source], mesh_of[target]
@@ -70,7 +57,7 @@ class Flow:
                 load = costs.sends.get((source, target), 0.0)
             return costs.delay(a, b) + load * costs.seconds_per_size(a, b)
 
-        back: Kind = "I" if split else "B"
+        back = kinds[1]
         self.needs: list[list[tuple[int, float]]] = [[] for _ in self.lanes]
         for stage in range(frame.stages):
             gradient = sum(size[p] for p in feeds[stage])
@@ -284,11 +271,6 @@ class OrderProblem:
                     continue
                 for n in begins:
                     self.rows.append(Row(self.lanes[k].time, {**last, self.start(n, 0): 1.0}))
-
-    @property
-    def binaries(self) -> int:
-        """How many yes-or-no questions there are."""
-        return len(self._binary)
 
     def orders(self, values: Sequence[float]) -> list[list[Action]]:
         """The order of each mesh, read off the starts."""

@@ -14,11 +14,12 @@ weight-gradients fill what is left. The bubble is then 6P-1-3L chunk times for L
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Iterator, Sequence
 
 from mpmd_trace.schedules._actions import Action, Step
-from mpmd_trace.schedules._block import SLOTS, Block, play, timed
+from mpmd_trace.schedules._block import SLOTS, WEIGHT, Block, play, timed
 from mpmd_trace.schedules._errors import ScheduleError
 from mpmd_trace.schedules._schedule import Placement, Schedule, make
 from mpmd_trace.schedules._zero_bubble import zb_v
@@ -111,21 +112,18 @@ def _actions(rows: Sequence[bytearray], meshes: int) -> list[list[Action]]:
     """Codes as actions; the microbatches of each stage and kind count up."""
     orders: list[list[Action]] = []
     for mesh, codes in enumerate(rows):
-        stages = mesh, 2 * meshes - 1 - mesh
-        next_forward, next_backward = [0, 0], [0, 0]
+        down, up = mesh, 2 * meshes - 1 - mesh
+        stages = down, up, up, down
+        microbatches = [itertools.count() for _ in stages]
         split: deque[Action] = deque()
         order: list[Action] = []
         for code in codes:
-            if code < 2:
-                order.append(Action(stages[code], "F", next_forward[code]))
-                next_forward[code] += 1
-            elif code < 4:
-                chunk = 3 - code
-                stage, m = stages[chunk], next_backward[chunk]
-                next_backward[chunk] += 1
-                order.append(Action(stage, "I", m))
-                split.append(Action(stage, "W", m))
-            else:
+            if code == WEIGHT:
                 order.append(split.popleft())
+                continue
+            stage, m = stages[code], next(microbatches[code])
+            order.append(Action(stage, "F" if code < 2 else "I", m))
+            if code >= 2:
+                split.append(Action(stage, "W", m))
         orders.append(order)
     return orders
