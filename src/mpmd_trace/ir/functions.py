@@ -10,7 +10,7 @@ from mpmd_trace.ir.attributes import ArrayAttr, Attribute, DictAttr, StringAttr,
 from mpmd_trace.ir.core import Block, Op, Region, Value, make_op, op_class
 from mpmd_trace.ir.types import FunctionType, function_type
 
-__all__ = ["FuncOp", "make_function"]
+__all__ = ["FuncOp", "function_around", "make_function"]
 
 
 @op_class
@@ -127,14 +127,14 @@ class FuncOp(Op):
 
     def set_arg_attr(self, index: int, name: str, value: Attribute | None) -> None:
         """Set an argument attribute; None removes it."""
-        dicts = self.arg_attrs
-        dicts[index] = dicts[index].without(name) if value is None else dicts[index].with_(name, value)
-        self.set_all_arg_attrs(dicts)
+        self._set_entry("arg_attrs", self.arg_attrs, index, name, value)
 
     def set_res_attr(self, index: int, name: str, value: Attribute | None) -> None:
-        dicts = self.res_attrs
+        self._set_entry("res_attrs", self.res_attrs, index, name, value)
+
+    def _set_entry(self, which: str, dicts: list[DictAttr], index: int, name: str, value: Attribute | None) -> None:
         dicts[index] = dicts[index].without(name) if value is None else dicts[index].with_(name, value)
-        self.set_all_res_attrs(dicts)
+        self._set_dicts(which, dicts)
 
     def refresh_type(self) -> None:
         """Set the function type from the entry block and the terminator; new entries get no attributes."""
@@ -161,6 +161,14 @@ class FuncOp(Op):
         self.body.terminator.erase_operands(gone)
         self.set_all_res_attrs(res_attrs)
         self.refresh_type()
+
+
+def function_around(op: Op) -> FuncOp | None:
+    """The function that the op is in, or is."""
+    around: Op | None = op
+    while around is not None and not isinstance(around, FuncOp):
+        around = around.parent_op
+    return around
 
 
 def make_function(

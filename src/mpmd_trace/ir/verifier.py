@@ -13,14 +13,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from mpmd_trace.diagnostics.location import Location
 from mpmd_trace.diagnostics.messages import Diagnostic, Note
 from mpmd_trace.ir.attributes import StringAttr
 from mpmd_trace.ir.bodies import remembered
 from mpmd_trace.ir.core import Block, BlockArg, Op, Region, Value, has_order
 from mpmd_trace.ir.diagnostics import describe
 from mpmd_trace.ir.ops import CallOp, FragmentCallOp, FuncOp, Module
-from mpmd_trace.ir.verify_ops import OpRules, Problem
+from mpmd_trace.ir.verify_ops import (
+    Problem,
+    block_problem,
+    call_problem,
+    fragment_call_problem,
+    func_call_problem,
+    op_problem,
+    parent_problem,
+)
 
 __all__ = ["verify"]
 
@@ -38,7 +45,6 @@ def verify(module: Module) -> list[Diagnostic]:
 class _Verifier:
     def __init__(self, module: Module) -> None:
         self.module = module
-        self.rules = OpRules()
         self.found: list[Diagnostic] = []
 
     def run(self) -> list[Diagnostic]:
@@ -48,10 +54,8 @@ class _Verifier:
 
     def report(self, problem: Problem) -> bool:
         """Record a problem.  Gives False, "not valid"."""
-        where = problem.where
-        location = where if isinstance(where, Location) else where.loc
-        text = describe(where) if isinstance(where, Op) else None
-        self.found.append(Diagnostic("error", problem.message, location, tuple(problem.notes), text))
+        op = problem.where
+        self.found.append(Diagnostic("error", problem.message, op.loc, tuple(problem.notes), describe(op)))
         return False
 
     # Ops.
@@ -60,7 +64,7 @@ class _Verifier:
         """An op whose regions stand for themselves: first everything in it, then the isolated ops in it."""
         if isinstance(op, FuncOp):
             function = op
-        problem = self.rules.problem(op, None if op is function else function)
+        problem = op_problem(op, None if op is function else function)
         if problem is not None:
             return self.report(problem)
         inner: list[Op] = []
@@ -86,18 +90,18 @@ class _Verifier:
 
     def blocks(self, region: Region, parent: Op, function: FuncOp | None, inner: list[Op]) -> Problem | None:
         for block in region.blocks:
-            problem = self.rules.block_problem(block, parent)
+            problem = block_problem(block, parent)
             if problem is not None:
                 return problem
             for op in block:
                 if op.name in ISOLATED:
                     # Its own parent decides before anything in it is looked at.
-                    problem = self.rules.parent_problem(op, parent)
+                    problem = parent_problem(op, parent)
                     if problem is not None:
                         return problem
                     inner.append(op)
                     continue
-                problem = self.rules.problem(op, function, parent)
+                problem = op_problem(op, function, parent)
                 for nested in op.regions if problem is None else ():
                     problem = problem or self.region(nested, op, function, inner)
                 if problem is not None:
@@ -124,12 +128,11 @@ class _Verifier:
         for op in _symbol_users(table):
             problem = None
             if isinstance(op, CallOp):
-                problem = self.rules.call_problem(op, known)
+                problem = call_problem(op, known)
             elif isinstance(op, FragmentCallOp):
-                function = _function_around(op)
-                problem = self.rules.fragment_call_problem(op, known, function)
+                problem = fragment_call_problem(op, known)
             elif op.name == "func.call":
-                problem = self.rules.func_call_problem(op, known)
+                problem = func_call_problem(op, known)
             if problem is not None:
                 return self.report(problem)
         return True
@@ -161,13 +164,6 @@ class _Verifier:
             return problem
 
         return remembered(region, "visible", make) if region.frozen else make()
-
-
-def _function_around(op: Op) -> FuncOp | None:
-    parent = op.parent_op
-    while parent is not None and not isinstance(parent, FuncOp):
-        parent = parent.parent_op
-    return parent
 
 
 _USERS = ("mpmd.call", "mpmd.fragment_call", "func.call")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
-from mpmd_trace.diagnostics.location import Location
 from mpmd_trace.diagnostics.messages import Note
 from mpmd_trace.ir.attributes import (
     ArrayAttr,
@@ -17,48 +17,55 @@ from mpmd_trace.ir.attributes import (
     UserOriginAttr,
 )
 from mpmd_trace.ir.core import Block, BlockArg, Op, OpResult, Value
+from mpmd_trace.ir.functions import function_around
 from mpmd_trace.ir.ops import CallOp, ForOp, FragmentCallOp, FragmentOp, FuncOp, ReduceOp, _MeshCast
 from mpmd_trace.ir.types import MeshTensorType, TensorType, Type
-from mpmd_trace.ir.verify_types import mesh_tensor_problem
+from mpmd_trace.ir.verify_types import mesh_tensor_problem, no_mesh
 
-__all__ = ["OpRules", "Problem"]
+__all__ = [
+    "Problem",
+    "block_problem",
+    "call_problem",
+    "fragment_call_problem",
+    "func_call_problem",
+    "op_problem",
+    "parent_problem",
+]
 
 
 @dataclasses.dataclass
 class Problem:
     """A rule that does not hold, and the op that it is about."""
 
-    where: Op | Location
+    where: Op
     message: str
     notes: Sequence[Note] = ()
 
 
-def _tensor(type: Type) -> bool:
-    return isinstance(type, TensorType)
+class _Sort(NamedTuple):
+    """A sort of types: its name, its classes, whether tokens are of it, too."""
+
+    name: str
+    classes: tuple[type[Type], ...]
+    tokens: bool = False
+
+    def has(self, type: Type) -> bool:
+        return isinstance(type, self.classes) or (self.tokens and type.is_token)
 
 
-def _mesh_tensor(type: Type) -> bool:
-    return isinstance(type, MeshTensorType)
-
-
-def _tensor_or_token(type: Type) -> bool:
-    return isinstance(type, TensorType) or type.is_token
-
-
-def _mesh_tensor_or_token(type: Type) -> bool:
-    return isinstance(type, MeshTensorType) or type.is_token
-
-
-def _either_tensor(type: Type) -> bool:
-    return isinstance(type, TensorType | MeshTensorType)
+_TENSOR, _MESH_TENSOR = _Sort("a tensor", (TensorType,)), _Sort("a mesh tensor", (MeshTensorType,))
+_TENSOR_OR_TOKEN = _Sort("a tensor or a token", (TensorType,), True)
+_MESH_OR_TOKEN = _Sort("a mesh tensor or a token", (MeshTensorType,), True)
+_EITHER = _Sort("a tensor or mesh tensor", (TensorType, MeshTensorType))
+_ANY = _Sort("anything", (Type,))
 
 
 @dataclasses.dataclass(frozen=True)
 class _Shape:
     """Operand and result types, numbers of operands, parents and inherent attributes of an op."""
 
-    types: tuple[Callable[[Type], bool], Callable[[Type], bool]]
-    named: tuple[str, str]
+    operands: _Sort
+    given: _Sort
     count: tuple[int, int | None] = (0, None)
     results: int | None = None
     parents: tuple[str, ...] = ()
@@ -66,145 +73,116 @@ class _Shape:
     regions: int = 0
 
 
-_MESH_OR_TOKEN = ("a mesh tensor or a token", "a mesh tensor or a token")
-_BOTH_TENSORS, _BOTH_MESH = ("a tensor", "a tensor"), ("a mesh tensor", "a mesh tensor")
 _LEVELS = ("func.func", "mpmd.for")
 _SHAPES: dict[str, _Shape] = {
-    "mpmd.fragment": _Shape(
-        (_mesh_tensor_or_token, _mesh_tensor_or_token),
-        _MESH_OR_TOKEN,
-        parents=_LEVELS,
-        props=("origin", "mesh_name"),
-        regions=1,
-    ),
+    "mpmd.fragment": _Shape(_MESH_OR_TOKEN, _MESH_OR_TOKEN, parents=_LEVELS, props=("origin", "mesh_name"), regions=1),
     "mpmd.fragment_call": _Shape(
-        (_mesh_tensor, _mesh_tensor), _BOTH_MESH, parents=("func.func",), props=("origin", "mesh_name", "callee")
+        _MESH_TENSOR, _MESH_TENSOR, parents=("func.func",), props=("origin", "mesh_name", "callee")
     ),
-    "mpmd.transfer": _Shape((_mesh_tensor, _mesh_tensor), _BOTH_MESH, (1, 1), 1, ("func.func",)),
-    "mpmd.assign": _Shape((_tensor, _mesh_tensor), ("a tensor", "a mesh tensor"), (1, 1), 1, _LEVELS),
-    "mpmd.unassign": _Shape((_mesh_tensor, _tensor), ("a mesh tensor", "a tensor"), (1, 1), 1, _LEVELS),
-    "mpmd.call": _Shape(
-        (_either_tensor, _either_tensor), ("a tensor or mesh tensor", "a tensor or mesh tensor"), props=("callee",)
-    ),
-    "mpmd.for": _Shape((lambda _: True, lambda _: True), ("", ""), props=("iterations",), regions=1),
-    "mpmd.named_computation": _Shape(
-        (_tensor_or_token, _tensor_or_token),
-        ("a tensor or a token", "a tensor or a token"),
-        props=("origin",),
-        regions=1,
-    ),
-    "mpmd.named_tensor": _Shape((_tensor, _tensor), _BOTH_TENSORS, (1, 1), 1, props=("name",)),
-    "mpmd.broadcast": _Shape((_tensor, _tensor), _BOTH_TENSORS, (1, 1), 1),
-    "mpmd.reduce": _Shape((_tensor, _tensor), _BOTH_TENSORS, (1, None), 1),
-    "mpmd.return": _Shape(
-        (lambda _: True, lambda _: True),
-        ("", ""),
-        results=0,
-        parents=("mpmd.fragment", "mpmd.named_computation", "mpmd.for"),
-    ),
+    "mpmd.transfer": _Shape(_MESH_TENSOR, _MESH_TENSOR, (1, 1), 1, ("func.func",)),
+    "mpmd.assign": _Shape(_TENSOR, _MESH_TENSOR, (1, 1), 1, _LEVELS),
+    "mpmd.unassign": _Shape(_MESH_TENSOR, _TENSOR, (1, 1), 1, _LEVELS),
+    "mpmd.call": _Shape(_EITHER, _EITHER, props=("callee",)),
+    "mpmd.for": _Shape(_ANY, _ANY, props=("iterations",), regions=1),
+    "mpmd.named_computation": _Shape(_TENSOR_OR_TOKEN, _TENSOR_OR_TOKEN, props=("origin",), regions=1),
+    "mpmd.named_tensor": _Shape(_TENSOR, _TENSOR, (1, 1), 1, props=("name",)),
+    "mpmd.broadcast": _Shape(_TENSOR, _TENSOR, (1, 1), 1),
+    "mpmd.reduce": _Shape(_TENSOR, _TENSOR, (1, None), 1),
+    "mpmd.return": _Shape(_ANY, _ANY, results=0, parents=("mpmd.fragment", "mpmd.named_computation", "mpmd.for")),
 }
-#: Ops that MLIR wants at the end of a block of these.
-_TERMINATED_BY = {"mpmd.fragment": "mpmd.return", "mpmd.named_computation": "mpmd.return", "mpmd.for": "mpmd.return"}
+#: Ops whose blocks MLIR wants to end with `mpmd.return`.
+_RETURNING = frozenset({"mpmd.fragment", "mpmd.named_computation", "mpmd.for"})
 
 
-class OpRules:
-    """The rules; each method gives the first problem of one op, or None."""
+def op_problem(op: Op, function: FuncOp | None, parent: Op | None = None) -> Problem | None:
+    """The first problem of an op, or None.
 
-    def problem(self, op: Op, function: FuncOp | None, parent: Op | None = None) -> Problem | None:
-        """`function`: the function around the op; `parent`: the op around it (for ops in frozen bodies)."""
-        shape = _SHAPES.get(op.name)
-        message: str | None = None
-        if shape is not None:
-            message = _shape_problem(op, shape)
-            if message is None:
-                found = self.parent_problem(op, parent if parent is not None else op.parent_op)
-                if found is not None:
-                    return found
+    `function`: the function around the op; `parent`: the op around it (for ops in frozen bodies).
+    """
+    shape = _SHAPES.get(op.name)
+    message: str | None = None
+    if shape is not None:
+        message = _shape_problem(op, shape)
         if message is None:
-            check = _CHECKS.get(op.name)
-            if check is not None:
-                message = check(op, function if function is not None else _around(op))
-        return None if message is None else Problem(op, message)
+            found = parent_problem(op, parent if parent is not None else op.parent_op)
+            if found is not None:
+                return found
+    if message is None:
+        check = _CHECKS.get(op.name)
+        if check is not None:
+            message = check(op, function if function is not None else function_around(op))
+    return None if message is None else Problem(op, message)
 
-    def parent_problem(self, op: Op, parent: Op | None) -> Problem | None:
-        """Whether the op stands in an op where it may."""
-        shape = _SHAPES.get(op.name)
-        if shape is None or not shape.parents:
-            return None
-        wanted = shape.parents
-        if parent is None or parent.name in wanted:
-            return None
-        return Problem(op, f"'{op.name}' stands in a {parent.name}; it belongs in a {' or '.join(wanted)}")
 
-    def block_problem(self, block: Block, parent: Op) -> Problem | None:
-        """Whether a block ends as the op around it wants it to."""
-        wanted = _TERMINATED_BY.get(parent.name)
-        if wanted is None:
-            return None
-        last = block.last
-        if last is None:
-            return Problem(parent, f"the body of '{parent.name}' is empty; it must end with '{wanted}'")
-        if last.name != wanted:
-            return Problem(last, f"the body of '{parent.name}' ends with '{last.name}', not with '{wanted}'")
+def parent_problem(op: Op, parent: Op | None) -> Problem | None:
+    """Whether the op stands in an op where it may."""
+    shape = _SHAPES.get(op.name)
+    if shape is None or not shape.parents or parent is None or parent.name in shape.parents:
         return None
+    return Problem(op, f"'{op.name}' stands in a {parent.name}; it belongs in a {' or '.join(shape.parents)}")
 
-    # What needs to look up symbols.
 
-    def call_problem(self, op: CallOp, known: Mapping[str, Op]) -> Problem | None:
-        callee = known.get(op.callee)
-        if not isinstance(callee, FuncOp):
-            return Problem(op, f"'mpmd.call' op calls @{op.callee}, which is not a function of the module")
-        for what, mine, theirs in (
-            ("operand", [v.type for v in op.operands], callee.type.inputs),
-            ("result", [r.type for r in op.results], callee.type.results),
-        ):
-            for i, (a, b) in enumerate(zip(mine, theirs, strict=False)):
-                if a is not b:
-                    return Problem(op, f"{what} {i} of the call has type {a}, @{op.callee} has {b} there")
-        if callee.is_mpmd and callee.visibility != "private":
-            return Problem(
-                op, f"@{op.callee} is called, so it must be private: public ones with a topology are entries"
-            )
+def block_problem(block: Block, parent: Op) -> Problem | None:
+    """Whether a block ends as the op around it wants it to."""
+    if parent.name not in _RETURNING:
         return None
-
-    def fragment_call_problem(
-        self, op: FragmentCallOp, known: Mapping[str, Op], function: FuncOp | None
-    ) -> Problem | None:
-        callee = known.get(op.callee)
-        if not isinstance(callee, FuncOp):
-            return Problem(op, f"the fragment call runs @{op.callee}, which is not a function of the module")
-        inputs, results = callee.type.inputs, callee.type.results
-        message = _mesh_values(op, op.mesh, function, inputs, results, f"@{op.callee}")
-        if message is not None:
-            return Problem(op, message)
-        shape = callee.attrs.get("mesh_shape")
-        if not isinstance(shape, MeshAttr):
-            return Problem(callee, f"@{op.callee} is run by a fragment call, so it needs a mesh_shape")
-        topology = function.topology if function is not None else None
-        mesh = topology.meshes.get(op.mesh) if topology is not None else None
-        if mesh is None:
-            return Problem(op, f'the topology has no mesh "{op.mesh}"')
-        if mesh is not shape:
-            return Problem(op, f'mesh "{op.mesh}" is {mesh.body}, but @{op.callee} is for {shape.body}')
-        return None
-
-    def func_call_problem(self, op: Op, known: Mapping[str, Op]) -> Problem | None:
-        name = op.props.get("callee") or op.attrs.get("callee")
-        symbol = getattr(name, "name", None)
-        callee = known.get(symbol) if isinstance(symbol, str) else None
-        if not isinstance(callee, FuncOp):
-            return Problem(op, f"the call of {name} names no function of the module")
-        wanted = (callee.type.inputs, callee.type.results)
-        if (tuple(v.type for v in op.operands), tuple(r.type for r in op.results)) != wanted:
-            return Problem(op, f"the types of the call of @{symbol} are not those of the function, {callee.type}")
-        return None
+    last = block.last
+    if last is None:
+        return Problem(parent, f"the body of '{parent.name}' is empty; it must end with 'mpmd.return'")
+    if last.name != "mpmd.return":
+        return Problem(last, f"the body of '{parent.name}' ends with '{last.name}', not with 'mpmd.return'")
+    return None
 
 
-def _around(op: Op) -> FuncOp | None:
-    parent = op.parent_op
-    while parent is not None and not isinstance(parent, FuncOp):
-        parent = parent.parent_op
-    return parent
+# What needs to look up symbols.
+
+
+def call_problem(op: CallOp, known: Mapping[str, Op]) -> Problem | None:
+    callee = known.get(op.callee)
+    if not isinstance(callee, FuncOp):
+        return Problem(op, f"'mpmd.call' op calls @{op.callee}, which is not a function of the module")
+    for what, mine, theirs in (
+        ("operand", [v.type for v in op.operands], callee.type.inputs),
+        ("result", [r.type for r in op.results], callee.type.results),
+    ):
+        for i, (a, b) in enumerate(zip(mine, theirs, strict=False)):
+            if a is not b:
+                return Problem(op, f"{what} {i} of the call has type {a}, @{op.callee} has {b} there")
+    if callee.is_mpmd and callee.visibility != "private":
+        return Problem(op, f"@{op.callee} is called, so it must be private: public ones with a topology are entries")
+    return None
+
+
+def fragment_call_problem(op: FragmentCallOp, known: Mapping[str, Op]) -> Problem | None:
+    callee, function = known.get(op.callee), function_around(op)
+    if not isinstance(callee, FuncOp):
+        return Problem(op, f"the fragment call runs @{op.callee}, which is not a function of the module")
+    inputs, results = callee.type.inputs, callee.type.results
+    message = _mesh_values(op, op.mesh, function, inputs, results, f"@{op.callee}")
+    if message is not None:
+        return Problem(op, message)
+    shape = callee.attrs.get("mesh_shape")
+    if not isinstance(shape, MeshAttr):
+        return Problem(callee, f"@{op.callee} is run by a fragment call, so it needs a mesh_shape")
+    topology = function.topology if function is not None else None
+    mesh = topology.meshes.get(op.mesh) if topology is not None else None
+    if mesh is None:
+        return Problem(op, f'the topology has no mesh "{op.mesh}"')
+    if mesh is not shape:
+        return Problem(op, f'mesh "{op.mesh}" is {mesh.body}, but @{op.callee} is for {shape.body}')
+    return None
+
+
+def func_call_problem(op: Op, known: Mapping[str, Op]) -> Problem | None:
+    name = op.props.get("callee") or op.attrs.get("callee")
+    symbol = getattr(name, "name", None)
+    callee = known.get(symbol) if isinstance(symbol, str) else None
+    if not isinstance(callee, FuncOp):
+        return Problem(op, f"the call of {name} names no function of the module")
+    wanted = (callee.type.inputs, callee.type.results)
+    if (tuple(v.type for v in op.operands), tuple(r.type for r in op.results)) != wanted:
+        return Problem(op, f"the types of the call of @{symbol} are not those of the function, {callee.type}")
+    return None
 
 
 def _shape_problem(op: Op, shape: _Shape) -> str | None:
@@ -220,13 +198,12 @@ def _shape_problem(op: Op, shape: _Shape) -> str | None:
         return f"'{op.name}' has {len(op.regions)} regions, not {shape.regions}"
     if any(len(region.blocks) != 1 for region in op.regions):
         return f"the region of '{op.name}' must be one block"
-    fits, fits_result = shape.types
     for i, value in enumerate(op.operands):
-        if not fits(value.type):
-            return f"operand {i} of '{op.name}' must be {shape.named[0]}, not {value.type}"
+        if not shape.operands.has(value.type):
+            return f"operand {i} of '{op.name}' must be {shape.operands.name}, not {value.type}"
     for i, result in enumerate(op.results):
-        if not fits_result(result.type):
-            return f"result {i} of '{op.name}' must be {shape.named[1]}, not {result.type}"
+        if not shape.given.has(result.type):
+            return f"result {i} of '{op.name}' must be {shape.given.name}, not {result.type}"
     return None
 
 
@@ -261,8 +238,7 @@ def _mesh_values(
         if isinstance(topology, str):
             return topology
         if mesh not in topology.meshes:
-            names = " and ".join(f'"{name}"' for name in topology.meshes)
-            return f'the topology has no mesh "{mesh}"; it has {names}'
+            return no_mesh(mesh, topology)
         for i, (a, b) in enumerate(zip(outer, inner, strict=True)):
             if not isinstance(a, MeshTensorType):
                 if a is not b:

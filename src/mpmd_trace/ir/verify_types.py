@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 
 from mpmd_trace.ir.attributes import Axis, MeshAttr, TensorShardingAttr, TopologyAttr
 from mpmd_trace.ir.types import MeshTensorType, TensorType
 
-__all__ = ["mesh_tensor_problem", "sharding_problem"]
+__all__ = ["mesh_tensor_problem", "no_mesh"]
 
 
 @functools.lru_cache(maxsize=100_000)
@@ -16,12 +17,14 @@ def mesh_tensor_problem(type: MeshTensorType, topology: TopologyAttr) -> str | N
     """Why values of this type cannot exist in a program with this topology."""
     mesh = topology.meshes.get(type.mesh)
     if mesh is None:
-        return f'the topology has no mesh "{type.mesh}"; it has {_names(topology)}'
+        return no_mesh(type.mesh, topology)
     return None if type.sharding is None else sharding_problem(type.sharding, type.tensor, mesh)
 
 
-def _names(topology: TopologyAttr) -> str:
-    return " and ".join(f'"{name}"' for name in topology.meshes)
+def no_mesh(name: str, topology: TopologyAttr) -> str:
+    """That the topology has no such mesh."""
+    known = " and ".join(f'"{mesh}"' for mesh in topology.meshes)
+    return f'the topology has no mesh "{name}"; it has {known}'
 
 
 def sharding_problem(sharding: TensorShardingAttr, tensor: TensorType, mesh: MeshAttr) -> str | None:
@@ -44,9 +47,7 @@ def sharding_problem(sharding: TensorShardingAttr, tensor: TensorType, mesh: Mes
         if keys != sorted(keys):
             return f"the {what} axes are not in the order of the mesh {mesh.body}"
     for i, (size, axes) in enumerate(zip(shape, lists, strict=True)):
-        parts = 1
-        for axis in axes:
-            parts *= sizes[axis.name] if axis.size is None else axis.size
+        parts = math.prod(sizes[axis.name] if axis.size is None else axis.size for axis in axes)
         if size >= 0 and size % parts:
             return f"dimension {i} of size {size} is not divisible by {parts}, the size of its axes"
     return None
