@@ -6,12 +6,14 @@ Only the regular form that MLIR itself prints is read: one op a line.  Text that
 
 from __future__ import annotations
 
-import gc
 import re
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from mpmd_trace.diagnostics.location import UNKNOWN, Location
-from mpmd_trace.ir.attributes import Attribute, matching_bracket, parse_dict_body, split_top_level
+from mpmd_trace.diagnostics.spelling import matching_bracket, split_top_level
+from mpmd_trace.ir.attributes import Attribute, parse_dict_body
+from mpmd_trace.ir.collector import paused_collector
 from mpmd_trace.ir.core import Block, Op, Region, Value, make_op
 from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.ops import Module
@@ -19,7 +21,7 @@ from mpmd_trace.ir.types import FunctionType, Type, parse_type
 
 __all__ = ["parse_apart", "parse_generic"]
 
-_OP = re.compile(r'\s*(?:(%[\w$.-]+)(?::(\d+))? = )?"((?:[^"\\]|\\.)*)"\(([^()]*)\)')
+_OP = re.compile(r'\s*(?:(%[\w$.-]+)(?::\d+)? = )?"((?:[^"\\]|\\.)*)"\(([^()]*)\)')
 _ALIAS = re.compile(r"([#!][A-Za-z_][\w$.-]*) = (.*)$")
 _ALIAS_USE = re.compile(r'"(?:[^"\\]|\\.)*"|[#!][A-Za-z_][\w$-]*(?![\w$.-])')
 _SHARED_BODY_OPS = frozenset({"mpmd.fragment", "mpmd.named_computation"})
@@ -37,17 +39,16 @@ class _Tail(NamedTuple):
     apart: Attribute | None
 
 
+@dataclass(slots=True)
 class _Frame:
     """An op whose regions are being read."""
 
-    __slots__ = ("block", "header", "operands", "regions", "result", "tail")
-
-    def __init__(self, header: tuple[str, str | None, int], operands: list[Value], tail: _Tail) -> None:
-        self.header = header
-        self.operands = operands
-        self.tail = tail
-        self.regions: list[Region] = [Region()]
-        self.block: Block | None = None
+    name: str
+    result: str | None
+    operands: list[Value]
+    tail: _Tail
+    regions: list[Region] = field(default_factory=lambda: [Region()])
+    block: Block | None = None
 
 
 def parse_generic(text: str) -> Module:
@@ -60,14 +61,9 @@ def parse_generic(text: str) -> Module:
 
 def parse_apart(text: str, name: str | None) -> tuple[Module, dict[Op, Attribute]]:
     """As `parse_generic`, without the discardable attributes of this name, and those."""
-    collecting = gc.isenabled()
-    gc.disable()  # a module is all live: looking for garbage while it grows takes a third of the time
-    try:
+    with paused_collector():  # a module is all live: looking for garbage while it grows takes a third of the time
         parser = _Parser(text, name)
         return parser.run(), parser.apart
-    finally:
-        if collecting:
-            gc.enable()
 
 
 class _Parser:
@@ -221,16 +217,15 @@ class _Parser:
         match = _OP.match(line)
         if match is None:
             raise ValueError(f"cannot read the op: {line[:160]}")
-        result, count, name, operand_text = match.groups()
+        result, name, operand_text = match.groups()
         operands = [self.value(n) for n in operand_text.split(", ")] if operand_text else []
         rest = line[match.end() :]
-        header = (name, result, int(count) if count else 1)
         if rest.endswith("({"):
-            self.frames.append(_Frame(header, operands, self.tail(rest)))
+            self.frames.append(_Frame(name, result, operands, self.tail(rest)))
             self.blocks.append({})
             return
         rest, loc = self.location(rest)
-        self.finish(header, operands, self.tail(rest), {}, (), [], loc)
+        self.finish(name, result, operands, self.tail(rest), {}, (), [], loc)
 
     def close(self, line: str) -> None:
         frame = self.frames[-1]
@@ -244,12 +239,13 @@ class _Parser:
         self.frames.pop()
         self.blocks.pop()
         rest, loc = self.location(line[2:])
-        end = self.tail(rest)
-        self.finish(frame.header, frame.operands, end, frame.tail.props, frame.tail.successors, frame.regions, loc)
+        end, begin = self.tail(rest), frame.tail
+        self.finish(frame.name, frame.result, frame.operands, end, begin.props, begin.successors, frame.regions, loc)
 
     def finish(
         self,
-        header: tuple[str, str | None, int],
+        name: str,
+        result: str | None,
         operands: list[Value],
         tail: _Tail,
         props: dict[str, Attribute],
@@ -257,7 +253,6 @@ class _Parser:
         regions: list[Region],
         loc: Location,
     ) -> None:
-        name, result, _ = header
         if name in _SHARED_BODY_OPS:
             for region in regions:
                 freeze(region)
