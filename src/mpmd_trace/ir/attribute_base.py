@@ -5,6 +5,7 @@ Attributes are interned: an attribute is equal to another iff it is the same obj
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Self
@@ -208,10 +209,7 @@ class MeshAttr(Attribute):
     @property
     def size(self) -> int:
         """The number of devices."""
-        count = 1
-        for _, n in self.axes:
-            count *= n
-        return count
+        return math.prod(n for _, n in self.axes)
 
 
 class TopologyAttr(Attribute):

@@ -5,6 +5,7 @@ Source: the shardings of the sdy dialect, as mesh tensors of the mpmd dialect ca
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from typing import cast
@@ -120,9 +121,8 @@ def local_shape(tensor: TensorType, sharding: TensorShardingAttr | None, mesh: M
     sizes = dict(mesh.axes)
     local = []
     for i, size in enumerate(shape):
-        parts = 1
-        for axis in sharding.dim_axes(i) if i < len(sharding.dims) else ():
-            parts *= axis.size if axis.size is not None else sizes.get(axis.name, 1)
+        axes = sharding.dim_axes(i) if i < len(sharding.dims) else ()
+        parts = math.prod(sizes.get(axis.name, 1) if axis.size is None else axis.size for axis in axes)
         local.append(-(-size // parts))
     return tuple(local)
 
@@ -145,7 +145,4 @@ def bit_width(element: str) -> int:
 def byte_size(type: MeshTensorType, symbols: dict[str, MeshAttr]) -> float:
     """The bytes that a value of this type takes on one device (a fraction for elements of some bits)."""
     mesh = None if type.sharding is None else mesh_of(type.sharding, symbols)
-    count = 1
-    for size in local_shape(type.tensor, type.sharding, mesh):
-        count *= size
-    return count * bit_width(type.tensor.element) / 8
+    return math.prod(local_shape(type.tensor, type.sharding, mesh)) * bit_width(type.tensor.element) / 8

@@ -6,6 +6,7 @@ the functions below or with `parse_type`; never call the constructors.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 
@@ -75,10 +76,7 @@ class TensorType(Type):
 
     @property
     def num_elements(self) -> int:
-        count = 1
-        for size in self.shape or ():
-            count *= size
-        return count
+        return math.prod(self.shape or ())
 
 
 class MeshTensorType(Type):
@@ -136,7 +134,7 @@ class TypeAttr(Attribute):
 
 
 _TYPES: Interner[Type] = Interner()
-_SIMPLE_TENSOR = re.compile(r"tensor<((?:(?:\d+|\?)x)*|\*x)([^,<>]+|complex<[a-z0-9]+>)>$")
+_TENSOR = re.compile(r"tensor<((?:(?:\d+|\?)x)*|\*x)(.*)>$", re.DOTALL)
 
 
 def tensor(shape: tuple[int, ...], element: str, encoding: str | None = None) -> TensorType:
@@ -204,21 +202,15 @@ def _parse(text: str) -> Type:
 
 
 def _parse_tensor(text: str) -> TensorType:
-    match = _SIMPLE_TENSOR.match(text)
-    if match is not None:
-        dims, element = match.groups()
-        if dims == "*x":
-            return TensorType(text, None, element, None)
-        shape = tuple(-1 if d == "?" else int(d) for d in dims.split("x")[:-1])
-        return TensorType(text, shape, element, None)
-    inner = text[len("tensor<") : -1]
-    match = re.match(r"((?:(?:\d+|\?)x)*|\*x)", inner)
-    assert match is not None
-    dims, rest = match.group(1), inner[match.end() :]
-    parts = split_top_level(rest)
-    encoding = ", ".join(parts[1:]) or None
-    shape_: tuple[int, ...] | None = tuple(-1 if d == "?" else int(d) for d in dims.split("x")[:-1])
-    return TensorType(text, None if dims == "*x" else shape_, parts[0], encoding)
+    match = _TENSOR.match(text)
+    if match is None:
+        raise ValueError(f"not a tensor type: {text}")
+    dims, element = match.groups()
+    more: list[str] = []
+    if "<" in element or "," in element:  # few have an encoding, or an element type with parameters
+        element, *more = split_top_level(element)
+    shape = None if dims == "*x" else tuple(-1 if d == "?" else int(d) for d in dims.split("x")[:-1])
+    return TensorType(text, shape, element, ", ".join(more) or None)
 
 
 def _parse_mesh_tensor(text: str) -> MeshTensorType:
