@@ -112,37 +112,23 @@ def free_values(op: Op) -> list[Value]:
 
     The order is that of a post-order walk, operands left to right; frozen bodies have no free values.
     """
-    if not op.regions or all(r.frozen for r in op.regions):
+    if not op.regions:
         return []
-    inside: set[Block] = set()
+    used: dict[Value, None] = {}
+    inside: set[Block | None] = set()
 
-    def collect(region: Region) -> None:
-        for block in region.blocks:
-            inside.add(block)
-            for nested in block:
-                for r in nested.regions:
-                    if not r.frozen:
-                        collect(r)
+    def visit(op: Op) -> None:
+        for region in op.regions:
+            if not region.frozen:
+                inside.update(region.blocks)
+                for block in region.blocks:
+                    for nested in block:
+                        if nested.regions:
+                            visit(nested)
+                        used.update(dict.fromkeys(nested.operands))
 
-    for region in op.regions:
-        if not region.frozen:
-            collect(region)
-    found: dict[Value, None] = {}
-
-    def visit(region: Region) -> None:
-        for block in region.blocks:
-            for nested in block:
-                for r in nested.regions:
-                    if not r.frozen:
-                        visit(r)
-                for value in nested.operands:
-                    if value.block not in inside:
-                        found[value] = None
-
-    for region in op.regions:
-        if not region.frozen:
-            visit(region)
-    return list(found)
+    visit(op)
+    return [value for value in used if value.block not in inside]
 
 
 def region_dce(region: Region) -> bool:

@@ -36,19 +36,15 @@ class Linked:
 
     def move_before(self, other: Linked) -> None:
         """Move this op directly before `other`."""
-        if other is self:
-            return
-        assert other.block is not None
-        self._detach()
-        other.block._insert(self, other._prev, other)
+        if other is not self:
+            assert other.block is not None
+            other.block.insert_before(other, self)
 
     def move_after(self, other: Linked) -> None:
         """Move this op directly behind `other`."""
-        if other is self:
-            return
-        assert other.block is not None
-        self._detach()
-        other.block._insert(self, other, other._next)
+        if other is not self:
+            assert other.block is not None
+            other.block.insert_after(other, self)
 
     def _detach(self) -> None:
         if self.block is not None:

@@ -6,7 +6,7 @@ is not listed has unknown effects.
 
 from __future__ import annotations
 
-from mpmd_trace.ir.attributes import Attribute, BoolAttr
+from mpmd_trace.ir.attributes import BoolAttr
 from mpmd_trace.ir.core import Op, Region, Value
 
 __all__ = [
@@ -19,24 +19,6 @@ __all__ = [
     "trivially_dead",
 ]
 
-#: Effects and speculatability are those of the ops in the regions.
-RECURSIVE = frozenset(
-    {
-        "mpmd.fragment",
-        "mpmd.named_computation",
-        "mpmd.for",
-        "stablehlo.reduce",
-        "stablehlo.reduce_window",
-        "stablehlo.select_and_scatter",
-        "stablehlo.scatter",
-        "stablehlo.sort",
-        "stablehlo.map",
-        "stablehlo.while",
-        "stablehlo.case",
-        "stablehlo.if",
-        "sdy.manual_computation",
-    }
-)
 #: Never removed, even when unused.
 EFFECTFUL = frozenset(
     {
@@ -97,7 +79,7 @@ def _nested(region: Region, pure: bool) -> bool:
 
 
 def _side_effect(op: Op) -> bool:
-    found: Attribute | None = op.attr("has_side_effect")
+    found = op.attr("has_side_effect")
     return isinstance(found, BoolAttr) and found.value
 
 
@@ -165,14 +147,10 @@ def region_reduction_kind(region: Region) -> str | None:
     n = len(returned)
     if len(block.args) != 2 * n or n == 0:
         return None
-    kind: str | None = None
+    kinds: set[str | None] = set()
     for i, value in enumerate(returned):
         op = value.defining_op
-        this = None if op is None else reduction_kind(op)
-        if op is None or this is None or kind not in (None, this):
+        if op is None or set(op.operands) != {block.args[i], block.args[i + n]}:
             return None
-        left, right = op.operands
-        if {left, right} != {block.args[i], block.args[i + n]}:
-            return None
-        kind = this
-    return kind
+        kinds.add(reduction_kind(op))
+    return kinds.pop() if len(kinds) == 1 else None
