@@ -121,7 +121,6 @@ WAYS: list[Callable[[Parts], object]] = [
     lambda p: _set(p.arg, "type", OTHER),
     lambda p: _set(p.arg, "loc", UNKNOWN),
     lambda p: p.block.add_arg(OTHER),
-    lambda p: p.block.add_arg(OTHER, 0),
     lambda p: p.block.erase_args([]),
     lambda p: p.block.args.append(p.free),
     lambda p: _set(p.block, "args", []),

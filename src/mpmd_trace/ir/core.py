@@ -357,17 +357,11 @@ class Block(OpList[Op]):
     def parent_op(self) -> Op | None:
         return None if self.parent is None else self.parent.parent
 
-    def add_arg(self, type: Type, index: int | None = None, loc: Location = UNKNOWN) -> BlockArg:
-        """Insert an argument (at the end by default)."""
+    def add_arg(self, type: Type, *, loc: Location = UNKNOWN) -> BlockArg:
+        """Add an argument at the end."""
         self.check_mutable()
-        if index is None or index == len(self.args):
-            arg = BlockArg(type, len(self.args), self, loc)
-            self.args.append(arg)
-            return arg
-        arg = BlockArg(type, index, self, loc)
-        self.args.insert(index, arg)
-        for i, other in enumerate(self.args):
-            other.index = i
+        arg = BlockArg(type, len(self.args), self, loc)
+        self.args.append(arg)
         return arg
 
     def erase_args(self, indices: Iterable[int]) -> None:
