@@ -12,6 +12,7 @@ import numpy as np
 from mpmd_trace.backend.plan import Plan
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
 from mpmd_trace.jax_compat.layouts import full_format, layout_of, put, same_layout
+from mpmd_trace.jax_compat.runtime import ArrayImpl
 
 __all__ = ["ArgumentChecker", "TracedArgument", "WrongSharding"]
 
@@ -28,8 +29,6 @@ class ArgumentChecker:
     """Turns what the caller passes into the arrays that the plan expects."""
 
     def __init__(self, plan: Plan, specs: Sequence[jax.ShapeDtypeStruct], keep_unused: bool = False) -> None:
-        from mpmd_trace.jax_compat.runtime import ArrayImpl
-
         self.plan = plan
         self.specs = list(specs)
         self.array_class: Any = ArrayImpl

@@ -21,9 +21,10 @@ from mpmd_trace.diagnostics.spelling import unquote
 from mpmd_trace.ir.attributes import SYMBOL, IntegerAttr
 from mpmd_trace.ir.bodies import fingerprint
 from mpmd_trace.ir.core import Op
-from mpmd_trace.ir.diagnostics import describe
+from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.ir.printer import print_op
+from mpmd_trace.jax_compat import runtime as compat
 
 __all__ = ["CompilerOptions", "Executable", "Known", "Progress", "compile_programs"]
 
@@ -47,14 +48,12 @@ class Executable:
     __slots__ = ("__weakref__", "call", "compiled", "compiled_as", "name", "spec")
 
     def __init__(self, spec: ProgramSpec, compiled: Any, compiled_as: str | None = None) -> None:
-        from mpmd_trace.jax_compat.runtime import direct_call
-
         self.spec = spec
         self.name = spec.callee
         self.compiled_as = compiled_as or spec.callee
         self.compiled = compiled
         #: From a sequence of arrays with exactly the input shardings to the list of results.
-        self.call: Callable[[Sequence[jax.Array]], list[jax.Array]] = direct_call(compiled)
+        self.call: Callable[[Sequence[jax.Array]], list[jax.Array]] = compiled.direct_call()
 
     @property
     def cost(self) -> dict[str, float]:
@@ -65,19 +64,19 @@ class Executable:
     @property
     def temporary_bytes(self) -> int:
         """Scratch memory per device while it runs; 0 where XLA does not say."""
-        stats = self.compiled.memory_analysis()
-        return int(getattr(stats, "temp_size_in_bytes", 0) or 0)
+        return self._bytes("temp")
 
     @property
     def reused_bytes(self) -> int:
         """Memory per device of donated arguments that becomes that of results; 0 where XLA does not say."""
-        stats = self.compiled.memory_analysis()
-        return int(getattr(stats, "alias_size_in_bytes", 0) or 0)
+        return self._bytes("alias")
 
     @property
     def code_bytes(self) -> int:
-        stats = self.compiled.memory_analysis()
-        return int(getattr(stats, "generated_code_size_in_bytes", 0) or 0)
+        return self._bytes("generated_code")
+
+    def _bytes(self, what: str) -> int:
+        return int(getattr(self.compiled.memory_analysis(), f"{what}_size_in_bytes", 0) or 0)
 
 
 def _what_is_computed(module: Module) -> Callable[[str], str]:
@@ -174,8 +173,6 @@ def compile_programs(
         MpmdError: when XLA refuses an option or a program (every refusal is in the message), or when a program
             calls back a Python function that is not among `host_callbacks`.
     """
-    from mpmd_trace.jax_compat.runtime import compile_lowered, lower_function, rebound
-
     _check_callbacks(module, len(host_callbacks))
     _check_options(placement, compiler_options)
 
@@ -190,7 +187,7 @@ def compile_programs(
         equal.setdefault((kind, options), []).append(spec)
 
     def compiling(spec: ProgramSpec, repeated: bool) -> Any:
-        lowered = lower_function(
+        lowered = compat.lower_function(
             program_text(module, spec.callee),
             _structs(placement, spec.inputs),
             _structs(placement, spec.outputs),
@@ -201,7 +198,7 @@ def compile_programs(
         chosen = compiler_options.get(spec.mesh) or options_of(spec)
 
         def run() -> Any:
-            compiled = compile_lowered(lowered, dict(chosen))
+            compiled = compat.compile_lowered(lowered, dict(chosen))
             if repeated:
                 _ = compiled.slim  # made here once, before several threads ask for it
             return compiled
@@ -210,7 +207,7 @@ def compile_programs(
 
     def binding(like: Executable, spec: ProgramSpec) -> Any:
         devices = list(placement.meshes[spec.mesh].devices.flat)
-        return pool.submit(rebound, like.compiled, devices, _structs(placement, spec.outputs))
+        return pool.submit(compat.rebound, like.compiled, devices, _structs(placement, spec.outputs))
 
     total = len(plan.programs)
     workers = threads or max(1, min(total, os.cpu_count() or 1))
@@ -291,8 +288,6 @@ def _kind(text: str, spec: ProgramSpec, mesh: Mesh, donations: Mapping[int, int 
 
 def _check_options(placement: Placement, options: CompilerOptions) -> None:
     """Raise `MpmdError` with every option that XLA does not take: compiling something small with it tells."""
-    from mpmd_trace.jax_compat.runtime import compile_lowered, lower_function  # loads jaxlib
-
     type = "tensor<f32>"
     text = f"module {{ func.func @main(%x: {type}) -> {type} {{ return %x : {type} }} }}"
     refused: dict[str, list[str]] = {}
@@ -300,7 +295,7 @@ def _check_options(placement: Placement, options: CompilerOptions) -> None:
     def why_not(mesh: Mesh, tried: dict[str, Any]) -> str | None:
         scalar = jax.ShapeDtypeStruct((), "float32", sharding=NamedSharding(mesh, PartitionSpec()))
         try:
-            compile_lowered(lower_function(text, [scalar], [scalar], name="options"), tried)
+            compat.compile_lowered(compat.lower_function(text, [scalar], [scalar], name="options"), tried)
         except jax.errors.JaxRuntimeError as error:
             return str(error).removeprefix("INVALID_ARGUMENT: ")
         return None
@@ -329,7 +324,7 @@ _NUMBER = re.compile(r"index = (\d+)")
 
 def _check_callbacks(module: Module, count: int) -> None:
     """Raise `MpmdError` for ops that call back a function that we do not have; XLA would crash."""
-    problems = []
+    problems = Diagnostics()
     for function in module.functions:
         for op in function.walk():
             if op.name != "stablehlo.custom_call":
@@ -339,18 +334,13 @@ def _check_callbacks(module: Module, count: int) -> None:
                 continue
             number = _NUMBER.search(config.text) if config is not None else None
             if number is None or int(number[1]) >= count:
-                problems.append(
-                    Diagnostic(
-                        "error",
-                        "this op calls back a Python function (jax.pure_callback), which is not part of the text of "
-                        "a module. Run the program with mpmd_trace.jit, or take the callback out of it",
-                        op.loc,
-                        (),
-                        describe(op),
-                    )
+                problems.error(
+                    op,
+                    "this op calls back a Python function (jax.pure_callback), which is not part of the text of "
+                    "a module. Run the program with mpmd_trace.jit, or take the callback out of it",
                 )
-    if problems:
-        raise MpmdError(problems)
+    if problems.found:
+        raise MpmdError(problems.found)
 
 
 def _donations(module: Module, spec: ProgramSpec) -> dict[int, int | None]:

@@ -29,6 +29,7 @@ from mpmd_trace.backend.timeline import Timeline, measure
 from mpmd_trace.diagnostics.messages import MpmdError, shortened
 from mpmd_trace.ir.attributes import TopologyAttr
 from mpmd_trace.ir.ops import Module
+from mpmd_trace.jax_compat import runtime as compat
 from mpmd_trace.jax_compat.layouts import Format, full_format
 
 __all__ = ["LoadedProgram", "MemoryAnalysis", "load", "run_module"]
@@ -366,19 +367,18 @@ def _restored(
     programs: Sequence[ProgramSpec], placement: Placement, ready: Mapping[int, bytes]
 ) -> dict[int, Executable]:
     """The programs whose executables are `ready`, but for those that the platform does not take."""
-    if not ready:
-        return {}
-    from mpmd_trace.jax_compat.runtime import Rebound, deserialized, rebound  # loads jaxlib
-
     found = {}
-    first: dict[bytes, Rebound] = {}
+    first: dict[bytes, compat.Rebound] = {}
     for spec in programs:
         executable = ready.get(spec.number)
         if executable is not None:
             results = [placement.spec(*place) for place in spec.outputs]
             devices = list(placement.meshes[spec.mesh].devices.flat)
             like = first.get(executable)
-            bound = deserialized(executable, devices, results) if like is None else rebound(like, devices, results)
+            if like is None:
+                bound = compat.deserialized(executable, devices, results)
+            else:
+                bound = compat.rebound(like, devices, results)
             if bound is not None:
                 first.setdefault(executable, bound)
                 found[spec.number] = Executable(spec, bound)

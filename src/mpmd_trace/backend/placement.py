@@ -11,7 +11,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from mpmd_trace.backend.dtypes import dtype_of, tensor_type
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
-from mpmd_trace.ir.attributes import Axis, MeshAttr, TensorShardingAttr, TopologyAttr
+from mpmd_trace.ir.attributes import Axis, TensorShardingAttr, TopologyAttr
 from mpmd_trace.ir.types import MeshTensorType, Type
 from mpmd_trace.jax_compat.layouts import Format, from_text
 
@@ -33,9 +33,8 @@ def check_topology(program: TopologyAttr, topology: Mapping[str, Mesh]) -> None:
             problems.append(
                 f"mesh '{name}' is a {type(given).__name__}, which has no devices; give a jax.sharding.Mesh"
             )
-        elif (found := _axes(given)) != _axes_of(mesh):
-            wanted = ", ".join(f"{a}={n}" for a, n in mesh.axes)
-            shown = ", ".join(f"{a}={n}" for a, n in found)
+        elif (found := _axes(given)) != mesh.axes:
+            shown, wanted = (", ".join(f"{a}={n}" for a, n in axes) for axes in (found, mesh.axes))
             problems.append(
                 f"mesh '{name}' has axes ({shown}) with {given.devices.size} devices, and the program was "
                 f"compiled for ({wanted}) with {mesh.size}; give a mesh of that shape or compile again"
@@ -44,33 +43,29 @@ def check_topology(program: TopologyAttr, topology: Mapping[str, Mesh]) -> None:
         raise MpmdError([Diagnostic("error", p) for p in problems])
 
 
-def _axes(mesh: Mesh) -> list[tuple[str, int]]:
-    return [(str(a), n) for a, n in mesh.shape.items()]
+#: The parts that each axis of a mesh is cut into, with their sizes, major first.
+_Pieces = Mapping[str, Sequence[tuple[str, int]]]
 
 
-def _axes_of(mesh: MeshAttr) -> list[tuple[str, int]]:
-    return list(mesh.axes)
+def _axes(mesh: Mesh) -> tuple[tuple[str, int], ...]:
+    return tuple((str(a), n) for a, n in mesh.shape.items())
 
 
-def _refined(mesh: Mesh, parts: Sequence[Axis]) -> tuple[Mesh, dict[str, tuple[tuple[str, int], ...]]]:
-    """The mesh with its axes cut at the boundaries of sub-axes, and the pieces of each axis."""
-    cuts: dict[str, set[int]] = {str(a): {1, n} for a, n in mesh.shape.items()}
+def _pieces(mesh: Mesh, parts: Sequence[Axis]) -> _Pieces:
+    """The axes cut at the boundaries of sub-axes."""
+    cuts = {axis: {1, n} for axis, n in _axes(mesh)}
     for part in parts:
         if part.size is not None and part.pre_size is not None:
             cuts[part.name] |= {part.pre_size, part.pre_size * part.size}
-    pieces: dict[str, tuple[tuple[str, int], ...]] = {}
-    shape, names = [], []
+    pieces = {}
     for axis, found in cuts.items():
-        ordered = sorted(found)
-        sizes = [b // a for a, b in itertools.pairwise(ordered)] or [1]
+        sizes = [b // a for a, b in itertools.pairwise(sorted(found))] or [1]
         labels = [axis] if len(sizes) == 1 else [f"{axis}.{i}" for i in range(len(sizes))]
-        pieces[axis] = tuple(zip(labels, sizes, strict=True))
-        names += labels
-        shape += sizes
-    return Mesh(mesh.devices.reshape(shape), tuple(names)), pieces
+        pieces[axis] = list(zip(labels, sizes, strict=True))
+    return pieces
 
 
-def _labels(axis: Axis, pieces: Mapping[str, tuple[tuple[str, int], ...]]) -> list[str]:
+def _labels(axis: Axis, pieces: _Pieces) -> list[str]:
     """The refined axes that make up an axis or sub-axis, major first."""
     low = axis.pre_size or 1
     found, before = [], 1
@@ -86,10 +81,10 @@ def named_sharding(mesh: Mesh, sharding: TensorShardingAttr | None, rank: int) -
     """The NamedSharding that means `sharding` on the devices of `mesh`."""
     if sharding is None:
         return NamedSharding(mesh, PartitionSpec())
-    refined = mesh
-    pieces: dict[str, tuple[tuple[str, int], ...]] = {str(a): ((str(a), n),) for a, n in mesh.shape.items()}
-    if any(a.size is not None for a in sharding.all_axes):
-        refined, pieces = _refined(mesh, sharding.all_axes)
+    pieces = _pieces(mesh, sharding.all_axes)
+    if any(axis.size is not None for axis in sharding.all_axes):
+        names, sizes = zip(*itertools.chain.from_iterable(pieces.values()), strict=True)
+        mesh = Mesh(mesh.devices.reshape(sizes), names)
     dims: list[str | tuple[str, ...] | None] = []
     for dim in range(rank):
         labels = [label for axis in sharding.dim_axes(dim) for label in _labels(axis, pieces)]
@@ -97,9 +92,7 @@ def named_sharding(mesh: Mesh, sharding: TensorShardingAttr | None, rank: int) -
     while dims and dims[-1] is None:
         dims.pop()
     unreduced = {label for axis in sharding.unreduced for label in _labels(axis, pieces)}
-    if unreduced:
-        return NamedSharding(refined, PartitionSpec(*dims, unreduced=unreduced))
-    return NamedSharding(refined, PartitionSpec(*dims))
+    return NamedSharding(mesh, PartitionSpec(*dims, unreduced=unreduced))
 
 
 def memory_kinds(mesh: Mesh) -> frozenset[str]:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import cast
 
 from mpmd_trace.backend.dtypes import dtype_of, tensor_type
 from mpmd_trace.backend.plan import Free, Instruction, Place, Plan, ProgramSpec, Run, Slot, Transfer
-from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
+from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.diagnostics.spelling import unquote
 from mpmd_trace.ir.attributes import Attribute, BoolAttr, DictAttr, StringAttr, TopologyAttr
 from mpmd_trace.ir.core import Op, Value
-from mpmd_trace.ir.diagnostics import describe
+from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import OFFLOADED, SHARDED_STATE, FragmentCallOp, FuncOp, Module, TransferOp
+from mpmd_trace.ir.shardings import local_shape
 from mpmd_trace.ir.types import MeshTensorType, TensorType
 from mpmd_trace.ir.work import elements_computed
 
@@ -47,16 +49,13 @@ def make_plan(module: Module, function: str = "main") -> Plan:
 
 
 def _check(main: FuncOp, topology: TopologyAttr, callees: Mapping[str, FuncOp]) -> None:
-    problems = []
+    problems = Diagnostics()
     for value in [*main.args, *main.returned]:
         if not isinstance(value.type, MeshTensorType):
-            problems.append(
-                Diagnostic(
-                    "error",
-                    f"an argument or result of @{main.sym_name} has type {value.type.text}, which is on "
-                    "no mesh; the module must have gone through the import passes",
-                    value.location,
-                )
+            problems.error(
+                value,
+                f"an argument or result of @{main.sym_name} has type {value.type.text}, which is on "
+                "no mesh; the module must have gone through the import passes",
             )
     for op in main.body:
         if op is main.body.terminator:
@@ -64,24 +63,17 @@ def _check(main: FuncOp, topology: TopologyAttr, callees: Mapping[str, FuncOp]) 
         if isinstance(op, FragmentCallOp):
             callee = callees.get(op.callee)
             if callee is None or callee.is_declaration:
-                problems.append(
-                    Diagnostic("error", f"there is no function @{op.callee} to call", op.loc, (), describe(op))
-                )
+                problems.error(op, f"there is no function @{op.callee} to call")
             elif op.mesh not in topology.meshes:
-                problems.append(Diagnostic("error", f"the topology has no mesh '{op.mesh}'", op.loc, (), describe(op)))
+                problems.error(op, f"the topology has no mesh '{op.mesh}'")
         elif not isinstance(op, TransferOp):
-            problems.append(
-                Diagnostic(
-                    "error",
-                    f"'{op.name}' is not executable; only fragment calls and transfers are. Run the export "
-                    "passes (mpmd-lower-to-fragment-calls) first",
-                    op.loc,
-                    (),
-                    describe(op),
-                )
+            problems.error(
+                op,
+                f"'{op.name}' is not executable; only fragment calls and transfers are. Run the export "
+                "passes (mpmd-lower-to-fragment-calls) first",
             )
-    if problems:
-        raise MpmdError(problems)
+    if problems.found:
+        raise MpmdError(problems.found)
 
 
 @dataclasses.dataclass
@@ -148,7 +140,7 @@ class _Planner:
             free = sorted(map(self.number.__getitem__, dead))
             if free:
                 instructions.append(Free(tuple(free)))
-        results = self._laid_out(returned, wanted, instructions)
+        results = tuple(self._laid_out(returned, wanted, instructions))
         unused = [v for v in main.args if v not in last and v not in kept]
         if unused:
             instructions.insert(0, Free(tuple(self.number[v] for v in unused)))
@@ -184,33 +176,21 @@ class _Planner:
 
     def _laid_out(
         self, returned: Sequence[Value], wanted: Sequence[str | None], instructions: list[Instruction]
-    ) -> tuple[int, ...]:
+    ) -> Iterator[int]:
         """The slots of the results; what has another layout than its result wants is laid out anew in the end."""
-        found: list[int] = []
         made: dict[tuple[int, str | None], int] = {}
         for value, layout in zip(returned, wanted, strict=True):
             slot = self.slots[self.number[value]]
-            if slot.layout != layout:
-                if (slot.number, layout) not in made:
-                    new = made[slot.number, layout] = self._add(slot.type, slot.memory_kind, layout)
-                    instructions.append(Transfer(slot.mesh, slot.mesh, (slot.number,), (new,)))
-                found.append(made[slot.number, layout])
-            else:
-                found.append(slot.number)
-        return tuple(found)
+            made.setdefault((slot.number, slot.layout), slot.number)
+            if (slot.number, layout) not in made:
+                new = made[slot.number, layout] = self._add(slot.type, slot.memory_kind, layout)
+                instructions.append(Transfer(slot.mesh, slot.mesh, (slot.number,), (new,)))
+            yield made[slot.number, layout]
 
     def _bytes(self, type: MeshTensorType) -> int:
-        mesh = self.topology.meshes[type.mesh]
-        shape = list(tensor_type(type).shape or ())
-        if type.sharding is not None:
-            for dim in range(len(shape)):
-                for axis in type.sharding.dim_axes(dim):
-                    size = axis.size or dict(mesh.axes)[axis.name]
-                    shape[dim] = -(-shape[dim] // size)
-        count = 1
-        for size in shape:
-            count *= size
-        return -(-count * _bits(type.tensor) // 8)
+        tensor = tensor_type(type)
+        count = math.prod(local_shape(tensor, type.sharding, self.topology.meshes[type.mesh]))
+        return -(-count * _bits(tensor) // 8)
 
     # Order.
 

@@ -230,7 +230,7 @@ class _Reader:
     # What arguments are.
 
     def _roles(self) -> dict[int, Role]:
-        slots, roles = self.plan.slots, {}
+        slots, roles = self.plan.slots, dict[int, Role]()
         found: list[tuple[str, object]] = []
         wanted = [s for s in self.plan.arguments if s in self.replaced and self.forward[s] and _is_float(slots[s])]
         parameters = set()
@@ -243,13 +243,9 @@ class _Reader:
             found.append((rest, shape))
             parameters.add(slot)
         for slot in self.plan.arguments:
-            roles[slot] = self._role(slot, parameters)
+            role: Role = "state" if slot in self.replaced else "arguments"
+            roles[slot] = "parameters" if slot in parameters else role
         return roles
-
-    def _role(self, slot: int, parameters: set[int]) -> Role:
-        if slot in parameters:
-            return "parameters"
-        return "state" if slot in self.replaced else "arguments"
 
     def _used_on(self, slot: int) -> tuple[str, ...]:
         meshes = self.forward[slot]
@@ -301,15 +297,15 @@ class _Reader:
     def sent(self) -> list[Sent]:
         """Every value with what it is sent for, the largest first."""
         twins = self._forward_edges()
-        totals: dict[tuple[int, Cause, str, str], list[int]] = {}
+        copies: dict[tuple[int, Cause, str, str], list[int]] = collections.defaultdict(list)
         for transfer in self.plan.transfers:
             for slot in transfer.outputs:
                 cause = self._cause(slot, transfer, twins)
-                key = self.root[slot], cause, transfer.source, transfer.target
-                total = totals.setdefault(key, [0, 0])
-                total[0] += 1
-                total[1] += self.plan.bytes_of([slot])
-        found = [Sent(self._name(s), c, a, b, times, size) for (s, c, a, b), (times, size) in totals.items()]
+                copies[self.root[slot], cause, transfer.source, transfer.target].append(slot)
+        found = [
+            Sent(self._name(s), c, a, b, len(slots), self.plan.bytes_of(slots))
+            for (s, c, a, b), slots in copies.items()
+        ]
         return sorted(found, key=lambda s: -s.bytes)
 
     def _name(self, slot: int) -> str:
@@ -394,8 +390,7 @@ class _Reader:
 
     def _is_gradient(self, slot: Slot) -> bool:
         """Whether backwards made it, or add to it: the zeros that a sum of gradients starts from."""
-        root = self.root.get(slot.number, slot.number)
-        maker = self.maker.get(root)
+        root, maker = self.root.get(slot.number, slot.number), self._maker(slot)
         alike = slot.type.tensor in self.weights or _parts_of(slot.type) in self.weights
         if not alike or not maker:
             return False

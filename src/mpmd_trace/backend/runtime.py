@@ -22,6 +22,7 @@ from mpmd_trace.backend.executables import Executable
 from mpmd_trace.backend.placement import Placement
 from mpmd_trace.backend.plan import Free, Plan, Run, Slot, Transfer
 from mpmd_trace.backend.profiled import annotated_calls
+from mpmd_trace.jax_compat import runtime as compat
 from mpmd_trace.jax_compat.layouts import put
 from mpmd_trace.jax_compat.profiling import is_profiling, step_annotation
 
@@ -44,8 +45,6 @@ class Runtime:
     """
 
     def __init__(self, plan: Plan, executables: Sequence[Executable | None], placement: Placement) -> None:
-        from mpmd_trace.jax_compat.runtime import traceback_scope
-
         self.plan = plan
         self.executables = list(executables)
         self.placement = placement
@@ -78,7 +77,6 @@ class Runtime:
         self._leading = leading
         self._results = _chooser(plan.results)
         self._donated = sorted(plan.donated.difference(plan.results))
-        self._traceback_scope = traceback_scope
         self._started = 0
         self._room = [None] * (len(plan.slots) - len(plan.arguments))
 
@@ -112,7 +110,7 @@ class Runtime:
         at = 0
         check = jax.config.jax_debug_nans or jax.config.jax_debug_infs
         try:
-            with self._traceback_scope():
+            with compat.traceback_scope():
                 for at, (call, pick, first, last, frees) in enumerate(steps):
                     slots[first:last] = call(pick(slots))
                     if check:
@@ -219,19 +217,15 @@ class Runtime:
         return self._known_copies[key]
 
     def _find_copy(self, before: Slot, after: Slot) -> Copy | None:
-        from mpmd_trace.jax_compat.runtime import same_tiles
-
         if before.layout is not None or after.layout is not None:
             return None  # a plain copy keeps the layout
         source, target = self.sharding(before.number), self.sharding(after.number)
-        if not same_tiles(before.type.tensor.shape or (), source, target):
+        if not compat.same_tiles(before.type.tensor.shape or (), source, target):
             return None
         return target, bool(source.device_set & target.device_set)
 
     def _batch(self, copies: Sequence[Copy]) -> Call:
-        from mpmd_trace.jax_compat.runtime import batched_copy
-
-        return batched_copy([target for target, _ in copies], fresh=[fresh for _, fresh in copies])
+        return compat.batched_copy([target for target, _ in copies], fresh=[fresh for _, fresh in copies])
 
     def _mover(self, pairs: Sequence[tuple[Slot, Slot]]) -> Call:
         movers = []
@@ -266,28 +260,24 @@ class Runtime:
 
         Between meshes of different size `jax.device_put` does it, through the host where it must.
         """
-        from mpmd_trace.jax_compat.runtime import batched_copy
-
         source, target = self.sharding(before.number), self.sharding(after.number)
         overlap = bool(source.device_set & target.device_set)
         if source.num_devices != target.num_devices:
             return lambda arrays: [jax.device_put(arrays[0], target, may_alias=False)]
         between, program = self.to_tiles(before, after)
         if not overlap:
-            copy = batched_copy([target], fresh=False)
+            copy = compat.batched_copy([target], fresh=False)
             return lambda arrays: copy(program(arrays))
         if (
             tuple(between.mesh.devices.flat) == tuple(target.mesh.devices.flat)
             and between.memory_kind == target.memory_kind
         ):
             return program
-        again = batched_copy([target], fresh=True)
+        again = compat.batched_copy([target], fresh=True)
         return lambda arrays: again(program(arrays))
 
     def to_tiles(self, before: Slot, after: Slot) -> tuple[NamedSharding, Call]:
         """The sharding on the source mesh with the tiles of the target, and a program that makes it."""
-        from mpmd_trace.jax_compat.runtime import compile_lowered, direct_call, lower_function  # loads jaxlib
-
         source, target = self.sharding(before.number), self.sharding(after.number)
         devices = source.mesh.devices.reshape(target.mesh.devices.shape)
         between = NamedSharding(Mesh(devices, target.mesh.axis_names), target.spec)
@@ -297,7 +287,8 @@ class Runtime:
         if source.memory_kind is not None:
             between = between.with_memory_kind(source.memory_kind)
         wanted = jax.ShapeDtypeStruct(given.shape, given.dtype, sharding=between)
-        return between, direct_call(compile_lowered(lower_function(text, [given], [wanted], name="reshard")))
+        lowered = compat.lower_function(text, [given], [wanted], name="reshard")
+        return between, compat.compile_lowered(lowered).direct_call()
 
 
 def _chooser(slots: Sequence[int]) -> Callable[[list[Any]], Sequence[Any]]:

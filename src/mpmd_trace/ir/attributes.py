@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from mpmd_trace.diagnostics.spelling import TOKENS, matching_bracket, quote, split_top_level, unquote
+from mpmd_trace.diagnostics.spelling import TOKENS, split_top_level, unquote
 from mpmd_trace.ir.attribute_base import (
     ATTRIBUTES,
     UNIT,
@@ -25,7 +25,6 @@ from mpmd_trace.ir.attribute_base import (
     StringAttr,
     SymbolRefAttr,
     TopologyAttr,
-    UnitAttr,
     UserOriginAttr,
     dict_text,
 )
@@ -57,16 +56,11 @@ __all__ = [
     "TensorShardingPerValueAttr",
     "TopologyAttr",
     "TypeAttr",
-    "UnitAttr",
     "UserOriginAttr",
     "dict_text",
-    "matching_bracket",
     "parse_attribute",
     "parse_dict_body",
     "parse_sharding_body",
-    "quote",
-    "split_top_level",
-    "unquote",
 ]
 
 _INTEGER = re.compile(r"(-?\d+) : ((?:ui|si|i)\d+|index)$")

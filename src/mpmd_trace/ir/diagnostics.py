@@ -39,14 +39,9 @@ class Diagnostics:
     def emit(
         self, severity: Severity, where: Op | Value | Location | None, message: str, notes: Sequence[Note] = ()
     ) -> None:
-        location, text = UNKNOWN, None
-        if isinstance(where, Op):
-            location, text = where.loc, describe(where)
-        elif isinstance(where, Value):
-            location = where.location
-        elif isinstance(where, Location):
-            location = where
-        self.found.append(Diagnostic(severity, message, location, tuple(notes), text))
+        text = describe(where) if isinstance(where, Op) else None
+        location = where.loc if isinstance(where, Op) else where.location if isinstance(where, Value) else where
+        self.found.append(Diagnostic(severity, message, location or UNKNOWN, tuple(notes), text))
 
     def error(self, where: Op | Value | Location | None, message: str, notes: Sequence[Note] = ()) -> None:
         self.emit("error", where, message, notes)

@@ -69,10 +69,8 @@ class TensorShardingAttr(Attribute):
     @property
     def all_axes(self) -> tuple[Axis, ...]:
         """Axes of the dimensions, then the replicated, then the unreduced ones."""
-        found: list[Axis] = []
-        for i in range(len(self.dims)):
-            found += self.dim_axes(i)
-        return (*found, *self.replicated, *self.unreduced)
+        of_dims = [axis for i in range(len(self.dims)) for axis in self.dim_axes(i)]
+        return (*of_dims, *self.replicated, *self.unreduced)
 
     def with_mesh(self, name: str) -> TensorShardingAttr:
         """The same sharding on another mesh symbol."""

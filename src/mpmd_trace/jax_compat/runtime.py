@@ -32,7 +32,6 @@ __all__ = [
     "batched_copy",
     "compile_lowered",
     "deserialized",
-    "direct_call",
     "keeps_barriers",
     "lower_function",
     "rebound",
@@ -206,6 +205,7 @@ class Built:
         return found
 
     def direct_call(self) -> Callable[[Sequence[jax.Array]], list[jax.Array]]:
+        """The program as a function of a sequence of arrays, which must be what it wants: nothing is checked."""
         executable = self._compiled._executable
         unsafe = executable.unsafe_call
         if unsafe.ordered_effects or unsafe.has_unordered_effects or unsafe.has_host_callbacks:
@@ -275,14 +275,6 @@ def keeps_barriers(platform: str) -> bool:
     return platform != "cpu" or jax.__version_info__ >= (0, 11)
 
 
-def direct_call(program: Built | Rebound) -> Callable[[Sequence[jax.Array]], list[jax.Array]]:
-    """The program as a function of a sequence of arrays, without any check of them.
-
-    The arrays must have the shapes, dtypes and shardings of the program.
-    """
-    return program.direct_call()
-
-
 def _call(executable: Any, handlers: Any) -> Callable[[Sequence[jax.Array]], list[jax.Array]]:
     execute = executable.execute_sharded
 
@@ -310,7 +302,7 @@ class Rebound:
         self._like = like
         self.serialized = serialized
         avals = [core.ShapedArray(r.shape, r.dtype) for r in results]
-        self._handlers = pxla.global_avals_to_results_handler(avals, [r.sharding for r in results], True)
+        self._handlers: Any = pxla.global_avals_to_results_handler(avals, [r.sharding for r in results], True)
 
     @functools.cached_property
     def slim(self) -> bytes | None:
@@ -334,8 +326,7 @@ class Rebound:
 
     def direct_call(self) -> Callable[[Sequence[jax.Array]], list[jax.Array]]:
         """As `direct_call` of the compiled program."""
-        handlers: Any = self._handlers
-        return _call(self._executable, handlers.handlers)
+        return _call(self._executable, self._handlers.handlers)
 
 
 def rebound(
