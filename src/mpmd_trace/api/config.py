@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -11,9 +12,9 @@ import jax
 from jax.sharding import AbstractMesh, Mesh
 
 from mpmd_trace.api.one_mesh import meshes_along
-from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
+from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.frontend.config import Config, MeshOfInput
-from mpmd_trace.frontend.errors import callers_place, problem, raise_problems
+from mpmd_trace.frontend.errors import Problem, callers_place, raise_problems
 from mpmd_trace.frontend.layers import equal_parts, range_mistakes
 from mpmd_trace.frontend.names import nearest
 from mpmd_trace.frontend.tags import is_name
@@ -102,9 +103,9 @@ def make_config(
     Raises:
         FrontendError: with every mistake found.
     """
-    problems: list[Diagnostic] = []
+    problems: list[Problem] = []
     options = _mapping(partitioning_options, "partitioning_options", problems)
-    _check_options(options, problems)
+    problems += _option_problems(options)
     if stage_axis is not None or isinstance(topology, Mesh | AbstractMesh):
         topology = meshes_along(topology, stage_axis)
     meshes = _topology(topology, options, problems)
@@ -119,44 +120,42 @@ def make_config(
         stage = stages.get(name, found.stage)
         if found.stage is not None and stage != found.stage:
             problems.append(
-                problem(
-                    f"the name {name!r} has stage {found.stage} in name_to_mesh_assignment and "
-                    f"stage {stage} in name_to_stage_assignment. Give it once."
-                )
+                f"the name {name!r} has stage {found.stage} in name_to_mesh_assignment and "
+                f"stage {stage} in name_to_stage_assignment. Give it once."
             )
-        if not _is_stage(stage):
-            problems.append(problem(f"the name {name!r} has stage {stage!r}; a stage is an int from 0 on."))
+        is_stage = stage is None or (isinstance(stage, int) and not isinstance(stage, bool) and stage >= 0)
+        if not is_stage:
+            problems.append(f"the name {name!r} has stage {stage!r}; a stage is an int from 0 on.")
             continue
         assignments[name] = dataclasses.replace(found, stage=stage)
     for name in stages:
         if name not in assignments and name not in names:
-            problems.append(problem(f"the name {name!r} has a stage but no mesh. " + nearest(name, names)))
-    problems += map(problem, range_mistakes(list(assignments)))
-    _check_stages(assignments, problems)
+            problems.append(f"the name {name!r} has a stage but no mesh. " + nearest(name, names))
+    problems += range_mistakes(list(assignments))
+    problems += _stage_problems(assignments)
     inputs = _prefix(input_mesh_assignment, "input_mesh_assignment", meshes, problems)
     outputs = _prefix(output_mesh_assignment, "output_mesh_assignment", meshes, problems)
     merge_rules, wrong = checked_rules(fragment_merge_rules, "fragment_merge_rules")
     schedule_rules, more = checked_rules(fragment_schedule_rules, "fragment_schedule_rules")
-    problems += [problem(text) for text in (*wrong, *more)]
+    problems += (*wrong, *more)
     if placement not in PLACEMENTS:
-        problems.append(problem(f"placement is {' or '.join(map(repr, PLACEMENTS))}, not {placement!r}."))
+        problems.append(f"placement is {' or '.join(map(repr, PLACEMENTS))}, not {placement!r}.")
     if not isinstance(hoist_invariants, bool):
-        problems.append(problem(f"hoist_invariants is True or False, not {hoist_invariants!r}."))
+        problems.append(f"hoist_invariants is True or False, not {hoist_invariants!r}.")
     if gather not in GATHER:
-        problems.append(problem(f"gather is {', '.join(map(repr, GATHER[:-1]))} or {GATHER[-1]!r}, not {gather!r}."))
+        problems.append(f"gather is {', '.join(map(repr, GATHER[:-1]))} or {GATHER[-1]!r}, not {gather!r}.")
     if gradient_reduction not in ("step", "microbatch"):
-        problems.append(problem(f"gradient_reduction is 'step' or 'microbatch', not {gradient_reduction!r}."))
+        problems.append(f"gradient_reduction is 'step' or 'microbatch', not {gradient_reduction!r}.")
     is_size = isinstance(device_memory, int) and not isinstance(device_memory, bool) and device_memory > 0
     if device_memory is not None and not is_size:
-        problems.append(problem(f"device_memory is a number of bytes, or None, not {device_memory!r}."))
+        problems.append(f"device_memory is a number of bytes, or None, not {device_memory!r}.")
     for name, value in (("remat", remat), ("offload", offload)):
         if value not in (None, "auto"):
-            problems.append(problem(f"{name} is 'auto' or None, not {value!r}."))
+            problems.append(f"{name} is 'auto' or None, not {value!r}.")
     if remat is not None and options.get("mpmd_fragment_remat"):
-        text = "remat='auto' and the option mpmd_fragment_remat both recompute. Leave one of them out."
-        problems.append(problem(text))
+        problems.append("remat='auto' and the option mpmd_fragment_remat both recompute. Leave one of them out.")
     if not isinstance(merge_small_programs, bool):
-        problems.append(problem(f"merge_small_programs is True or False, not {merge_small_programs!r}."))
+        problems.append(f"merge_small_programs is True or False, not {merge_small_programs!r}.")
     state_axes = _axes(optimizer_sharding, meshes, problems)
     where = callers_place()
     config = Config(
@@ -188,21 +187,21 @@ def make_config(
     return config
 
 
-def _axes(given: Any, meshes: Mapping[str, Mesh | AbstractMesh], problems: list[Diagnostic]) -> tuple[str, ...]:
+def _axes(given: Any, meshes: Mapping[str, Mesh | AbstractMesh], problems: list[Problem]) -> tuple[str, ...]:
     """The axes of `optimizer_sharding`, each of which a mesh has."""
     axes = () if given is None else (given,) if isinstance(given, str) else given
     if not isinstance(axes, Sequence) or not all(isinstance(axis, str) for axis in axes):
-        problems.append(problem(f"optimizer_sharding is the name of an axis, several, or None, not {given!r}."))
+        problems.append(f"optimizer_sharding is the name of an axis, several, or None, not {given!r}.")
         return ()
     known = list(dict.fromkeys(str(axis) for mesh in meshes.values() for axis in mesh.shape))
     for axis in axes:
         if axis not in known:
             text = f"optimizer_sharding has the axis {axis!r}, which no mesh of the topology has."
-            problems.append(problem(f"{text} {nearest(axis, known)}"))
+            problems.append(f"{text} {nearest(axis, known)}")
     return tuple(dict.fromkeys(axes))
 
 
-def _with_parts(names: Mapping[str, Any], problems: list[Diagnostic]) -> dict[str, Any]:
+def _with_parts(names: Mapping[str, Any], problems: list[Problem]) -> dict[str, Any]:
     """The assignments, with a name for each equal part in the place of those that list meshes."""
     found: dict[str, Any] = {}
     for name, value in names.items():
@@ -211,200 +210,166 @@ def _with_parts(names: Mapping[str, Any], problems: list[Diagnostic]) -> dict[st
         elif value:
             found.update(zip(equal_parts(name, len(value)), value, strict=True))
         else:
-            problems.append(problem(f"the layers {name!r} are assigned to an empty list. List meshes."))
+            problems.append(f"the layers {name!r} are assigned to an empty list. List meshes.")
     return found
 
 
-def _mapping(given: Any, what: str, problems: list[Diagnostic]) -> dict[str, Any]:
+def _mapping(given: Any, what: str, problems: list[Problem]) -> dict[str, Any]:
     """`given` (a mapping, pairs, or None) as a dictionary, without the keys that cannot be names."""
     try:
         found = dict(given if given is not None or what == "name_to_mesh_assignment" else {})
     except (TypeError, ValueError):
         found = {}
-        problems.append(problem(f"{what} maps names to values, as {{name: value}}; got {given!r}."))
+        problems.append(f"{what} maps names to values, as {{name: value}}; got {given!r}.")
     if isinstance(given, Sequence) and any(isinstance(pair, str) for pair in given):  # "ab" is no pair
-        problems.append(problem(f"{what} maps names to values, as {{name: value}}; got {given!r}."))
+        problems.append(f"{what} maps names to values, as {{name: value}}; got {given!r}.")
         return {}
     for name in [name for name in found if not is_name(name)]:
         del found[name]
         problems.append(
-            problem(
-                f"{what} has the key {name!r}, which cannot be a name: names are strings that are not "
-                'empty, do not start or end with blanks, and do not contain , @ " or \\.'
-            )
+            f"{what} has the key {name!r}, which cannot be a name: names are strings that are not "
+            'empty, do not start or end with blanks, and do not contain , @ " or \\.'
         )
     return found
 
 
-def _check_options(options: Mapping[str, Any], problems: list[Diagnostic]) -> None:
+def _option_problems(options: Mapping[str, Any]) -> Iterator[Problem]:
     value = options.get(_HETEROGENEOUS, False)
     if not isinstance(value, bool):
-        text = f"partitioning option '{_HETEROGENEOUS}' is True or False, not {value!r}"
-        problems.append(problem(text))
+        yield f"partitioning option '{_HETEROGENEOUS}' is True or False, not {value!r}"
     try:
         PartitioningOptions.of({k: v for k, v in options.items() if k != _HETEROGENEOUS}, besides=(_HETEROGENEOUS,))
     except MpmdError as error:
-        problems += error.diagnostics
+        yield from error.diagnostics
 
 
-def _topology(topology: Any, options: Mapping[str, Any], problems: list[Diagnostic]) -> dict[str, Mesh | AbstractMesh]:
+def _topology(topology: Any, options: Mapping[str, Any], problems: list[Problem]) -> dict[str, Mesh | AbstractMesh]:
     meshes: dict[str, Mesh | AbstractMesh] = {}
     owners: dict[Any, str] = {}
     if isinstance(topology, str) or not isinstance(topology, Iterable):
-        problems.append(problem(f"a topology lists (name, mesh) pairs or maps names to meshes; got {topology!r}."))
+        problems.append(f"a topology lists (name, mesh) pairs or maps names to meshes; got {topology!r}.")
         return meshes
     pairs = list(topology.items()) if isinstance(topology, Mapping) else list(topology)
     if not pairs:
-        problems.append(problem("the topology has no mesh. Give at least one, by name."))
+        problems.append("the topology has no mesh. Give at least one, by name.")
     for pair in pairs:
         if not isinstance(pair, tuple) or len(pair) != 2:
-            problems.append(problem(f"a topology lists (name, mesh) pairs or maps names to meshes; got {pair!r}."))
+            problems.append(f"a topology lists (name, mesh) pairs or maps names to meshes; got {pair!r}.")
             continue
         name, mesh = pair
         if not is_name(name) or set(name.removesuffix("/cpu")) & set("#/"):
-            problems.append(problem(f"{name!r} cannot name a mesh: use a string without , @ # / \\ or quotes."))
+            problems.append(f"{name!r} cannot name a mesh: use a string without , @ # / \\ or quotes.")
         elif name in meshes:
-            problems.append(problem(f"the topology has two meshes called {name!r}."))
+            problems.append(f"the topology has two meshes called {name!r}.")
         elif not isinstance(mesh, (Mesh, AbstractMesh)):
             problems.append(
-                problem(
-                    f"the mesh {name!r} is a {type(mesh).__name__}; make it with jax.sharding.Mesh "
-                    "or, for compiling only, jax.sharding.AbstractMesh."
-                )
+                f"the mesh {name!r} is a {type(mesh).__name__}; make it with jax.sharding.Mesh "
+                "or, for compiling only, jax.sharding.AbstractMesh."
             )
         else:
             meshes[name] = mesh
-            _check_axis_names(name, mesh, problems)
-            _check_devices(name, mesh, owners, problems)
+            problems += _axis_name_problems(name, mesh)
+            problems += _device_problems(name, mesh, owners)
     if options.get(_HETEROGENEOUS) is False:
-        _check_axes(meshes, problems)
+        problems += _axes_problems(meshes)
     return meshes
 
 
-def _check_devices(name: str, mesh: Mesh | AbstractMesh, owners: dict[Any, str], problems: list[Diagnostic]) -> None:
+def _device_problems(name: str, mesh: Mesh | AbstractMesh, owners: dict[Any, str]) -> Iterator[str]:
+    """`owners`: the first mesh with each device, of those before this one."""
     if isinstance(mesh, AbstractMesh):
         return
-    if not mesh.devices.size:
-        problems.append(
-            problem(
-                f"the mesh {name!r} has no devices: its shape is {dict(mesh.shape)}. Make it of devices in "
-                f"jax.devices(); there are {len(jax.devices())}."
-            )
-        )
+    listed = list(mesh.devices.flat)
+    wrong = next(
+        (f"{device!r} where a device belongs" for device in listed if not isinstance(device, jax.Device)), None
+    )
+    if not listed:
+        wrong = f"no devices: its shape is {dict(mesh.shape)}"
+    if wrong is not None:
+        count = len(jax.devices())
+        yield f"the mesh {name!r} has {wrong}. Make it of devices in jax.devices(); there are {count}."
         return
     shared: dict[str, list[str]] = {}
-    wrong = [device for device in mesh.devices.flat if not isinstance(device, jax.Device)]
-    if wrong:
-        problems.append(
-            problem(
-                f"the mesh {name!r} has {wrong[0]!r} where a device belongs. Make it of devices in "
-                f"jax.devices(); there are {len(jax.devices())}."
-            )
-        )
-        return
-    listed = list(mesh.devices.flat)
-    for device in dict.fromkeys(listed):
+    for device, times in collections.Counter(listed).items():
         owner = owners.setdefault(device, name)
         if owner != name:
             shared.setdefault(owner, []).append(str(device))
-        if listed.count(device) > 1:
-            problems.append(
-                problem(f"the mesh {name!r} has {device} {listed.count(device)} times. Each device belongs once.")
-            )
+        if times > 1:
+            yield f"the mesh {name!r} has {device} {times} times. Each device belongs once."
     for owner, devices in shared.items():
-        problems.append(
-            problem(
-                f"the meshes {owner!r} and {name!r} overlap: both have {', '.join(devices)}. Give "
-                "each mesh devices of its own."
-            )
+        yield (
+            f"the meshes {owner!r} and {name!r} overlap: both have {', '.join(devices)}. Give each mesh devices of its "
+            "own."
         )
 
 
-def _check_axis_names(name: str, mesh: Mesh | AbstractMesh, problems: list[Diagnostic]) -> None:
+def _axis_name_problems(name: str, mesh: Mesh | AbstractMesh) -> Iterator[str]:
     """XLA crashes on some names of axes that JAX takes."""
     for axis in mesh.axis_names:
         if not isinstance(axis, str) or not axis.isascii() or set(axis) & set('"\\\n'):
-            problems.append(
-                problem(
-                    f"the mesh {name!r} has an axis named {axis!r}. Name axes by strings of ASCII characters, "
-                    'without " and \\.'
-                )
+            yield (
+                f'the mesh {name!r} has an axis named {axis!r}. Name axes by strings of ASCII characters, without " '
+                "and \\."
             )
 
 
-def _check_axes(meshes: Mapping[str, Mesh | AbstractMesh], problems: list[Diagnostic]) -> None:
+def _axes_problems(meshes: Mapping[str, Mesh | AbstractMesh]) -> Iterator[str]:
     shapes = {name: dict(mesh.shape) for name, mesh in meshes.items()}
     first = next(iter(shapes), None)
     for name, shape in shapes.items():
         if 0 in shape.values():
             continue  # it has no devices, and that was said
         if first is not None and list(shape.items()) != list(shapes[first].items()):
-            problems.append(
-                problem(
-                    f"the mesh {name!r} has axes {shape}, the mesh {first!r} {shapes[first]}. Give "
-                    "all meshes the same axes, or leave out enable_heterogeneous_meshes=False."
-                )
+            yield (
+                f"the mesh {name!r} has axes {shape}, the mesh {first!r} {shapes[first]}. Give all meshes the same "
+                "axes, or leave out enable_heterogeneous_meshes=False."
             )
 
 
-def _is_stage(stage: object) -> bool:
-    if stage is None:
-        return True
-    return isinstance(stage, int) and not isinstance(stage, bool) and stage >= 0
-
-
-def _assignment(value: Any, what: str, meshes: Mapping[str, Any], problems: list[Diagnostic]) -> Assignment | None:
+def _assignment(value: Any, what: str, meshes: Mapping[str, Any], problems: list[Problem]) -> Assignment | None:
     """`value` as an assignment; None, and a problem, when it is not one."""
     stage: Any = None
     text = value
     if isinstance(value, tuple) and len(value) == 2:
         text, stage = value
     if not isinstance(text, str):
-        problems.append(problem(f'{what} is assigned to {value!r}. Write "mesh", "mesh/stage" or (mesh, stage).'))
+        problems.append(f'{what} is assigned to {value!r}. Write "mesh", "mesh/stage" or (mesh, stage).')
         return None
     try:
         found = Assignment.parse(text)
     except ValueError:
         found = Assignment.on_mesh(text)  # no mesh is called so
     if found.stage is not None and stage is not None:
-        problems.append(problem(f"{what} is assigned to {value!r}, which gives two stages."))
+        problems.append(f"{what} is assigned to {value!r}, which gives two stages.")
         return None
     if found.mesh not in meshes:
         problems.append(
-            problem(
-                f"{what} is assigned to the mesh {found.mesh!r}, which the topology lacks. "
-                + nearest(found.mesh, meshes)
-            )
+            f"{what} is assigned to the mesh {found.mesh!r}, which the topology lacks. " + nearest(found.mesh, meshes)
         )
         return None
     if found.memory_kind not in (None, *MEMORY_KINDS):
         problems.append(
-            problem(
-                f"{what} is assigned to memory {found.memory_kind!r} of mesh {found.mesh!r}; memories are "
-                f"{' and '.join(MEMORY_KINDS)}."
-            )
+            f"{what} is assigned to memory {found.memory_kind!r} of mesh {found.mesh!r}; memories are "
+            f"{' and '.join(MEMORY_KINDS)}."
         )
         return None
     return found if stage is None else dataclasses.replace(found, stage=stage)
 
 
-def _check_stages(assignments: Mapping[str, Assignment], problems: list[Diagnostic]) -> None:
+def _stage_problems(assignments: Mapping[str, Assignment]) -> Iterator[str]:
     first: dict[int, str] = {}
     for name, assigned in assignments.items():
         if assigned.stage is None:
             continue
         other = first.setdefault(assigned.stage, name)
         if assignments[other].mesh != assigned.mesh:
-            problems.append(
-                problem(
-                    f"stage {assigned.stage} is on two meshes: {other!r} is on "
-                    f"{assignments[other].mesh!r}, {name!r} on {assigned.mesh!r}. A stage runs on "
-                    "one mesh; number the stages along the pipeline."
-                )
+            yield (
+                f"stage {assigned.stage} is on two meshes: {other!r} is on {assignments[other].mesh!r}, {name!r} on "
+                f"{assigned.mesh!r}. A stage runs on one mesh; number the stages along the pipeline."
             )
 
 
-def _prefix(prefix: Any, what: str, meshes: Mapping[str, Any], problems: list[Diagnostic]) -> Any:
+def _prefix(prefix: Any, what: str, meshes: Mapping[str, Any], problems: list[Problem]) -> Any:
     """`prefix` with each mesh name parsed."""
 
     def one(path: Any, value: Any) -> Assignment | MeshOfInput | None:
@@ -413,15 +378,13 @@ def _prefix(prefix: Any, what: str, meshes: Mapping[str, Any], problems: list[Di
         where = f"{what}{jax.tree_util.keystr(path)}"
         if isinstance(value, MeshOfInput):
             if what != "output_mesh_assignment":
-                problems.append(problem(f"{where} is {value}, which is for output_mesh_assignment only."))
+                problems.append(f"{where} is {value}, which is for output_mesh_assignment only.")
             elif isinstance(value.argument, bool) or not isinstance(value.argument, int | str):
-                problems.append(
-                    problem(f"{where} is {value}; it takes the position of an argument, or the name of a keyword.")
-                )
+                problems.append(f"{where} is {value}; it takes the position of an argument, or the name of a keyword.")
             return value
         found = _assignment(value, where, meshes, problems)
         if found is not None and found.stage is not None:
-            problems.append(problem(f"{where} has a stage; only computations have stages."))
+            problems.append(f"{where} has a stage; only computations have stages.")
         return found
 
     return jax.tree_util.tree_map_with_path(one, prefix, is_leaf=lambda x: x is None)

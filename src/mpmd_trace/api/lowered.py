@@ -166,10 +166,7 @@ def _check_devices(config: Config) -> None:
         missing = [d for d in mesh.devices.flat if d not in d.client.devices()]
         if missing:
             problems.append(
-                problem(
-                    f"the mesh {name!r} has {missing[0]}, which is not a device of this process. Make the "
-                    f"mesh of devices in jax.devices(); there are {len(jax.devices())}.",
-                    config.where,
-                )
+                f"the mesh {name!r} has {missing[0]}, which is not a device of this process. Make the mesh of devices "
+                f"in jax.devices(); there are {len(jax.devices())}."
             )
-    raise_problems(problems)
+    raise_problems(problems, config.where)

@@ -8,10 +8,8 @@ from collections.abc import Mapping, Sequence
 import jax
 from jax.sharding import Mesh
 
-from mpmd_trace.diagnostics.messages import Diagnostic
 from mpmd_trace.frontend.arguments import Leaf
 from mpmd_trace.frontend.config import Config
-from mpmd_trace.frontend.errors import problem
 from mpmd_trace.frontend.memories import HOST
 from mpmd_trace.frontend.placements import Spec, same_devices
 from mpmd_trace.frontend.trace import Traced
@@ -64,14 +62,14 @@ def assigned(
     specs: Sequence[Spec | None],
     leaves: Sequence[Leaf],
     what: str,
-) -> tuple[list[Assignment | None], list[Diagnostic]]:
+) -> tuple[list[Assignment | None], list[str]]:
     """For each argument (`what` is "input") or result ("output") its mesh or None, and the contradictions.
 
     A sharding over a mesh of the topology names that mesh, unless the topology has these devices twice.  The host
     memory of an argument is left out: `finishing.put_on_host` cares for it.
     """
     found: list[Assignment | None] = []
-    problems: list[Diagnostic] = []
+    problems: list[str] = []
     for i, (leaf, spec) in enumerate(zip(leaves, specs, strict=True)):
         assignment = assignments.get(i)
         named: list[str] = []
@@ -82,10 +80,8 @@ def assigned(
             continue
         if named and assignment.mesh not in named:
             problems.append(
-                problem(
-                    f"{leaf.name} is on mesh {assignment.mesh!r} in {what}_mesh_assignment, and its sharding is over "
-                    f"the devices of mesh {named[0]!r}. Give both the same mesh, or leave one of them out."
-                )
+                f"{leaf.name} is on mesh {assignment.mesh!r} in {what}_mesh_assignment, and its sharding is over "
+                f"the devices of mesh {named[0]!r}. Give both the same mesh, or leave one of them out."
             )
         on_host = what == "input" and assignment.memory_kind == HOST
         found.append(dataclasses.replace(assignment, memory_kind=None) if on_host else assignment)

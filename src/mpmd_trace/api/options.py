@@ -10,7 +10,7 @@ from typing import Any, Literal, TypedDict
 from mpmd_trace.backend.executables import CompilerOptions
 from mpmd_trace.frontend.arguments import listed_positions
 from mpmd_trace.frontend.config import Config
-from mpmd_trace.frontend.errors import mistake, problem, raise_problems
+from mpmd_trace.frontend.errors import mistake, raise_problems
 from mpmd_trace.frontend.names import nearest
 from mpmd_trace.frontend.tags import listed, static_names
 
@@ -126,15 +126,15 @@ def compiler_options(given: Mapping[str, Any] | None, config: Config, where: str
         for mesh in given:
             if mesh not in config.topology:
                 text = f"compiler_options are given for {mesh!r}, which is not a mesh of the topology."
-                problems.append(problem(f"{text} {nearest(str(mesh), config.topology)}"))
+                problems.append(f"{text} {nearest(str(mesh), config.topology)}")
     found = given if is_per_mesh else dict.fromkeys(config.topology, given)
     options = {name: value for chosen in found.values() for name, value in chosen.items()}
     for name, value in options.items():
         if isinstance(value, Mapping):
             text = "compiler_options are options for all meshes, or a mapping from each mesh to its options, not both"
-            problems.append(problem(f"{text}: {name!r} has options of its own"))
+            problems.append(f"{text}: {name!r} has options of its own")
         elif not isinstance(name, str) or not isinstance(value, bool | int | float | str):
             text = "an option of XLA is a name with a bool, a number or a text"
-            problems.append(problem(f"compiler_options have {name!r}: {value!r}; {text}"))
+            problems.append(f"compiler_options have {name!r}: {value!r}; {text}")
     raise_problems(problems, where)
     return {mesh: dict(chosen) for mesh, chosen in found.items()}

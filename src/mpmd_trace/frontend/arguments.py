@@ -11,7 +11,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from mpmd_trace.diagnostics.messages import Diagnostic
 from mpmd_trace.frontend import in_place
 from mpmd_trace.frontend.errors import FrontendError, mistake, place_of, problem, raise_problems
 from mpmd_trace.frontend.tags import listed
@@ -104,13 +103,13 @@ def flatten(
     dynamic += [(k, kwargs[k], k in donated_names) for k in sorted(kwargs)]
     leaves: list[Leaf] = []
     donated: list[int] = []
-    problems: list[Diagnostic] = []
+    problems: list[str] = []
     for label, value, gives in dynamic:
         for path, leaf in jax.tree_util.tree_leaves_with_path(value):
             where = path_name(label, path)
             aval = _type_of(leaf)
             if aval is None:
-                problems.append(problem(_not_an_array(where, leaf)))
+                problems.append(_not_an_array(where, leaf))
                 continue
             if gives:
                 donated.append(len(leaves))
@@ -215,13 +214,12 @@ def _short(value: Any) -> str:
 
 def check_results(named: Sequence[tuple[Any, Any]], where: str | None = None) -> None:
     """Raise a `FrontendError` at `where` when a result is not an array."""
-    problems = []
-    for path, leaf in named:
-        if _type_of(leaf) is None:
-            problems.append(
-                problem(
-                    f"{path_name('result', path)} is not an array but a {type(leaf).__name__}: "
-                    f"{_short(leaf)}. Return only arrays (eqx.partition splits a module)."
-                )
-            )
-    raise_problems(problems, where)
+    raise_problems(
+        (
+            f"{path_name('result', path)} is not an array but a {type(leaf).__name__}: {_short(leaf)}. Return only "
+            "arrays (eqx.partition splits a module)."
+            for path, leaf in named
+            if _type_of(leaf) is None
+        ),
+        where,
+    )

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import jax
 from jax.sharding import AbstractMesh, Mesh
 
-from mpmd_trace.diagnostics.messages import Diagnostic
 from mpmd_trace.frontend.arguments import Leaf, one_line
-from mpmd_trace.frontend.errors import FrontendError, problem, raise_problems
+from mpmd_trace.frontend.errors import FrontendError, raise_problems
 from mpmd_trace.ir.assignment import Assignment
 
 if TYPE_CHECKING:
@@ -121,7 +120,7 @@ class Config:
     def same_mesh(self, traced: Traced) -> list[tuple[int, int]]:
         """The inputs and outputs that share a mesh, by position.  Raises `FrontendError` where they do not fit."""
         pairs: list[tuple[int, int]] = []
-        problems: list[Diagnostic] = []
+        problems: list[str] = []
         wanted: dict[MeshOfInput, list[int]] = {}
         for output, found in self._per_output(traced.out_tree).items():
             if isinstance(found, MeshOfInput):
@@ -132,7 +131,7 @@ class Config:
             if one.argument not in arguments:
                 known = ", ".join(map(repr, arguments)) or "none"
                 text = f"output_mesh_assignment has {one}, but there is no such dynamic argument; there are: {known}."
-                problems.append(problem(text))
+                problems.append(text)
                 continue
             inputs = jax.tree.leaves(arguments[one.argument])
             given = [traced.inputs[i] for i in inputs]
@@ -140,7 +139,7 @@ class Config:
             if [leaf.physical for leaf in given] == [leaf.physical for leaf in made]:
                 pairs += zip(inputs, outputs, strict=True)
             else:
-                problems.append(problem(_unlike(one, given, made, _in_pieces(traced))))
+                problems.append(_unlike(one, given, made, _in_pieces(traced)))
         raise_problems(problems, self.where)
         return pairs
 

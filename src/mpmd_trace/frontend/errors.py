@@ -7,10 +7,10 @@ import os
 import sys
 import sysconfig
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeAlias
 
 from mpmd_trace.diagnostics.location import UNKNOWN, Location
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError, MpmdWarning, Note
@@ -34,16 +34,20 @@ def _location(file: str, line: int, column: int) -> Location:
     return Location(f'"{escaped}":{line}:{column}')
 
 
-def raise_problems(problems: Sequence[Diagnostic], where: str | None = None) -> None:
+#: A text is an error without a place.
+Problem: TypeAlias = Diagnostic | str
+
+
+def raise_problems(problems: Iterable[Problem], where: str | None = None) -> None:
     """Raise one `FrontendError` for all `problems`, in order and without repetitions.
 
     Those without a place get the place `where` (`file:line`).
     """
-    if where is not None:
-        place = problem("", where).location
-        problems = [dataclasses.replace(p, location=place) if p.location is UNKNOWN else p for p in problems]
-    if problems:
-        raise FrontendError(list(dict.fromkeys(problems)))
+    place = problem("", where).location
+    found = [problem(p) if isinstance(p, str) else p for p in problems]
+    found = [dataclasses.replace(p, location=place) if p.location is UNKNOWN else p for p in found]
+    if found:
+        raise FrontendError(list(dict.fromkeys(found)))
 
 
 def at_users_place(error: MpmdError, where: str | None = None) -> MpmdError:

@@ -8,9 +8,7 @@ from typing import Any, NamedTuple
 import jax
 from jax.sharding import Mesh, NamedSharding, Sharding, SingleDeviceSharding
 
-from mpmd_trace.diagnostics.messages import Diagnostic
 from mpmd_trace.frontend.arguments import Given, Leaf, one_line
-from mpmd_trace.frontend.errors import problem
 from mpmd_trace.frontend.shardings import Meshes, no_named_sharding
 from mpmd_trace.jax_compat import layouts
 
@@ -38,7 +36,7 @@ def shardings(
     what: str,
     kept: Sequence[NamedSharding | None] = (),
     layouts_given: Sequence[str | None] = (),
-) -> tuple[tuple[Spec | None, ...], list[Diagnostic]]:
+) -> tuple[tuple[Spec | None, ...], list[str]]:
     """The place of each leaf, and the mistakes.
 
     Args:
@@ -67,15 +65,12 @@ def shardings(
             is_leaf=lambda x: x is None or isinstance(x, Sharding | layouts.Format),
         )
     except ValueError as error:
-        message = one_line(error)
+        whole = "arguments" if what == "in_shardings" else "result"
         return (None,) * len(leaves), [
-            problem(
-                f"{what} does not fit the {'arguments' if what == 'in_shardings' else 'result'}: "
-                f"it must be a pytree prefix of them. {message}"
-            )
+            f"{what} does not fit the {whole}: it must be a pytree prefix of them. {one_line(error)}"
         ]
     found: list[Spec | None] = []
-    problems: list[Diagnostic] = []
+    problems: list[str] = []
     for i, (leaf, wanted) in enumerate(zip(leaves, per_leaf, strict=True)):
         sharding, layout = (wanted.sharding, wanted) if isinstance(wanted, layouts.Format) else (wanted, None)
         asked = sharding is not None
@@ -90,7 +85,7 @@ def shardings(
             order, bad = _layout(layout, leaf)
             wrong = wrong or bad
         if wrong is not None:
-            problems.append(problem(f"{what} of {leaf.name}: {wrong}"))
+            problems.append(f"{what} of {leaf.name}: {wrong}")
         if wrong is not None or (sharding is None and order is None):
             found.append(None)
             continue

@@ -10,7 +10,6 @@ from typing import Any
 
 import jax
 
-from mpmd_trace.diagnostics.messages import Diagnostic
 from mpmd_trace.diagnostics.spelling import quote
 from mpmd_trace.frontend import arguments, in_place, placements
 from mpmd_trace.frontend.arguments import Leaf
@@ -292,7 +291,7 @@ def trace(
     kept = placements.kept_shardings(leaves, meshes)
     layouts = placements.given_layouts(leaves, meshes)
 
-    def specs(axes: Meshes) -> tuple[_Specs, _Specs, list[Diagnostic]]:
+    def specs(axes: Meshes) -> tuple[_Specs, _Specs, list[str]]:
         into, bad = placements.shardings(
             in_shardings, given.in_tree, given.leaves, axes, meshes, "in_shardings", kept, layouts
         )

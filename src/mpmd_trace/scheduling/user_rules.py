@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from mpmd_trace.diagnostics.messages import MpmdError, shortened
-from mpmd_trace.frontend.errors import place_of, problem, raise_problems, warn
+from mpmd_trace.frontend.errors import place_of, raise_problems, warn
 from mpmd_trace.ir.ops import FragmentOp, Module
 from mpmd_trace.passes.fragment_rules import FragmentInfo, MergeRule, ScheduleRule, rule_problems
 from mpmd_trace.passes.optimize.rule_orders import UserRules
@@ -111,7 +111,7 @@ def literal_rules(config: Config, fragments: Callable[[], Fragments]) -> dict[st
             if not known:
                 known.append(fragments())
             rules += _made_by(one, known[0], what, config)
-        raise_problems([problem(text) for text in rule_problems(rules)], config.where)
+        raise_problems(rule_problems(rules), config.where)
         found[what] = tuple(rules)
     return found
 
@@ -123,7 +123,7 @@ def _made_by(builder: Callable[[Fragments], Any], fragments: Fragments, what: st
     wrong += [f"{what}: '{name}' returns a function" for rule in rules if not _is_rule(rule)]
     if made is None:
         wrong = [f"'{name}' returns None; a function among {what} returns rules, perhaps an empty list"]
-    raise_problems([problem(text) for text in wrong], place_of(builder) or config.where)
+    raise_problems(wrong, place_of(builder) or config.where)
     if not rules:
         warn(f"'{name}' among {what} makes no rule for this program", config.where)
     return rules
