@@ -139,7 +139,7 @@ def filter_jit(
     def decorated(fn: Callable[..., Any], config: Any) -> Jitted:
         if not callable(fn):
             raise mistake(f"filter_jit takes a function, not {fn!r} of type {type(fn).__name__}")
-        callee = None if _is_plain(fn) else fn
+        callee = None if jax.tree_util.all_leaves([fn]) else fn
         leaves = StaticLeaves(statics(fn, static_argnums, static_argnames), callee)
         donation = _donation(donate, Donation.of(donate_argnums, donate_argnames))
         prefix = in_shardings
@@ -205,8 +205,3 @@ def _donation(donate: str, listed: Donation) -> Donation:
     if listed != Donation():
         raise mistake(f"donate={donate!r} says which arguments are donated; donate_argnums and donate_argnames do, too")
     return Donation(all_but=(0,) if donate.endswith("except-first") else (), warns=donate.startswith("warn"))
-
-
-def _is_plain(fn: Any) -> bool:
-    leaves = jax.tree.leaves(fn)
-    return len(leaves) == 1 and leaves[0] is fn

@@ -13,6 +13,7 @@ from mpmd_trace.api.filter_jit import is_dynamic
 from mpmd_trace.api.jit import Compiled
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
 from mpmd_trace.frontend.arguments import path_name
+from mpmd_trace.frontend.statics import Statics, divided, join
 from mpmd_trace.jax_compat.layouts import elsewhere, place_of, put
 
 __all__ = ["abstract", "create", "place"]
@@ -68,18 +69,15 @@ def create(fn: Callable[..., Any], compiled: Compiled, *args: Any, argnums: int 
         MpmdError: when `fn` makes something else than what the program was compiled for.
     """
     wanted = abstract(compiled, argnums)
-    given_leaves, given_structure = jax.tree.flatten(args)
-    dynamic = [x for x in given_leaves if is_dynamic(x)]
-    made: list[Any] = []  # what `fn` returned last, as leaves and their structure
+    dynamic, static = divided(args, is_dynamic)
+    made: list[Statics] = []  # what `fn` returned last
 
     def make_all(dynamic: Sequence[Any]) -> list[Any]:
-        arrays = iter(dynamic)
-        given = [next(arrays) if is_dynamic(x) else x for x in given_leaves]
-        made[:] = jax.tree.flatten(fn(*jax.tree.unflatten(given_structure, given)))
-        return [x for x in made[0] if is_dynamic(x)]
+        arrays, rest = divided(fn(*join(dynamic, static)), is_dynamic)
+        made[:] = [rest]
+        return arrays
 
-    structs = iter(jax.eval_shape(make_all, dynamic))
-    shape = jax.tree.unflatten(made[1], [next(structs) if is_dynamic(x) else x for x in made[0]])
+    shape = join(jax.eval_shape(make_all, dynamic), made[0])
     leaves, structure = _matched(wanted, shape, compiled, argnums)
 
     make = jax.jit(make_all)

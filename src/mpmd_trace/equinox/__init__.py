@@ -17,7 +17,7 @@ from mpmd_trace.api.saving import save as save
 from mpmd_trace.equinox._gradients import filter_value_and_grad as filter_value_and_grad
 from mpmd_trace.equinox._layers import NamedFunction as NamedFunction
 from mpmd_trace.equinox._layers import NamedLayer as NamedLayer
-from mpmd_trace.equinox._layers import Statics as Statics
-from mpmd_trace.equinox._layers import join as join
 from mpmd_trace.equinox._layers import name_layers as name_layers
 from mpmd_trace.equinox._layers import split as split
+from mpmd_trace.frontend.statics import Statics as Statics
+from mpmd_trace.frontend.statics import join as join

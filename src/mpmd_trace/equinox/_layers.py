@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import warnings
 from collections import Counter
@@ -14,6 +13,7 @@ import jax
 
 from mpmd_trace.frontend import tags
 from mpmd_trace.frontend.errors import mistake
+from mpmd_trace.frontend.statics import Statics, divided, is_hashable
 
 M = TypeVar("M")
 
@@ -213,34 +213,14 @@ def _key(key: Any) -> str:
 
 def _replace(node: Any, names: Mapping[int, str]) -> Any:
     """`node` with each part whose identity is in `names` named so."""
-    if jax.tree.structure(node) != _LEAF:
+    inside = node
+    if not jax.tree_util.all_leaves([node]):
         inside = jax.tree.map(
             lambda x: _replace(x, names) if id(x) in names else x,
             node,
             is_leaf=lambda x: x is not node and id(x) in names,
         )
-    else:
-        inside = node
     return _named(inside, names[id(node)]) if id(node) in names else inside
-
-
-_LEAF = jax.tree.structure(0)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Statics:
-    """What of a pytree is not an array: equal and hashable by value."""
-
-    treedef: Any
-    leaves: tuple[Any, ...]
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Statics):
-            return NotImplemented
-        return self.treedef == other.treedef and bool(self.leaves == other.leaves)
-
-    def __hash__(self) -> int:
-        return hash((self.treedef, self.leaves))
 
 
 def split(tree: Any) -> tuple[list[Any], Statics]:
@@ -249,30 +229,11 @@ def split(tree: Any) -> tuple[list[Any], Statics]:
     Raises:
         FrontendError: when a leaf is neither an array nor hashable.
     """
-    flat, treedef = jax.tree_util.tree_flatten_with_path(tree)
-    arrays = [leaf for _, leaf in flat if tags.is_array(leaf)]
-    rest = tuple(_ARRAY if tags.is_array(leaf) else leaf for _, leaf in flat)
-    for (path, _), leaf in zip(flat, rest, strict=True):
-        try:
-            hash(leaf)
-        except TypeError as error:
+    arrays, statics = divided(tree, tags.is_array)
+    for (path, _), leaf in zip(jax.tree_util.tree_leaves_with_path(tree), statics.leaves, strict=True):
+        if not is_hashable(leaf):
             raise mistake(
-                f"the leaf {jax.tree_util.keystr(path)} of type {type(leaf).__name__} is neither an "
-                "array nor hashable, so it can be neither an input nor a static part of a program."
-            ) from error
-    return arrays, Statics(treedef, rest)
-
-
-def join(arrays: Sequence[Any], statics: Statics) -> Any:
-    """The pytree that `split` took apart, with `arrays` in place of its arrays."""
-    fill = iter(arrays)
-    leaves = [next(fill) if leaf is _ARRAY else leaf for leaf in statics.leaves]
-    return jax.tree.unflatten(statics.treedef, leaves)
-
-
-class _ArrayPlace:
-    def __repr__(self) -> str:
-        return "<array>"
-
-
-_ARRAY = _ArrayPlace()
+                f"the leaf {jax.tree_util.keystr(path)} of type {type(leaf).__name__} is neither an array nor "
+                "hashable, so it can be neither an input nor a static part of a program."
+            )
+    return arrays, statics

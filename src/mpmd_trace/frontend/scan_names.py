@@ -16,6 +16,7 @@ from mpmd_trace.frontend import layers, tags
 from mpmd_trace.frontend.errors import mistake
 from mpmd_trace.frontend.questions import REMAT
 from mpmd_trace.frontend.scope import tag_of
+from mpmd_trace.frontend.statics import Statics, divided, join
 from mpmd_trace.jax_compat import tracing
 from mpmd_trace.jax_compat.tracing import Closed, Equation
 
@@ -47,17 +48,14 @@ def name_scans(fn: Callable[..., T], name: str) -> Callable[..., T]:
     def named(*args: Any, **kwargs: Any) -> T:
         if not layers.is_assigning():
             return fn(*args, **kwargs)
-        leaves, structure = jax.tree.flatten((args, kwargs))
-        arrays = [leaf for leaf in leaves if tags.is_array(leaf)]
-        result: list[Any] = []
+        arrays, rest = divided((args, kwargs), tags.is_array)
+        result: list[Statics] = []
 
         def flat(*values: Any) -> list[Any]:
-            fill = iter(values)
-            args, kwargs = jax.tree.unflatten(
-                structure, [next(fill) if tags.is_array(leaf) else leaf for leaf in leaves]
-            )
-            result[:] = jax.tree.flatten(fn(*args, **kwargs))
-            return [leaf for leaf in result[0] if tags.is_array(leaf)]
+            args, kwargs = join(values, rest)
+            made, others = divided(fn(*args, **kwargs), tags.is_array)
+            result[:] = [others]
+            return made
 
         closed = jax.make_jaxpr(flat)(*arrays)
         found = list(_lengths(closed))
@@ -66,8 +64,7 @@ def name_scans(fn: Callable[..., T], name: str) -> Callable[..., T]:
                 f"name_scans found no jax.lax.scan in {getattr(fn, '__name__', type(fn).__name__)!r} to be called "
                 f"{name!r}. Give it the function that scans over the layers."
             )
-        values = iter(_run(closed, arrays, name, max(found)))
-        made: T = jax.tree.unflatten(result[1], [next(values) if tags.is_array(x) else x for x in result[0]])
+        made: T = join(_run(closed, arrays, name, max(found)), result[0])
         return made
 
     return named

@@ -1,12 +1,44 @@
-"""Leaves that are no arrays, as a part of the structure of their tree."""
+"""Leaves that are no arrays: apart from the arrays of their tree, or as a part of its structure."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 
-__all__ = ["StaticLeaf", "is_hashable", "without_statics"]
+__all__ = ["ARRAY", "StaticLeaf", "Statics", "divided", "is_hashable", "join", "without_statics"]
+
+
+class _ArrayPlace:
+    def __repr__(self) -> str:
+        return "<array>"
+
+
+#: Marks, among static leaves, the place of an array.
+ARRAY = _ArrayPlace()
+
+
+@dataclass(frozen=True, slots=True)
+class Statics:
+    """What of a pytree is not an array: equal and hashable by value."""
+
+    treedef: Any
+    leaves: tuple[Any, ...]
+
+
+def divided(tree: Any, is_array: Callable[[Any], bool]) -> tuple[list[Any], Statics]:
+    """The arrays of `tree`, in order, and the rest."""
+    leaves, treedef = jax.tree.flatten(tree)
+    rest = tuple(ARRAY if is_array(leaf) else leaf for leaf in leaves)
+    return [leaf for leaf in leaves if is_array(leaf)], Statics(treedef, rest)
+
+
+def join(arrays: Iterable[Any], statics: Statics) -> Any:
+    """The pytree that was taken apart, with `arrays` in place of its arrays."""
+    fill = iter(arrays)
+    return jax.tree.unflatten(statics.treedef, [next(fill) if leaf is ARRAY else leaf for leaf in statics.leaves])
 
 
 @jax.tree_util.register_pytree_node_class

@@ -22,7 +22,7 @@ import numpy as np
 from mpmd_trace.frontend import in_place, markers
 from mpmd_trace.frontend.errors import mistake
 from mpmd_trace.frontend.frames import own_frames
-from mpmd_trace.frontend.statics import StaticLeaf, is_hashable, without_statics
+from mpmd_trace.frontend.statics import ARRAY, StaticLeaf, Statics, is_hashable, without_statics
 from mpmd_trace.jax_compat import tracing
 
 _PREFIX = "mpmd_trace."
@@ -119,22 +119,6 @@ def listed(given: object, kind: Any, wanted: str) -> tuple[Any, ...]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class _Statics:
-    """The part of a call that is not an array: hashable, and equal for equal programs."""
-
-    treedef: Any
-    leaves: tuple[Any, ...]
-
-
-class _Hole:
-    """Marks, among the static leaves, the place of an array."""
-
-    def __repr__(self) -> str:
-        return "<array>"
-
-
-_HOLE = _Hole()
 _ATTRIBUTE_KEYS = (jax.tree_util.GetAttrKey, jax.tree_util.FlattenedIndexKey)
 
 
@@ -180,9 +164,9 @@ def _jit_of(function: Callable[..., Any] | None, tag: Tag, shared: bool = False)
     if made is not None and key in made:
         return made[key]
 
-    def run(statics: _Statics, *arrays: Any) -> Any:
+    def run(statics: Statics, *arrays: Any) -> Any:
         fill = iter(arrays)
-        leaves = [next(fill) if leaf is _HOLE else leaf.value for leaf in statics.leaves]
+        leaves = [next(fill) if leaf is ARRAY else leaf.value for leaf in statics.leaves]
         callee, args, kwargs = jax.tree.unflatten(statics.treedef, leaves)
         given = tuple(map(_value, args)), {k: _value(v) for k, v in kwargs.items()}
         target = callee if function_is_argument else reference()
@@ -241,11 +225,6 @@ def _is_compared_by_identity(value: Any) -> bool:
     return getattr(type(value), "__eq__", None) is object.__eq__
 
 
-def _is_leaf_callable(function: Any) -> bool:
-    leaves = jax.tree.leaves(function)
-    return len(leaves) == 1 and leaves[0] is function
-
-
 def tagged(function: Callable[..., Any], tag: Tag, static_argnames: str | Sequence[str] = ()) -> Callable[..., Any]:
     """`function` as a tagged jit.
 
@@ -264,9 +243,9 @@ def tagged(function: Callable[..., Any], tag: Tag, static_argnames: str | Sequen
     signature = _signature(function, names, tag)
     owner: Any = None
     target: Callable[..., Any] | None = function
-    if isinstance(function, types.MethodType) and not _is_leaf_callable(function.__self__):
+    if isinstance(function, types.MethodType) and not jax.tree_util.all_leaves([function.__self__]):
         owner, target = function.__self__, function.__func__
-    elif not _is_leaf_callable(function):
+    elif not jax.tree_util.all_leaves([function]):
         target = None
 
     # A wrapper keeps its jit, and so its cache, even where it is not shared between wrappers.
@@ -285,9 +264,9 @@ def tagged(function: Callable[..., Any], tag: Tag, static_argnames: str | Sequen
         for path, leaf in flat:
             dynamic = _is_dynamic(path, leaf, tag)
             arrays += [leaf] if dynamic else []
-            rest.append(_HOLE if dynamic else StaticLeaf(leaf))
+            rest.append(ARRAY if dynamic else StaticLeaf(leaf))
         _check_hashable((*args, *kwargs.values()), rest, tag)
-        statics = _Statics(treedef, tuple(rest))
+        statics = Statics(treedef, tuple(rest))
         if tag.kind == "named_computation":  # traced once, however many layers have names of their own
             found = tracing.call_as(_jit_of(target, tag, shared=True), tag.encode(), statics, *arrays)
             if found is not None:
