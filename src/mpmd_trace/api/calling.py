@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
@@ -47,11 +45,7 @@ class Caller:
     """
 
     def __init__(
-        self,
-        traced: Traced,
-        adapter: Adapter | None,
-        inputs: list[jax.ShapeDtypeStruct],
-        outputs: list[jax.ShapeDtypeStruct],
+        self, traced: Traced, adapter: Adapter, inputs: list[jax.ShapeDtypeStruct], outputs: list[jax.ShapeDtypeStruct]
     ) -> None:
         self._traced = traced
         self._adapter = adapter
@@ -70,17 +64,10 @@ class Caller:
             self.stacked_in = StackedArrays(traced.stacks.inputs, inputs, traced.in_names)
             self.stacked_out = StackedArrays(traced.stacks.outputs, outputs, traced.out_names)
 
-    def calling(self) -> AbstractContextManager[Any]:
-        """The time from `flat` to `result`."""
-        return contextlib.nullcontext() if self._adapter is None else self._adapter.calling()
-
     def flat(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         """The leaves of the arguments.  Raises `MpmdError` for another structure than it was compiled for."""
-        given: Any = (args, kwargs)
-        if self._adapter is not None:
-            given = self._adapter.wrap(given)
         flat: list[Any]
-        flat, tree = jax.tree_util.tree_flatten(given)
+        flat, tree = jax.tree.flatten(self._adapter.wrap((args, kwargs)))
         if tree != self._in_tree:
             lines = [f"  {_argument(path)}: {text}" for path, text in structure_differences(self._in_tree, tree)]
             raise MpmdError(
@@ -132,7 +119,7 @@ class Caller:
             placed[i] = void
         if self.stacked_in is not None:
             placed = self.stacked_in.together(placed)
-        return self._given(jax.tree_util.tree_unflatten(self._in_tree, placed))
+        return self._adapter.unwrap(jax.tree.unflatten(self._in_tree, placed))
 
     def delete_donated(self, given: Sequence[Any]) -> None:
         """Delete the stacked arrays that were donated and had to be copied to the meshes of their pieces."""
@@ -153,22 +140,18 @@ class Caller:
             results[i] = with_weak_type(results[i])
         if self.stacked_out is not None:
             results = self.stacked_out.together(results)
-        result = jax.tree_util.tree_unflatten(self._out_tree, results)
-        return result if self._adapter is None else self._adapter.unwrap_result(result)
+        return self._adapter.unwrap_result(jax.tree.unflatten(self._out_tree, results))
 
     def of_inputs(self, facts: list[Any]) -> Any:
         """Facts about the arrays that the program takes, as `(args, kwargs)`."""
         facts = facts if self.stacked_in is None else self.stacked_in.of_arrays(facts)
-        return self._given(jax.tree_util.tree_unflatten(self._in_tree, facts))
+        return self._adapter.unwrap(jax.tree.unflatten(self._in_tree, facts))
 
     def of_outputs(self, facts: list[Any]) -> Any:
         """Facts about the arrays that the program returns, in the structure of the result."""
         facts = facts if self.stacked_out is None else self.stacked_out.of_arrays(facts)
-        return self._given(jax.tree_util.tree_unflatten(self._out_tree, facts))
+        return self._adapter.unwrap(jax.tree.unflatten(self._out_tree, facts))
 
     def in_out(self, inputs: list[Any], outputs: list[Any]) -> InOut:
         """Both."""
         return InOut(self.of_inputs(inputs), self.of_outputs(outputs))
-
-    def _given(self, tree: Any) -> Any:
-        return tree if self._adapter is None else self._adapter.unwrap(tree)

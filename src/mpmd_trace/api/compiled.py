@@ -52,7 +52,7 @@ class Compiled(Described):
     # Calling.
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        with self._caller.calling():
+        with self.adapter.calling():
             return self.call_flat(self._caller.flat(args, kwargs))
 
     def call_flat(self, flat: list[Any]) -> Any:
@@ -63,7 +63,7 @@ class Compiled(Described):
 
     def measure(self, *args: Any, **kwargs: Any) -> tuple[Any, Timeline]:
         """The result, and when each program and transfer of the step ran on each mesh."""
-        with self._caller.calling():
+        with self.adapter.calling():
             flat = self._caller.flat(args, kwargs)
             results, timeline = self.program.measure(*self._constants, *self._caller.physical(flat))
             self._caller.delete_donated(flat)
@@ -77,7 +77,7 @@ class Compiled(Described):
 
     def place(self, *args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments as `(args, kwargs)`, each array moved to the mesh and sharding the program wants."""
-        with self._caller.calling():
+        with self.adapter.calling():
             physical = self._caller.physical(self._caller.flat(args, kwargs))
         found: tuple[tuple[Any, ...], dict[str, Any]] = self._caller.placed(physical)
         return found

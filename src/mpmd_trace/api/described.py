@@ -2,43 +2,44 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 from jax.stages import ArgInfo
 
 from mpmd_trace.frontend.trace import Traced
 
-__all__ = ["Adapter", "Described", "InOut", "groups_of_results"]
+__all__ = ["PLAIN", "Adapter", "Described", "InOut"]
 
 
-class Adapter(Protocol):
-    """How the caller's pytrees become pytrees of arrays alone, and back."""
+class Adapter:
+    """How the caller's pytrees become pytrees of arrays alone, and back; these are such pytrees already."""
 
     def wrap(self, tree: Any) -> Any:
         """`tree` with everything but arrays made part of its structure."""
+        return tree
 
     def unwrap(self, tree: Any) -> Any:
         """What `wrap` was given, also with facts about arrays in their places."""
+        return tree
 
     def unwrap_result(self, tree: Any) -> Any:
         """What the function returned, when a call ends."""
+        return tree
 
     def together(self, tree: Any) -> Iterable[Iterable[int]]:
         """Groups of results that are better on one mesh each; `tree` is the result with their numbers."""
+        return ()
 
     def calling(self) -> AbstractContextManager[Any]:
         """The time from `wrap` to `unwrap_result`."""
+        return contextlib.nullcontext()
 
 
-def groups_of_results(adapter: Adapter | None, traced: Traced) -> tuple[tuple[int, ...], ...]:
-    """The results that the adapter wants together, by position."""
-    if adapter is None:
-        return ()
-    tree = traced.out_tree
-    return tuple(map(tuple, adapter.together(jax.tree.unflatten(tree, range(tree.num_leaves)))))
+PLAIN = Adapter()
 
 
 class InOut(NamedTuple):
@@ -52,11 +53,7 @@ class Described:
     """The structure and types of arguments and results, under the names that `jax.stages` has for them."""
 
     traced: Traced
-    adapter: Adapter | None
-
-    def _as_given(self, tree: Any) -> Any:
-        """A pytree of what is known of arguments or results, in the structure that the caller knows."""
-        return tree if self.adapter is None else self.adapter.unwrap(tree)
+    adapter: Adapter
 
     @property
     def in_tree(self) -> Any:
@@ -87,7 +84,7 @@ class Described:
         """Type of each result, as `jax.ShapeDtypeStruct`."""
         signature = self.traced.signature
         outputs = [jax.ShapeDtypeStruct(x.struct.shape, x.struct.dtype) for x in signature.outputs]
-        return self._as_given(jax.tree.unflatten(signature.out_tree, outputs))
+        return self.adapter.unwrap(jax.tree.unflatten(signature.out_tree, outputs))
 
     @property
     def donate_argnums(self) -> tuple[int, ...]:
@@ -95,7 +92,7 @@ class Described:
         return tuple(self.traced.signature.donated)
 
     def _inputs(self, leaves: list[Any]) -> Any:
-        return self._as_given(jax.tree.unflatten(self.traced.signature.in_tree, leaves))
+        return self.adapter.unwrap(jax.tree.unflatten(self.traced.signature.in_tree, leaves))
 
     def _summary(self) -> str:
         """What both stages show of themselves."""

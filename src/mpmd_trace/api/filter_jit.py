@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from typing import Any, Unpack, overload
 
 import jax
 
+from mpmd_trace.api.described import Adapter
 from mpmd_trace.api.jit import Jitted, applied
 from mpmd_trace.api.options import DONATE, Donate, Donation, FilterJitOptions, statics
 from mpmd_trace.frontend import in_place, tags
@@ -26,7 +25,7 @@ def is_dynamic(leaf: Any) -> bool:
     return tags.is_array(leaf) or isinstance(leaf, jax.ShapeDtypeStruct)
 
 
-class StaticLeaves:
+class StaticLeaves(Adapter):
     """Puts leaves that are no arrays into the structure, and takes them out again.
 
     Arguments at the static positions and names go there as a whole.  `callee`: a function that is itself a module, or
@@ -56,12 +55,6 @@ class StaticLeaves:
         return without_statics(tree)
 
     unwrap_result = unwrap
-
-    def together(self, tree: Any) -> tuple[()]:
-        return ()
-
-    def calling(self) -> AbstractContextManager[Any]:
-        return contextlib.nullcontext()
 
 
 def _whole(where: str, argument: Any) -> StaticLeaf:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from types import MappingProxyType
 from typing import Any, NamedTuple, Unpack, overload
 
@@ -17,7 +15,7 @@ import numpy as np
 
 from mpmd_trace.api import warm
 from mpmd_trace.api.compiled import Compiled
-from mpmd_trace.api.described import Adapter, groups_of_results
+from mpmd_trace.api.described import PLAIN, Adapter
 from mpmd_trace.api.lowered import Lowered
 from mpmd_trace.api.options import Donation, JitOptions, statics
 from mpmd_trace.api.options import compiler_options as options_of_meshes
@@ -86,7 +84,7 @@ class Jitted:
         keep_unused: bool = False,
         compiler_options: Mapping[str, Any] | None = None,
         engine: str = "python",
-        adapter: Adapter | None = None,
+        adapter: Adapter = PLAIN,
     ) -> None:
         if engine not in ("python", "cpp"):
             raise ValueError(f"engine is 'python' or 'cpp', not {engine!r}")
@@ -122,12 +120,12 @@ class Jitted:
         """
 
         def lower(hooks: Sequence[Hook]) -> Lowered:
-            with self._calling():
-                return self._lower(*wrapped, hooks, None if self.config.assigns_names else traced)
+            with self.adapter.calling():
+                return self._lower(args, kwargs, hooks, None if self.config.assigns_names else traced)
 
-        with self._calling():
-            wrapped = self._wrap(args, kwargs)
-            traced = self._trace(*wrapped)
+        with self.adapter.calling():
+            args, kwargs = self.adapter.wrap((args, kwargs))
+            traced = self._trace(args, kwargs)
         return TracedStep(traced, self.adapter, lower)
 
     def lower(self, *args: Any, hooks: Sequence[Hook] = (), **kwargs: Any) -> Lowered:
@@ -141,8 +139,9 @@ class Jitted:
 
     def lower_lazily(self, *args: Any, hooks: Sequence[Hook] = (), **kwargs: Any) -> Lowered:
         """As `lower`, but partitioned when the result is first asked for that: for tools."""
-        with self._calling():
-            return self._lower(*self._wrap(args, kwargs), hooks)
+        with self.adapter.calling():
+            args, kwargs = self.adapter.wrap((args, kwargs))
+            return self._lower(args, kwargs, hooks)
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
         """Type of each result, as `jax.ShapeDtypeStruct`, without partitioning anything; see `jax.eval_shape`."""
@@ -151,11 +150,6 @@ class Jitted:
     def __repr__(self) -> str:
         name = getattr(self.fn, "__name__", type(self.fn).__name__)
         return f"<mpmd_trace.jit of {name} over {', '.join(self.config.topology)}>"
-
-    def _wrap(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        if self.adapter is not None:
-            args, kwargs = self.adapter.wrap((args, kwargs))
-        return args, kwargs
 
     def _trace(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], config: Config | None = None, rewrites: bool = True
@@ -211,7 +205,8 @@ class Jitted:
         name = getattr(self.fn, "__name__", "function")
         with stage("trace", name, loud=bool(jax.config.jax_log_compiles)):
             traced = traced or self._trace(args, kwargs, config, rewrites=False)
-        together = groups_of_results(self.adapter, traced)
+        numbered = jax.tree.unflatten(traced.out_tree, range(traced.out_tree.num_leaves))
+        together = tuple(map(tuple, self.adapter.together(numbered)))
         more = (self.engine, self.compiler_options, self.keep_unused, self.donation.warns, together)
         key = None if hooks else warm.key_of_program(traced, config, *more)
         stored = warm.find(key, config)
@@ -244,13 +239,10 @@ class Jitted:
             raise at_users_place(error, config.where) from None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self.adapter is None:
+        if self.adapter is PLAIN:  # a training loop calls this again and again
             return self._call(args, kwargs)
         with self.adapter.calling():
             return self._call(*self.adapter.wrap((args, kwargs)))
-
-    def _calling(self) -> AbstractContextManager[Any]:
-        return contextlib.nullcontext() if self.adapter is None else self.adapter.calling()
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         dynamic, named, statics = (args, kwargs, ()) if not self._has_statics else self._split(args, kwargs)
@@ -321,8 +313,7 @@ class Jitted:
 
     def _inline(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The function as part of another transformation, where names mean nothing."""
-        result = self.fn(*args, **kwargs)
-        return result if self.adapter is None else self.adapter.unwrap_result(result)
+        return self.adapter.unwrap_result(self.fn(*args, **kwargs))
 
     @property
     def donate_argnums(self) -> tuple[int, ...]:

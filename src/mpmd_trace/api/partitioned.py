@@ -10,7 +10,7 @@ from typing import Any, Literal
 import jax
 
 from mpmd_trace.api import finishing
-from mpmd_trace.api.described import Adapter, Described
+from mpmd_trace.api.described import PLAIN, Adapter, Described
 from mpmd_trace.api.estimates import EstimatedProgram
 from mpmd_trace.api.microbatches import without_microbatches
 from mpmd_trace.api.request import Asked
@@ -66,7 +66,7 @@ class PartitionedProgram(Described):
     schedule: ScheduleChoice
     hooks: Sequence[Hook] = ()
     engine: str = "python"
-    adapter: Adapter | None = None
+    adapter: Adapter = PLAIN
     #: What was found of it in the persistent compilation cache, or in a file.
     stored: Stored | None = None
     #: Results that belong together, by number.

@@ -21,7 +21,7 @@ class TracedStep(Described):
     """What `mpmd_trace.jit(...).trace(...)` gives, as `jax.stages.Traced`; `traced` has more of it."""
 
     traced: Traced
-    adapter: Adapter | None
+    adapter: Adapter
     _lower: Callable[[Sequence[Hook]], Lowered]
 
     def lower(self, *, hooks: Sequence[Hook] = ()) -> Lowered:

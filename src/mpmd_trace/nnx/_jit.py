@@ -9,6 +9,7 @@ from typing import Any, Unpack, overload
 import jax
 from flax import nnx
 
+from mpmd_trace.api.described import Adapter
 from mpmd_trace.api.jit import Jitted, applied
 from mpmd_trace.api.options import Donation, JitOptions, statics
 from mpmd_trace.frontend.config import Config
@@ -18,7 +19,7 @@ from mpmd_trace.nnx import _objects
 __all__ = ["Objects", "jit"]
 
 
-class Objects:
+class Objects(Adapter):
     """Objects of NNX as arguments and results of a program."""
 
     def __init__(self) -> None:
