@@ -27,6 +27,7 @@ from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.diagnostics.progress import compiling, stage
 from mpmd_trace.frontend.config import Config
 from mpmd_trace.frontend.errors import at_users_place, callers_place, mistake, recorded_warnings
+from mpmd_trace.frontend.functions import name_of
 from mpmd_trace.frontend.trace import Traced, check_names, trace
 from mpmd_trace.ir.text import parse
 from mpmd_trace.jax_compat.tracing import trace_settings
@@ -148,8 +149,7 @@ class Jitted:
         return self.lower_lazily(*args, **kwargs).out_info
 
     def __repr__(self) -> str:
-        name = getattr(self.fn, "__name__", type(self.fn).__name__)
-        return f"<mpmd_trace.jit of {name} over {', '.join(self.config.topology)}>"
+        return f"<mpmd_trace.jit of {name_of(self.fn)} over {', '.join(self.config.topology)}>"
 
     def _trace(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], config: Config | None = None, rewrites: bool = True

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
@@ -11,6 +10,7 @@ from mpmd_trace.backend.executables import CompilerOptions
 from mpmd_trace.frontend.arguments import listed_positions
 from mpmd_trace.frontend.config import Config
 from mpmd_trace.frontend.errors import mistake, raise_problems
+from mpmd_trace.frontend.functions import parameters_of, positional_names
 from mpmd_trace.frontend.names import nearest
 from mpmd_trace.frontend.tags import listed, static_names
 
@@ -85,12 +85,10 @@ def statics(
     names = static_names(argnames, "jit")
     if not numbers and not names:
         return (), ()
-    try:
-        parameters = list(inspect.signature(fn).parameters.values())
-    except (TypeError, ValueError):
+    parameters = parameters_of(fn)
+    if parameters is None:
         return numbers, names
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    positional = [p.name for p in parameters if p.kind in kinds]
+    positional = positional_names(parameters)
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
     takes_many = any(p.kind is p.VAR_POSITIONAL for p in parameters)
     unknown = [n for n in names if n not in {p.name for p in parameters} and not takes_any]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,6 +12,7 @@ import numpy as np
 
 from mpmd_trace.frontend import in_place
 from mpmd_trace.frontend.errors import FrontendError, mistake, place_of, problem, raise_problems
+from mpmd_trace.frontend.functions import labels, name_of, parameters_of, positional_names
 from mpmd_trace.frontend.tags import listed
 from mpmd_trace.jax_compat import tracing
 
@@ -92,14 +92,14 @@ def flatten(
     """
     if not callable(fn):
         raise mistake(f"trace needs a function, got {type(fn).__name__}: {fn!r}.")
-    name = str(getattr(fn, "__name__", type(fn).__name__))
+    name = name_of(fn)
     static = _positions(static_argnums, len(args), "static_argnums", fn)
     donate, donated_names = _donations(donate_argnums, donate_argnames, len(args), kwargs, fn)
     both = sorted(static & donate)
     if both:
         raise FrontendError([problem(f"arguments {both} of {name} are both static and donated.", place_of(fn))])
-    labels = _labels(fn, len(args))
-    dynamic = [(labels[i], a, i in donate) for i, a in enumerate(args) if i not in static]
+    names = labels(fn, len(args))
+    dynamic = [(names[i], a, i in donate) for i, a in enumerate(args) if i not in static]
     dynamic += [(k, kwargs[k], k in donated_names) for k in sorted(kwargs)]
     leaves: list[Leaf] = []
     donated: list[int] = []
@@ -126,13 +126,11 @@ def listed_positions(positions: object, what: str) -> tuple[int, ...]:
 
 
 def _positions(positions: int | Sequence[int], count: int, what: str, fn: Callable[..., Any]) -> frozenset[int]:
-    name = str(getattr(fn, "__name__", type(fn).__name__))
     found = listed_positions(positions, what)
     bad = [p for p in found if not -count <= p < count]
     if bad:
-        raise FrontendError(
-            [problem(f"{what} {bad} are out of range: {name} was given {count} arguments.", place_of(fn))]
-        )
+        text = f"{what} {bad} are out of range: {name_of(fn)} was given {count} arguments."
+        raise FrontendError([problem(text, place_of(fn))])
     return frozenset(p % count for p in found)
 
 
@@ -142,14 +140,13 @@ def _donations(
     """The donated positional and keyword arguments: a parameter given either way is donated however it is passed."""
     wanted = listed(names, str, "donate_argnames are names of arguments, one or several")
     numbers = listed_positions(positions, "donate_argnums")
-    parameters = _parameters(fn)
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    positional = [p.name for p in parameters if p.kind in kinds]
+    parameters = parameters_of(fn) or []
+    positional = positional_names(parameters)
     known = {p.name for p in parameters} | set(kwargs)
     unknown = [n for n in wanted if n not in known and not any(p.kind is p.VAR_KEYWORD for p in parameters)]
     if unknown:
-        name = getattr(fn, "__name__", type(fn).__name__)
-        text = f"donate_argnames {unknown} are not arguments of {name}, which takes {[p.name for p in parameters]}."
+        takes = [p.name for p in parameters]
+        text = f"donate_argnames {unknown} are not arguments of {name_of(fn)}, which takes {takes}."
         raise FrontendError([problem(text, place_of(fn))])
     # A parameter that was given by keyword, or not at all, is in range.
     there = [n for n in numbers if not count <= n < len(positional)]
@@ -157,22 +154,6 @@ def _donations(
     by_name = {positional.index(n) for n in wanted if n in positional}
     by_number = {positional[n] for n in numbers if 0 <= n < len(positional)}
     return found | {n for n in by_name if n < count}, frozenset(wanted) | by_number
-
-
-def _parameters(fn: Callable[..., Any]) -> list[inspect.Parameter]:
-    try:
-        return list(inspect.signature(fn).parameters.values())
-    except (TypeError, ValueError):
-        return []
-
-
-def _labels(fn: Callable[..., Any], count: int) -> list[str]:
-    """The names of the positional parameters, `args[i]` where there is none."""
-    parameters = _parameters(fn)
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    names = [p.name for p in parameters if p.kind in kinds][:count]
-    variadic = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "args")
-    return names + [f"{variadic}[{i}]" for i in range(count - len(names))]
 
 
 def _type_of(leaf: Any) -> Any:

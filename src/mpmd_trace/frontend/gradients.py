@@ -7,7 +7,6 @@ average has to go through all of them.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -16,6 +15,7 @@ import jax.numpy as jnp
 
 from mpmd_trace.frontend import in_place
 from mpmd_trace.frontend.errors import mistake, warn
+from mpmd_trace.frontend.functions import name_of, parameters_of, positional_names
 from mpmd_trace.frontend.loops import enumerated_for
 from mpmd_trace.frontend.tags import is_array
 
@@ -188,8 +188,9 @@ def _count(microbatches: object) -> int:
 def _cut(args: Sequence[Any], positions: Sequence[int], count: int, fn: Callable[..., Any]) -> tuple[Any, ...]:
     """The arguments at `positions` with their first axes in `count` parts, along a new first axis."""
     wrong = []
+    names = positional_names(parameters_of(fn) or [])
     for position in positions:
-        name = _argument_name(fn, position)
+        name = names[position] if position < len(names) else f"argument {position}"
         for path, leaf in jax.tree_util.tree_leaves_with_path(args[position]):
             shape = jnp.shape(leaf) if is_array(leaf) else ()
             if not shape or shape[0] % count:
@@ -210,16 +211,7 @@ def _cut(args: Sequence[Any], positions: Sequence[int], count: int, fn: Callable
 
 
 def _name(fn: Callable[..., Any]) -> str:
-    fn = getattr(fn, "__wrapped__", fn)
-    return str(getattr(fn, "__name__", type(fn).__name__))
-
-
-def _argument_name(fn: Callable[..., Any], position: int) -> str:
-    try:
-        names = [p.name for p in inspect.signature(fn).parameters.values() if p.kind != p.VAR_POSITIONAL]
-    except (TypeError, ValueError):
-        names = []
-    return names[position] if position < len(names) else f"argument {position}"
+    return name_of(getattr(fn, "__wrapped__", fn))
 
 
 def _parts(result: Any, fn: Callable[..., Any], reduce: Reduce, has_state: bool, has_aux: bool) -> _Parts:

@@ -6,7 +6,6 @@ transformations of its own that carry changes over; here, a change that nothing 
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
@@ -14,6 +13,7 @@ from typing import Any, TypeVar
 import jax
 
 from mpmd_trace.frontend.errors import FrontendError, mistake, place_of, problem
+from mpmd_trace.frontend.functions import labels, name_of
 
 __all__ = ["explained", "kept"]
 
@@ -38,7 +38,7 @@ def kept(
     """
     if "flax.nnx" not in sys.modules:
         return fn(*args, **kwargs)
-    objects = {**dict(zip(_names(fn, len(args)), args, strict=True)), **kwargs}
+    objects = {**dict(zip(labels(fn, len(args)), args, strict=True)), **kwargs}
     if owner is not None:
         objects["self"] = owner
     before = {id(variable): value for _, variable, value in _variables(objects)}
@@ -52,21 +52,12 @@ def kept(
         if before.get(id(variable), before) is not value and id(value) not in returned
     ]
     if lost:
-        name = getattr(fn, "__name__", type(fn).__name__)
         more = f" and {len(lost) - 4} more" if len(lost) > 4 else ""
         raise mistake(
-            f"{name} changes variables of objects in its arguments, which {what} would lose, as jax.jit does: "
+            f"{name_of(fn)} changes variables of objects in its arguments, which {what} would lose, as jax.jit does: "
             f"{', '.join(lost[:4])}{more}. Use {instead}, which keeps such changes, or return what they become."
         )
     return result
-
-
-def _names(fn: Callable[..., Any], count: int) -> list[str]:
-    try:
-        names = list(inspect.signature(fn).parameters)[:count]
-    except (TypeError, ValueError):
-        names = []
-    return names + [f"argument {i}" for i in range(len(names), count)]
 
 
 def _variables(objects: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
@@ -82,11 +73,10 @@ def explained(error: Exception, fn: Callable[..., Any]) -> FrontendError | None:
     """What to do about an error of NNX that says that `fn` changes an object which it closes over, if it is one."""
     if "flax.nnx" not in sys.modules or "different trace level" not in str(error):
         return None
-    name = getattr(fn, "__name__", type(fn).__name__)
     text = str(error).partition("\n")[0].partition("(")[0].strip()
     message = (
-        f"{name} changes an object that is not among the arguments of the function that changes it: {text}. Pass "
-        "modules, optimisers and random streams as arguments, and use mpmd_trace.nnx: its jit, name_layers, "
+        f"{name_of(fn)} changes an object that is not among the arguments of the function that changes it: {text}. "
+        "Pass modules, optimisers and random streams as arguments, and use mpmd_trace.nnx: its jit, name_layers, "
         "named_computation and value_and_grad keep such changes."
     )
     return FrontendError([problem(message, place_of(fn))])

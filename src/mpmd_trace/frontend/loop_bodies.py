@@ -17,6 +17,7 @@ import jax.numpy as jnp
 
 from mpmd_trace.frontend.calls import needed_variables
 from mpmd_trace.frontend.errors import mistake, place_of, warn
+from mpmd_trace.frontend.functions import name_of, positional_names
 from mpmd_trace.jax_compat.tracing import OpenJaxpr, is_literal, opened
 
 __all__ = ["Order", "checked", "parameter_order"]
@@ -43,16 +44,15 @@ def parameter_order(body: Callable[..., Any]) -> Order:
     try:
         signature.bind(0, 0, 0)
     except TypeError as error:
-        raise mistake(f"{_CALLED}, which {_name(body)}{signature} does not take: {error}.") from None
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    names = [p.name for p in signature.parameters.values() if p.kind in kinds]
+        raise mistake(f"{_CALLED}, which {name_of(body)}{signature} does not take: {error}.") from None
+    names = positional_names(signature.parameters.values())
     if len(names) < 2:
         return "unknown"
     if _INDEX.fullmatch(names[0]) or _FIRST.fullmatch(names[0]):
         return "ours"
     if _INDEX.fullmatch(names[1]):
         raise mistake(
-            f"{_CALLED}, and the parameters of {_name(body)} are ({', '.join(names)}): its first one does not look "
+            f"{_CALLED}, and the parameters of {name_of(body)} are ({', '.join(names)}): its first one does not look "
             f"like the index, and {names[1]!r} does. Change their order; or, if it is right, name the first one i."
         )
     return "unknown"
@@ -68,7 +68,7 @@ def checked(body: Callable[..., Any], order: Order, i: Any, carry: Any, x: Any) 
         return body(i, carry, x)
     if len(jax.tree.leaves(carry)) == 1 and (what := _looks_like(body, i, carry, x)):
         warn(
-            f"{_CALLED}. What {_name(body)} returns as carry {what}. If its first argument is meant to be the carry, "
+            f"{_CALLED}. What {name_of(body)} returns as carry {what}. If its first argument is meant to be the carry, "
             "change the order; if this is right, name its first parameter i.",
             place_of(body),
         )
@@ -86,7 +86,7 @@ def checked(body: Callable[..., Any], order: Order, i: Any, carry: Any, x: Any) 
 
 def _swapped(body: Callable[..., Any]) -> Exception:
     return mistake(
-        f"{_CALLED}, and {_name(body)} returns something of the carry's type only when it is called with the carry "
+        f"{_CALLED}, and {name_of(body)} returns something of the carry's type only when it is called with the carry "
         "first and the index second. Change the order of its parameters."
     )
 
@@ -151,7 +151,3 @@ def _summands(parts: OpenJaxpr) -> set[Any]:
         elif eqn is not None and eqn.primitive.name in _KEEPING:
             left.append(eqn.invars[0])
     return found
-
-
-def _name(body: Callable[..., Any]) -> str:
-    return str(getattr(body, "__name__", type(body).__name__))

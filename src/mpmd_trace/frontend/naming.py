@@ -17,6 +17,7 @@ import numpy as np
 
 from mpmd_trace.frontend import loops, markers, tags
 from mpmd_trace.frontend.errors import mistake
+from mpmd_trace.frontend.functions import name_of
 
 T = TypeVar("T")
 
@@ -70,8 +71,8 @@ def call(fn: Callable[..., T], call_counter: int | None = None) -> Callable[...,
     Raises:
         FrontendError: when `call_counter` is not a number from 0 to 2**32 - 1.
     """
-    name = getattr(fn, "__name__", type(fn).__name__)
-    wrapped = tags.tagged(fn, tags.Tag("call", str(name)))
+    name = name_of(fn)
+    wrapped = tags.tagged(fn, tags.Tag("call", name))
     if call_counter is None:
         return wrapped
     is_number = isinstance(call_counter, int | np.integer) and not isinstance(call_counter, bool)

@@ -14,6 +14,7 @@ import jax
 
 from mpmd_trace.frontend import layers, tags
 from mpmd_trace.frontend.errors import mistake
+from mpmd_trace.frontend.functions import name_of
 from mpmd_trace.frontend.questions import REMAT
 from mpmd_trace.frontend.scope import tag_of
 from mpmd_trace.frontend.statics import Statics, divided, join
@@ -61,8 +62,8 @@ def name_scans(fn: Callable[..., T], name: str) -> Callable[..., T]:
         found = list(_lengths(closed))
         if not found:
             raise mistake(
-                f"name_scans found no jax.lax.scan in {getattr(fn, '__name__', type(fn).__name__)!r} to be called "
-                f"{name!r}. Give it the function that scans over the layers."
+                f"name_scans found no jax.lax.scan in {name_of(fn)!r} to be called {name!r}. "
+                "Give it the function that scans over the layers."
             )
         made: T = join(_run(closed, arrays, name, max(found)), result[0])
         return made

@@ -22,6 +22,7 @@ import numpy as np
 from mpmd_trace.frontend import in_place, markers
 from mpmd_trace.frontend.errors import mistake
 from mpmd_trace.frontend.frames import own_frames
+from mpmd_trace.frontend.functions import positional_names
 from mpmd_trace.frontend.statics import ARRAY, StaticLeaf, Statics, is_hashable, without_statics
 from mpmd_trace.jax_compat import tracing
 
@@ -307,8 +308,6 @@ def _signature(function: Callable[..., Any], names: tuple[str, ...], tag: Tag) -
 def _mark_static(
     signature: inspect.Signature, names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    positional = [
-        p.name for p in signature.parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
-    ]
-    marked = tuple(StaticLeaf(a) if i < len(positional) and positional[i] in names else a for i, a in enumerate(args))
+    static = [name in names for name in positional_names(signature.parameters.values())]
+    marked = tuple(StaticLeaf(a) if i < len(static) and static[i] else a for i, a in enumerate(args))
     return marked, {k: StaticLeaf(v) if k in names else v for k, v in kwargs.items()}
