@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -89,24 +89,18 @@ class Questions:
     def has_names(self, closed: Closed) -> bool:
         """Whether `closed` contains a tagged jit or a mark, at any depth."""
         if id(closed) not in self._named_memo:
-            answer = any(self._is_named(eqn) for eqn in opened(closed).eqns)
+            answer = any(
+                eqn.primitive.name in MARKERS
+                or tag_of(eqn) is not None
+                or any(map(self.has_names, tracing.subjaxprs(eqn)))
+                for eqn in opened(closed).eqns
+            )
             self._named_memo[id(closed)] = (closed, answer)
         return self._named_memo[id(closed)][1]
 
-    def _is_named(self, eqn: Equation) -> bool:
-        if eqn.primitive.name in MARKERS or tag_of(eqn) is not None:
-            return True
-        return any(self.has_names(inner) for inner in tracing.subjaxprs(eqn))
-
-    def has_calls(self, closed: Closed, kinds: tuple[str, ...] = ("call",)) -> bool:
+    def has_calls(self, closed: Closed, kinds: tuple[str, ...]) -> bool:
         """Whether `closed` contains a call, or, if its kind is asked for, a loop that makes calls."""
-        for eqn in opened(closed).eqns:
-            tag = tag_of(eqn)
-            if tag is not None and tag.kind in kinds:
-                return True
-            if any(self.has_calls(inner, kinds) for inner in tracing.subjaxprs(eqn)):
-                return True
-        return False
+        return any((tag := tag_of(eqn)) is not None and tag.kind in kinds for eqn in tracing.equations(closed))
 
     def recomputes(self, closed: Closed) -> bool:
         """Whether anything named in `closed` is recomputed for a backward."""
@@ -123,21 +117,11 @@ class Questions:
             or (tracing.is_callback(eqn) and tracing.is_ordered(eqn))
             or memories.names_devices(eqn)
             or without_devices(eqn) is not eqn.params
-            or any(self.must_change(inner) for inner in tracing.subjaxprs(eqn))
-            for eqn in opened(closed).eqns
+            for eqn in tracing.equations(closed)
         )
 
-    def names_inside(self, closed: Closed) -> Iterator[str]:
-        """The names of the computations and tensors in `closed`."""
-        for eqn in opened(closed).eqns:
-            tag = tag_of(eqn)
-            if tag is not None and tag.kind == "named_computation":
-                yield tag.name
-            elif eqn.primitive is markers.named_tensor_p:
-                yield eqn.params["name"]
-            for inner in tracing.subjaxprs(eqn):
-                yield from self.names_inside(inner)
-
     def names_in(self, eqn: Equation) -> list[str]:
-        """The names inside of `eqn`, sorted."""
-        return sorted({n for inner in tracing.subjaxprs(eqn) for n in self.names_inside(inner)})
+        """The names of the computations and tensors inside of `eqn`, sorted."""
+        inside = [one for inner in tracing.subjaxprs(eqn) for one in tracing.equations(inner)]
+        names = {tag.name for one in inside if (tag := tag_of(one)) is not None and tag.kind == "named_computation"}
+        return sorted(names.union(one.params["name"] for one in inside if one.primitive is markers.named_tensor_p))

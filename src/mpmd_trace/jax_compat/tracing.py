@@ -122,6 +122,19 @@ def subjaxprs(eqn: Equation) -> Iterator[Closed]:
                 yield item
 
 
+def equations(closed: Closed) -> Iterator[Equation]:
+    """The equations of `closed` and of the jaxprs inside of it, at any depth; those of each jaxpr once."""
+    seen: dict[int, Closed] = {}
+    left = [closed]
+    while left:
+        one = left.pop()
+        if id(one) not in seen:
+            seen[id(one)] = one
+            for eqn in opened(one).eqns:
+                yield eqn
+                left.extend(subjaxprs(eqn))
+
+
 def transposes(eqn: Equation) -> int:
     """How many times `eqn` itself went through a transposition."""
     stack = eqn.source_info.name_stack.stack
