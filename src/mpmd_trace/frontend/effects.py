@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import jax
@@ -37,14 +38,20 @@ class Order:
     """
 
     def __init__(self, mesh: Callable[[str], Chain]) -> None:
-        self._mesh = mesh
+        #: The chain of code in a computation of this name.
+        self.chain = mesh
         self._memo: dict[int, tuple[Closed, tuple[Chain, ...]]] = {}
         #: The last token of each chain, for the traces that are being made, innermost last.
-        self.tokens: list[dict[Chain, Any]] = []
+        self._tokens: list[dict[Chain, Any]] = []
 
-    def chain(self, name: str) -> Chain:
-        """The chain of code in the computation `name`."""
-        return self._mesh(name)
+    @contextmanager
+    def trace(self, tokens: dict[Chain, Any]) -> Iterator[None]:
+        """Within, another trace is made, in which these are the last tokens so far."""
+        self._tokens.append(tokens)
+        try:
+            yield
+        finally:
+            self._tokens.pop()
 
     def chains(self, closed: Closed, scope: Scope) -> tuple[Chain, ...]:
         """The chains of the ordered callbacks in `closed`, which stands at `scope`."""
@@ -72,11 +79,11 @@ class Order:
 
     def given(self, chains: Sequence[Chain]) -> list[Any]:
         """The tokens of these chains."""
-        return [self.tokens[-1].get(chain, np.zeros((), np.float32)) for chain in chains]
+        return [self._tokens[-1].get(chain, np.zeros((), np.float32)) for chain in chains]
 
     def take(self, chains: Sequence[Chain], tokens: Sequence[Any]) -> None:
         """The tokens of these chains from now on."""
-        self.tokens[-1].update(zip(chains, tokens, strict=True))
+        self._tokens[-1].update(zip(chains, tokens, strict=True))
 
     def bind(self, eqn: Equation, args: Sequence[Any], chain: Chain) -> list[Any]:
         """The results of a callback, behind those of the chain before it where it is ordered."""
@@ -104,12 +111,9 @@ class Order:
         chains = tuple(dict.fromkeys([scope.chain, *(c for closed in inner for c in self.chains(closed, scope))]))
 
         def inside(closed: Closed, values: Sequence[Any], token: Any) -> tuple[list[Any], Any]:
-            self.tokens.append(dict.fromkeys(chains, token))
-            try:
+            with self.trace(dict.fromkeys(chains, token)):
                 results = evaluate(closed, values)
-                return results, self.tokens[-1][scope.chain]
-            finally:
-                self.tokens.pop()
+                return results, self._tokens[-1][scope.chain]
 
         results, token = threaded(eqn, args, functools.reduce(operator.add, self.given(chains)), inside)
         *results, token = once([*results, token]) if scope.is_open else [*results, token]

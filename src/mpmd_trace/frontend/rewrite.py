@@ -8,6 +8,7 @@ bound as it was.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -79,12 +80,11 @@ class Rewriter:
         """Keep track of the values of the trace that `closed` is interpreted in."""
         known = self._place is not None and scope.is_open and self._ask.recomputes(closed)
         self._values.append(Values(self._expressions, self._place) if known and self._place else None)
-        self._order.tokens.append({})
         try:
-            yield
+            with self._order.trace({}):
+                yield
         finally:
             self._values.pop()
-            self._order.tokens.pop()
 
     # ---- interpretation -------------------------------------------------------------------
 
@@ -261,10 +261,9 @@ class Rewriter:
             return self._order.loop(eqn, [folding.whole(a) for a in args], scope, evaluate)
         if ordered:
             self.problems.append(has_no_order(eqn))
-        params = dict(without_devices(eqn))
+        params = without_devices(eqn)
         if name != "shard_map":
-            for key, value in params.items():
-                params[key] = self._changed(value, inside)
+            params = {key: self._changed(value, inside) for key, value in params.items()}
         return self._bind(eqn, args, params, scope)
 
     def _bind(self, eqn: Equation, args: Sequence[Any], params: dict[str, Any], scope: Scope) -> list[Any]:
@@ -290,11 +289,8 @@ class Rewriter:
         operands = [*map(folding.whole, args), *self._order.given(chains)]
 
         def run(*values: Any) -> list[Any]:
-            self._order.tokens.append(dict(zip(chains, values[len(args) :], strict=True)))
-            try:
+            with self._order.trace(dict(zip(chains, values[len(args) :], strict=True))):
                 return [*self._open(eqn, list(values[: len(args)]), inside), *self._order.given(chains)]
-            finally:
-                self._order.tokens.pop()
 
         body = tracing.make_closed(run, [jax.typeof(a) for a in operands])
         count = scope.transposes
@@ -303,8 +299,8 @@ class Rewriter:
 
     def _changed(self, value: Any, scope: Scope) -> Any:
         """A parameter with the jaxprs in it rewritten."""
-        if isinstance(value, (tuple, list)):
-            return type(value)([self._changed(v, scope) for v in value]) if _plain(value) else value
+        if type(value) in (tuple, list):
+            return type(value)([self._changed(v, scope) for v in value])
         if not tracing.is_jaxpr(value) or not self._ask.must_change(value):
             return value
         avals = tracing.in_avals(value)
@@ -332,11 +328,7 @@ class Rewriter:
         inside = Scope("named", scope.transposes, None, scope.rematerialised, name, chain)
         shared = self._body(body, inside, barrier=scope.rematerialised)
         chains = self._order.chains(body, inside)
-        operands = [
-            *map(self.large_constants.read, self.large_constants.of(body).values()),
-            *map(folding.whole, args),
-            *self._order.given(chains),
-        ]
+        operands = self._operands(body, args, chains)
         # The derivative of something that does not depend on its arguments has no results, and no effects.
         if not shared.emits and not tracing.effects(body):
             return shared.results(operands, [])
@@ -348,6 +340,11 @@ class Rewriter:
             out = lowering.named_computation_p.bind(*operands, body=shared.closed, name=name, transpose_count=count)
         return self._taken(chains, shared.results(operands, out))
 
+    def _operands(self, body: Closed, values: Sequence[Any], chains: Sequence[Any]) -> list[Any]:
+        """What a rewritten body takes: its large constants, these values, and the tokens of these chains."""
+        large = map(self.large_constants.read, self.large_constants.of(body).values())
+        return [*large, *map(folding.whole, values), *self._order.given(chains)]
+
     def _taken(self, chains: Sequence[Any], results: list[Any]) -> list[Any]:
         """The results without the tokens of these chains, which are known from now on."""
         count = len(results) - len(chains)
@@ -355,23 +352,19 @@ class Rewriter:
         return results[:count]
 
     def _marker(self, eqn: Equation, x: Any, scope: Scope) -> list[Any]:
-        is_name = eqn.primitive is markers.named_tensor_p
-        if is_name:
+        if eqn.primitive is markers.named_tensor_p:
             self._found(eqn.params["name"], eqn, scope)
         if scope.level == "kept":
             return [x]
-        if is_name:
-            return self._bind_named(x, eqn.params["name"], scope)
         if eqn.primitive is markers.broadcast_p:
             return list(lowering.broadcast_p.bind(x))
-        return list(lowering.reduce_p.bind(x, reduction="none"))
-
-    def _bind_named(self, x: Any, name: str, scope: Scope) -> list[Any]:
-        """`x` as a named tensor; between calls, in a call of its own, as a named computation is."""
-        counter = self._counter(scope)
-        if counter is None:
-            return list(lowering.named_tensor_p.bind(x, name=name))
-        return self._calls.tensor(x, name, counter)
+        if eqn.primitive is markers.reduce_p:
+            return list(lowering.reduce_p.bind(x, reduction="none"))
+        # Between calls it is in a call of its own, as a named computation is.
+        name, counter = eqn.params["name"], self._counter(scope)
+        if counter is not None:
+            return self._calls.tensor(x, name, counter)
+        return list(lowering.named_tensor_p.bind(x, name=name))
 
     def _sharded(self, eqn: Equation, index: int, x: Any, sharding: Any) -> Any:
         """`x`, the result number `index` of `eqn`, with this sharding."""
@@ -396,6 +389,8 @@ class Rewriter:
         With a `plan`, of the arguments and given values, and for the results, that it lists.
         """
         parts = opened(body)
+        if plan is None:
+            plan = Plan({}, (True,) * len(parts.outvars), tuple(range(len(parts.invars))), (), ())
         # Which computation it is the body of matters for names and ordered callbacks alone.
         effects = tracing.effects(body)
         parent = scope.parent if self._ask.has_names(body) or effects else None
@@ -404,13 +399,10 @@ class Rewriter:
             self._fingerprints.of(body),
             dataclasses.replace(scope, counter=None, parent=parent, chain=chain),
             barrier,
-            None if plan is None else (plan.arguments, plan.given, plan.wanted),
+            (plan.arguments, plan.given, plan.wanted),
         )
         if key in self._bodies:
             return self._bodies[key]
-        positions = range(len(parts.invars)) if plan is None else plan.arguments
-        places = () if plan is None else plan.given
-        wanted = None if plan is None else plan.wanted
         large = self.large_constants.of(body)
         sources: list[tuple[bool, int]] = []
         chains = self._order.chains(body, scope)
@@ -422,21 +414,19 @@ class Rewriter:
             if barrier and inputs:
                 # Without it, the recomputation would be merged with what it repeats.
                 inputs = list(lax.optimization_barrier(inputs))
-            args: list[Any] = [None] * len(parts.invars)
-            for position, value in zip(positions, inputs, strict=False):
-                args[position] = value
-            given = dict(zip(places, inputs[len(positions) :], strict=True))
+            known = dict(zip(plan.arguments, inputs, strict=False))
+            args = [known.get(i) for i in range(len(parts.invars))]
+            given = dict(zip(plan.given, inputs[len(plan.arguments) :], strict=True))
             with self.large_constants.given(constants), self._trace_of(body, scope):
                 self._order.take(chains, tokens)
-                found = self.evaluate(body, args, scope, wanted, given)
-                needed = [r for i, r in enumerate(found) if wanted is None or wanted[i]]
-                needed += self._order.given(chains)
+                found = self.evaluate(body, args, scope, plan.wanted, given)
+                needed = [*itertools.compress(found, plan.wanted), *self._order.given(chains)]
                 kept, sources[:] = distinct([folding.whole(r) for r in needed], values)
             return kept
 
         types = [jax.typeof(c) for c in large.values()]
-        types += [parts.invars[i].aval for i in positions]
-        types += [parts.eqns[i].outvars[k].aval for i, k in places]
+        types += [parts.invars[i].aval for i in plan.arguments]
+        types += [parts.eqns[i].outvars[k].aval for i, k in plan.given]
         types += [TOKEN for _ in chains]
         closed = self._traced(run, lambda run: tracing.make_closed(run, types))
         self._bodies[key] = shared = Shared(closed, tuple(sources))
@@ -457,12 +447,7 @@ class Rewriter:
             inside = Scope("callee", scope.transposes, None, scope.rematerialised)
             chains = self._order.chains(body, inside)
             shared = self._body(body, inside, plan=division)
-            operands = [
-                *map(self.large_constants.read, self.large_constants.of(body).values()),
-                *(folding.whole(args[i]) for i in division.arguments),
-                *map(folding.whole, division.values),
-                *self._order.given(chains),
-            ]
+            operands = self._operands(body, [*(args[i] for i in division.arguments), *division.values], chains)
             suffix = "_transposed" if scope.transposes else ""
             out: Sequence[Any] = ()
             if shared.emits or tracing.effects(body):
@@ -506,7 +491,3 @@ class Rewriter:
             return [*carry, *[None] * len(outputs[0])]
         stacks = [folding.Stack([outputs[i][k] for i in order]) for k in range(len(outputs[0]))]
         return [*carry, *stacks]
-
-
-def _plain(value: Any) -> bool:
-    return type(value) in (tuple, list)
