@@ -39,25 +39,19 @@ class Stack:
     def whole(self) -> Any:
         """The stacked array, made once."""
         if self._whole is None:
-            self._whole = _stack([whole(p) for p in self.parts])
+            self._whole = lax.concatenate([lax.expand_dims(jnp.asarray(whole(p)), (0,)) for p in self.parts], 0)
         return self._whole
-
-
-def _stack(parts: Sequence[Any]) -> Any:
-    return lax.concatenate([lax.expand_dims(jnp.asarray(p), (0,)) for p in parts], 0)
 
 
 def whole(value: Any) -> Any:
     """`value` as an array of the trace."""
-    if isinstance(value, Known):
-        if value.value.ndim == 0 or not _is_range(value.value):
-            return value.value
-        return lax.iota(value.value.dtype, value.value.shape[0])
-    return value.whole() if isinstance(value, Stack) else value
-
-
-def _is_range(value: np.ndarray[Any, Any]) -> bool:
-    return value.ndim == 1 and bool(np.array_equal(value, np.arange(value.size)))
+    if isinstance(value, Stack):
+        return value.whole()
+    if not isinstance(value, Known):
+        return value
+    known = value.value
+    is_range = known.ndim == 1 and np.array_equal(known, np.arange(known.size))
+    return lax.iota(known.dtype, known.size) if is_range else known
 
 
 def slice_at(value: Any, index: int) -> Any:

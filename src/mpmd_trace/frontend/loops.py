@@ -18,15 +18,6 @@ from mpmd_trace.frontend.errors import mistake
 Carry = TypeVar("Carry")
 
 
-def _check_count(count: object, what: str) -> int:
-    if isinstance(count, bool) or not isinstance(count, int | np.integer):
-        raise mistake(
-            f"{what} needs its number of iterations as a Python int, got {count!r}. The number of "
-            "microbatches is part of the compiled program; pass it as a static argument."
-        )
-    return int(count)
-
-
 def _check_body(body: object, what: str) -> None:
     if not callable(body):
         raise mistake(f"the body of {what} is a function, not {body!r} of type {type(body).__name__}.")
@@ -56,13 +47,17 @@ def fori_loop(n: int, body: Callable[[Any, Carry], Carry], init: Carry, *, unrol
     Raises:
         FrontendError: for a traced or negative `n`, or an `unroll` other than those.
     """
-    count = _check_count(n, "fori_loop")
+    if isinstance(n, bool) or not isinstance(n, int | np.integer):
+        raise mistake(
+            f"fori_loop needs its number of iterations as a Python int, got {n!r}. The number of microbatches is part "
+            "of the compiled program; pass it as a static argument."
+        )
     _check_body(body, "fori_loop")
 
     def step(i: Any, carry: Carry, _: None) -> tuple[Carry, None]:
         return body(i, carry), None
 
-    final: Carry = _loop("fori_loop", step, init, None, count, unroll)[0]
+    final: Carry = _loop("fori_loop", step, init, None, int(n), unroll)[0]
     return final
 
 

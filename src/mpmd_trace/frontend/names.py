@@ -5,23 +5,10 @@ from __future__ import annotations
 import difflib
 import fnmatch
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
 
 from mpmd_trace.diagnostics.messages import Diagnostic
 from mpmd_trace.frontend.errors import is_users, problem
-
-
-class Assigned(Protocol):
-    """Where a name is assigned."""
-
-    @property
-    def mesh(self) -> str: ...
-
-    @property
-    def stage(self) -> int | None: ...
-
-    @property
-    def memory_kind(self) -> str | None: ...
+from mpmd_trace.ir.assignment import Assignment
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -43,7 +30,7 @@ def name_problems(
     names: Mapping[str, Sequence[str]],
     computations: Mapping[str, str | None],
     nested: Mapping[tuple[str, str], str | None],
-    assignments: Mapping[str, Assigned],
+    assignments: Mapping[str, Assignment],
     where: str | None = None,
 ) -> tuple[list[Diagnostic], list[str]]:
     """What does not fit, and what is likely to be a mistake: a configuration may serve several programs.
@@ -95,7 +82,7 @@ def name_problems(
     return problems, [_unused(name, assignments[name], names) for name in unused]
 
 
-def _unused(name: str, assigned: Assigned, names: Iterable[str]) -> str:
+def _unused(name: str, assigned: Assignment, names: Iterable[str]) -> str:
     """The warning about an assigned name that the program does not have."""
     close = difflib.get_close_matches(name, names, n=3)
     return (
@@ -105,6 +92,6 @@ def _unused(name: str, assigned: Assigned, names: Iterable[str]) -> str:
     )
 
 
-def _place(assigned: Assigned) -> str:
+def _place(assigned: Assignment) -> str:
     stage = "" if assigned.stage is None else f", stage {assigned.stage}"
     return f"mesh {assigned.mesh!r}{stage}"

@@ -133,9 +133,7 @@ def reduce(*operands: T, kind: str = "none") -> T:
             f"reduce of {len(operands)} operands needs "
             + ("at least one." if not operands else f"kind=, one of {', '.join(_FOLDS)}.")
         )
-    folded = operands[0]
-    for operand in operands[1:]:
-        folded = jax.tree.map(_FOLDS[kind], folded, operand)
+    folded = functools.reduce(lambda a, b: jax.tree.map(_FOLDS[kind], a, b), operands)
     return _on_arrays(markers.reduce_p.bind, folded)
 
 

@@ -20,6 +20,7 @@ import jax
 
 from mpmd_trace.frontend import folding, markers
 from mpmd_trace.frontend.fingerprint import Fingerprints
+from mpmd_trace.frontend.questions import applied
 from mpmd_trace.frontend.scope import Scope
 from mpmd_trace.jax_compat import tracing
 from mpmd_trace.jax_compat.tracing import Closed, Equation, opened
@@ -32,9 +33,8 @@ _NOWHERE: frozenset[Site] = frozenset()
 class Expressions:
     """Numbers for expressions: equal where the same equations are applied to equal operands."""
 
-    def __init__(self, fingerprints: Fingerprints, inner: Callable[[Equation], Closed | None]) -> None:
+    def __init__(self, fingerprints: Fingerprints) -> None:
         self._fingerprints = fingerprints
-        self._inner = inner
         self._numbers: dict[Hashable, int] = {}
         self._fresh = 0
         #: How many scans are around the equations that are being numbered.
@@ -57,7 +57,7 @@ class Expressions:
         """The numbers of the results of `eqn` for the numbers of its operands."""
         if eqn.primitive is markers.transposes_p:
             return list(operands)
-        inner = self._inner(eqn)
+        inner = applied(eqn)
         if inner is not None:
             return self._body(inner, operands)
         if eqn.effects:
@@ -136,10 +136,12 @@ class Values:
         `name`: of the computation that the equation is, None for other equations.
         """
         own = _NOWHERE if name is None else frozenset([self._place(name)])
-        places = own.union(*(self._places.get(id(a), _NOWHERE) for a in args))
-        if len(places) < 2:
+        if len(own | self._places_of(args)) < 2:
             return list(args)
         return [a if self._places.get(id(a), _NOWHERE) <= own else self._kept(a) for a in args]
+
+    def _places_of(self, values: Sequence[Any]) -> frozenset[Site]:
+        return _NOWHERE.union(*(self._places.get(id(v), _NOWHERE) for v in values))
 
     def _kept(self, value: Any) -> Any:
         number = self._known.get(id(value))
@@ -164,11 +166,9 @@ class Values:
 
     def add(self, eqn: Equation, args: Sequence[Any], results: Sequence[Any], name: str | None, scope: Scope) -> None:
         """Know the results of `eqn`, which stands at `scope`."""
-        backward = scope.is_backward
         places = _NOWHERE
-        if backward:
-            places = places.union(*(self._places.get(id(a), _NOWHERE) for a in args))
-            places = places if name is None else frozenset([self._place(name)])
+        if scope.is_backward:
+            places = self._places_of(args) if name is None else frozenset([self._place(name)])
         numbers = self._expressions.results(eqn, [self._number(a) for a in args])
         for value, number in zip(results, numbers, strict=True):
             if id(value) in self._known:
@@ -178,7 +178,7 @@ class Values:
                 self._places[id(value)] = places
             if scope.rematerialised:
                 self._again.add(id(value))
-            if not backward:
+            if not scope.is_backward:
                 self._forward.setdefault(number, value)
 
     def add_slices(self, wholes: Sequence[Any], index: int, slices: Sequence[Any]) -> None:

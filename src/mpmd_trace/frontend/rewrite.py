@@ -64,7 +64,7 @@ class Rewriter:
         self._bodies: dict[Any, Shared] = {}
         self._place = place
         self._order = Order(lambda name: place(name)[0] if place else None)
-        self._expressions = Expressions(self._fingerprints, applied)
+        self._expressions = Expressions(self._fingerprints)
         #: Of the traces that are being made, innermost last: the values, where some are recomputed.
         self._values: list[Values | None] = []
         #: By id, equations of the forward pass that only the backward needs.

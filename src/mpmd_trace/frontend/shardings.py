@@ -31,7 +31,7 @@ class Meshes:
 
     def op(self, sharding: NamedSharding) -> str:
         """The text of the `sdy.mesh` op of a sharding for which there is a text."""
-        return self._op(_axes(sharding))
+        return self._op(_listed(sharding.mesh.shape))
 
     def _op(self, axes: Axes) -> str:
         listed = ", ".join(f'"{name}"={size}' for name, size in axes)
@@ -47,7 +47,7 @@ class Meshes:
             if kind in ("SingleDeviceSharding", "UnspecifiedValue"):
                 return None, None
             return None, no_named_sharding(sharding)
-        axes = _axes(sharding)
+        axes = _listed(sharding.mesh.shape)
         if not axes:
             return None, None
         if mistake := self.unknown(sharding.mesh.shape):
@@ -83,10 +83,6 @@ def no_named_sharding(sharding: object) -> str:
     """What is wrong with something else than a `NamedSharding`."""
     kind = type(sharding).__name__
     return f"{kind} cannot be used here. Use a jax.sharding.NamedSharding over a mesh of the topology."
-
-
-def _axes(sharding: NamedSharding) -> Axes:
-    return _listed(sharding.mesh.shape)
 
 
 def _listed(shape: Mapping[Any, int]) -> Axes:

@@ -18,12 +18,13 @@ from mpmd_trace.frontend.errors import FrontendError, place_of, problem, raise_p
 from mpmd_trace.frontend.large_constants import LargeConstants
 from mpmd_trace.frontend.layers import assigned_parts
 from mpmd_trace.frontend.memories import HOST, divide_results, only_returned, returned_arguments
-from mpmd_trace.frontend.names import Assigned, name_problems
+from mpmd_trace.frontend.names import name_problems
 from mpmd_trace.frontend.placements import Spec
 from mpmd_trace.frontend.recomputed import Site
 from mpmd_trace.frontend.rewrite import Rewriter
 from mpmd_trace.frontend.shardings import Meshes
 from mpmd_trace.frontend.stacks import Signature, Stacks, split
+from mpmd_trace.ir.assignment import Assignment
 from mpmd_trace.ir.collector import paused_collector
 from mpmd_trace.jax_compat import lowering, tracing
 
@@ -348,7 +349,7 @@ def _leak(name: str, what: str) -> str:
     )
 
 
-def check_names(traced: Traced, assignments: Mapping[str, Assigned], where: str | None = None) -> None:
+def check_names(traced: Traced, assignments: Mapping[str, Assignment], where: str | None = None) -> None:
     """Raise one `FrontendError` for every assigned name that does not fit the program; `where` it was assigned.
 
     Checked: each named computation that is not inside another one is assigned; a name inside a named
