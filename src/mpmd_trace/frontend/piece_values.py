@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
 from jax import lax
 
-from mpmd_trace.frontend.pieces import Cuts, Rows, rows
+from mpmd_trace.frontend.pieces import Rows
 from mpmd_trace.jax_compat import tracing
 from mpmd_trace.jax_compat.tracing import Equation
 
@@ -18,25 +19,20 @@ __all__ = [
     "Pieces",
     "Zero",
     "as_array",
-    "combined",
     "cut_rows",
     "cuts_inside",
     "flat_arrays",
     "one_piece",
     "resized",
-    "rows_of",
     "sizes",
 ]
 
 
+@dataclasses.dataclass(frozen=True)
 class Zero:
     """Rows that are known to be zero, as in the derivative of a slice."""
 
-    def __init__(self, aval: Any) -> None:
-        self.aval = aval
-
-    def array(self) -> Any:
-        return lax.full(self.aval.shape, 0, self.aval.dtype)
+    aval: Any
 
 
 class Pieces:
@@ -66,13 +62,7 @@ class Pieces:
 
 def as_array(part: Any) -> Any:
     """A part as an array."""
-    return part.array() if isinstance(part, Zero) else part
-
-
-def rows_of(cuts: Cuts, atom: Any) -> Rows | None:
-    """How a value is cut, None: not at all."""
-    cut = cuts.get(atom)
-    return None if cut is None else rows(cut, atom.aval)
+    return lax.full(part.aval.shape, 0, part.aval.dtype) if isinstance(part, Zero) else part
 
 
 def sizes(bounds: Sequence[int]) -> list[int]:
@@ -90,17 +80,24 @@ def flat_arrays(values: Sequence[Any]) -> list[Any]:
     return [a for v in values for a in (v.arrays if isinstance(v, Pieces) else [v])]
 
 
+@dataclasses.dataclass(frozen=True)
 class Form:
     """The form of some values: takes them apart into arrays, and puts them together again."""
 
-    def __init__(self, values: Sequence[Any]) -> None:
-        self._forms = [(v.rows, v.name) if isinstance(v, Pieces) else None for v in values]
+    #: For each how it is cut, None for one that is whole.
+    rows: Sequence[Rows | None]
+    names: Sequence[str | None]
+
+    @staticmethod
+    def of(values: Sequence[Any]) -> Form:
+        known = [(v.rows, v.name) if isinstance(v, Pieces) else (None, None) for v in values]
+        return Form([rows for rows, _ in known], [name for _, name in known])
 
     def values(self, arrays: Sequence[Any]) -> list[Any]:
         fill = iter(arrays)
         return [
-            next(fill) if form is None else Pieces(form[0], list(itertools.islice(fill, len(form[0].pairs))), form[1])
-            for form in self._forms
+            next(fill) if rows is None else Pieces(rows, list(itertools.islice(fill, len(rows.pairs))), name)
+            for rows, name in zip(self.rows, self.names, strict=True)
         ]
 
 
@@ -114,33 +111,14 @@ def cut_rows(value: Any, axis: int, start: int, stop: int) -> Any:
     """Rows `start` to `stop` of a value, whose pieces are cut along this axis if it has some."""
     if not isinstance(value, Pieces):
         return value if (start, stop) == (0, value.shape[axis]) else lax.slice_in_dim(value, start, stop, axis=axis)
-    found = []
-    for part, a, b in zip(value.parts, value.bounds, value.bounds[1:], strict=False):
-        lower, upper = max(a, start), min(b, stop)
-        if lower < upper:
-            is_all = (lower, upper) == (a, b)
-            found.append(part if is_all and lower == start and upper == stop else as_array(part))
-            if not is_all:
-                found[-1] = lax.slice_in_dim(found[-1], lower - a, upper - a, axis=axis)
+    parts = zip(value.parts, value.rows.pairs, strict=True)
+    inside = [(part, a, b) for part, (a, b) in parts if max(a, start) < min(b, stop)]
+    if [(a, b) for _, a, b in inside] == [(start, stop)]:
+        return inside[0][0]
+    found = [cut_rows(as_array(part), axis, max(a, start) - a, min(b, stop) - a) for part, a, b in inside]
     if len(found) == 1:
         return found[0]
     return lax.concatenate(found, axis) if found else lax.slice_in_dim(as_array(value.parts[0]), 0, 0, axis=axis)
-
-
-def combined(op: str, parts: Sequence[Any]) -> Any:
-    """The sum, maximum, ... of some parts."""
-    ops: dict[str, Callable[[Any, Any], Any]] = {
-        "add": lax.add,
-        "max": lax.max,
-        "min": lax.min,
-        "mul": lax.mul,
-        "and": lax.bitwise_and,
-        "or": lax.bitwise_or,
-    }
-    whole = parts[0]
-    for part in parts[1:]:
-        whole = ops[op](whole, part)
-    return whole
 
 
 #: Ops that make zeros of zeros.

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
+
+from jax import lax
 
 from mpmd_trace.frontend.calls import live_equations
 from mpmd_trace.frontend.layers import bounds_of
@@ -58,13 +60,13 @@ ELEMENTWISE = frozenset(_ELEMENTWISE.split())
 #: Ops with one result for each operand, which is like it.
 PAIRWISE = frozenset({"optimization_barrier", "device_put"})
 #: Reductions whose parts can be put together, with the op that does.
-REDUCTIONS = {
-    "reduce_sum": "add",
-    "reduce_max": "max",
-    "reduce_min": "min",
-    "reduce_prod": "mul",
-    "reduce_and": "and",
-    "reduce_or": "or",
+REDUCTIONS: dict[str, Callable[[Any, Any], Any]] = {
+    "reduce_sum": lax.add,
+    "reduce_max": lax.max,
+    "reduce_min": lax.min,
+    "reduce_prod": lax.mul,
+    "reduce_and": lax.bitwise_and,
+    "reduce_or": lax.bitwise_or,
 }
 _OTHER_AXIS = ("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")
 _CONTROL = frozenset({"scan", "while", "cond"})
@@ -236,6 +238,11 @@ class Cuts:
         """The cut of a value, None for one that is whole."""
         return None if tracing.is_literal(atom) else self.of.get(atom)
 
+    def rows(self, atom: Any) -> Rows | None:
+        """The cut of a value in numbers of rows, None for one that is whole."""
+        cut = self.get(atom)
+        return None if cut is None else rows(cut, atom.aval)
+
     def find(self) -> None:
         """Find all cuts: from where the program cuts layers, forwards and backwards, until nothing follows any more."""
         while self._sweep():
@@ -354,21 +361,18 @@ def joints(eqn: Equation) -> list[list[Joint]]:
     match eqn.primitive.name:
         case "scan":
             layout = tracing.scan_layout(eqn)
-            count, found = len(operands), []
-            for n in range(layout.constants):
-                found.append(([operands[n]], [n]))
-            for n in range(layout.carries):
-                at = layout.constants + n
-                found.append(([operands[at], results[n]], [at, count + n]))
+            carries = range(layout.constants, layout.constants + layout.carries)
+            found = [([operands[n]], [n]) for n in range(layout.constants)]
+            found += [([operands[at], results[n]], [at, len(operands) + n]) for n, at in enumerate(carries)]
             return [found]
         case "while":
             tests, consts = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
-            carries = operands[tests + consts :]
+            state = operands[tests + consts :]
             in_test = [([v], [n]) for n, v in enumerate(operands[:tests])]
             in_body = [([v], [n]) for n, v in enumerate(operands[tests : tests + consts])]
-            for n, v in enumerate(carries):
+            for n, v in enumerate(state):
                 in_test.append(([v], [tests + n]))
-                in_body.append(([v, results[n]], [consts + n, consts + len(carries) + n]))
+                in_body.append(([v, results[n]], [consts + n, consts + len(state) + n]))
             return [in_test, in_body]
         case "cond":
             operands = operands[1:]

@@ -6,6 +6,7 @@ computes for each layer alone is bound once per piece.  One that needs all layer
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Sequence
 from fractions import Fraction
@@ -23,13 +24,11 @@ from mpmd_trace.frontend.piece_values import (
     Pieces,
     Zero,
     as_array,
-    combined,
     cut_rows,
     cuts_inside,
     flat_arrays,
     one_piece,
     resized,
-    rows_of,
     sizes,
 )
 from mpmd_trace.frontend.pieces import PAIRWISE, REDUCTIONS, Cut, Cuts, Link, Rows, contracted, cut_axis, linked, rows
@@ -43,20 +42,14 @@ __all__ = ["in_pieces"]
 
 def in_pieces(closed: Closed, cuts: Cuts, names: Sequence[str]) -> Closed:
     """`closed`, with an argument and a result for each piece; `names` are those of its arguments."""
+    atoms = cuts.parts.invars
+    like = Form([cuts.rows(atom) for atom in atoms], names)
     types: list[Any] = []
-    groups: list[Rows | None] = []
-    for atom in cuts.parts.invars:
-        known = rows_of(cuts, atom)
-        groups.append(known)
+    for atom, known in zip(atoms, like.rows, strict=True):
         types += [atom.aval] if known is None else [resized(atom.aval, known.axis, n) for n in sizes(known.bounds)]
 
     def run(*flat: Any) -> list[Any]:
-        fill = iter(flat)
-        args = [
-            next(fill) if known is None else Pieces(known, list(itertools.islice(fill, len(known.pairs))), name)
-            for known, name in zip(groups, names, strict=True)
-        ]
-        return flat_arrays(_Interpreter().evaluate(cuts, args))
+        return flat_arrays(_Interpreter().evaluate(cuts, like.values(flat)))
 
     return tracing.make_closed(run, types)
 
@@ -73,13 +66,13 @@ class _Interpreter:
         env: dict[Any, Any] = dict(zip(parts.constvars, parts.consts, strict=True))
         env.update(zip(parts.invars, args, strict=True))
         for v in parts.constvars:
-            env[v] = self._as_cut(env[v], rows_of(cuts, v))
+            env[v] = self._as_cut(env[v], cuts.rows(v))
         alive = cuts.alive if wanted is None else live_equations(cuts.closed, wanted)
         for i, eqn in enumerate(parts.eqns):
             if not alive[i]:
                 continue
             operands = [v.val if tracing.is_literal(v) else env[v] for v in eqn.invars]
-            bounds = [rows_of(cuts, v) for v in eqn.outvars]
+            bounds = [cuts.rows(v) for v in eqn.outvars]
             with tracing.source_of(eqn):
                 results = self._equation(eqn, operands, bounds, cuts.inner.get(i))
                 for v, result, b in zip(eqn.outvars, results, bounds, strict=True):
@@ -143,14 +136,13 @@ class _Interpreter:
         if is_computation(eqn):
             return self._on_wholes(eqn, args)
         if eqn.primitive.name in PAIRWISE:
-            like = Form(args)
+            like = Form.of(args)
             params = dict(eqn.params)
             for key in ("devices", "srcs", "copy_semantics"):  # one for each operand
                 if key in params:
                     params[key] = tuple(x for x, a in zip(params[key], args, strict=True) for _ in flat_arrays([a]))
             return like.values(tracing.rebind(eqn, flat_arrays(args), params))
-        axes = [a.axis if isinstance(a, Pieces) else None for a in args]
-        axes += [None if known is None else known.axis for known in out]
+        axes = [None if known is None else known.axis for known in (*Form.of(args).rows, *out)]
         axis = cut_axis(eqn, axes)
         if axis is not None:
             return self._moved(eqn, args, out, axis)
@@ -159,17 +151,17 @@ class _Interpreter:
             return self._each(eqn, args, out, link)
         kind, first = eqn.primitive.name, args[0] if args else None
         if kind in REDUCTIONS and isinstance(first, Pieces) and first.axis in eqn.params["axes"]:
-            return [combined(REDUCTIONS[kind], [tracing.rebind(eqn, [part])[0] for part in first.arrays])]
+            return [functools.reduce(REDUCTIONS[kind], [tracing.rebind(eqn, [part])[0] for part in first.arrays])]
         if isinstance(first, Pieces) and tuple(axes[:2]) in contracted(eqn):
             right = self._as_cut(args[1], Rows(args[1].axis, first.bounds), eqn)
             pairs = zip(first.arrays, right.arrays, strict=True)
-            return [combined("add", [tracing.rebind(eqn, pair)[0] for pair in pairs])]
+            return [functools.reduce(lax.add, [tracing.rebind(eqn, pair)[0] for pair in pairs])]
         return self._on_wholes(eqn, args)
 
     def _each(self, eqn: Equation, args: list[Any], out: Sequence[Rows | None], link: Link) -> list[Any]:
         """An equation that computes piece k of its results from piece k of its operands."""
         atoms = [*eqn.invars, *eqn.outvars]
-        forms = [*(a.rows if isinstance(a, Pieces) else None for a in args), *out]
+        forms = [*Form.of(args).rows, *out]
         order = [*range(len(args), len(forms)), *range(len(args))]  # results say how the operands are cut
         fit = [(i, form) for i in order if (form := forms[i]) is not None and form.axis == link[i]]
         if not fit:
@@ -261,24 +253,23 @@ class _Interpreter:
         return self.evaluate(inner[0], self._entering(inner[0].parts.invars, inner[0], args, eqn))
 
     def _entering(self, atoms: Sequence[Any], cuts: Cuts, args: Sequence[Any], eqn: Equation) -> list[Any]:
-        return [self._as_cut(a, rows_of(cuts, v), eqn) for v, a in zip(atoms, args, strict=True)]
+        return [self._as_cut(a, cuts.rows(v), eqn) for v, a in zip(atoms, args, strict=True)]
 
-    def _alike(self, values: Sequence[Any], others: Sequence[Any], eqn: Equation) -> list[Any]:
-        """The `others` in pieces as the `values` are."""
-        forms = [v.rows if isinstance(v, Pieces) else None for v in values]
-        return [self._as_cut(other, form, eqn) for other, form in zip(others, forms, strict=True)]
+    def _alike(self, like: Form, values: Sequence[Any], eqn: Equation) -> list[Any]:
+        """The values in pieces as those of this form."""
+        return [self._as_cut(value, wanted, eqn) for value, wanted in zip(values, like.rows, strict=True)]
 
     def _on_flat(
         self, cuts: Cuts, args: Sequence[Any], eqn: Equation
     ) -> tuple[Callable[..., list[Any]], list[Any], list[Form]]:
         """`cuts` as a function of flat arrays, the arrays for `args`, and the form of the results once it ran."""
         entering = self._entering(cuts.parts.invars, cuts, args, eqn)
-        like = Form(entering)
+        like = Form.of(entering)
         results: list[Form] = []
 
         def run(*flat: Any) -> list[Any]:
             found = self.evaluate(cuts, like.values(flat))
-            results.append(Form(found))
+            results.append(Form.of(found))
             return flat_arrays(found)
 
         return run, flat_arrays(entering), results
@@ -301,13 +292,13 @@ class _Interpreter:
         constants = self._entering(atoms[: layout.constants], cuts, args[: layout.constants], eqn)
         start = self._entering(atoms[layout.constants : first], cuts, args[layout.constants : first], eqn)
         scanned = [self._whole(a, eqn) for a in args[first:]]
-        like = Form(start)
+        like = Form.of(start)
 
         def body(carry: list[Any], xs: list[Any]) -> tuple[list[Any], list[Any]]:
             inputs = self._entering(atoms[first:], cuts, xs, eqn)
             results = self.evaluate(cuts, [*constants, *like.values(carry), *inputs])
             outputs = [self._whole(r, eqn) for r in results[layout.carries :]]
-            return flat_arrays(self._alike(start, results[: layout.carries], eqn)), outputs
+            return flat_arrays(self._alike(like, results[: layout.carries], eqn)), outputs
 
         final, outputs = lax.scan(
             body, flat_arrays(start), scanned, layout.length, reverse=layout.reverse, unroll=eqn.params["unroll"]
@@ -320,14 +311,14 @@ class _Interpreter:
         for_test = self._entering(test.parts.invars[:tests], test, args[:tests], eqn)
         for_step = self._entering(step.parts.invars[:consts], step, args[tests : tests + consts], eqn)
         start = self._entering(step.parts.invars[consts:], step, args[tests + consts :], eqn)
-        like = Form(start)
+        like = Form.of(start)
 
         def goes_on(carry: list[Any]) -> Any:
             values = self._entering(test.parts.invars[tests:], test, like.values(carry), eqn)
             return self.evaluate(test, [*for_test, *values])[0]
 
         def body(carry: list[Any]) -> list[Any]:
-            return flat_arrays(self._alike(start, self.evaluate(step, [*for_step, *like.values(carry)]), eqn))
+            return flat_arrays(self._alike(like, self.evaluate(step, [*for_step, *like.values(carry)]), eqn))
 
         return like.values(lax.while_loop(goes_on, body, flat_arrays(start)))
 
@@ -335,8 +326,8 @@ class _Interpreter:
         """A conditional for each piece, and one for what is whole: each piece may be on a mesh of its own."""
         index, *operands = args
         entering = self._entering(inner[0].parts.invars, inner[0], operands, eqn)
-        arrays, like = flat_arrays(entering), Form(entering)
-        bounds = [rows_of(inner[0], v) for v in inner[0].parts.outvars]
+        arrays, like = flat_arrays(entering), Form.of(entering)
+        bounds = [inner[0].rows(v) for v in inner[0].parts.outvars]
         results: list[Any] = [None if b is None else Pieces(b, [None] * (len(b.bounds) - 1)) for b in bounds]
         groups: dict[int | None, list[int]] = {}
         for n, b in enumerate(bounds):

@@ -12,7 +12,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
 from mpmd_trace.frontend.arguments import Given, Leaf, rows_name
 from mpmd_trace.frontend.layers import has_marks
-from mpmd_trace.frontend.pieces import Cuts, Rows, rows
+from mpmd_trace.frontend.pieces import Cuts, Rows
 from mpmd_trace.frontend.piecewise import in_pieces
 from mpmd_trace.frontend.placements import same_devices
 from mpmd_trace.jax_compat import layouts
@@ -96,8 +96,8 @@ def split(closed: Closed, given: Given, out_names: Sequence[str], out_tree: Any)
         return None
     cuts = Cuts(closed)
     cuts.find()
-    inputs = tuple(_rows(cuts, v) for v in cuts.parts.invars)
-    outputs = tuple(_rows(cuts, v) for v in cuts.parts.outvars)
+    inputs = tuple(cuts.rows(v) for v in cuts.parts.invars)
+    outputs = tuple(cuts.rows(v) for v in cuts.parts.outvars)
     if not cuts.any:
         return None
     made = in_pieces(closed, cuts, [leaf.name for leaf in given.leaves])
@@ -117,11 +117,6 @@ def split(closed: Closed, given: Given, out_names: Sequence[str], out_tree: Any)
     signature = Signature(given.in_tree, out_tree, given.leaves, results, given.donated)
     stacks = Stacks(signature, inputs, outputs)
     return Split(stacks, made, pieced, names, _opened(out_tree, outputs))
-
-
-def _rows(cuts: Cuts, atom: Any) -> Rows | None:
-    cut = cuts.get(atom)
-    return None if cut is None else rows(cut, atom.aval)
 
 
 def _opened(tree: Any, forms: Sequence[Rows | None]) -> Any:
