@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -20,11 +20,11 @@ __all__ = [
     "Zero",
     "as_array",
     "cut_rows",
-    "cuts_inside",
     "flat_arrays",
     "one_piece",
     "resized",
     "sizes",
+    "taken_rows",
 ]
 
 
@@ -101,12 +101,6 @@ class Form:
         ]
 
 
-def cuts_inside(source: Any, axis: int, start: int, stop: int) -> list[int]:
-    """Where rows `start` to `stop` of `source` are cut."""
-    bounds = source.bounds if isinstance(source, Pieces) and source.axis == axis else ()
-    return [0, *(b - start for b in bounds if start < b < stop), stop - start]
-
-
 def cut_rows(value: Any, axis: int, start: int, stop: int) -> Any:
     """Rows `start` to `stop` of a value, whose pieces are cut along this axis if it has some."""
     if not isinstance(value, Pieces):
@@ -119,6 +113,20 @@ def cut_rows(value: Any, axis: int, start: int, stop: int) -> Any:
     if len(found) == 1:
         return found[0]
     return lax.concatenate(found, axis) if found else lax.slice_in_dim(as_array(value.parts[0]), 0, 0, axis=axis)
+
+
+def taken_rows(
+    source: Any, axis: int, start: int, stop: int, known: Rows | None, finished: Callable[[Any], Any] | None = None
+) -> Any:
+    """Rows `start` to `stop` of `source`, cut as `known` says or else as the source is, each piece `finished`."""
+    own = source.bounds if isinstance(source, Pieces) and source.axis == axis else ()
+    cuts = (0, *(b - start for b in own if start < b < stop), stop - start) if known is None else known.bounds
+    parts = []
+    for a, b in itertools.pairwise(cuts):
+        part = cut_rows(source, axis, start + a, start + b)
+        parts.append(part if finished is None else finished(part))
+    name = source.name if isinstance(source, Pieces) else None
+    return parts[0] if len(parts) == 1 else Pieces(Rows(axis, cuts), parts, name)
 
 
 #: Ops that make zeros of zeros.

@@ -25,11 +25,11 @@ from mpmd_trace.frontend.piece_values import (
     Zero,
     as_array,
     cut_rows,
-    cuts_inside,
     flat_arrays,
     one_piece,
     resized,
     sizes,
+    taken_rows,
 )
 from mpmd_trace.frontend.pieces import PAIRWISE, REDUCTIONS, Cut, Cuts, Link, Rows, contracted, cut_axis, linked, rows
 from mpmd_trace.frontend.questions import REMAT, applied
@@ -185,30 +185,23 @@ class _Interpreter:
         params, kind = eqn.params, eqn.primitive.name
         args = [self._whole(a, eqn) if isinstance(a, Pieces) and a.axis != axis else a for a in args]
         out = [known if known is None or known.axis == axis else None for known in out]
-        source = args[0]
-        name = source.name if isinstance(source, Pieces) else None
         if kind == "split":
             found, start = [], 0
             for v, known in zip(eqn.outvars, out, strict=True):
                 stop = start + v.aval.shape[axis]
-                cuts = known.bounds if known is not None else cuts_inside(source, axis, start, stop)
-                parts = [cut_rows(source, axis, start + a, start + b) for a, b in itertools.pairwise(cuts)]
-                found.append(parts[0] if len(parts) == 1 else Pieces(Rows(axis, tuple(cuts)), parts, name))
+                found.append(taken_rows(args[0], axis, start, stop, known))
                 start = stop
             return found
         if kind == "slice":
-            start, stop, strides = params["start_indices"], params["limit_indices"], params["strides"]
-            cuts = out[0].bounds if out[0] is not None else cuts_inside(source, axis, start[axis], stop[axis])
+            starts, stops, strides = params["start_indices"], params["limit_indices"], params["strides"]
 
             def columns(part: Any) -> Any:
-                lower, upper = list(start), list(stop)
+                lower, upper = list(starts), list(stops)
                 lower[axis], upper[axis] = 0, part.shape[axis]
                 is_all = not any(lower) and tuple(upper) == part.shape and (strides is None or set(strides) <= {1})
                 return part if is_all else lax.slice(part, lower, upper, strides)
 
-            first = start[axis]
-            parts = [columns(cut_rows(source, axis, first + a, first + b)) for a, b in itertools.pairwise(cuts)]
-            return [parts[0] if len(parts) == 1 else Pieces(Rows(axis, tuple(cuts)), parts, name)]
+            return [taken_rows(args[0], axis, starts[axis], stops[axis], out[0], columns)]
         if out[0] is None:
             return self._on_wholes(eqn, args)
         is_pad = kind == "pad"
