@@ -6,7 +6,7 @@ made anew for every microbatch), equal structure does.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from typing import Any
 
 import numpy as np
@@ -16,10 +16,48 @@ from mpmd_trace.jax_compat import tracing
 from mpmd_trace.jax_compat.tracing import Closed, opened
 
 # Rules for differentiation: functions, different in every trace, and of no use any more.
-RULES = frozenset({"jvp_jaxpr_fun", "jvp_jaxpr_thunk", "fwd_jaxpr_thunk", "bwd", "out_trees", "symbolic_zeros"})
+_RULES = frozenset({"jvp_jaxpr_fun", "jvp_jaxpr_thunk", "fwd_jaxpr_thunk", "bwd", "out_trees", "symbolic_zeros"})
 
 
-class Fingerprints:
+class Written:
+    """Writes jaxprs with numbers for their variables: those are written alike that are equal but for names."""
+
+    def lines(self, closed: Closed) -> Iterator[Hashable]:
+        """What stands for the arguments, the equations and the results."""
+        parts = opened(closed)
+        number: dict[Any, int] = {}
+
+        def define(variables: Any) -> tuple[Hashable, ...]:
+            for v in variables:
+                number[v] = len(number)
+            return tuple(self.type(v.aval) for v in variables)
+
+        def use(atom: Any) -> Hashable:
+            return (self.type(atom.aval), self.value(atom.val)) if tracing.is_literal(atom) else number[atom]
+
+        yield define(parts.constvars), tuple(map(self.value, parts.consts)), define(parts.invars)
+        for eqn in parts.eqns:
+            yield self.equation(eqn), tuple(map(use, eqn.invars)), self.params(eqn), define(eqn.outvars)
+        yield tuple(map(use, parts.outvars))
+
+    def params(self, eqn: tracing.Equation) -> Hashable:
+        """What stands for the parameters of `eqn`, but for rules."""
+        return tuple((k, self.value(v)) for k, v in eqn.params.items() if k not in _RULES)
+
+    def type(self, aval: Any) -> Hashable:
+        """What stands for a type."""
+        return (str(aval), bool(getattr(aval, "weak_type", False)))
+
+    def equation(self, eqn: tracing.Equation) -> Hashable:
+        """What stands for an equation, but for its operands, parameters and results."""
+        raise NotImplementedError
+
+    def value(self, value: Any) -> Hashable:
+        """What stands for a parameter or constant: equal for equal ones."""
+        raise NotImplementedError
+
+
+class Fingerprints(Written):
     """Numbers for jaxprs, equal exactly when the jaxprs are equal but for names of variables."""
 
     def __init__(self) -> None:
@@ -30,46 +68,16 @@ class Fingerprints:
     def of(self, closed: Closed) -> int:
         """The number of `closed`."""
         if id(closed) not in self._memo:
-            key = self._key(closed)
+            key = tuple(self.lines(closed))
             self._memo[id(closed)] = (closed, self._numbers.setdefault(key, len(self._numbers)))
         return self._memo[id(closed)][1]
 
-    def _key(self, closed: Closed) -> Hashable:
-        parts = opened(closed)
-        number: dict[Any, int] = {}
-
-        def define(variables: Any) -> tuple[Hashable, ...]:
-            for v in variables:
-                number[v] = len(number)
-            return tuple(_type(v.aval) for v in variables)
-
-        def use(atom: Any) -> Hashable:
-            if tracing.is_literal(atom):
-                return ("literal", _type(atom.aval), self.value(atom.val))
-            return number[atom]
-
-        lines: list[Hashable] = [define(parts.constvars), tuple(map(self.value, parts.consts)), define(parts.invars)]
-        for eqn in parts.eqns:
-            scopes = tracing.scopes(eqn)
-            lines.append(
-                (
-                    eqn.primitive.name,
-                    tuple(map(use, eqn.invars)),
-                    self.params(eqn),
-                    tracing.transposes(eqn),
-                    tags.counter_in(scopes),
-                    any("rematted_computation" in s for s in scopes),
-                    define(eqn.outvars),
-                )
-            )
-        return (tuple(lines), tuple(map(use, parts.outvars)))
-
-    def params(self, eqn: tracing.Equation) -> Hashable:
-        """What stands for the parameters of `eqn`, but for rules."""
-        return tuple((k, self.value(v)) for k, v in eqn.params.items() if k not in RULES)
+    def equation(self, eqn: tracing.Equation) -> Hashable:
+        scopes = tracing.scopes(eqn)
+        again = any("rematted_computation" in s for s in scopes)
+        return eqn.primitive.name, tracing.transposes(eqn), tags.counter_in(scopes), again
 
     def value(self, value: Any) -> Hashable:
-        """What stands for a parameter or constant: equal for equal ones."""
         if tracing.is_jaxpr(value):
             return ("jaxpr", self.of(value))
         if isinstance(value, (tuple, list)):
@@ -84,7 +92,3 @@ class Fingerprints:
             self._alive.append(value)
             return ("object", id(value))
         return (type(value).__name__, value)
-
-
-def _type(aval: Any) -> Hashable:
-    return (str(aval), bool(getattr(aval, "weak_type", False)))

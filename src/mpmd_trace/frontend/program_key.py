@@ -11,7 +11,7 @@ import functools
 import hashlib
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -20,10 +20,10 @@ import numpy as np
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
 from mpmd_trace.frontend import markers
-from mpmd_trace.frontend.fingerprint import RULES
+from mpmd_trace.frontend.fingerprint import Written
 from mpmd_trace.frontend.large_constants import is_large
 from mpmd_trace.jax_compat import tracing
-from mpmd_trace.jax_compat.tracing import Closed, Equation, opened
+from mpmd_trace.jax_compat.tracing import Closed, Equation
 
 __all__ = ["Unknown", "key_of", "sources"]
 
@@ -42,7 +42,7 @@ def key_of(closed: Closed, *more: Any) -> str:
     return keys.digest("program", keys.jaxpr(closed), *(keys.value(one) for one in more))
 
 
-class _Keys:
+class _Keys(Written):
     """Keys of jaxprs, each computed once; large constants count by their type and identity, not by their values."""
 
     def __init__(self) -> None:
@@ -56,44 +56,19 @@ class _Keys:
 
     def jaxpr(self, closed: Closed) -> str:
         if id(closed) not in self._memo:
-            self._memo[id(closed)] = closed, self.digest(*self._lines(closed))
+            self._memo[id(closed)] = closed, self.digest(*self.lines(closed))
         return self._memo[id(closed)][1]
 
-    def _lines(self, closed: Closed) -> Iterator[Any]:
-        parts = opened(closed)
-        number: dict[Any, int] = {}
-
-        def define(variables: Any) -> list[str]:
-            for v in variables:
-                number[v] = len(number)
-            return [self._type(v.aval) for v in variables]
-
-        def use(atom: Any) -> Any:
-            return (self._type(atom.aval), self.value(atom.val)) if tracing.is_literal(atom) else number[atom]
-
-        yield define(parts.constvars), [self.value(c) for c in parts.consts]
-        yield define(parts.invars)
-        for eqn in parts.eqns:
-            yield (
-                self._primitive(eqn),
-                [use(a) for a in eqn.invars],
-                [(k, self.value(v)) for k, v in eqn.params.items() if k not in RULES],
-                str(eqn.source_info.name_stack),
-                tracing.settings_of(eqn),
-                define(eqn.outvars),
-            )
-        yield [use(a) for a in parts.outvars]
-
-    def _type(self, aval: Any) -> str:
+    def type(self, aval: Any) -> str:
         if aval not in self._types:  # few types, and JAX takes its time to write one
             self._types[aval] = f"{aval}{'*' if getattr(aval, 'weak_type', False) else ''}"
         return self._types[aval]
 
-    def _primitive(self, eqn: Equation) -> str:
+    def equation(self, eqn: Equation) -> Any:
         primitive = eqn.primitive
         if id(primitive) not in _known_primitives() or any(word in primitive.name for word in _FOREIGN):
             raise Unknown(f"the primitive {primitive.name}")
-        return str(primitive.name)
+        return primitive.name, str(eqn.source_info.name_stack), tracing.settings_of(eqn)
 
     def value(self, value: Any) -> Any:
         """What stands for a value: equal in all processes for equal ones."""
