@@ -51,16 +51,7 @@ def load(path: str | os.PathLike[str], topology: Mapping[str, Mesh] | None = Non
         traced = Traced(jaxpr=None, rewrite=lambda: _not_traced(str(what)), **_tuples(kept))
     except Exception as error:  # a pickle may raise anything
         raise MpmdError(f"{what} cannot be loaded: {type(error).__name__}: {error}") from None
-    config = Config(
-        topology=MappingProxyType(meshes),
-        assignments=MappingProxyType({}),
-        input_mesh_assignment=(),
-        output_mesh_assignment=(),
-        partitioning_options=MappingProxyType({}),
-        pipeline_schedule=None,
-        fragment_merge_rules=(),
-        fragment_schedule_rules=(),
-    )
+    config = Config(MappingProxyType(meshes))
     schedule = ScheduleChoice(stored.header["schedule"])
     lowered = Lowered(
         traced, config, schedule, adapter=adapter, keep_unused=stored.header["keep_unused"], stored=stored

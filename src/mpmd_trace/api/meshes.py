@@ -39,7 +39,7 @@ def of_named_inputs(traced: Traced, config: Config) -> dict[int, Assignment]:
     Such an argument is in host memory if nothing but these names uses it, and in device memory otherwise; mesh
     inference alone would refuse it when its users differ.
     """
-    program = opened(traced.program.jaxpr)
+    program = opened(traced.rewritten.program.jaxpr)
     inputs = {v: i for i, v in enumerate(program.invars[len(traced.constants) :])}
     users: dict[int, list[Assignment | None]] = {}
     for eqn in program.eqns:

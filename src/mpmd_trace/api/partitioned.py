@@ -215,7 +215,7 @@ class PartitionedProgram(Described):
 
     def _explained(self, error: MpmdError) -> MpmdError:
         """The error, with the reason of it when that is a checkpoint."""
-        place = self.traced.recomputed
+        place = self.traced.rewritten.recomputed
         if place is None or error.pass_name != VerifyStageMerging.name:
             return error
         text = (

@@ -17,7 +17,7 @@ from mpmd_trace.backend.distribution.job import current
 from mpmd_trace.backend.stacked import Pieces
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
 from mpmd_trace.jax_compat.layouts import put
-from mpmd_trace.jax_compat.tracing import key_implementation
+from mpmd_trace.jax_compat.tracing import is_key, key_implementation
 
 __all__ = ["restore", "save"]
 
@@ -49,10 +49,6 @@ def _numbers(tree: Any) -> dict[str, Any]:
     return {_NUMBER + jax.tree_util.keystr(path): leaf for path, leaf in found if type(leaf) in (int, float, complex)}
 
 
-def _is_key(leaf: Any) -> bool:
-    return bool(jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key))
-
-
 def save(path: str | os.PathLike[str], tree: Any, *, overwrite: bool = False) -> None:
     """Write the arrays of `tree`, wherever they are, to the folder `path`.
 
@@ -67,7 +63,7 @@ def save(path: str | os.PathLike[str], tree: Any, *, overwrite: bool = False) ->
     path = os.path.abspath(os.fspath(path))
     if _exists(path) and not overwrite:
         raise MpmdError(f"{path} exists; save to another folder, or with overwrite=True")
-    arrays = {n: jax.random.key_data(x) if _is_key(x) else x for n, x in _named(tree).items()}
+    arrays = {n: jax.random.key_data(x) if is_key(x) else x for n, x in _named(tree).items()}
     arrays = {n: np.asarray(x) if isinstance(x, Pieces) else x for n, x in arrays.items()}
     if not arrays:
         raise MpmdError("there is no array to save")
@@ -127,7 +123,7 @@ def restore(path: str | os.PathLike[str], like: Any, argnums: int | Sequence[int
             leaves.append(leaf)
             continue
         array = arrays[name]
-        if _is_key(leaf):
+        if is_key(leaf):
             array = jax.random.wrap_key_data(array, impl=key_implementation(leaf))
         leaves.append(put(array, leaf) if isinstance(leaf, jax.ShapeDtypeStruct) and leaf.sharding else array)
     return jax.tree.unflatten(structure, leaves)
@@ -158,7 +154,7 @@ def _scalar(value: Any, leaf: Any, *, is_number: bool) -> Any:
 def _data_type(leaf: Any) -> jax.ShapeDtypeStruct:
     """Shape, dtype and sharding of the saved array for `leaf`."""
     sharding = getattr(leaf, "sharding", None)
-    if _is_key(leaf):
+    if is_key(leaf):
         data = jax.eval_shape(jax.random.key_data, leaf)
         return jax.ShapeDtypeStruct(data.shape, data.dtype, sharding=sharding)
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)

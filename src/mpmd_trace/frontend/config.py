@@ -34,39 +34,31 @@ class MeshOfInput:
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Config:
-    """A checked configuration; made by `mpmd_trace.make_config`."""
+    """A checked configuration; made by `mpmd_trace.make_config`, which says what each part of it does."""
 
     #: The meshes by name, in the order of the topology.
     topology: Mapping[str, Mesh | AbstractMesh]
     #: The assignment of each name.
-    assignments: Mapping[str, Assignment]
+    assignments: Mapping[str, Assignment] = dataclasses.field(default_factory=dict)
     #: Pytree prefixes of the dynamic arguments and of the result, of `Assignment` (or `MeshOfInput`) or None.
-    input_mesh_assignment: Any
-    output_mesh_assignment: Any
-    partitioning_options: Mapping[str, Any]
+    input_mesh_assignment: Any = ()
+    output_mesh_assignment: Any = ()
+    partitioning_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     #: A schedule, the name of one, or a comparator of two fragments.
-    pipeline_schedule: Any
+    pipeline_schedule: Any = None
     #: Rules, and functions that make rules of the fragments of a program.
-    fragment_merge_rules: tuple[Any, ...]
-    fragment_schedule_rules: tuple[Any, ...]
-    #: How code without a name is placed.
+    fragment_merge_rules: tuple[Any, ...] = ()
+    fragment_schedule_rules: tuple[Any, ...] = ()
     placement: str = "cut"
     #: Whether names are still to be assigned, by their work in the program that is lowered.
     assigns_names: bool = False
-    #: Whether what is the same for all microbatches is computed once.
     hoist_invariants: bool = True
-    #: How long gathered copies of parameters are kept: "step", "phase", "microbatch", or "auto".
     gather: Literal["auto", "step", "phase", "microbatch"] = "auto"
-    #: How often gradients are summed over the devices of a mesh: once per "step", or for each "microbatch".
     gradient_reduction: str = "step"
-    #: The bytes of a device's memory that a step may take; None: as the devices say.
     device_memory: int | None = None
-    #: The axes of its mesh over which the state of an optimiser is sharded.
     optimizer_sharding: tuple[str, ...] = ()
-    #: Whether activations are recomputed ("auto"), or kept in host memory, where memory is short.
     remat: str | None = None
     offload: str | None = None
-    #: Whether programs that take less time than starting them are run as few.
     merge_small_programs: bool = True
     #: Where it was made (`file:line`), for messages.
     where: str | None = None

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 from jax.sharding import Mesh, NamedSharding, Sharding, SingleDeviceSharding
 
-from mpmd_trace.frontend.arguments import Given, Leaf, one_line
+from mpmd_trace.frontend.arguments import Leaf, one_line
 from mpmd_trace.frontend.shardings import Meshes, no_named_sharding
-from mpmd_trace.jax_compat import layouts
+from mpmd_trace.jax_compat import layouts, tracing
 
-__all__ = ["Spec", "given_layouts", "given_leaves", "kept_shardings", "same_devices", "shardings", "staying"]
+__all__ = ["Spec", "given_layouts", "kept_sharding", "same_devices", "shardings", "staying"]
 
 
 class Spec(NamedTuple):
@@ -161,18 +162,6 @@ def _layout(wanted: Any, leaf: Leaf) -> tuple[str | None, str | None]:
     return layouts.to_text(wanted.layout, leaf.struct.dtype), None
 
 
-def given_leaves(arguments: tuple[tuple[Any, ...], dict[str, Any]], given: Given) -> list[Any]:
-    """The leaves of the dynamic arguments, as they were passed."""
-    args, kwargs = arguments
-    leaves: list[Any] = jax.tree.leaves((tuple(a for i, a in enumerate(args) if i not in given.statics), kwargs))
-    return leaves
-
-
-def kept_shardings(leaves: Sequence[Any], topology: Sequence[Any]) -> list[NamedSharding | None]:
-    """For each leaf the sharding that its array was given on one of the meshes, which it then keeps."""
-    return [_kept(leaf, topology) for leaf in leaves]
-
-
 def given_layouts(leaves: Sequence[Any], topology: Sequence[Any]) -> list[str | None]:
     """For each leaf the layout of its array, if it is on a mesh and not laid out as usual; it then keeps that."""
     places = [set(mesh.devices.flat) for mesh in topology if isinstance(mesh, Mesh)]
@@ -185,7 +174,7 @@ def _given_layout(leaf: Any, places: Sequence[set[Any]]) -> str | None:
     else:
         if not isinstance(leaf, jax.Array) or not leaf.committed or leaf.is_deleted() or leaf.ndim < 2:
             return None
-        if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        if tracing.is_key(leaf):
             return None
         sharding, layout = leaf.sharding, leaf.format.layout
     if layout is None or sharding is None or sharding.device_set not in places:
@@ -197,16 +186,15 @@ def _given_layout(leaf: Any, places: Sequence[set[Any]]) -> str | None:
     return layouts.to_text(layout, leaf.dtype)
 
 
-def _kept(leaf: Any, topology: Sequence[Any]) -> NamedSharding | None:
+def kept_sharding(leaf: Any, topology: Sequence[Any]) -> NamedSharding | None:
+    """The sharding that an array was given on one of the meshes, which it then keeps."""
     sharding = getattr(leaf, "sharding", None)
-    if not isinstance(sharding, NamedSharding) or not getattr(leaf, "committed", True):
+    if not isinstance(sharding, NamedSharding) or not isinstance(sharding.mesh, Mesh):
         return None
-    if not isinstance(sharding.mesh, Mesh):
+    if not getattr(leaf, "committed", True) or sharding.mesh not in topology:
         return None
-    if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key) and not sharding.is_fully_replicated:
+    if tracing.is_key(leaf) and not sharding.is_fully_replicated:
         return None  # the compiler sees the key data, which has another shape
-    if not any(sharding.mesh == mesh for mesh in topology):
-        return None
     default = sharding.mesh.devices.flat[0].default_memory().kind
     kind = sharding.memory_kind
     return NamedSharding(sharding.mesh, sharding.spec, memory_kind=None if kind == default else kind)
@@ -219,11 +207,8 @@ def _misfit(sharding: Any, leaf: Leaf) -> str | None:
     if len(spec) > len(shape):
         return f"{spec} has {len(spec)} entries for an array of shape {shape}."
     for size, entry in zip(shape, spec, strict=False):
-        axes = () if entry is None or not isinstance(entry, (str, tuple)) else entry
-        axes = (axes,) if isinstance(axes, str) else axes
-        parts = 1
-        for axis in axes:
-            parts *= sharding.mesh.shape[axis]
+        axes = (entry,) if isinstance(entry, str) else entry if isinstance(entry, tuple) else ()
+        parts = math.prod(sharding.mesh.shape[axis] for axis in axes)
         if size % parts:
             return (
                 f"a dimension of size {size} (shape {shape}) cannot be divided into {parts} parts "

@@ -104,7 +104,7 @@ class _Keys(Written):
         described = (str(value.dtype), tuple(value.shape), bool(getattr(value, "weak_type", False)))
         if is_large(value):
             return "large", described, self._large.setdefault(id(value), (value, len(self._large)))[1]
-        if jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
+        if tracing.is_key(value):
             value = jax.random.key_data(value)
         return "array", described, np.asarray(value).tobytes()
 

@@ -99,12 +99,8 @@ class Traced:
         return self.rewrite()
 
     @property
-    def program(self) -> Any:
-        """See `Rewritten`, as for the properties that follow."""
-        return self.rewritten.program
-
-    @property
     def names(self) -> dict[str, list[str]]:
+        """See `Rewritten`, as for the properties that follow."""
         return self.rewritten.names
 
     @property
@@ -114,10 +110,6 @@ class Traced:
     @property
     def nested(self) -> dict[tuple[str, str], str | None]:
         return self.rewritten.nested
-
-    @property
-    def recomputed(self) -> str | None:
-        return self.rewritten.recomputed
 
     @property
     def in_avals(self) -> tuple[jax.ShapeDtypeStruct, ...]:
@@ -141,7 +133,7 @@ class Traced:
 
     @functools.cached_property
     def _plain(self) -> Callable[..., Any]:
-        plain: Callable[..., Any] = jax.jit(lambda *a: lowering.run_plainly(self.program.jaxpr, a))
+        plain: Callable[..., Any] = jax.jit(lambda *a: lowering.run_plainly(self.rewritten.program.jaxpr, a))
         return plain
 
     @property
@@ -153,13 +145,14 @@ class Traced:
     @functools.cached_property
     @paused_collector()
     def _lowered(self) -> tuple[Any, tuple[Any, ...]]:
-        module, callbacks = lowering.lower(self.program, self.platform)
-        given = [
-            self._attributes(leaf, self._compiled_spec(i), donated=i in self.donated)
-            for i, leaf in enumerate(self.inputs)
-        ]
+        module, callbacks = lowering.lower(self.rewritten.program, self.platform)
+        given = []
+        for i, spec in enumerate(self.in_shardings):
+            compiled = spec._replace(memory=None) if spec is not None and i in self.on_host else spec
+            donor = {"jax.buffer_donor": "true"} if i in self.donated else {}
+            given.append({**donor, **_attributes(compiled)})
         results = [
-            self._attributes(leaf, spec, result=True)
+            {"jax.result_info": quote(leaf.name), **_attributes(spec)}
             for leaf, spec in zip(self.outputs, self.out_shardings, strict=True)
         ]
         lowering.annotate_main(
@@ -180,24 +173,6 @@ class Traced:
         """
         return tuple(i for i, s in enumerate(self.in_shardings) if s is not None and s.memory == HOST)
 
-    def _compiled_spec(self, index: int) -> Spec | None:
-        spec = self.in_shardings[index]
-        return spec if spec is None or index not in self.on_host else spec._replace(memory=None)
-
-    @staticmethod
-    def _attributes(leaf: Leaf, spec: Spec | None, *, donated: bool = False, result: bool = False) -> dict[str, str]:
-        attributes: dict[str, str] = {}
-        if result:
-            attributes["jax.result_info"] = quote(leaf.name)
-        if donated:
-            attributes["jax.buffer_donor"] = "true"
-        if spec is not None:
-            if spec.text is not None:
-                attributes["sdy.sharding"] = f"#sdy.sharding<{spec.text}>"
-            if spec.memory is not None:
-                attributes["mhlo.memory_kind"] = quote(spec.memory)
-        return attributes
-
     def evaluate(self, *leaves: Any) -> list[Any]:
         """The leaves of the result for `leaves` of the arguments, computed without meshes."""
         return list(self._plain(*self.constants, *leaves))
@@ -210,6 +185,16 @@ class Traced:
     def mlir_text(self, debug_info: bool = True) -> str:
         """The module with `mpmd` ops, without topology; with source locations on request."""
         return lowering.module_text(self.module, debug_info)
+
+
+def _attributes(spec: Spec | None) -> dict[str, str]:
+    """What the module says of the place of an argument or result."""
+    attributes: dict[str, str] = {}
+    if spec is not None and spec.text is not None:
+        attributes["sdy.sharding"] = f"#sdy.sharding<{spec.text}>"
+    if spec is not None and spec.memory is not None:
+        attributes["mhlo.memory_kind"] = quote(spec.memory)
+    return attributes
 
 
 @paused_collector()
@@ -266,8 +251,7 @@ def trace(
         with jax.disable_jit(False), assigned_parts(assigned, parts):  # names are jits
             closed = tracing.lowered(jax.make_jaxpr(flat)(*(leaf.struct for leaf in given.leaves)))
     except jax.errors.UnexpectedTracerError as error:
-        leak = _leak(given.name, str(error).split("\n", 1)[0])
-        raise FrontendError([problem(leak, place_of(fn))]) from error
+        raise _leak(fn, given.name, str(error).split("\n", 1)[0]) from error
     except Exception as error:
         told = in_place.explained(error, fn)
         if told is None:
@@ -275,10 +259,9 @@ def trace(
         raise told from error
     leaked = [c for c in tracing.opened(closed).consts if isinstance(c, jax.core.Tracer)]
     if leaked:
-        leak = _leak(given.name, f"an array of type {leaked[0].aval}")
-        raise FrontendError([problem(leak, place_of(fn))])
+        raise _leak(fn, given.name, f"an array of type {leaked[0].aval}")
     out_names, out_tree = shape[-1]
-    leaves = placements.given_leaves((args, kwargs), given)
+    leaves: list[Any] = jax.tree.leaves((tuple(a for i, a in enumerate(args) if i not in given.statics), kwargs))
     pieces = split(closed, given, out_names, out_tree)
     if pieces is not None:
         closed, given, out_names, out_tree = pieces.closed, pieces.given, pieces.out_names, pieces.out_tree
@@ -289,7 +272,7 @@ def trace(
     raise_problems(effect_problems(closed), place_of(fn))
 
     platform = platform or jax.default_backend().replace("gpu", "cuda")
-    kept = placements.kept_shardings(leaves, meshes)
+    kept = [placements.kept_sharding(leaf, meshes) for leaf in leaves]
     layouts = placements.given_layouts(leaves, meshes)
 
     def specs(axes: Meshes) -> tuple[_Specs, _Specs, list[str]]:
@@ -342,11 +325,12 @@ def trace(
     return traced
 
 
-def _leak(name: str, what: str) -> str:
-    return (
-        f"{name} uses a value that belongs to another trace: a tracer was kept (in a global, an "
-        f"attribute or a cache) or closed over. Pass it as an argument. It is: {what}."
+def _leak(fn: Callable[..., Any], name: str, what: str) -> FrontendError:
+    text = (
+        f"{name} uses a value that belongs to another trace: a tracer was kept (in a global, an attribute or a cache) "
+        f"or closed over. Pass it as an argument. It is: {what}."
     )
+    return FrontendError([problem(text, place_of(fn))])
 
 
 def check_names(traced: Traced, assignments: Mapping[str, Assignment], where: str | None = None) -> None:
