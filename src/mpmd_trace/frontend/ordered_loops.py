@@ -36,17 +36,15 @@ def threaded(eqn: Equation, args: Sequence[Any], token: Any, inside: Inside) -> 
 
 def _scan(eqn: Equation, args: list[Any], token: Any, inside: Inside) -> list[Any]:
     layout = tracing.scan_layout(eqn)
-    first = layout.constants + layout.carries
-    constants = args[: layout.constants]
+    constants, carry, scanned = layout.split(args)
 
     def body(state: list[Any], items: list[Any]) -> tuple[list[Any], list[Any]]:
         *carry, token = state
         results, token = inside(layout.body, [*constants, *carry, *items], token)
         return [*results[: layout.carries], token], results[layout.carries :]
 
-    start = [*args[layout.constants : first], token]
     unroll = eqn.params["unroll"]
-    (*final, token), stacks = lax.scan(body, start, args[first:], layout.length, layout.reverse, unroll)
+    (*final, token), stacks = lax.scan(body, [*carry, token], scanned, layout.length, layout.reverse, unroll)
     return [*final, *stacks, token]
 
 

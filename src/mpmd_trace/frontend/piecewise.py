@@ -280,15 +280,15 @@ class _Interpreter:
 
     def _scan(self, eqn: Equation, args: list[Any], cuts: Cuts) -> list[Any]:
         layout = tracing.scan_layout(eqn)
-        first = layout.constants + layout.carries
-        atoms = cuts.parts.invars
-        constants = self._entering(atoms[: layout.constants], cuts, args[: layout.constants], eqn)
-        start = self._entering(atoms[layout.constants : first], cuts, args[layout.constants : first], eqn)
-        scanned = [self._whole(a, eqn) for a in args[first:]]
+        constant_atoms, carry_atoms, scanned_atoms = layout.split(cuts.parts.invars)
+        constants, carry, scanned = layout.split(args)
+        constants = self._entering(constant_atoms, cuts, constants, eqn)
+        start = self._entering(carry_atoms, cuts, carry, eqn)
+        scanned = [self._whole(a, eqn) for a in scanned]
         like = Form.of(start)
 
         def body(carry: list[Any], xs: list[Any]) -> tuple[list[Any], list[Any]]:
-            inputs = self._entering(atoms[first:], cuts, xs, eqn)
+            inputs = self._entering(scanned_atoms, cuts, xs, eqn)
             results = self.evaluate(cuts, [*constants, *like.values(carry), *inputs])
             outputs = [self._whole(r, eqn) for r in results[layout.carries :]]
             return flat_arrays(self._alike(like, results[: layout.carries], eqn)), outputs

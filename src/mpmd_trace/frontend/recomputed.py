@@ -70,15 +70,14 @@ class Expressions:
     def _scan(self, eqn: Equation, operands: Sequence[int]) -> list[int]:
         """By what an iteration computes: one that is recomputed also returns what its derivative reads."""
         layout = tracing.scan_layout(eqn)
-        first = layout.constants + layout.carries
+        constants, start, scanned = layout.split(operands)
         self._depth += 1
         carries: list[Hashable] = [("carry", self._depth, i) for i in range(layout.carries)]
-        rows: list[Hashable] = [("row", self._depth, number) for number in operands[first:]]
+        rows: list[Hashable] = [("row", self._depth, number) for number in scanned]
         inside = [self._numbers.setdefault(key, len(self._numbers)) for key in (*carries, *rows)]
-        found = self._body(layout.body, [*operands[: layout.constants], *inside])
+        found = self._body(layout.body, [*constants, *inside])
         self._depth -= 1
-        start, step = tuple(operands[layout.constants : first]), tuple(found[: layout.carries])
-        loop = ("scan", layout.length, eqn.params["reverse"], start, step)
+        loop = ("scan", layout.length, eqn.params["reverse"], tuple(start), tuple(found[: layout.carries]))
         keys: list[Hashable] = [(loop, i) for i in range(layout.carries)]
         keys += [(loop, "row", number) for number in found[layout.carries :]]
         return [self._numbers.setdefault(key, len(self._numbers)) for key in keys]

@@ -464,8 +464,7 @@ class Rewriter:
         Of a scan that is `unused`, the equations are known to those who may want their results kept.
         """
         layout = tracing.scan_layout(eqn)
-        first = layout.constants + layout.carries
-        constants, carry, scanned = args[: layout.constants], args[layout.constants : first], args[first:]
+        constants, carry, scanned = layout.split(args)
         avals = tracing.in_avals(layout.body)
         # A loop around loops over microbatches (epochs) is opened; theirs are the calls.
         calls = ("call",) if scope.is_ours else ("call", "loop")

@@ -106,20 +106,13 @@ def _run(closed: Closed, args: Sequence[Any], name: str, length: int) -> list[An
 
 def _scan(eqn: Equation, args: Sequence[Any], name: str) -> list[Any]:
     layout = tracing.scan_layout(eqn)
-    first = layout.constants + layout.carries
-    constants = args[: layout.constants]
+    constants, carry, scanned = layout.split(args)
 
     def body(carry: list[Any], xs: list[Any]) -> tuple[list[Any], list[Any]]:
         results = tracing.run(layout.body, [*constants, *carry, *xs])
         return results[: layout.carries], results[layout.carries :]
 
     carry, outputs = layers.scan(
-        body,
-        list(args[layout.constants : first]),
-        list(args[first:]),
-        layout.length,
-        name=name,
-        reverse=layout.reverse,
-        unroll=eqn.params["unroll"],
+        body, list(carry), list(scanned), layout.length, name=name, reverse=layout.reverse, unroll=eqn.params["unroll"]
     )
     return [*carry, *outputs]

@@ -8,6 +8,7 @@ nothing else happens.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import types
@@ -149,19 +150,16 @@ def _jit_of(function: Callable[..., Any] | None, tag: Tag, shared: bool = False)
 
     When `function` is None, it is found in the arguments (callable pytrees such as modules).
     """
-    function_is_argument = function is None
+    is_argument = function is None  # what runs later does not keep the function
     made: dict[Any, Callable[..., Any]] | None = None
     key = ("shared", *_closure(function)) if shared else tag
-    if function_is_argument or not _is_compared_by_identity(function):
-        reference: Callable[[], Any] = lambda: function  # noqa: E731 (one of two forms)
-        if function_is_argument and shared:
-            made = _jits.setdefault(_jit_of, {})
-    else:
-        try:
+    reference: Callable[[], Any] = lambda: function  # noqa: E731 (one of two forms)
+    if is_argument:
+        made = _jits.setdefault(_jit_of, {}) if shared else None
+    elif getattr(type(function), "__eq__", None) is object.__eq__:
+        with contextlib.suppress(TypeError):  # cannot be referred to weakly: no sharing between wrappers
             made = _jits.setdefault(function, {})
             reference = weakref.ref(function)
-        except TypeError:  # cannot be referred to weakly: no sharing between wrappers
-            reference = lambda: function  # noqa: E731
     if made is not None and key in made:
         return made[key]
 
@@ -170,7 +168,7 @@ def _jit_of(function: Callable[..., Any] | None, tag: Tag, shared: bool = False)
         leaves = [next(fill) if leaf is ARRAY else leaf.value for leaf in statics.leaves]
         callee, args, kwargs = jax.tree.unflatten(statics.treedef, leaves)
         given = tuple(map(_value, args)), {k: _value(v) for k, v in kwargs.items()}
-        target = callee if function_is_argument else reference()
+        target = callee if is_argument else reference()
         with own_frames(tag.kind):
             result = in_place.kept(target, *given, tag.kind, "mpmd_trace.nnx.named_computation", owner=callee)
         result = _with_statics(result)
@@ -220,10 +218,6 @@ def _with_statics(result: Any) -> Any:
 
 def _can_be_returned(leaf: object) -> bool:
     return is_array(leaf) or isinstance(leaf, bool | int | float | complex)
-
-
-def _is_compared_by_identity(value: Any) -> bool:
-    return getattr(type(value), "__eq__", None) is object.__eq__
 
 
 def tagged(function: Callable[..., Any], tag: Tag, static_argnames: str | Sequence[str] = ()) -> Callable[..., Any]:

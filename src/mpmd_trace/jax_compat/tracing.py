@@ -237,6 +237,11 @@ class ScanLayout:
     constants: int
     carries: int
 
+    def split(self, values: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
+        """Something of each operand, divided so."""
+        first = self.constants + self.carries
+        return values[: self.constants], values[self.constants : first], values[first:]
+
 
 def scan_layout(eqn: Equation) -> ScanLayout:
     """The layout of a `scan` equation."""
