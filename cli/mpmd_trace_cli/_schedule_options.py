@@ -111,28 +111,38 @@ class ScheduleOptions(LibraryOptions):
     ] = None
     stages_per_chunk: Annotated[int, typer.Option(help="Stages in a row where the schedule has one.", min=1)] = 1
 
-    def load(
-        self,
-        costs: Costs | None = None,
-        memory_limit: float | None = None,
-        weight_fraction: float | None = None,
-        *,
-        checked: bool = True,
-    ) -> Schedule:
-        """The schedule that the options describe."""
-        return load(
+    def load(self, memory: MemoryOptions, costs: Costs | None = None, *, checked: bool = True) -> Schedule:
+        """A schedule of the library, or the table in a CSV file, checked unless told otherwise."""
+        schedule = self._table() if is_file(self.name) else self._named(memory, costs)
+        if self.edges is not None:
+            schedule = _with_edges(schedule, self.edges)
+        return validate(schedule) if checked else schedule
+
+    def _table(self) -> Schedule:
+        stages = None if self.placement is None else whole_numbers(self.placement, "--placement")
+        table = None if stages is None else Placement.of(stages, self.meshes)
+        schedule = load_csv(Path(self.name), placement=table, microbatches=self.microbatches)
+        if self.meshes is not None and self.meshes != schedule.meshes:
+            raise ScheduleError(f"{self.name} has {schedule.meshes} rows, but --meshes is {self.meshes}")
+        return contiguous_stages(schedule, self.stages_per_chunk) if self.stages_per_chunk > 1 else schedule
+
+    def _named(self, memory: MemoryOptions, costs: Costs | None) -> Schedule:
+        find_entry(self.name)
+        if self.placement is not None:
+            raise ScheduleError("--placement goes with a CSV table; a named schedule has its own")
+        if self.meshes is None or self.microbatches is None:
+            missing = [f"--{size}" for size in ("meshes", "microbatches") if getattr(self, size) is None]
+            raise ScheduleError(f"schedule '{self.name}' needs {' and '.join(missing)}")
+        return get_schedule(
             self.name,
             self.meshes,
             self.microbatches,
             chunks=self.chunks,
             group_size=self.group_size,
-            placement=self.placement,
-            edges=self.edges,
-            stages_per_chunk=self.stages_per_chunk,
             costs=costs,
-            memory_limit=memory_limit,
-            weight_fraction=weight_fraction,
-            checked=checked,
+            memory_limit=memory.memory_limit,
+            weight_fraction=memory.fraction_for(self.name),
+            stages_per_chunk=self.stages_per_chunk,
         )
 
 
@@ -202,7 +212,8 @@ class PlayOptions(MemoryOptions):
 
     def run(self, schedule: Schedule, costs: Costs, weight_fraction: float | None) -> Simulation:
         """The simulation of a schedule; odd options are a `ScheduleError`."""
-        return run(schedule, costs, self.transfers, self.fused, weight_fraction)
+        chosen: Any = {"transfers": self.transfers, "fused": self.fused}
+        return simulate(schedule, costs, weight_fraction=1.0 if weight_fraction is None else weight_fraction, **chosen)
 
 
 def _numbers(text: str, what: str) -> float | tuple[float, ...]:
@@ -227,55 +238,6 @@ def whole_numbers(text: str, what: str) -> tuple[int, ...]:
     return values
 
 
-def load(
-    name: str,
-    meshes: int | None,
-    microbatches: int | None,
-    *,
-    chunks: int | None = None,
-    group_size: int | None = None,
-    placement: str | None = None,
-    edges: str | None = None,
-    stages_per_chunk: int = 1,
-    costs: Costs | None = None,
-    memory_limit: float | None = None,
-    weight_fraction: float | None = None,
-    checked: bool = True,
-) -> Schedule:
-    """A schedule of the library, or the table in a CSV file, checked unless told otherwise."""
-    if is_file(name):
-        table = None if placement is None else Placement.of(whole_numbers(placement, "--placement"), meshes)
-        schedule = load_csv(Path(name), placement=table, microbatches=microbatches)
-        if meshes is not None and meshes != schedule.meshes:
-            raise ScheduleError(f"{name} has {schedule.meshes} rows, but --meshes is {meshes}")
-        if stages_per_chunk > 1:
-            schedule = contiguous_stages(schedule, stages_per_chunk)
-    else:
-        find_entry(name)
-        if placement is not None:
-            raise ScheduleError("--placement goes with a CSV table; a named schedule has its own")
-        missing = [
-            option for option, value in (("--meshes", meshes), ("--microbatches", microbatches)) if value is None
-        ]
-        if missing:
-            raise ScheduleError(f"schedule '{name}' needs {' and '.join(missing)}")
-        assert meshes is not None and microbatches is not None
-        schedule = get_schedule(
-            name,
-            meshes,
-            microbatches,
-            chunks=chunks,
-            group_size=group_size,
-            costs=costs,
-            memory_limit=memory_limit,
-            weight_fraction=weight_fraction,
-            stages_per_chunk=stages_per_chunk,
-        )
-    if edges is not None:
-        schedule = _with_edges(schedule, edges)
-    return validate(schedule) if checked else schedule
-
-
 def _with_edges(schedule: Schedule, text: str) -> Schedule:
     alone = text.startswith("=")
     pairs: list[tuple[int, int]] = []
@@ -293,25 +255,14 @@ def is_file(name: str) -> bool:
     return name.lower().endswith(".csv") or ("/" in name and Path(name).is_file())
 
 
-def name_and_chunks(text: str) -> tuple[str, int | None]:
-    """`interleaved-1f1b/4` is four chunks; anything else has the chunks it has."""
-    if is_file(text) or "/" not in text:
+def name_and_chunks(text: str, chunks: int | None) -> tuple[str, int | None]:
+    """The name and its chunks: four in `interleaved-1f1b/4`, otherwise `chunks` where the schedule has a choice."""
+    if is_file(text):
         return text, None
-    name, _, number = text.rpartition("/")
-    return (name, int(number)) if number.isdigit() else (text, None)
-
-
-def chunks_if_any(name: str, chunks: int | None) -> int | None:
-    """The chunks, for a schedule that has a choice."""
-    if chunks is None or is_file(name) or "chunks" not in find_entry(name).options:
-        return None
-    return chunks
-
-
-def run(schedule: Schedule, costs: Costs, transfers: str, fused: str, weight_fraction: float | None) -> Simulation:
-    """The simulation of a schedule; odd options are a `ScheduleError`."""
-    chosen: Any = {"transfers": transfers, "fused": fused}
-    return simulate(schedule, costs, weight_fraction=1.0 if weight_fraction is None else weight_fraction, **chosen)
+    name, slash, number = text.rpartition("/")
+    if slash and number.isdigit():
+        return name, int(number)
+    return text, chunks if "chunks" in find_entry(text).options else None
 
 
 def table(results: list[tuple[str, Simulation]], base: float | None, memory_limit: float | None) -> str:

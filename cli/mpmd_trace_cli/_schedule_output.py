@@ -9,12 +9,10 @@ from typing import NoReturn
 
 import typer
 
-from mpmd_trace.schedules import Picture, Simulation, chrome_trace, draw, save_pdf, save_png, to_html, to_svg
+from mpmd_trace.schedules import Picture, Schedule, Simulation, chrome_trace, draw, save_pdf, save_png, to_html, to_svg
+from mpmd_trace_cli.talk import say
 
-
-def say(text: str) -> None:
-    """Talk goes to stderr."""
-    typer.echo(text, err=True)
+__all__ = ["PICTURES", "draw_all", "form_of", "orders", "refuse", "save_picture", "terminal_width", "write"]
 
 
 #: What the ending of a file asks for.
@@ -66,6 +64,11 @@ def form_of(output: Path | None) -> str:
     return FORMS[ending]
 
 
+def orders(schedule: Schedule) -> str:
+    """The order of each mesh, a line each."""
+    return "".join(f"{mesh}: {' '.join(row)}\n" for mesh, row in enumerate(schedule.texts()))
+
+
 def terminal_width() -> int | None:
     """The width of the terminal; no limit when stdout is a file or a pipe."""
     if not sys.stdout.isatty():
@@ -84,5 +87,5 @@ def write(text: str, output: Path | None) -> None:
 
 def refuse(message: str) -> NoReturn:
     """One message on stderr, and exit code 2."""
-    typer.echo(f"error: {message}", err=True)
+    say(f"error: {message}")
     raise typer.Exit(2)

@@ -6,7 +6,9 @@ schedule found); 2: the request makes no sense.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import itertools
 import json
 import os
 import sys
@@ -18,6 +20,7 @@ import typer
 
 from mpmd_trace.schedules import (
     ENTRIES,
+    Costs,
     Schedule,
     ScheduleError,
     Simulation,
@@ -34,6 +37,7 @@ from mpmd_trace.schedules import check as check_schedule
 from mpmd_trace.schedules import search as find
 from mpmd_trace_cli import _schedule_options as opt
 from mpmd_trace_cli import _schedule_output as out
+from mpmd_trace_cli.talk import say
 
 app = typer.Typer(
     help="Pipeline schedules: list, show, check, simulate, compare, search.",
@@ -52,25 +56,21 @@ def plain_errors(command: Callable[P, R]) -> Callable[P, R]:
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             with warnings.catch_warnings():
-                warnings.showwarning = _say_warning
+                warnings.showwarning = lambda message, *_, **__: say(f"warning: {message}")
                 warnings.simplefilter("always")
                 return command(*args, **kwargs)
         except ScheduleError as error:
-            typer.echo(f"error: {error}", err=True)
+            say(f"error: {error}")
             raise typer.Exit(2) from None
         except BrokenPipeError:
             # The reader of a pipe went away; Python would complain once more when it exits.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(0) from None
         except OSError as error:
-            typer.echo(f"error: {error.filename or 'file'}: {error.strerror}", err=True)
+            say(f"error: {error.filename or 'file'}: {error.strerror}")
             raise typer.Exit(2) from None
 
     return wrapped
-
-
-def _say_warning(message: Any, *_: Any, **__: Any) -> None:
-    typer.echo(f"warning: {message}", err=True)
 
 
 @app.command("list")
@@ -78,19 +78,8 @@ def _say_warning(message: Any, *_: Any, **__: Any) -> None:
 def list_(as_json: opt.Json = False) -> None:
     """List the schedules of the library."""
     if as_json:
-        rows = [
-            {
-                "name": e.name,
-                "aliases": list(e.aliases),
-                "summary": e.summary,
-                "placement": e.placement,
-                "options": list(e.options),
-                "needs": e.needs,
-                "source": e.source,
-            }
-            for e in ENTRIES
-        ]
-        typer.echo(json.dumps(rows, indent=2))
+        keys = ("name", "aliases", "summary", "placement", "options", "needs", "source")
+        typer.echo(json.dumps([{key: getattr(e, key) for key in keys} for e in ENTRIES], indent=2))
         return
     width = max(len(e.name) for e in ENTRIES)
     for e in ENTRIES:
@@ -128,26 +117,22 @@ def show(
     if form not in forms:
         out.refuse(f"unknown format '{form}'; use {', '.join(forms)}")
     costs = prices.costs()
-    fraction = play.fraction_for(source.name)
-    schedule = source.load(costs, play.memory_limit, fraction)
+    schedule = source.load(play, costs)
     if form == "csv":
         out.write(schedule.to_csv(), output)
-        return
-    if form == "orders":
-        rows = (f"{m}: {' '.join(row)}" for m, row in enumerate(schedule.texts()))
-        out.write("\n".join(rows) + "\n", output)
-        return
-    if form == "json":
+    elif form == "orders":
+        out.write(out.orders(schedule), output)
+    elif form == "json":
         out.write(json.dumps(_described(schedule), indent=2) + "\n", output)
-        return
-    result = play.run(schedule, costs, fraction)
-    if form == "grid":
-        out.write(grid(result, int(width) if width else out.terminal_width()), output)
-    elif form == "trace":
-        out.write(chrome_trace(result), output)
     else:
-        names = mesh_names.split(",") if mesh_names else ()
-        out.save_picture(draw(result, names=names, width=width), form, output)
+        result = play.run(schedule, costs, play.fraction_for(source.name))
+        if form == "grid":
+            out.write(grid(result, int(width) if width else out.terminal_width()), output)
+        elif form == "trace":
+            out.write(chrome_trace(result), output)
+        else:
+            names = mesh_names.split(",") if mesh_names else ()
+            out.save_picture(draw(result, names=names, width=width), form, output)
 
 
 @app.command()
@@ -164,16 +149,15 @@ def check(
 ) -> None:
     """Check a schedule of the library or a CSV table; exit code 1 when it has problems."""
     fraction = memory.fraction_for(source.name)
-    limit = memory.memory_limit
-    schedule = source.load(None, limit, fraction, checked=False)
+    schedule = source.load(memory, checked=False)
     problems = check_schedule(
-        schedule, memory_limit=limit, weight_fraction=1.0 if fraction is None else fraction, blocking=blocking
+        schedule,
+        memory_limit=memory.memory_limit,
+        weight_fraction=1.0 if fraction is None else fraction,
+        blocking=blocking,
     )
     if as_json:
-        rows = [
-            {"code": p.code, "message": p.message, "row": p.row, "column": p.column, "action": p.action, "hint": p.hint}
-            for p in problems
-        ]
+        rows = [dataclasses.asdict(problem) for problem in problems]
         typer.echo(json.dumps({"schedule": schedule.name, "ok": not problems, "problems": rows}, indent=2))
     elif problems:
         count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
@@ -202,15 +186,14 @@ def simulate(
     Costs are per mesh, all its chunks together: one chunk of V costs 1/V.
     """
     costs = prices.costs()
-    fraction = play.fraction_for(source.name)
     memory_limit = play.memory_limit
-    schedule = source.load(costs, memory_limit, fraction)
-    result = play.run(schedule, costs, fraction)
+    schedule = source.load(play, costs)
+    result = play.run(schedule, costs, play.fraction_for(source.name))
     over = []
     if memory_limit is not None:
         over = [m for m, p in enumerate(result.peak_activations) if p > memory_limit + 1e-9]
         if over:
-            out.say(
+            say(
                 f"warning: meshes {', '.join(map(str, over))} hold more than {memory_limit:g} "
                 "microbatches of activations"
             )
@@ -234,16 +217,14 @@ def simulate(
     if critical_path:
         typer.echo(path_report(result), nl=False)
     if orders:
-        for mesh, row in enumerate(schedule.texts()):
-            typer.echo(f"{mesh}: {' '.join(row)}")
+        typer.echo(out.orders(schedule), nl=False)
     if memory_curve:
         for mesh in range(schedule.meshes):
             points = " ".join(f"{t:g}:{held:g}" for t, held in result.memory_curve(mesh))
             typer.echo(f"memory {mesh}: {points}")
     if times:
-        for row_ in result.timeline.rows:
-            for e in row_:
-                typer.echo(f"{e.mesh} {e.step} {e.start:g} {e.end:g}")
+        for e in itertools.chain(*result.timeline.rows):
+            typer.echo(f"{e.mesh} {e.step} {e.start:g} {e.end:g}")
 
 
 @app.command()
@@ -272,27 +253,17 @@ def compare(
     wanted = names or [e.name for e in ENTRIES if e.name != "none" and not e.forward_only]
     results: list[tuple[str, Simulation]] = []
     for text in wanted:
-        name, own = opt.name_and_chunks(text)
-        fraction = play.fraction_for(name)
-        own = opt.chunks_if_any(name, library.chunks) if own is None else own
+        name, chunks = opt.name_and_chunks(text, library.chunks)
+        source = opt.ScheduleOptions(name=name, meshes=library.meshes, microbatches=library.microbatches, chunks=chunks)
         try:
-            schedule = opt.load(
-                name,
-                library.meshes,
-                library.microbatches,
-                costs=costs,
-                chunks=own,
-                memory_limit=memory_limit,
-                weight_fraction=fraction,
-            )
-            results.append((text, play.run(schedule, costs, fraction)))
+            results.append((text, play.run(source.load(play, costs), costs, play.fraction_for(name))))
         except ScheduleError as error:
             if asked:
                 raise
-            out.say(f"left out: {str(error).splitlines()[0]}")
+            say(f"left out: {str(error).splitlines()[0]}")
     if not results:
         out.refuse("nothing to compare")
-    base = _baseline(results, costs, play.transfers)
+    base = _baseline(results[0][1].schedule, costs, play)
     if output is not None:
         out.draw_all([r for _, r in results], output)
     if as_json:
@@ -307,9 +278,7 @@ def compare(
         typer.echo(json.dumps(rows, indent=2))
         return
     typer.echo(opt.table(results, base, memory_limit), nl=False)
-    out.say(
-        "bubble rates: by makespan, and by span (as in the zero-bubble papers); peak in microbatches of activations"
-    )
+    say("bubble rates: by makespan, and by span (as in the zero-bubble papers); peak in microbatches of activations")
 
 
 @app.command()
@@ -356,7 +325,7 @@ def search(
     except ScheduleError as error:
         if any(p.code == "memory" for p in error.problems):
             # A sensible question whose answer is no.
-            out.say(f"error: {error}")
+            say(f"error: {error}")
             raise typer.Exit(1) from None
         raise
     best = found.best
@@ -385,8 +354,7 @@ def search(
         proof = f"at most {100 * found.gap:.2f} % above the bound {found.lower_bound:g}"
     typer.echo(f"best: {best.name}, {found.measure} {found.value(best):g}, {proof}")
     if orders:
-        for mesh, row in enumerate(best.schedule.texts()):
-            typer.echo(f"{mesh}: {' '.join(row)}")
+        typer.echo(out.orders(best.schedule), nl=False)
 
 
 def _event(e: Any) -> dict[str, Any]:
@@ -405,12 +373,11 @@ def _described(schedule: Schedule) -> dict[str, Any]:
     }
 
 
-def _baseline(results: list[tuple[str, Simulation]], costs: Any, transfers: str) -> float | None:
+def _baseline(first: Schedule, costs: Costs, play: opt.PlayOptions) -> float | None:
     """The makespan of 1F1B on the first schedule's meshes, where its costs apply."""
-    first = results[0][1].schedule
     try:
         plain = get_schedule("1f1b", first.meshes, first.microbatches)
-        return opt.run(plain, costs, transfers, "block", None).makespan
+        return dataclasses.replace(play, fused="block").run(plain, costs, None).makespan
     except ScheduleError:
         return None
 
