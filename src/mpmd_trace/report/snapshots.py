@@ -64,8 +64,6 @@ def count_ops(module: Module) -> dict[str, int]:
 class Snapshots:
     """A pass hook that keeps what changed.  `texts` maps file names to texts, `index` is `index.json`."""
 
-    #: Keep texts, or the index alone.
-    keep_texts: bool = True
     debug_info: bool = False
     texts: dict[str, str] = dataclasses.field(default_factory=dict)
     #: Whether to tell what became of the things in the snapshot before; `changes` has it by the names of texts.
@@ -80,34 +78,29 @@ class Snapshots:
 
     def start(self, module: Module) -> None:
         """Record the module before the first pass."""
-        self._record(0, "traced", True, 0.0, module)
+        self(PassRun(-1, "traced", True, 0.0), module)
 
     def __call__(self, run: PassRun, module: Module) -> None:
-        self._record(run.index + 1, run.spec, run.changed, run.seconds, module)
-
-    def _record(self, number: int, spec: str, changed: bool, seconds: float, module: Module) -> None:
         entry: dict[str, Any] = {
-            "index": number,
-            "pass": spec,
-            "changed": changed,
-            "milliseconds": round(1000 * seconds, 3),
+            "index": run.index + 1,
+            "pass": run.spec,
+            "changed": run.changed,
+            "milliseconds": round(1000 * run.seconds, 3),
         }
-        if changed:
-            entry["ops"] = count_ops(module)
-            if self.keep_texts:
-                name = f"{number:03d}_{spec.partition('{')[0]}.mlir"
-                text = prettify(module.to_generic(debug_info=self.debug_info), debug_info=self.debug_info)
-                self.texts[name] = text
-                if self.keep_tree:
-                    self._keep_functions(name, module)
-                if self.keep_changes:
-                    found = outline(module)
-                    if self._last is not None:
-                        self.changes[name] = changes(self._last, found).text()
-                    self._last = found
-                entry["file"] = name
-                entry["sha256"] = hashlib.sha256(text.encode()).hexdigest()
         self.index.append(entry)
+        if not run.changed:
+            return
+        name = f"{run.index + 1:03d}_{run.spec.partition('{')[0]}.mlir"
+        text = prettify(module.to_generic(debug_info=self.debug_info), debug_info=self.debug_info)
+        self.texts[name] = text
+        if self.keep_tree:
+            self._keep_functions(name, module)
+        if self.keep_changes:
+            found = outline(module)
+            if self._last is not None:
+                self.changes[name] = changes(self._last, found).text()
+            self._last = found
+        entry |= {"ops": count_ops(module), "file": name, "sha256": hashlib.sha256(text.encode()).hexdigest()}
 
     def _keep_functions(self, name: str, module: Module) -> None:
         """As `-mlir-print-ir-tree-dir`: a folder for each function, in it a file for each pass that changed it."""

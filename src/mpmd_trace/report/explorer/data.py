@@ -66,19 +66,18 @@ class Recorder:
 
     def start(self, module: Module) -> None:
         """Record the module before the first pass."""
-        self._record(0, "traced", True, 0.0, module)
+        self.snapshot(0, "traced", module)
 
     def snapshot(self, number: int, spec: str, module: Module) -> None:
         """Record a module that is known to be what a pass left."""
-        self._record(number, spec, True, 0.0, module)
+        self(PassRun(number - 1, spec, True, 0.0), module)
 
     def __call__(self, run: PassRun, module: Module) -> None:
-        self._record(run.index + 1, run.spec, run.changed, run.seconds, module)
-
-    def _record(self, number: int, spec: str, changed: bool, seconds: float, module: Module) -> None:
-        row: dict[str, Any] = {"pass": number, "spec": spec, "ms": round(1000 * seconds, 2), "changed": changed}
+        number = run.index + 1
+        milliseconds = round(1000 * run.seconds, 2)
+        row: dict[str, Any] = {"pass": number, "spec": run.spec, "ms": milliseconds, "changed": run.changed}
         main = module.lookup("main")
-        if changed and main is not None:
+        if run.changed and main is not None:
             found = outline(module)
             if self._last is not None:
                 row["changes"] = _told(changes(self._last, found))
