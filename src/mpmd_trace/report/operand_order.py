@@ -9,7 +9,7 @@ from mpmd_trace.ir.core import Block, Op, Value
 from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.ops import FragmentCallOp, FragmentOp, Module
 
-__all__ = ["with_sorted_operands"]
+__all__ = ["pick_entries", "with_sorted_operands"]
 
 
 def with_sorted_operands(module: Module) -> Module:
@@ -59,8 +59,13 @@ def _reorder_operands(op: Op, order: Sequence[int]) -> None:
     values = list(op.operands)
     for k, i in enumerate(order):
         op.set_operand(k, values[i])
+    pick_entries(op, ("arg_attrs", "in_shardings"), order)
+
+
+def pick_entries(op: Op, names: Sequence[str], order: Sequence[int]) -> None:
+    """Leave these entries, in this order, in attributes with one for each operand or for each result."""
     for table in (op.props, op.attrs):
-        for name in ("arg_attrs", "in_shardings"):
+        for name in names:
             found = table.get(name)
             if isinstance(found, ArrayAttr):
                 table[name] = ArrayAttr.get(found.elements[i] for i in order)

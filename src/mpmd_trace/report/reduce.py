@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import cast
 
 from mpmd_trace.diagnostics.messages import MpmdError
-from mpmd_trace.ir.attributes import ArrayAttr, SymbolRefAttr, TensorShardingPerValueAttr, parse_attribute
-from mpmd_trace.ir.core import Block, Op, Region, Value, make_op
+from mpmd_trace.ir.attributes import SymbolRefAttr, parse_attribute
+from mpmd_trace.ir.core import Block, Op, Value, make_op
 from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.ir.types import TensorType
 from mpmd_trace.ir.verifier import verify
+from mpmd_trace.report.operand_order import pick_entries
 
 __all__ = ["Reduction", "reduce"]
 
@@ -123,28 +124,22 @@ class _Reducer:
 
 def _mutable_ops(module: Module) -> Iterator[Op]:
     """Ops of function bodies, at any depth that is not frozen."""
-
-    def inside(region: Region) -> Iterator[Op]:
-        for block in region.blocks:
-            for op in block:
-                yield op
-                for nested in op.regions:
-                    if not nested.frozen:
-                        yield from inside(nested)
-
     for function in module.functions:
-        for region in function.regions:
-            yield from inside(region)
+        for op in function.walk(post_order=False):
+            if op is not function and op.block is not None and not op.block.frozen:
+                yield op
+
+
+def _frozen_bodies(module: Module) -> list[tuple[Op, Block]]:
+    return [(op, region.block) for op in _mutable_ops(module) for region in op.regions if region.frozen]
+
+
+def _defined(module: Module) -> list[FuncOp]:
+    return [function for function in module.functions if not function.is_declaration]
 
 
 def _symbols(module: Module) -> list[_Thing]:
     return [(op, 0, "") for op in module.body]
-
-
-def _drop_symbols(module: Module, things: Sequence[_Thing]) -> None:
-    for op, _, _ in things:
-        op.drop_all_references()
-        op._detach()
 
 
 def _function_ops(module: Module) -> list[_Thing]:
@@ -153,11 +148,16 @@ def _function_ops(module: Module) -> list[_Thing]:
 
 def _drop_ops(module: Module, things: Sequence[_Thing]) -> None:
     for op, _, _ in reversed(things):
-        for result in op.results:
-            if result.has_uses:
-                result.replace_all_uses_with(_substitute(op, result))
-        op.drop_all_references()
-        op._detach()
+        _remove(op)
+
+
+def _remove(op: Op) -> None:
+    """Take an op away; something from above it stands for its results."""
+    for result in op.results:
+        if result.has_uses:
+            result.replace_all_uses_with(_substitute(op, result))
+    op.drop_all_references()
+    op._detach()
 
 
 def _substitute(op: Op, result: Value) -> Value:
@@ -201,12 +201,7 @@ def _constant(value: Value) -> Op | None:
 
 
 def _body_ops(module: Module) -> list[_Thing]:
-    found = []
-    for op in _mutable_ops(module):
-        for region in op.regions:
-            if region.frozen:
-                found += [(op, i, "") for i, n in enumerate(region.block) if not n.is_terminator]
-    return found
+    return [(op, i, "") for op, body in _frozen_bodies(module) for i, n in enumerate(body) if not n.is_terminator]
 
 
 def _drop_body_ops(module: Module, things: Sequence[_Thing]) -> None:
@@ -214,12 +209,7 @@ def _drop_body_ops(module: Module, things: Sequence[_Thing]) -> None:
         body = op.regions[0].clone()
         ops = list(body.block)
         for i in reversed(numbers):
-            nested = ops[i]
-            for result in nested.results:
-                if result.has_uses:
-                    result.replace_all_uses_with(_substitute(nested, result))
-            nested.drop_all_references()
-            nested._detach()
+            _remove(ops[i])
         op.regions[0] = freeze(body)
 
 
@@ -240,7 +230,7 @@ def _calls_of(module: Module, function: FuncOp) -> list[Op]:
 
 
 def _function_results(module: Module) -> list[_Thing]:
-    return [(f, i, "") for f in module.functions if not f.is_declaration for i in range(len(f.type.results))]
+    return [(f, i, "") for f in _defined(module) for i in range(len(f.type.results))]
 
 
 def _drop_function_results(module: Module, things: Sequence[_Thing]) -> None:
@@ -252,9 +242,7 @@ def _drop_function_results(module: Module, things: Sequence[_Thing]) -> None:
 
 
 def _function_arguments(module: Module) -> list[_Thing]:
-    return [
-        (f, arg.index, "") for f in module.functions if not f.is_declaration for arg in f.body.args if not arg.has_uses
-    ]
+    return [(f, arg.index, "") for f in _defined(module) for arg in f.body.args if not arg.has_uses]
 
 
 def _drop_function_arguments(module: Module, things: Sequence[_Thing]) -> None:
@@ -266,13 +254,7 @@ def _drop_function_arguments(module: Module, things: Sequence[_Thing]) -> None:
 
 
 def _region_results(module: Module) -> list[_Thing]:
-    return [
-        (op, result.index, "")
-        for op in _mutable_ops(module)
-        if any(region.frozen for region in op.regions)
-        for result in op.results
-        if not result.has_uses
-    ]
+    return [(op, r.index, "") for op, _ in _frozen_bodies(module) for r in op.results if not r.has_uses]
 
 
 def _drop_region_results(module: Module, things: Sequence[_Thing]) -> None:
@@ -284,26 +266,21 @@ def _drop_region_results(module: Module, things: Sequence[_Thing]) -> None:
 
 
 def _region_operands(module: Module) -> list[_Thing]:
-    return [
-        (op, arg.index, "")
-        for op in _mutable_ops(module)
-        for region in op.regions
-        if region.frozen
-        for arg in region.block.args
-    ]
+    return [(op, arg.index, "") for op, body in _frozen_bodies(module) for arg in body.args]
 
 
 def _drop_region_operands(module: Module, things: Sequence[_Thing]) -> None:
     for op, numbers in _by_op(things):
         body = op.regions[0].clone()
-        block = body.block
+        block, gone = body.block, set(numbers)
         for i in numbers:
             if block.args[i].has_uses:
-                block.args[i].replace_all_uses_with(_other_value(block, i, set(numbers)))
+                block.args[i].replace_all_uses_with(_other_value(block, i, gone))
+        kept = [arg.index for arg in block.args if arg.index not in gone]
         block.erase_args(numbers)
         op.regions[0] = freeze(body)
         op.erase_operands(numbers)
-        _drop_entries(op, ("arg_attrs", "in_shardings"), numbers)
+        pick_entries(op, ("arg_attrs", "in_shardings"), kept)
 
 
 def _other_value(block: Block, index: int, gone: set[int]) -> Value:
@@ -323,7 +300,7 @@ def _without_results(op: Op, numbers: Sequence[int]) -> None:
     if any(op.results[i].has_uses for i in gone):
         raise ValueError("the result is used")
     kept = [r for r in op.results if r.index not in gone]
-    _drop_entries(op, ("res_attrs", "out_shardings"), numbers)
+    pick_entries(op, ("res_attrs", "out_shardings"), [r.index for r in kept])
     new = make_op(
         op.name, op.operands, [r.type for r in kept], props=op.props, attrs=op.attrs, regions=op.regions, loc=op.loc
     )
@@ -335,23 +312,10 @@ def _without_results(op: Op, numbers: Sequence[int]) -> None:
     op.erase()
 
 
-def _drop_entries(op: Op, names: Sequence[str], numbers: Sequence[int]) -> None:
-    gone = set(numbers)
-    for table in (op.props, op.attrs):
-        for name in names:
-            found = table.get(name)
-            if isinstance(found, ArrayAttr):
-                table[name] = ArrayAttr.get(e for i, e in enumerate(found.elements) if i not in gone)
-            elif isinstance(found, TensorShardingPerValueAttr):
-                table[name] = TensorShardingPerValueAttr.get(e for i, e in enumerate(found.shardings) if i not in gone)
-
-
 def _operands(module: Module) -> list[_Thing]:
     """Operands that a function argument can stand for."""
     found = []
-    for function in module.functions:
-        if function.is_declaration:
-            continue
+    for function in _defined(module):
         types = {arg.type for arg in function.body.args}
         for op in function.body:
             for use in op.operand_uses:
@@ -384,7 +348,7 @@ def _drop_attributes(module: Module, things: Sequence[_Thing]) -> None:
 
 
 _PHASES: list[tuple[str, _Things, _Drop]] = [
-    ("functions", _symbols, _drop_symbols),
+    ("functions", _symbols, _drop_ops),
     ("results", _function_results, _drop_function_results),
     ("ops", _function_ops, _drop_ops),
     ("ops in bodies", _body_ops, _drop_body_ops),
