@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from mpmd_trace.diagnostics.location import Location
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.core import Op, Value
-from mpmd_trace.ir.ops import AssignOp, FragmentOp, FuncOp, Module, UnassignOp
+from mpmd_trace.ir.ops import AssignOp, FragmentOp, Module, UnassignOp
 
 __all__ = ["Thing", "close_names", "find", "location_of", "made_by", "things_of"]
 
@@ -43,15 +43,7 @@ def find(module: Module, question: str) -> list[Thing]:
     """What `question` names: `input 0`, `result 1`, `file:line`, a name of the user, or of an op."""
     numbered = re.fullmatch(r"(?:(input|argument|arg)|result|output) ?(\d+)", question.strip())
     if numbered is not None:
-        entries = [f for f in module.mpmd_functions if f.is_entry_point and not f.is_declaration]
-        index = int(numbered.group(2))
-        if numbered.group(1) is None:
-            return _results(entries, index)
-        inputs = [(f.body.args[index], None) for f in entries if index < len(f.body.args)]
-        if not inputs:
-            known = ", ".join(f"{len(f.body.args)} (@{f.sym_name})" for f in entries) or "none"
-            raise MpmdError(f"there is no input {index}; inputs are counted from 0, and there are {known}")
-        return list(inputs)
+        return _numbered(module, "result" if numbered.group(1) is None else "input", int(numbered.group(2)))
     position = re.fullmatch(r"(.*?):(\d+)(?::(\d+))?", question.strip())
 
     def at(loc: Location) -> bool:
@@ -72,17 +64,19 @@ def find(module: Module, question: str) -> list[Thing]:
         return named
     for fits in (at, called):
         found = [t for t in things if fits(location_of(t[0]))]
-        if found:
-            return _without_casts(found)
+        if found:  # assigns and unassigns only where nothing else fits
+            return [t for t in found if not isinstance(t[0], AssignOp | UnassignOp)] or found
     return [t for t in things if isinstance(t[0], Op) and t[0].name in (question, f"stablehlo.{question}")]
 
 
-def _results(entries: Sequence[FuncOp], index: int) -> list[Thing]:
-    results = [(f, f.body.terminator.operands) for f in entries]
-    found = [made_by(values[index]) for _, values in results if index < len(values)]
+def _numbered(module: Module, kind: str, index: int) -> list[Thing]:
+    """An input or result of the functions that are called from outside."""
+    entries = [f for f in module.mpmd_functions if f.is_entry_point and not f.is_declaration]
+    ends = [(f, f.body.args if kind == "input" else f.body.terminator.operands) for f in entries]
+    found = [made_by(values[index]) for _, values in ends if index < len(values)]
     if not found:
-        known = ", ".join(f"{len(values)} (@{f.sym_name})" for f, values in results) or "none"
-        raise MpmdError(f"there is no result {index}; results are counted from 0, and there are {known}")
+        known = ", ".join(f"{len(values)} (@{f.sym_name})" for f, values in ends) or "none"
+        raise MpmdError(f"there is no {kind} {index}; {kind}s are counted from 0, and there are {known}")
     return found
 
 
@@ -100,12 +94,6 @@ def _names(thing: Value | Op) -> list[str]:
     if isinstance(thing, FragmentOp):
         return [name for origin in thing.origin for name in (origin.name, origin.short.strip('"'))]
     return []
-
-
-def _without_casts(found: list[Thing]) -> list[Thing]:
-    """Leave assigns and unassigns out when something else fits, too."""
-    kept = [t for t in found if not isinstance(t[0], AssignOp | UnassignOp)]
-    return kept or found
 
 
 def close_names(module: Module, question: str) -> str:
