@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 from typing import Any
 
-import jax
 import numpy as np
 
 from mpmd_trace.backend.load import load
@@ -13,6 +12,7 @@ from mpmd_trace.passes.cpp_engine import partition_with_cpp
 from mpmd_trace.passes.partition import partition_as
 from mpmd_trace.passes.request import Phases
 from mpmd_trace.report.files import check_folder, write_folder
+from mpmd_trace.report.numbers import without_key
 from mpmd_trace.report.operand_order import with_sorted_operands
 from mpmd_trace_cli.program import copied, load_program
 from mpmd_trace_cli.talk import data, say
@@ -83,12 +83,7 @@ def _execute(program: Any, lowered: Any, modules: dict[str, Any]) -> float:
     for module in modules.values():
         loaded = load(module, dict(lowered.config.topology), host_callbacks=lowered.traced.host_callbacks)
         # Copies, because the program may give its arguments away.
-        values = loaded(*copied([jax.random.key_data(x) if _is_key(x) else x for x in flat]))
+        values = loaded(*copied([without_key(x) for x in flat]))
         results.append([np.asarray(v, dtype=np.float64) for v in values])
     differences = [float(np.max(np.abs(a - b), initial=0.0)) for a, b in zip(*results, strict=True)]
     return float(np.max(differences, initial=0.0))  # NaN, if one is
-
-
-def _is_key(value: Any) -> bool:
-    dtype = getattr(value, "dtype", None)
-    return dtype is not None and jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key)

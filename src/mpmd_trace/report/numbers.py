@@ -18,7 +18,7 @@ from mpmd_trace.frontend.errors import problem
 from mpmd_trace.ir.ops import Module
 from mpmd_trace.report.interpreter import Remembered, interpret
 
-__all__ = ["Error", "Numbers", "difference", "largest", "on_one_device"]
+__all__ = ["Error", "Numbers", "difference", "largest", "on_one_device", "without_key"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -123,7 +123,7 @@ def _arrays(leaves: Sequence[Any], types: Sequence[Leaf], rows: Sequence[Any] | 
     """The leaves of the user as arrays of a module: in pieces, without keys, of its types."""
     pieces: list[Any] = []
     for leaf, cut in zip(leaves, rows or [None] * len(leaves), strict=True):
-        array = jax.random.key_data(leaf) if _is_key(leaf) else leaf
+        array = without_key(leaf)
         pieces += [array] if cut is None else np.split(np.asarray(array), cut.bounds[1:-1], cut.axis)
     found = []
     for piece, leaf in zip(pieces, types, strict=True):
@@ -133,6 +133,8 @@ def _arrays(leaves: Sequence[Any], types: Sequence[Leaf], rows: Sequence[Any] | 
     return found
 
 
-def _is_key(value: Any) -> bool:
+def without_key(value: Any) -> Any:
+    """The numbers of a random key; anything else as it is."""
     dtype = getattr(value, "dtype", None)
-    return dtype is not None and jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key)
+    is_key = dtype is not None and jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key)
+    return jax.random.key_data(value) if is_key else value
