@@ -89,7 +89,8 @@ def bisect(
 
     last = len(stages) - 1
     if every:
-        return Found(next((at for at in range(len(stages)) if is_wrong(at)), None), _all(stages, errors, is_wrong))
+        wrong_ones = [at for at in range(len(stages)) if is_wrong(at)]
+        return Found(wrong_ones[0] if wrong_ones else None, errors)
     if not is_wrong(last):
         return Found(None, errors)
     if is_wrong(0):
@@ -99,12 +100,6 @@ def bisect(
         middle = (right + wrong) // 2
         right, wrong = (right, middle) if is_wrong(middle) else (middle, wrong)
     return Found(wrong, errors)
-
-
-def _all(stages: Sequence[Stage], errors: dict[int, Error], look: Callable[[int], bool]) -> dict[int, Error]:
-    for at in range(len(stages)):
-        look(at)
-    return errors
 
 
 class _Late(Exception):
