@@ -50,7 +50,7 @@ def as_data(name: str, study: Study, options: Sequence[Option], now: Option | No
             "default": dataclasses.asdict(study.links.default),
             "single": [{"from": a, "to": b, **dataclasses.asdict(link)} for (a, b), link in study.links.single.items()],
         },
-        "gather": [cost_of(word, options[0].choice.schedule, options[0].copies).as_dict() for word in WORDS]
+        "gather": [dataclasses.asdict(cost_of(word, options[0].choice.schedule, options[0].copies)) for word in WORDS]
         if any(one.bytes for one in study.copies)
         else None,
         "measured_step": study.measured_step,

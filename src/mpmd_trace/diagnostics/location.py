@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from mpmd_trace.diagnostics.spelling import unquote
 
-__all__ = ["UNKNOWN", "Location", "fused", "parse_location"]
+__all__ = ["UNKNOWN", "Location", "fused"]
 
 _FILE = re.compile(r'"((?:[^"\\]|\\.)*)":(\d+):(\d+)')
 _NAME = re.compile(r'"((?:[^"\\]|\\.)*)"')
@@ -82,11 +82,6 @@ def _plain(text: str) -> str:
     if "\\" not in text:
         return text
     return unquote(f'"{text}"')
-
-
-def parse_location(text: str, table: dict[str, str] | None = None) -> Location:
-    """The location written as `loc(text)`."""
-    return UNKNOWN if text == "unknown" else Location(text, table)
 
 
 def fused(first: Location, second: Location) -> Location:

@@ -149,11 +149,8 @@ def changes(before: Outline, after: Outline) -> Changes:
         if not any(_same_call(thing, one) for one in new.get(name, ()))
     }
     names = [[f"{thing.mesh} {thing.label}" for thing in one.things] for one in (before, after)]
-    transfers = {
-        pair: after.transfers[pair] - before.transfers[pair]
-        for pair in sorted({*before.transfers, *after.transfers})
-        if after.transfers[pair] != before.transfers[pair]
-    }
+    pairs = sorted({*before.transfers, *after.transfers})
+    transfers = {pair: more for pair in pairs if (more := after.transfers[pair] - before.transfers[pair])}
     reordered = names[0] != names[1] and sorted(names[0]) == sorted(names[1])
     return Changes(merged, split, moved, fresh, list(gone.values()), reordered, transfers, list(_notes(before, after)))
 

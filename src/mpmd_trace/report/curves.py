@@ -10,10 +10,8 @@ from mpmd_trace.diagnostics.messages import MpmdError
 __all__ = ["curves_svg"]
 
 
-def curves_svg(
-    curves: Mapping[str, Sequence[float]], *, title: str, x_label: str = "step", y_label: str = "loss"
-) -> str:
-    """One line per curve over 1, 2, ...; the first is drawn wide, so that equal curves are both visible.
+def curves_svg(curves: Mapping[str, Sequence[float]], *, title: str) -> str:
+    """One line per curve of losses over steps; the first is drawn wide, so that equal curves are both visible.
 
     Raises:
         MpmdError: without Matplotlib.
@@ -35,8 +33,8 @@ def curves_svg(
         ]
         for (name, values), style in zip(curves.items(), styles, strict=False):
             axes.plot(range(1, len(values) + 1), values, label=name, **style)
-        axes.set_xlabel(x_label)
-        axes.set_ylabel(y_label)
+        axes.set_xlabel("step")
+        axes.set_ylabel("loss")
         axes.set_title(title)
         axes.legend(frameon=False)
         axes.spines[["top", "right"]].set_visible(False)

@@ -192,21 +192,18 @@ def _what(op: Op) -> Hashable:
 
 def _mesh_size(module: Module) -> int:
     """How many devices the manual computations of `module` need; 1 without any."""
-    sizes = [1]
-    for op in module.body:
-        mesh = op.attr("mesh") if op.name == "sdy.mesh" else None
-        if isinstance(mesh, MeshAttr):
-            sizes.append(mesh.size)
-    return max(sizes)
+    meshes = [op.attr("mesh") for op in module.body if op.name == "sdy.mesh"]
+    return max([1, *(mesh.size for mesh in meshes if isinstance(mesh, MeshAttr))])
 
 
 def _compile(module: Module, inputs: Sequence[Type], results: Sequence[Type]) -> Compiled:
     from mpmd_trace.jax_compat.runtime import lower_function
 
-    devices = jax.devices("cpu")[: _mesh_size(module)]
-    if len(devices) < _mesh_size(module):
+    count = _mesh_size(module)
+    devices = jax.devices("cpu")[:count]
+    if len(devices) < count:
         raise MpmdError(
-            f"the program has a manual computation over {_mesh_size(module)} devices, and there are only "
+            f"the program has a manual computation over {count} devices, and there are only "
             f"{len(devices)} CPU devices; set jax_num_cpu_devices to evaluate it"
         )
     mesh = jax.sharding.Mesh(np.array(devices), ("all",))

@@ -6,7 +6,6 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from mpmd_trace.backend.plan import Plan, Run
 from mpmd_trace.backend.residence import is_hoisted
@@ -127,10 +126,6 @@ class Cost:
     bytes: float
     made_bytes: float
     time: float
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data, for JSON."""
-        return dataclasses.asdict(self)
 
 
 def cost_of(gather: Gather, schedule: Schedule, copies: Sequence[Copies]) -> Cost:
