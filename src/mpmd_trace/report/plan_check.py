@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 from mpmd_trace.api.lowered import Lowered
 from mpmd_trace.diagnostics.messages import MpmdError
-from mpmd_trace.ir.assignment import Assignment
 from mpmd_trace.ir.ops import FragmentOp, Module
 from mpmd_trace.passes.partition import partition_as
-from mpmd_trace.report.plan_options import Option, ranked, with_choice
+from mpmd_trace.report.plan_options import Option, option_of, ranked
 from mpmd_trace.report.planning import Study
 from mpmd_trace.schedules import Action, Step
 from mpmd_trace.scheduling.auto import replayed, stage_ranks
@@ -65,7 +64,8 @@ def check_option(option: Option, study: Study, lowered: Lowered, traced: Module)
     choice = replayed(option.choice, option.stages, _orders(module, study))
     if choice is None or choice.makespan <= option.choice.makespan * (1 + AS_PROMISED):
         return dataclasses.replace(option, checked="")
-    return dataclasses.replace(with_choice(option, choice, study), checked="the program's data flow changes its order")
+    changed = option_of(option, choice, study, option.limit)
+    return dataclasses.replace(changed, checked="the program's data flow changes its order")
 
 
 def _scheduled(option: Option, study: Study, lowered: Lowered, traced: Module) -> Module:
@@ -76,12 +76,7 @@ def _scheduled(option: Option, study: Study, lowered: Lowered, traced: Module) -
         del options["mpmd_split_bwd_fragments"]
     config = dataclasses.replace(lowered.config, pipeline_schedule=option.choice.schedule, partitioning_options=options)
     if option.assignment == "balanced":
-        several = len(option.mesh_of) > len(set(option.mesh_of))
-        places = {
-            name: Assignment(study.meshes[mesh], stage if several else None)
-            for stage, (mesh, names) in enumerate(zip(option.mesh_of, option.names, strict=True))
-            for name in names
-        }
+        places = option.places(study.meshes)
         config = dataclasses.replace(config, assignments=places, input_mesh_assignment=(), output_mesh_assignment=())
     changed = dataclasses.replace(lowered, config=config, schedule=choose_schedule(config), hooks=())
     with _quiet():

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
+from mpmd_trace.ir.assignment import Assignment
 from mpmd_trace.passes.hoisting.choice import Gather
 from mpmd_trace.report.layers import LayerValues
 from mpmd_trace.report.plan_copies import WORDS, Copies, cost_of
@@ -15,9 +16,9 @@ from mpmd_trace.report.plan_values import Profile, activations, at_fraction
 from mpmd_trace.report.planning import SECONDS, Layer, Study
 from mpmd_trace.schedules import Cut, Placement, Schedule, ScheduleError, partition_layers
 from mpmd_trace.scheduling.auto import Choice, StageCosts, rank_schedules
-from mpmd_trace.scheduling.transfers import Link, crossings
+from mpmd_trace.scheduling.transfers import Links, crossings
 
-__all__ = ["Option", "layer_cuts", "options_of", "ranked", "with_choice"]
+__all__ = ["Option", "layer_cuts", "option_of", "options_of", "ranked"]
 
 #: How much of an activation the weight gradient keeps; 1 is the pessimistic count.
 WEIGHT_FRACTION = 1.0
@@ -28,24 +29,49 @@ MOST_CHUNKS = 4
 
 
 @dataclasses.dataclass(frozen=True)
-class Option:
-    """A way to run the program: its stages, microbatches and schedule, and what to expect of it."""
+class Division:
+    """A division into stages: their costs and names, and the bytes each holds."""
 
     assignment: Literal["as assigned", "balanced"]
+    stages: StageCosts
     names: tuple[tuple[str, ...], ...]
-    mesh_of: tuple[int, ...]
-    microbatches: int
+    activations: tuple[float, ...]
+    static: tuple[Profile, ...]
+    copies: tuple[Copies, ...]
+
+    @property
+    def mesh_of(self) -> tuple[int, ...]:
+        return self.stages.mesh_of
+
+    @property
+    def microbatches(self) -> int:
+        return self.stages.microbatches
+
+    def places(self, meshes: Sequence[str]) -> dict[str, Assignment]:
+        """The mesh of each name, with its stage where meshes have several."""
+        several = len(self.mesh_of) > len(set(self.mesh_of))
+        return {
+            name: Assignment(meshes[mesh], stage if several else None)
+            for stage, (mesh, names) in enumerate(zip(self.mesh_of, self.names, strict=True))
+            for name in names
+        }
+
+    def name_to_mesh(self, meshes: Sequence[str]) -> dict[str, str]:
+        """The places as `make_config` takes them."""
+        return {name: str(place) for name, place in self.places(meshes).items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class Option(Division):
+    """A way to run the program: its stages, microbatches and schedule, and what to expect of it."""
+
     choice: Choice
     step: float
     peak_bytes: tuple[float, ...]
     fits: bool
-    stages: StageCosts
-    activations: tuple[float, ...]
-    static: tuple[Profile, ...]
-    copies: tuple[Copies, ...] = ()
     #: How long gathered copies are kept.
-    gather: Gather = "step"
-    limit: float | None = None
+    gather: Gather
+    limit: float | None
     #: After the passes were run for it: "" when its order is as promised, otherwise what is not.
     checked: str | None = None
 
@@ -69,27 +95,6 @@ class Option:
             "name_to_mesh_assignment": self.name_to_mesh(meshes),
         }
 
-    def name_to_mesh(self, meshes: Sequence[str]) -> dict[str, str]:
-        """As `make_config` takes it: the mesh of each name, with its stage where meshes have several."""
-        several = len(self.mesh_of) > len(set(self.mesh_of))
-        return {
-            name: f"{meshes[mesh]}/{stage}" if several else meshes[mesh]
-            for stage, (mesh, names) in enumerate(zip(self.mesh_of, self.names, strict=True))
-            for name in names
-        }
-
-
-@dataclasses.dataclass(frozen=True)
-class _Variant:
-    """A division into stages: its costs, the names of its stages, and the bytes each holds."""
-
-    kind: Literal["as assigned", "balanced"]
-    stages: StageCosts
-    names: tuple[tuple[str, ...], ...]
-    activations: tuple[float, ...]
-    static: tuple[Profile, ...]
-    copies: tuple[Copies, ...]
-
 
 def options_of(
     study: Study,
@@ -106,13 +111,13 @@ def options_of(
     """
     counts = list(dict.fromkeys(microbatches)) or [study.stages.microbatches]
     copies = _copies(study, study.names)
-    own = _Variant("as assigned", study.stages, study.names, study.activations, study.static, copies)
-    variants = [own, *_balanced(study, memory_limit)]
+    own = Division("as assigned", study.stages, study.names, study.activations, study.static, copies)
+    divisions = [own, *_balanced(study, memory_limit)]
     found: list[Option] = []
-    for done, variant in enumerate(variants):
+    for done, division in enumerate(divisions, 1):
         for count in counts:
-            found += _options(study, variant, count, memory_limit)
-        progress(done + 1, len(variants))
+            found += _options(study, division, count, memory_limit)
+        progress(done, len(divisions))
     return ranked(found)
 
 
@@ -126,31 +131,22 @@ def ranked(options: Sequence[Option]) -> list[Option]:
     return found
 
 
-def with_choice(option: Option, choice: Choice, study: Study) -> Option:
-    """The option with other orders: its step and its peaks are those of these."""
-    gather, peaks = _gather(choice.schedule, option.activations, option.static, option.copies, option.limit)
-    return dataclasses.replace(
-        option,
-        choice=choice,
-        step=_step(choice, study, option.copies, gather),
-        peak_bytes=peaks,
-        fits=option.limit is None or max(peaks) <= option.limit,
-        gather=gather,
-    )
+def option_of(division: Division, choice: Choice, study: Study, limit: float | None) -> Option:
+    """What to expect of the division with the orders of the choice; `limit`: bytes of a device."""
+    own = {field.name: getattr(division, field.name) for field in dataclasses.fields(Division)}
+    gather, peaks = _gather(division, choice.schedule, limit)
+    orders, copies = choice.schedule, division.copies
+    again = cost_of(gather, orders, copies).time - cost_of("step", orders, copies).time
+    step = choice.makespan + max(study.once, default=0.0) + again + study.besides(*_idle(study, choice))
+    fits = limit is None or max(peaks) <= limit
+    return Option(**own, choice=choice, step=step, peak_bytes=peaks, fits=fits, gather=gather, limit=limit)
 
 
-def _step(choice: Choice, study: Study, copies: Sequence[Copies], gather: Gather) -> float:
-    again = cost_of(gather, choice.schedule, copies).time - cost_of("step", choice.schedule, copies).time
-    return choice.makespan + max(study.once, default=0.0) + again + study.besides(*_idle(study, choice))
-
-
-def _gather(
-    schedule: Schedule, held: Sequence[float], static: Sequence[Profile], copies: Sequence[Copies], limit: float | None
-) -> tuple[Gather, tuple[float, ...]]:
+def _gather(division: Division, schedule: Schedule, limit: float | None) -> tuple[Gather, tuple[float, ...]]:
     """How long copies are kept, as long as there is memory for it, and the peak of each mesh then."""
     found: tuple[Gather, tuple[float, ...]] | None = None
-    for gather in WORDS if any(one.bytes for one in copies) else WORDS[:1]:
-        peaks = _peaks(schedule, held, static, copies, gather)
+    for gather in WORDS if any(one.bytes for one in division.copies) else WORDS[:1]:
+        peaks = _peaks(division, schedule, gather)
         if limit is None or max(peaks) <= limit:
             return gather, peaks
         if found is None or max(peaks) < max(found[1]):
@@ -167,34 +163,16 @@ def _copies(study: Study, names: Sequence[Sequence[str]]) -> tuple[Copies, ...]:
     return tuple(sum((layer.get(name, Copies()) for name in own), Copies()) for own in names)
 
 
-def _options(study: Study, variant: _Variant, count: int, memory_limit: float | None) -> Iterator[Option]:
+def _options(study: Study, division: Division, count: int, memory_limit: float | None) -> Iterator[Option]:
     ratio = study.stages.microbatches / count
-    stages = dataclasses.replace(variant.stages.resized(ratio), microbatches=count)
+    stages = dataclasses.replace(division.stages.resized(ratio), microbatches=count)
     if count != study.stages.microbatches:
         stages = dataclasses.replace(stages, visits=())
-    held = [a * ratio for a in variant.activations]
-    room = None
-    if memory_limit is not None and not stages.forward_only:
-        least = [max(p) - c.bytes for p, c in zip(variant.static, variant.copies, strict=True)]
-        room = _room(stages, held, least, memory_limit)
+    held = tuple(a * ratio for a in division.activations)
+    division = dataclasses.replace(division, stages=stages, activations=held)
+    room = None if memory_limit is None or stages.forward_only else _room(division, memory_limit)
     for choice in rank_schedules(stages, room):
-        gather, peaks = _gather(choice.schedule, held, variant.static, variant.copies, memory_limit)
-        yield Option(
-            variant.kind,
-            variant.names,
-            stages.mesh_of,
-            count,
-            choice,
-            _step(choice, study, variant.copies, gather),
-            peaks,
-            memory_limit is None or max(peaks) <= memory_limit,
-            stages,
-            tuple(held),
-            variant.static,
-            variant.copies,
-            gather,
-            memory_limit,
-        )
+        yield option_of(division, choice, study, memory_limit)
 
 
 def _idle(study: Study, choice: Choice) -> tuple[dict[str, float], dict[str, float]]:
@@ -210,13 +188,12 @@ def _idle(study: Study, choice: Choice) -> tuple[dict[str, float], dict[str, flo
     )
 
 
-def _peaks(
-    schedule: Schedule, held: Sequence[float], static: Sequence[Profile], copies: Sequence[Copies], gather: Gather
-) -> tuple[float, ...]:
+def _peaks(division: Division, schedule: Schedule, gather: Gather) -> tuple[float, ...]:
     """The most bytes that a device of each mesh holds: activations, and the rest at the time.
 
-    `static` has all copies, of which those go that `gather` does not keep.
+    The static bytes have all copies, of which those go that `gather` does not keep.
     """
+    held, static, copies = division.activations, division.static, division.copies
     peaks = []
     for order, stages in zip(schedule.orders, schedule.placement.stages_on, strict=True):
         done = dict.fromkeys(stages, 0)
@@ -242,22 +219,22 @@ def _peaks(
     return tuple(peaks)
 
 
-def _room(stages: StageCosts, activations: Sequence[float], static: Sequence[float], limit: float) -> float | None:
+def _room(division: Division, limit: float) -> float | None:
     """How many microbatches of activations fit on the mesh with the least room."""
     rooms = []
-    for mesh in range(stages.meshes):
-        own = [s for s, m in enumerate(stages.mesh_of) if m == mesh]
-        held = sum(activations[s] for s in own)
+    for mesh in range(division.stages.meshes):
+        own = [s for s, m in enumerate(division.mesh_of) if m == mesh]
+        held = sum(division.activations[s] for s in own)
         if held:
-            rooms.append((limit - sum(static[s] for s in own)) / held)
+            rooms.append((limit - sum(max(division.static[s]) - division.copies[s].bytes for s in own)) / held)
     return max(min(rooms, default=math.inf), 1e-9) if rooms else None
 
 
 def layer_cuts(study: Study) -> list[Cut]:
     """What a cut behind each layer but the last costs, in the unit of the study, over the usual link."""
     unit = SECONDS.get(study.unit, 1.0)
-    link = study.links.default if study.links is not None else Link()
-    mode = study.links.transfers if study.links is not None else "async"
+    links = study.links or Links()
+    link, mode = links.default, links.transfers
     cuts = []
     for layer in study.layers[:-1]:
         there, back = (link.seconds(b, 1 if b else 0) / unit for b in (layer.sends, layer.receives))
@@ -271,7 +248,7 @@ def layer_cuts(study: Study) -> list[Cut]:
     return cuts
 
 
-def _balanced(study: Study, memory_limit: float | None) -> Iterator[_Variant]:
+def _balanced(study: Study, memory_limit: float | None) -> Iterator[Division]:
     """Stages of about equal cost, in a loop and in a V, that differ from the program's own."""
     between = study.layer_values
     layers, meshes = study.layers, len(study.meshes)
@@ -286,7 +263,7 @@ def _balanced(study: Study, memory_limit: float | None) -> Iterator[_Variant]:
             for placement in placements:
                 if (names, placement.mesh_of) not in seen:
                     seen.add((names, placement.mesh_of))
-                    yield _variant(study, between, groups, names, placement)
+                    yield _division(study, between, groups, names, placement)
 
 
 def _divisions(study: Study, stages: int, memory_limit: float | None) -> list[list[tuple[int, int]]]:
@@ -310,13 +287,13 @@ def _divisions(study: Study, stages: int, memory_limit: float | None) -> list[li
     return [[(r.start, r.stop) for r in one.stages] for one in found]
 
 
-def _variant(
+def _division(
     study: Study,
     between: LayerValues,
     groups: Sequence[Sequence[Layer]],
     names: tuple[tuple[str, ...], ...],
     placement: Placement,
-) -> _Variant:
+) -> Division:
     stage_of = dict(enumerate(s for s, group in enumerate(groups) for _ in group))
     mesh_of = [study.meshes[m] for m in placement.mesh_of]
     renamed = {mesh: mesh_of[stage_of[i]] for i, mesh in enumerate(between.meshes)}
@@ -347,7 +324,7 @@ def _variant(
                 for k in range(length)
             )
         )
-    return _Variant("balanced", stages, names, tuple(held), tuple(static), copies)
+    return Division("balanced", stages, names, tuple(held), tuple(static), copies)
 
 
 def _input_share(usual: float, mesh_of: Sequence[int], stage: int) -> float:
