@@ -15,7 +15,7 @@ from mpmd_trace.ir.ops import Module
 from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.manager import PassRun
 from mpmd_trace.passes.request import PartitionRequest
-from mpmd_trace.report.explain import BeforePlacement, Explanation, explain
+from mpmd_trace.report.explain import BeforePlacement, Explanation, explain, rules_of
 from mpmd_trace_cli.files import read_text
 from mpmd_trace_cli.program import load_program
 from mpmd_trace_cli.residence import as_data as residence_data
@@ -50,10 +50,9 @@ def explain_value(file: str, value: str, infer_transfers: bool) -> Explanation:
             "an input, a result or a place of the program"
         )
     module, request, results = _from_program(file)
-    infers = request.options.mpmd_infer_transfers
     if value in results:
         value = f"result {results.index(value)}"
-    return explain(module, value, infer_transfers=infers, same_mesh=request.same_mesh, placement=request.placement)
+    return explain(module, value, **rules_of(request))
 
 
 def _place_of_name(text: str, name: str, value: str) -> str:

@@ -80,11 +80,9 @@ def _of_program(file: str, settings: Sequence[str], measure: bool, errors: bool)
 
 def _why(module: Module, request: PartitionRequest, names: Sequence[str]) -> dict[str, Any]:
     """What `mpmd-trace explain` says of arguments and results, and of the places of unnamed code."""
-    infers = request.options.mpmd_infer_transfers
-    ends = explain_ends(module, infer_transfers=infers, same_mesh=request.same_mesh, placement=request.placement)
-    places = explain_places(module, infer_transfers=infers, same_mesh=request.same_mesh, placement=request.placement)
+    ends, places = explain_ends(module, request), explain_places(module, request)
     return {
-        "ends": {name: _first_lines(str(one)) for name, one in zip(names, [*ends[0], *ends[1]], strict=True)},
+        "ends": {name: _first_lines(str(one)) for name, one in zip(names, ends, strict=True)},
         "places": {at: [(one.meshes, _first_lines(str(one), 8)) for one in found] for at, found in places.items()},
     }
 

@@ -15,6 +15,7 @@ import contextlib
 import dataclasses
 import os
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from mpmd_trace.diagnostics.location import Location
 from mpmd_trace.diagnostics.messages import MpmdError
@@ -31,10 +32,11 @@ from mpmd_trace.passes.import_.infer_mesh_assign_using_input_output_constraints 
 from mpmd_trace.passes.import_.mesh_flow import Flow, because, function_name, is_user_label, mesh_list, place
 from mpmd_trace.passes.import_.mesh_sets import MeshSets, is_meshless, names, src_of_op
 from mpmd_trace.passes.manager import PassManager, PassRun
+from mpmd_trace.passes.request import PartitionRequest
 from mpmd_trace.report.explain_cut import CutExplainer
 from mpmd_trace.report.things import Thing, close_names, find, location_of, made_by, things_of
 
-__all__ = ["Chain", "Explanation", "Placement", "explain", "explain_ends", "explain_places"]
+__all__ = ["Chain", "Explanation", "Placement", "explain", "explain_ends", "explain_places", "rules_of"]
 
 _ANALYSIS = ("mpmd-infer-mesh-populate-use-set", "mpmd-infer-mesh-populate-src-set")
 
@@ -131,25 +133,24 @@ _PRICED = 400
 _OF_A_PLACE, _PLACES = 8, 200
 
 
-def explain_ends(
-    module: Module, *, infer_transfers: bool = True, same_mesh: Sequence[tuple[int, int]] = (), placement: str
-) -> tuple[list[Placement], list[Placement]]:
-    """Where each input and each result of the main function is, and why; see `explain`.
+def rules_of(request: PartitionRequest) -> dict[str, Any]:
+    """What `explain` has to know of how a program is placed."""
+    infers = request.options.mpmd_infer_transfers
+    return {"infer_transfers": infers, "same_mesh": request.same_mesh, "placement": request.placement}
+
+
+def explain_ends(module: Module, request: PartitionRequest) -> tuple[Placement, ...]:
+    """Where each input, and then each result, of the main function is, and why; see `explain`.
 
     Of large programs it does not tell what other meshes would cost.
     """
     copy = module.clone()
-    main = copy.main
-    inputs: list[Thing] = [(arg, None) for arg in main.body.args]
-    results: list[Thing] = [made_by(value) for value in main.body.terminator.operands]
-    explainer = _Explainer(copy, infer_transfers, same_mesh, placement, _PRICED)
-    found = explainer.placements([*inputs, *results])
-    return list(found[: len(inputs)]), list(found[len(inputs) :])
+    body = copy.main.body
+    ends = [made_by(value) for value in (*body.args, *body.terminator.operands)]
+    return _Explainer(copy, **rules_of(request), most=_PRICED).placements(ends)
 
 
-def explain_places(
-    module: Module, *, infer_transfers: bool = True, same_mesh: Sequence[tuple[int, int]] = (), placement: str
-) -> dict[str, list[Placement]]:
+def explain_places(module: Module, request: PartitionRequest) -> dict[str, list[Placement]]:
     """Where unnamed code is, and why, by its place in the user's files (`step.py:12`, seen from here); see `explain`.
 
     Of the first ops of the first places one placement for each mesh.
@@ -163,7 +164,7 @@ def explain_places(
         if file is not None:
             found.setdefault(f"{os.path.relpath(file[0])}:{file[1]}", []).append((thing, None))
     places = [(at, thing) for at, things in found.items() for thing in things[:_OF_A_PLACE]][:_PLACES]
-    placements = _Explainer(copy, infer_transfers, same_mesh, placement, _PRICED).placements([t for _, t in places])
+    placements = _Explainer(copy, **rules_of(request), most=_PRICED).placements([t for _, t in places])
     told: dict[str, list[Placement]] = {}
     for (at, _), one in zip(places, placements, strict=True):
         if not any(other.meshes == one.meshes for other in told.setdefault(at, [])):
@@ -209,33 +210,25 @@ class _Explainer:
         self.cut = CutExplainer(module, self.constraints, _described, most) if placement == "cut" else None
 
     def placements(self, targets: list[Thing]) -> tuple[Placement, ...]:
-        if self.cut is not None:
-            flow = Flow(MeshSets(self.module))
-            return tuple(self._placement(thing, home, flow, (), None) for thing, home in targets)
+        sets = self._inferred(targets) if self.cut is None else [((), None)] * len(targets)
+        flow = Flow(MeshSets(self.module))
+        return tuple(self._placement(*target, flow, *known) for target, known in zip(targets, sets, strict=True))
+
+    def _inferred(self, targets: list[Thing]) -> list[tuple[tuple[str, ...], tuple[str, ...] | None]]:
+        """Infer meshes; for each thing, what it was needed on and what it could be computed on before that."""
         PassManager(_ANALYSIS, error_is_failure=False).run(self.module)
         before = MeshSets(self.module)
-        wanted = {id(thing): self._needed(before, thing) for thing, _ in targets}
-        possible = {id(thing): self._possible(before, thing) for thing, _ in targets}
+        found = []
+        for thing, _ in targets:
+            values = _values(thing)
+            sources = src_of_op(thing) if isinstance(thing, Op) else before.src_of(thing)
+            needed = names(before.use_of(values[0])) if values else ()
+            found.append((needed, None if sources is None else names(sources)))
         leaves = InferMeshAssignMeshFuncLeaves(self.infer_transfers, error_limit=-1)
         with contextlib.suppress(MpmdError):  # what could not be placed says so below
             together = InferMeshAssignUsingInputOutputConstraints(self.constraints)
             PassManager([together, leaves, _ANALYSIS[0]], error_is_failure=False).run(self.module)
-        flow = Flow(MeshSets(self.module))
-        return tuple(
-            self._placement(thing, home, flow, wanted[id(thing)], possible[id(thing)]) for thing, home in targets
-        )
-
-    @staticmethod
-    def _values(thing: Value | Op) -> list[Value]:
-        return list(thing.results) if isinstance(thing, Op) else [thing]
-
-    def _needed(self, sets: MeshSets, thing: Value | Op) -> tuple[str, ...]:
-        values = self._values(thing)
-        return names(sets.use_of(values[0])) if values else ()
-
-    def _possible(self, sets: MeshSets, thing: Value | Op) -> tuple[str, ...] | None:
-        found = src_of_op(thing) if isinstance(thing, Op) else sets.src_of(thing)
-        return None if found is None else names(found)
+        return found
 
     def _placement(
         self,
@@ -252,7 +245,7 @@ class _Explainer:
             if home is not None:
                 rule = f"it is part of {rule.replace(' is', ', which is', 1)}"
             return Placement(what, location, (fragment.mesh,), rule)
-        values = self._values(thing)
+        values = _values(thing)
         typed = [v.type.mesh for v in values if isinstance(v.type, MeshTensorType)]
         if typed:
             rule = "an assignment, or a transfer, puts it there"
@@ -261,9 +254,9 @@ class _Explainer:
             if isinstance(thing, BlockArg) and not thing.has_uses:
                 rule = "nothing uses it, so it takes the mesh with the smallest name"
             return Placement(what, location, tuple(dict.fromkeys(typed)), rule)
+        chains = tuple(self._forward(values, flow)), tuple(self._backward(thing, flow))
         if self.cut is not None:
             found, rule = self.cut.placed(thing)
-            chains = tuple(self._forward(values, flow)), tuple(self._backward(thing, flow))
             return Placement(what, location, found, rule, *chains)
         meshes: dict[str, None] = {}
         for value in values:
@@ -276,9 +269,7 @@ class _Explainer:
         rule = _rule(found, tuple(meshes), wanted, possible)
         if isinstance(thing, BlockArg) and found and possible is None and not wanted:
             rule = "nothing with a mesh uses it, so it goes where what is computed from it goes"
-        return Placement(
-            what, location, found, rule, tuple(self._forward(values, flow)), tuple(self._backward(thing, flow))
-        )
+        return Placement(what, location, found, rule, *chains)
 
     def _forward(self, values: list[Value], flow: Flow) -> Iterator[Chain]:
         """For each mesh one shortest chain to a use that asks for it, a use that the user named if any."""
@@ -320,6 +311,10 @@ def _paths(starts: list[Value], step: Callable[[Value], list[Value]]) -> Iterato
             if following not in paths:
                 paths[following] = (*paths[value], _describe(following))
                 waiting.append(following)
+
+
+def _values(thing: Value | Op) -> list[Value]:
+    return list(thing.results) if isinstance(thing, Op) else [thing]
 
 
 def _is_shared(op: Op) -> bool:

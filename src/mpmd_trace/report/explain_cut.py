@@ -55,8 +55,8 @@ class CutExplainer:
             node = self.flow.node_of[op]
             why = "no name says where it is, so it is where the fewest bytes move in a step"
             return (self.flow.meshes[self.labels[node]],), why + self._else(node)
-        values = list(op.results) if op is not None else [thing] if isinstance(thing, Value) else []
-        meshes = self._readers(values)
+        assert op is not None
+        meshes = self._readers(op.results)
         if not meshes:
             return (), "nothing uses it, so it is removed"
         if op in self.flow.free:

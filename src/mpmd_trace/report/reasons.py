@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from mpmd_trace.api.partitioned import PartitionedProgram
 from mpmd_trace.passes.partition import partition_as
-from mpmd_trace.report.explain import BeforePlacement, explain
+from mpmd_trace.report.explain import BeforePlacement, explain, rules_of
 
 __all__ = ["reasons"]
 
@@ -23,13 +23,9 @@ def reasons(lowered: PartitionedProgram, arguments: Sequence[int]) -> dict[int, 
     partition_as(lowered.traced.module, request, hooks=[ready], phases="import")
     if ready.module is None:  # the program has no meshes to choose from
         return {}
-    infers, same = request.options.mpmd_infer_transfers, request.same_mesh
     found = {}
     for number in arguments:
-        explained = explain(
-            ready.module, f"input {number}", infer_transfers=infers, same_mesh=same, placement=request.placement
-        )
-        (where,) = explained.placements
+        (where,) = explain(ready.module, f"input {number}", **rules_of(request)).placements
         chains = [f"{' -> '.join(chain.steps)} on {chain.mesh}" for chain in where.needed]
         found[number] = "; ".join([where.rule, *chains])
     return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
 from mpmd_trace.backend.load import LoadedProgram
 from mpmd_trace.backend.plan import Run, Transfer
@@ -50,37 +50,20 @@ def step_trace(
         for at, entry in sorted(timed(plan, one), key=lambda found: (found[1].start, found[0])):
             start, end = (_SECOND * (origin + t) for t in (entry.start, entry.end))
             row, instruction = lanes.index(entry.lane), plan.instructions[at]
+            assert isinstance(instruction, Run | Transfer)
             if isinstance(instruction, Run):
                 kind, microbatch = kind_and_microbatch(known[at][1])
                 word = "+".join(KIND_NAMES[cast(Kind, letter)] for letter in kind)
-                where = {"written in": sources[instruction.program]} if sources[instruction.program] else {}
-                callee = plan.programs[instruction.program].callee
-                slices[at] = trace.slice(
-                    1,
-                    row,
-                    instruction.label,
-                    word,
-                    start,
-                    end,
-                    step=number,
-                    program=callee,
-                    **({} if kind == "O" else {"microbatch": microbatch}),
-                    **where,
-                )
+                told: dict[str, Any] = {"program": plan.programs[instruction.program].callee}
+                if kind != "O":
+                    told["microbatch"] = microbatch
+                if sources[instruction.program]:
+                    told["written in"] = sources[instruction.program]
             else:
-                transfer = cast(Transfer, instruction)
-                moved = sum(plan.slots[s].bytes for s in transfer.outputs)
-                values = ", ".join(str(plan.slots[s]) for s in transfer.outputs[:4])
-                slices[at] = trace.slice(
-                    1,
-                    row,
-                    transfer.label or "transfer",
-                    "transfer",
-                    start,
-                    end,
-                    step=number,
-                    **{"bytes on each device": moved, "arrays": len(transfer.outputs), "values": values},
-                )
+                word, outputs = "transfer", [plan.slots[s] for s in instruction.outputs]
+                told = {"bytes on each device": sum(slot.bytes for slot in outputs), "arrays": len(outputs)}
+                told["values"] = ", ".join(map(str, outputs[:4]))
+            slices[at] = trace.slice(1, row, instruction.label or word, word, start, end, step=number, **told)
             if at in held:
                 mesh, used = held[at]
                 trace.counter(1, f"memory of {mesh}", start, **{"bytes on a device": used})
