@@ -17,7 +17,7 @@ from mpmd_trace.ir.core import Region
 from mpmd_trace.ir.ops import CallOp, FragmentCallOp, FragmentOp, Module, NamedComputationOp, TransferOp
 from mpmd_trace.ir.types import MeshTensorType
 
-__all__ = ["Changes", "Outline", "Thing", "changes", "outline"]
+__all__ = ["Changes", "Outline", "Thing", "changes", "mesh_of", "outline"]
 
 #: What says which fragment it is, and not how it is.
 _IDENTITY = frozenset({"call_counter", "callee", "mesh_name", "name", "origin"})
@@ -65,7 +65,7 @@ def outline(module: Module) -> Outline:
     for function in functions:
         for place, op in enumerate(function.body):
             if isinstance(op, TransferOp):
-                transfers[_mesh(op.operand(0).type), _mesh(op.results[0].type)] += 1
+                transfers[mesh_of(op.operand(0).type), mesh_of(op.results[0].type)] += 1
             if not isinstance(op, FragmentOp | FragmentCallOp | NamedComputationOp):
                 continue
             origins = [op.origin] if isinstance(op, NamedComputationOp) else op.origin
@@ -84,7 +84,8 @@ def outline(module: Module) -> Outline:
     return Outline(tuple(things), transfers, tuple(main.arg_attrs))
 
 
-def _mesh(type: Any) -> str:
+def mesh_of(type: Any) -> str:
+    """The mesh that a value of this type is on, nothing where it is on none."""
     return type.mesh if isinstance(type, MeshTensorType) else ""
 
 

@@ -18,9 +18,9 @@ from mpmd_trace.ir.core import Op, Region, Value
 from mpmd_trace.ir.ops import CallOp, FragmentCallOp, FragmentOp, FuncOp, Module, NamedComputationOp, TransferOp
 from mpmd_trace.ir.printer import print_op, print_region
 from mpmd_trace.ir.shardings import byte_size, mesh_symbols
-from mpmd_trace.ir.types import MeshTensorType, Type
+from mpmd_trace.ir.types import MeshTensorType
 from mpmd_trace.passes.manager import PassRun
-from mpmd_trace.report.changes import Changes, Outline, changes, outline
+from mpmd_trace.report.changes import Changes, Outline, changes, mesh_of, outline
 from mpmd_trace.report.snapshots import count_ops
 from mpmd_trace.report.sources import written_in
 from mpmd_trace.scheduling.costs import flops
@@ -105,7 +105,7 @@ class Recorder:
 
         def define(value: Value) -> int:
             number[value] = len(kinds)
-            kinds.append(self._type(value.type))
+            kinds.append(self.types.setdefault(value.type.text, len(self.types)))
             return number[value]
 
         arguments = [define(arg) for arg in main.args]
@@ -157,6 +157,13 @@ class Recorder:
 
     def _node(self, op: Op, module: Module, symbols: Any) -> dict[str, Any]:
         """One op: k kind, m mesh, l label, a its named computations, c microbatch, s stage, b body, n bytes sent."""
+        if isinstance(op, TransferOp):
+            source, target = op.operand(0).type, op.results[0].type
+            size = byte_size(target, symbols) if isinstance(target, MeshTensorType) else 0
+            return {"k": TRANSFER, "m": mesh_of(target), "f": mesh_of(source), "n": int(size), "l": "transfer"}
+        if isinstance(op, NamedComputationOp):
+            atom = [op.origin.name, op.origin.transpose_count]
+            return {"k": NAMED, "l": _label([atom]), "a": [atom], "b": self._body(op.body, module)}
         if isinstance(op, FragmentOp | FragmentCallOp):
             node: dict[str, Any] = {"k": FRAGMENT, "m": op.mesh}
             node["a"] = [[o.name, o.transpose_count] for o in op.origin]
@@ -171,54 +178,33 @@ class Recorder:
                 return node
             callee = cast(SymbolRefAttr, op.props["callee"]).name
             node["l"] = _label(node["a"]) or callee
-            function = module.lookup(callee)
-            if function is not None:
-                node["b"] = self._function(function, module)
-            return node
-        if isinstance(op, TransferOp):
-            target = op.results[0].type
-            size = byte_size(target, symbols) if isinstance(target, MeshTensorType) else 0
-            source = op.operand(0).type
-            return {
-                "k": TRANSFER,
-                "m": target.mesh if isinstance(target, MeshTensorType) else "",
-                "f": source.mesh if isinstance(source, MeshTensorType) else "",
-                "n": int(size),
-                "l": "transfer",
-            }
-        if isinstance(op, NamedComputationOp):
-            atom = [op.origin.name, op.origin.transpose_count]
-            return {"k": NAMED, "l": _label([atom]), "a": [atom], "b": self._body(op.body, module)}
-        if isinstance(op, CallOp):
-            node = {"k": CALL, "l": op.callee}
+        elif isinstance(op, CallOp):
+            callee = op.callee
+            node = {"k": CALL, "l": callee}
             if op.call_counter is not None:
                 node["c"] = op.call_counter
-            function = module.lookup(op.callee)
-            if function is not None:
-                node["b"] = self._function(function, module)
+        else:
+            node = {"k": OTHER, "l": op.name}
+            if op.regions:
+                node["b"] = self._text(print_op(op), [op], 0.0)
             return node
-        node = {"k": OTHER, "l": op.name}
-        if op.regions:
-            node["b"] = self._text(print_op(op), [op], 0.0)
+        function = module.lookup(callee)
+        if function is not None:
+            node["b"] = self._function(function, module)
         return node
 
-    def _type(self, type: Type) -> int:
-        return self.types.setdefault(type.text, len(self.types))
-
     def _body(self, body: Region, module: Module) -> int:
-        found = self._of_region.get(body)
-        if found is None:
+        if body not in self._of_region:
             ops = [op for block in body.blocks for op in block]
-            found = self._of_region[body] = self._text(print_region(body), ops, flops(body, module))
-        return found
+            self._of_region[body] = self._text(print_region(body), ops, flops(body, module))
+        return self._of_region[body]
 
     def _function(self, function: FuncOp, module: Module) -> int:
-        if function in self._functions:
-            return self._functions[function]
-        body = function.regions[0]
-        ops = [op for block in body.blocks for op in block]
-        found = self._functions[function] = self._text(print_op(function), ops, flops(body, module))
-        return found
+        if function not in self._functions:
+            body = function.regions[0]
+            ops = [op for block in body.blocks for op in block]
+            self._functions[function] = self._text(print_op(function), ops, flops(body, module))
+        return self._functions[function]
 
     def _text(self, text: str, ops: Sequence[Op], work: float) -> int:
         found = self._of_text.get(text)
