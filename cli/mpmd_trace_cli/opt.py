@@ -72,19 +72,18 @@ def _main(arguments: Sequence[str]) -> int:
     text, name = read_text(options.file)
     outputs, failed = [], False
     separator = options.separator
-    for first_line, chunk in [(0, text)] if separator is None else _split(text, separator):
-        # The empty lines keep places those in the whole file.
-        outcome = process("\n" * first_line + chunk, passes, options, name)
+    for chunk in [text] if separator is None else _split(text, separator):
+        outcome = process(chunk, passes, options, name)
         outputs.append(outcome.output)
         if options.on("verify-diagnostics"):
-            expectations = Expectations.read("\n" * first_line + chunk, name)
+            expectations = Expectations.read(chunk, name)
             expectations.only_expected = options.flags["verify-diagnostics"] == "only-expected"
             problems = expectations.compare(outcome.diagnostics)
             for problem in problems:
                 print(problem, file=sys.stderr)
             failed = failed or bool(problems)
         else:
-            report(outcome.diagnostics, "\n" * first_line + chunk, name, options)
+            report(outcome.diagnostics, chunk, name, options)
             failed = failed or outcome.output is None
     between = options.flags.get("output-split-marker", SEPARATOR) + "\n"
     whole = between.join(output or "" for output in outputs)
@@ -100,19 +99,17 @@ def _build(options: Options) -> list[Pass]:
     return passes
 
 
-def _split(text: str, separator: str) -> list[tuple[int, str]]:
-    """The parts between separator lines, each with the number of lines in front of it."""
-    parts: list[tuple[int, str]] = []
-    start = 0
+def _split(text: str, separator: str) -> list[str]:
+    """The parts between separator lines; the empty lines in front of each keep places those in the whole text."""
+    parts: list[str] = []
     current: list[str] = []
-    for number, line in enumerate(text.split("\n")):
+    for number, line in enumerate(text.split("\n"), 1):
         if line.strip() == separator.strip():
-            parts.append((start, "\n".join([*current, ""])))
-            start, current = number + 1, []
+            parts.append("\n".join([*current, ""]))
+            current = [""] * number
         else:
             current.append(line)
-    parts.append((start, "\n".join(current)))
-    return parts
+    return [*parts, "\n".join(current)]
 
 
 def process(text: str, passes: Sequence[Pass], options: Options, name: str = "-") -> Outcome:
@@ -122,12 +119,12 @@ def process(text: str, passes: Sequence[Pass], options: Options, name: str = "-"
         module = parse(
             text, filename=name, allow_unregistered=options.on("allow-unregistered-dialect"), diagnostics=found.found
         )
-        if not _run(module, passes, options, found):
-            return Outcome(None, found.found)
-        return Outcome(_print(module, options), found.found)
+        _run(module, passes, options, found)
+        if not found.failed:
+            return Outcome(_print(module, options), found.found)
     except MpmdError as error:
         found.found += error.diagnostics
-        return Outcome(None, found.found)
+    return Outcome(None, found.found)
 
 
 def _print(module: Module, options: Options) -> str:
@@ -145,12 +142,11 @@ def _print(module: Module, options: Options) -> str:
     )
 
 
-def _run(module: Module, passes: Sequence[Pass], options: Options, found: Diagnostics) -> bool:
-    """Run the passes; whether all went well."""
+def _run(module: Module, passes: Sequence[Pass], options: Options, found: Diagnostics) -> None:
+    """Run the passes until one fails."""
     timing: list[tuple[str, float]] = []
     folder = options.flags.get("mlir-print-ir-tree-dir")
     verifies = options.on("verify-each", default=True)
-    good = True
     for number, one in enumerate(passes):
         file = None
         if folder:
@@ -172,7 +168,6 @@ def _run(module: Module, passes: Sequence[Pass], options: Options, found: Diagno
                 found.error(None, f"{_name(one)} failed without saying why")
             if options.on("mlir-print-ir-after-failure") or options.on("mlir-print-ir-after-all"):
                 _dump("After", one, module.to_generic(), file, " Failed")
-            good = False
             break
         if (
             options.on("mlir-print-ir-after-all")
@@ -182,7 +177,6 @@ def _run(module: Module, passes: Sequence[Pass], options: Options, found: Diagno
             _dump("After", one, str(module), file)
     if options.on("mlir-timing"):
         _print_timing(timing)
-    return good
 
 
 def _name(one: Pass) -> str:

@@ -117,7 +117,8 @@ def parse_arguments(arguments: Sequence[str]) -> Options:
         name = {"p": "pass-pipeline", "h": "help"}.get(name, name)
         if name not in FLAGS and name not in _IGNORED:
             if not is_pass(name):
-                raise MpmdError(_unknown(argument, name))
+                near = _nearest(name, FLAGS)
+                raise MpmdError(f"unknown flag, pass or pipeline '{argument}'{near}; see mpmd-trace opt --help")
             options.passes.append((name, value))
             continue
         wanted = FLAGS[name][0] if name in FLAGS else _IGNORED[name]
@@ -168,11 +169,6 @@ def _check(name: str, wanted: str, value: str, *, optional: bool) -> None:
         if optional and value in _TRUE + _FALSE:
             return
         raise MpmdError(f"-{name} is {wanted.replace('|', ' or ')}, not '{value}'")
-
-
-def _unknown(argument: str, name: str) -> str:
-    near = _nearest(name, FLAGS)
-    return f"unknown flag, pass or pipeline '{argument}'{near}; see mpmd-trace opt --help"
 
 
 def _nearest(name: str, others: Iterable[str] = ()) -> str:
