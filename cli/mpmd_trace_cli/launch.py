@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -119,7 +119,7 @@ class _Child:
             self.log = open(Path(job.log_dir) / f"{number}.log", "ab" if attempt else "wb")  # noqa: SIM115
         self.process = subprocess.Popen(
             [sys.executable, *job.command],
-            env=_environment(os.environ, job, number, processes, address, attempt),
+            env=_environment(job, number, processes, address, attempt),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -192,9 +192,8 @@ class _Group:
         try:
             while running := [c for c in self.children if c.status is None]:
                 if not failed:
-                    failed = [c.number for c in self.children if c.status]
+                    failed, status = self._failed()
                     if failed:
-                        status = self.children[failed[0]].status or 1
                         say(f"process {failed[0]} {_ended(status)}")
                 if until is None and (failed or self.stopped_by is not None):
                     until = time.monotonic() + (GRACE if self.stopped_by is None else LAST)
@@ -215,10 +214,12 @@ class _Group:
                 child.close()
         if self.stopped_by is not None:
             return [], 128 + self.stopped_by
-        if not failed:
-            failed = [c.number for c in self.children if c.status]
-            status = (self.children[failed[0]].status or 1) if failed else 0
-        return failed, status
+        return (failed, status) if failed else self._failed()
+
+    def _failed(self) -> tuple[list[int], int]:
+        """Those that have failed so far, and the status of the first."""
+        failed = [c.number for c in self.children if c.status]
+        return failed, (self.children[failed[0]].status or 1) if failed else 0
 
 
 def _ended(status: int) -> str:
@@ -245,11 +246,9 @@ def _signals_for(group: _Group) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _environment(
-    base: Mapping[str, str], job: Job, number: int, processes: int, address: str, attempt: int
-) -> dict[str, str]:
-    found = dict(base)
-    found.update(
+def _environment(job: Job, number: int, processes: int, address: str, attempt: int) -> dict[str, str]:
+    found = dict(
+        os.environ,
         JAX_COORDINATOR_ADDRESS=address,
         JAX_NUM_PROCESSES=str(processes),
         JAX_PROCESS_ID=str(number),
