@@ -51,7 +51,11 @@ def load_program(where: str, settings: Sequence[str] = ()) -> Program:
                 raise MpmdError(f"{path} should define `program = mpmd_trace.Program(fn, args, config)`; {names}")
             found = getattr(module, programs[0])
     if callable(found) and not isinstance(found, Program):
-        _check_no_arguments(found, attribute or "program")
+        error = _misfit(found)
+        if error is not None:
+            name = attribute or "program"
+            text = f"'{name}' makes the program and is called without arguments: {error}; give them defaults"
+            raise_problems([problem(text)], place_of(found))
         found = _guarded(found, path)
     if not isinstance(found, Program):
         raise MpmdError(f"{where} is of type {type(found).__name__}, not an mpmd_trace.Program")
@@ -59,15 +63,15 @@ def load_program(where: str, settings: Sequence[str] = ()) -> Program:
     return _with_settings(found, settings)
 
 
-def _check_no_arguments(make: Callable[..., Any], name: str) -> None:
-    """Raise `MpmdError` for a function that cannot be called without arguments."""
+def _misfit(fn: Callable[..., Any], *args: Any) -> TypeError | None:
+    """Why a function cannot be called with these arguments."""
     try:
-        inspect.signature(make).bind()
+        inspect.signature(fn).bind(*args)
     except ValueError:
         pass  # nobody knows what it takes
     except TypeError as error:
-        text = f"'{name}' makes the program and is called without arguments: {error}; give them defaults"
-        raise_problems([problem(text)], place_of(make))
+        return error
+    return None
 
 
 def _check(program: Program) -> None:
@@ -96,11 +100,8 @@ def check_arguments(program: Program, args: object, what: str, where: str | None
     if not isinstance(args, tuple):
         raise_problems([problem(f"{what}: {_kind(args)}, but they are a tuple")], where)
     assert isinstance(args, tuple)
-    try:
-        inspect.signature(program.fn).bind(*args)
-    except ValueError:
-        pass  # nobody knows what it takes
-    except TypeError as error:
+    error = _misfit(program.fn, *args)
+    if error is not None:
         name = getattr(program.fn, "__name__", "fn")
         place = place_of(program.fn)
         step = f"'{name}' ({_relative(place)})" if place is not None else f"'{name}'"
