@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import os
 import re
-import sys
 from typing import Any
 
 from mpmd_trace.diagnostics.messages import MpmdError
@@ -140,7 +139,6 @@ def list_passes(name: str | None) -> list[dict[str, Any]]:
         known = [*registry.PASSES, *registry.PIPELINES]
         near = nearest(name, known) or "; mpmd-trace passes lists them"
         raise MpmdError(f"there is no pass or pipeline '{name}'{near}")
-    sys.stdout.flush()
     return found
 
 
