@@ -19,7 +19,7 @@ from mpmd_trace.diagnostics.messages import MpmdError, shortened
 from mpmd_trace.report.timeline import FragmentActions, steps_by_place
 from mpmd_trace.schedules import KIND_NAMES
 from mpmd_trace_cli.program import load_program
-from mpmd_trace_cli.residence import drawn
+from mpmd_trace_cli.residence import drawn, table
 from mpmd_trace_cli.talk import data
 
 __all__ = ["check_program", "owners_of"]
@@ -152,27 +152,21 @@ def _links(plan: Plan, parts: Parts) -> dict[tuple[int, int], tuple[int, int]]:
 
 
 def _as_text(plan: Plan, owners: Mapping[str, Sequence[int]], parts: Parts) -> str:
-    from rich.table import Table  # late: tables are for people, JSON does without
-
-    table = Table("process", "meshes", title=f"what processes do in a step of {plan.name}", title_justify="left")
-    for column in _COLUMNS:
-        table.add_column(column, justify="right")
+    done = table(f"what processes do in a step of {plan.name}", ["process", "meshes"], _COLUMNS)
     for process, counts in _counts(parts).items():
         meshes = [
             name if set(those) == {process} else f"{name} (with {_others(those, process)})"
             for name, those in owners.items()
             if process in those
         ]
-        table.add_row(str(process), ", ".join(meshes) or "none", *(f"{counts[column]:,}" for column in _COLUMNS))
+        done.add_row(str(process), ", ".join(meshes) or "none", *(f"{counts[column]:,}" for column in _COLUMNS))
     links = _links(plan, parts)
     if not links:
-        return drawn(table)
-    sent = Table("from", "to", title="sent between processes in a step", title_justify="left")
-    for column in ("messages", "bytes"):
-        sent.add_column(column, justify="right")
+        return drawn(done)
+    sent = table("sent between processes in a step", ["from", "to"], ["messages", "bytes"])
     for (source, destination), (count, size) in links.items():
         sent.add_row(str(source), str(destination), f"{count:,}", f"{size:,}")
-    return drawn(table, sent)
+    return drawn(done, sent)
 
 
 def _others(owners: Sequence[int], process: int) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mpmd_trace_cli.program import load_program
-from mpmd_trace_cli.talk import progress, say
+from mpmd_trace_cli.talk import compiling, progress, say
 
 __all__ = ["compile_program"]
 
@@ -19,10 +19,7 @@ def compile_program(file: str, out: str, settings: Sequence[str]) -> dict[str, A
         task = shown.add_task("trace, passes", total=1, info=program.name)
         lowered = program.jitted(apart=False).lower(*program.args)
         shown.update(task, completed=1)
-        task = shown.add_task("XLA", total=None, info="")
-        compiled = lowered.compile(
-            progress=lambda done, total, name: shown.update(task, total=total, completed=done, info=name[:40])
-        )
+        compiled = lowered.compile(progress=compiling(shown))
     os.makedirs(os.path.dirname(os.path.abspath(out)), exist_ok=True)
     compiled.save(out)
     size = os.path.getsize(out)

@@ -16,11 +16,9 @@ from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.manager import PassRun
 from mpmd_trace.passes.request import PartitionRequest
 from mpmd_trace.report.explain import BeforePlacement, Explanation, explain, rules_of
+from mpmd_trace_cli import residence
 from mpmd_trace_cli.files import read_text
 from mpmd_trace_cli.program import load_program
-from mpmd_trace_cli.residence import as_data as residence_data
-from mpmd_trace_cli.residence import as_text as residence_text
-from mpmd_trace_cli.residence import collectives_data, collectives_text, reasons_of, remarks_data, remarks_text
 from mpmd_trace_cli.talk import data
 
 __all__ = ["as_json", "explain_placement", "explain_value"]
@@ -85,11 +83,13 @@ def explain_placement(file: str, *, as_json: bool) -> None:
     if not program.config.is_abstract:
         compiled = first.compile()
         lowered, found, collectives = compiled.lowered, compiled.residence(), compiled.collectives()
-    why = reasons_of(found, lowered)
+    why = residence.reasons_of(found, lowered)
     if as_json:
-        data({**residence_data(found, why), "collectives": collectives_data(collectives), **remarks_data(lowered)})
+        more = {"collectives": residence.collectives_data(collectives), **residence.remarks_data(lowered)}
+        data({**residence.as_data(found, why), **more})
         return
-    data(residence_text(found, why, file) + collectives_text(collectives) + remarks_text(lowered))
+    told = residence.as_text(found, why, file) + residence.collectives_text(collectives)
+    data(told + residence.remarks_text(lowered))
 
 
 def as_json(found: Explanation) -> dict[str, Any]:

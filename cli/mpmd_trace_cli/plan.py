@@ -22,12 +22,10 @@ from mpmd_trace.report.planning import Estimated, Study, check_plannable, study
 from mpmd_trace.report.timeline import FragmentActions
 from mpmd_trace.schedules import TRANSFERS, ScheduleError, find_entry, save_csv
 from mpmd_trace.scheduling.transfers import Link, Links
+from mpmd_trace_cli import residence
 from mpmd_trace_cli.plan_text import as_data, as_text, mib
 from mpmd_trace_cli.program import copied, load_program
-from mpmd_trace_cli.residence import as_data as placement_data
-from mpmd_trace_cli.residence import as_text as placement_text
-from mpmd_trace_cli.residence import collectives_data, collectives_text, reasons_of, remarks_data, remarks_text
-from mpmd_trace_cli.talk import data, progress, say
+from mpmd_trace_cli.talk import compiling, data, progress, say
 
 __all__ = ["plan_program"]
 
@@ -58,14 +56,8 @@ def plan_program(
     `latency_us` is in microseconds.  Raises `MpmdError`.
     """
     counts = _numbers(microbatches)
-    above = (
-        ("memory-limit", memory_limit),
-        ("tflops", tflops),
-        ("gbytes", gbytes),
-        ("link-gbytes", link_gbytes),
-        ("rows", rows),
-    )
-    for what, value in above:
+    above = {"memory-limit": memory_limit, "tflops": tflops, "gbytes": gbytes, "link-gbytes": link_gbytes, "rows": rows}
+    for what, value in above.items():
         if value is not None and not value > 0:
             raise MpmdError(f"--{what} is {value:g}; it must be above 0")
     if latency_us is not None and not latency_us >= 0:
@@ -91,17 +83,13 @@ def plan_program(
         check_plannable(lowered)
         _ = lowered.partitioned
         shown.update(task, completed=1)
-        task = shown.add_task("XLA", total=None, info="")
-
-        def compiled_one(done: int, total: int, name: str) -> None:
-            shown.update(task, total=total, completed=done, info=name[:40])
-
-        compiled: Any = Estimated(lowered) if program.config.is_abstract else lowered.compile(progress=compiled_one)
+        one_more = compiling(shown)
+        compiled: Any = Estimated(lowered) if program.config.is_abstract else lowered.compile(progress=one_more)
         timelines, steps = [], []
         if measure:
             task = shown.add_task("measure", total=MEASURED_STEPS, info="steps")
             for i in range(MEASURED_STEPS + 1):
-                timelines.append(_measured(program, compiled))
+                timelines.append(compiled.measure(*_arguments(program, compiled))[1])  # each part by itself
                 steps.append(_stepped(program, compiled))
                 shown.update(task, completed=i)
         if measure and links is None:
@@ -144,16 +132,17 @@ def plan_program(
 
     if save is not None:
         save_csv(options[0].choice.schedule, save)
-    residence = compiled.residence()
-    why = reasons_of(residence, lowered)
+    held = compiled.residence()
+    why = residence.reasons_of(held, lowered)
     # Estimates know no collectives: XLA makes them.
     collectives = {} if isinstance(compiled, Estimated) else compiled.collectives()
     if as_json:
-        more = {"placement": placement_data(residence, why), "collectives": collectives_data(collectives)}
-        data({**as_data(program.name, found, options, now), **more, **remarks_data(compiled.lowered)})
+        more = {"placement": residence.as_data(held, why), "collectives": residence.collectives_data(collectives)}
+        data({**as_data(program.name, found, options, now), **more, **residence.remarks_data(compiled.lowered)})
         return
     data(as_text(found, options, now, rows, save))
-    say(placement_text(residence, why, file) + collectives_text(collectives) + remarks_text(compiled.lowered))
+    told = residence.as_text(held, why, file) + residence.collectives_text(collectives)
+    say(told + residence.remarks_text(compiled.lowered))
     if isinstance(found.layer_values, str):
         say(f"other stages are not tried: {found.layer_values}")
     if found.unit != "ms":
@@ -256,12 +245,6 @@ def _own_name(lowered: Lowered, study: Study) -> str:
 def _arguments(program: Any, compiled: Any) -> Any:
     """Arguments where they belong, copied because the step may give them away."""
     return jax.block_until_ready(compiled.place(*program.dynamic(copied(program.args)))[0])
-
-
-def _measured(program: Any, compiled: Any) -> Any:
-    """When each part of a step ran, on meshes that wait for each of them."""
-    _, timeline = compiled.measure(*_arguments(program, compiled))
-    return timeline
 
 
 def _stepped(program: Any, compiled: Any) -> float:

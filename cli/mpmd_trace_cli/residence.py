@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mpmd_trace.api.partitioned import PartitionedProgram
@@ -26,6 +26,7 @@ __all__ = [
     "reasons_of",
     "remarks_data",
     "remarks_text",
+    "table",
 ]
 
 _WIDTH = 160
@@ -54,17 +55,11 @@ def as_data(found: Residence, why: Mapping[int, str]) -> dict[str, Any]:
 
 def as_text(found: Residence, why: Mapping[int, str], file: str, *, returning: bool = True) -> str:
     """The tables, what is not where it is used and why, and with `returning` what leaves on another mesh."""
-    from rich.table import Table  # late: tables are for people, JSON does without
-
     columns = ("parameters", "state", "arguments", "gradients", "hoisted", "activations", "peak")
-    held = Table("mesh", title="bytes on a device of each mesh", title_justify="left")
-    for column in columns:
-        held.add_column(column, justify="right")
+    held = table("bytes on a device of each mesh", ["mesh"], columns)
     for mesh in found.meshes:
         held.add_row(mesh.mesh, *(f"{getattr(mesh, column):,}" for column in columns))
-    moves = Table("cause", title="sent in a step", title_justify="left")
-    for column in ("count", "bytes"):
-        moves.add_column(column, justify="right")
+    moves = table("sent in a step", ["cause"], ["count", "bytes"])
     moves.add_column("what it is")
     for cause, (count, size) in found.causes.items():
         moves.add_row(cause, f"{count:,}", f"{size:,}", CAUSES[cause])
@@ -104,15 +99,11 @@ def collectives_data(found: Mapping[str, Collectives]) -> dict[str, Any]:
 
 def collectives_text(found: Mapping[str, Collectives]) -> str:
     """A table of the collectives that a device runs in a step; nothing where there are none."""
-    from rich.table import Table  # late: tables are for people, JSON does without
-
-    table = Table("mesh", "collective", title="collectives of a device in a step", title_justify="left")
-    for column in ("runs", "arrays", "bytes"):
-        table.add_column(column, justify="right")
+    shown = table("collectives of a device in a step", ["mesh", "collective"], ["runs", "arrays", "bytes"])
     for mesh, all_of in found.items():
         for kind, one in all_of.of.items():
-            table.add_row(mesh, kind, f"{one.runs:,}", f"{one.arrays:,}", f"{one.bytes:,}")
-    return drawn(table) if table.row_count else ""
+            shown.add_row(mesh, kind, f"{one.runs:,}", f"{one.arrays:,}", f"{one.bytes:,}")
+    return drawn(shown) if shown.row_count else ""
 
 
 def remarks_data(lowered: PartitionedProgram) -> dict[str, Any]:
@@ -129,6 +120,16 @@ def remarks_text(lowered: PartitionedProgram) -> str:
     lists = ((name.replace("_", " "), texts) for name, texts in remarks_data(lowered).items() if texts)
     listed = ([f"{name}:", *shortened([f"  {text}" for text in texts]), ""] for name, texts in lists)
     return "".join(map("\n".join, listed))
+
+
+def table(title: str, words: Sequence[str], numbers: Sequence[str]) -> Table:
+    """An empty table with columns of words, and then of numbers."""
+    from rich.table import Table  # late: tables are for people, JSON does without
+
+    made = Table(*words, title=title, title_justify="left")
+    for column in numbers:
+        made.add_column(column, justify="right")
+    return made
 
 
 def drawn(*tables: Table) -> str:

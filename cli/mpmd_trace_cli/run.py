@@ -26,12 +26,10 @@ from mpmd_trace.report.snapshots import Snapshots
 from mpmd_trace.report.step_trace import step_trace
 from mpmd_trace.report.timeline import FragmentActions, bubble, measured_timeline, planned_timeline
 from mpmd_trace.schedules import draw, to_svg
+from mpmd_trace_cli import residence
 from mpmd_trace_cli.files import check_output, write_text
 from mpmd_trace_cli.program import check_arguments, copied, failed_while_running, load_program, user_error
-from mpmd_trace_cli.residence import as_data as placement_data
-from mpmd_trace_cli.residence import as_text as placement_text
-from mpmd_trace_cli.residence import collectives_data, collectives_text, reasons_of
-from mpmd_trace_cli.talk import as_json, console, data, progress, say
+from mpmd_trace_cli.talk import as_json, compiling, console, data, progress, say
 
 __all__ = ["compare_steps", "print_losses", "run_program"]
 
@@ -71,13 +69,8 @@ def run_program(
         partitioned = lowered.partitioned
         pass_seconds = time.perf_counter() - started
         shown.update(task, total=len(partitioned.runs), completed=len(partitioned.runs))
-        task = shown.add_task("XLA", total=None, info="")
         started = time.perf_counter()
-
-        def compiled_one(done: int, total: int, name: str) -> None:
-            shown.update(task, total=total, completed=done, info=name[:40])
-
-        compiled = lowered.compile(progress=compiled_one)
+        compiled = lowered.compile(progress=compiling(shown))
         xla_seconds = time.perf_counter() - started
 
         def plainly() -> dict[str, Any]:
@@ -99,7 +92,9 @@ def run_program(
         task = shown.add_task("measure", total=3, info="")
         timelines = []
         for i in range(3):
-            timelines.append(_measure(compiled, program.dynamic(copy(program.args))))
+            results, timeline = compiled.measure(*program.dynamic(copy(program.args)))
+            jax.block_until_ready(results)
+            timelines.append(timeline)
             shown.update(task, completed=i + 1)
         if not first:
             return {}
@@ -130,17 +125,17 @@ def run_program(
         "xla_seconds": round(xla_seconds, 3),
         "passes": {f"{r.index + 1:03d} {r.spec}": round(1000 * r.seconds, 2) for r in partitioned.runs if r.changed},
         "peak_bytes_per_device": {m: a.peak for m, a in compiled.memory_analysis().items()},
-        "collectives": collectives_data(compiled.collectives()),
+        "collectives": residence.collectives_data(compiled.collectives()),
         "steps": program.steps,
         "losses": result["losses"],
         "losses_plain": reference["losses"],
         **errors,
     }
-    residence = compiled.residence()
-    why = reasons_of(residence, lowered)
+    held = compiled.residence()
+    why = residence.reasons_of(held, lowered)
     files: dict[str, str | bytes] = {
         "report.json": as_json(report) + "\n",
-        "placement.json": as_json(placement_data(residence, why)) + "\n",
+        "placement.json": as_json(residence.as_data(held, why)) + "\n",
         "plan.txt": str(plan),
         "timeline.svg": to_svg(picture),
     }
@@ -161,7 +156,8 @@ def run_program(
     if not quiet:
         print_losses(report)
         console().print(_tables(report))
-        say(placement_text(residence, why, file, returning=False) + collectives_text(compiled.collectives()))
+        told = residence.as_text(held, why, file, returning=False)
+        say(told + residence.collectives_text(compiled.collectives()))
     _say_what_returns(plan, returning, [leaf.name for leaf in lowered.traced.inputs], report["returning_bytes"])
     names = ", ".join(name for name in files if "/" not in name)
     say(f"wrote {out}/: {names}, passes/ ({len(snapshots.texts)})")
@@ -293,12 +289,6 @@ def _number(program: Any, found: Any) -> float:
         raise MpmdError([problem(message, place_of(program.loss))]) from None
 
 
-def _measure(compiled: Any, args: Any) -> Any:
-    result, timeline = compiled.measure(*args)
-    jax.block_until_ready(result)
-    return timeline
-
-
 def compare_steps(program: Any, result: dict[str, Any], reference: dict[str, Any]) -> tuple[list[str], dict[str, Any]]:
     """What differs by more than the program's tolerances, in words, and how large the differences are."""
     problems: list[str] = []
@@ -334,8 +324,7 @@ def _csv(ours: Sequence[float], theirs: Sequence[float]) -> str:
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(["step", "pipeline", "plain_jit"])
-    for i, row in enumerate(zip(ours, theirs, strict=True), 1):
-        writer.writerow([i, *row])
+    writer.writerows([i, *row] for i, row in enumerate(zip(ours, theirs, strict=True), 1))
     return buffer.getvalue()
 
 

@@ -22,10 +22,9 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
 
-    from mpmd_trace.diagnostics.messages import MpmdError
-
 __all__ = [
     "as_json",
+    "compiling",
     "console",
     "data",
     "data_stream",
@@ -112,6 +111,12 @@ def progress() -> Iterator[Progress]:
     )
     with without_bar(), Progress(*columns, console=console(), transient=False) as shown:
         yield shown
+
+
+def compiling(shown: Progress) -> Callable[[int, int, str], None]:
+    """A line for what XLA compiles, and what tells it how far that is."""
+    task = shown.add_task("XLA", total=None, info="")
+    return lambda done, total, name: shown.update(task, total=total, completed=done, info=name[:40])
 
 
 #: Diagnostics that differ in names and numbers alone are told this often.
