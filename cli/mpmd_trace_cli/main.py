@@ -11,6 +11,8 @@ import typer
 
 from mpmd_trace import __version__
 from mpmd_trace.passes.registry import PASSES, PIPELINES
+from mpmd_trace_cli._plan_options import PlanOptions
+from mpmd_trace_cli._schedule_options import grouped
 from mpmd_trace_cli.inspect import diff_snapshots, dump_program, print_passes, show_program
 from mpmd_trace_cli.plugins import load_passes
 from mpmd_trace_cli.reduce import reduce_file
@@ -193,51 +195,12 @@ def compare(
 
 @app.command()
 @programs_talk
-def plan(
-    file: File,
-    measure: Annotated[
-        bool, typer.Option("--measure", help="Measure the program's parts instead of asking XLA.")
-    ] = False,
-    microbatches: Annotated[str, typer.Option(help="Numbers of microbatches to try: 4,8,16.")] = "",
-    memory_limit: Annotated[float | None, typer.Option(help="MiB that a device may hold.")] = None,
-    tflops: Annotated[float | None, typer.Option(help="A device's speed in TFLOP/s.")] = None,
-    gbytes: Annotated[float | None, typer.Option(help="A device's memory bandwidth in GB/s.")] = None,
-    latency_us: Annotated[float | None, typer.Option(help="Latency of a transfer in microseconds.")] = None,
-    link_gbytes: Annotated[
-        float | None, typer.Option(help="Bandwidth from device to device of two meshes in GB/s.")
-    ] = None,
-    link: Annotated[
-        list[str] | None, typer.Option(help="Another one for two meshes: m0:m1=20,12.5 (microseconds, GB/s).")
-    ] = None,
-    transfers: Annotated[
-        str | None, typer.Option(help="async (hidden behind work, the default), exposed or blocking")
-    ] = None,
-    rows: Annotated[int, typer.Option(help="How many alternatives to print.")] = 12,
-    save: Annotated[
-        str | None, typer.Option(help="Write the best schedule as CSV, for mpmd_trace.schedules.load_csv.")
-    ] = None,
-    settings: Settings = None,
-    json: Json = False,
-) -> None:
+@grouped
+def plan(file: File, options: PlanOptions, settings: Settings = None, json: Json = False) -> None:
     """Find the best stages, microbatches and schedule for a program, from the costs of its own parts."""
     from mpmd_trace_cli.plan import plan_program  # late: needs jax
 
-    plan_program(
-        file,
-        settings or [],
-        measure=measure,
-        microbatches=microbatches,
-        memory_limit=memory_limit,
-        tflops=tflops,
-        gbytes=gbytes,
-        latency_us=latency_us,
-        link_gbytes=link_gbytes,
-        single_links=link or [],
-        transfers=transfers,
-        rows=rows,
-        save=save,
-        as_json=json,
-    )
+    plan_program(file, options, settings or [], as_json=json)
 
 
 @app.command()

@@ -23,6 +23,7 @@ from mpmd_trace.report.timeline import FragmentActions
 from mpmd_trace.schedules import TRANSFERS, ScheduleError, find_entry, save_csv
 from mpmd_trace.scheduling.transfers import Link, Links
 from mpmd_trace_cli import residence
+from mpmd_trace_cli._plan_options import PlanOptions
 from mpmd_trace_cli.plan_text import as_data, as_text, mib
 from mpmd_trace_cli.program import copied, load_program
 from mpmd_trace_cli.talk import compiling, data, progress, say
@@ -33,46 +34,25 @@ __all__ = ["plan_program"]
 MEASURED_STEPS = 3
 
 
-def plan_program(
-    file: str,
-    settings: Sequence[str] = (),
-    *,
-    measure: bool = False,
-    microbatches: str = "",
-    memory_limit: float | None = None,
-    tflops: float | None = None,
-    gbytes: float | None = None,
-    latency_us: float | None = None,
-    link_gbytes: float | None = None,
-    single_links: Sequence[str] = (),
-    transfers: str | None = None,
-    rows: int = 12,
-    save: str | None = None,
-    as_json: bool = False,
-) -> None:
-    """Compile the program once, take the costs of its parts, and print what suits it best.
-
-    `memory_limit` is in MiB of a device, `tflops`, `gbytes` and `link_gbytes` are speeds per second, and
-    `latency_us` is in microseconds.  Raises `MpmdError`.
-    """
-    counts = _numbers(microbatches)
-    above = {"memory-limit": memory_limit, "tflops": tflops, "gbytes": gbytes, "link-gbytes": link_gbytes, "rows": rows}
-    for what, value in above.items():
+def plan_program(file: str, asked: PlanOptions, settings: Sequence[str], *, as_json: bool) -> None:
+    """Compile the program once, take the costs of its parts, and print what suits it best.  Raises `MpmdError`."""
+    counts = _numbers(asked.microbatches)
+    for name in ("memory_limit", "tflops", "gbytes", "link_gbytes", "rows"):
+        value = getattr(asked, name)
         if value is not None and not value > 0:
-            raise MpmdError(f"--{what} is {value:g}; it must be above 0")
-    if latency_us is not None and not latency_us >= 0:
-        raise MpmdError(f"--latency-us is {latency_us:g}; it must be 0 or more")
+            raise MpmdError(f"--{name.replace('_', '-')} is {value:g}; it must be above 0")
+    if asked.latency_us is not None and not asked.latency_us >= 0:
+        raise MpmdError(f"--latency-us is {asked.latency_us:g}; it must be 0 or more")
     program = _phases_apart(load_program(file, settings))
-    links = _links(latency_us, link_gbytes, single_links, transfers, program.config.topology)
-    timed = measure or tflops is not None or gbytes is not None
-    if links is not None and not timed:
+    links = _links(asked, program.config.topology)
+    measure, has_speed = asked.measure, asked.tflops is not None or asked.gbytes is not None
+    if links is not None and not measure and not has_speed:
         raise MpmdError(
             "transfers take seconds, but the work of the program is counted in operations; give the speed of a "
             "device with --tflops and --gbytes, or measure with --measure"
         )
-    if measure and (tflops is not None or gbytes is not None):
+    if measure and has_speed:
         raise MpmdError("--measure takes times from this machine, --tflops and --gbytes say them; choose one")
-
     if measure and program.config.is_abstract:
         raise MpmdError("--measure runs the program, and abstract meshes have no devices; give --tflops and --gbytes")
 
@@ -93,13 +73,13 @@ def plan_program(
                 steps.append(_stepped(program, compiled))
                 shown.update(task, completed=i)
         if measure and links is None:
-            pairs = dict.fromkeys((t.source, t.target) for t in compiled.program.plan.transfers)
-            own = [(a, b) for a, b in pairs if a != b]
-            task = shown.add_task("measure", total=len(own), info="links")
+            transfers = compiled.program.plan.transfers
+            pairs = list(dict.fromkeys((t.source, t.target) for t in transfers if t.source != t.target))
+            task = shown.add_task("measure", total=len(pairs), info="links")
             links = measure_links(
                 compiled.program.topology,
-                own,
-                _mode(transfers),
+                pairs,
+                _mode(asked.transfers),
                 progress=lambda name: shown.update(task, advance=1, info=name),
             )
         task = shown.add_task("layers", total=1, info="what crosses between them")
@@ -108,8 +88,8 @@ def plan_program(
             actions,
             measured=timelines[1:],
             steps=steps[1:],
-            flops_per_second=None if tflops is None else 1e12 * tflops,
-            bytes_per_second=None if gbytes is None else 1e9 * gbytes,
+            flops_per_second=None if asked.tflops is None else 1e12 * asked.tflops,
+            bytes_per_second=None if asked.gbytes is None else 1e9 * asked.gbytes,
             links=links,
         )
         shown.update(task, completed=1)
@@ -117,7 +97,7 @@ def plan_program(
         options = options_of(
             found,
             microbatches=counts,
-            memory_limit=None if memory_limit is None else memory_limit * 2**20,
+            memory_limit=None if asked.memory_limit is None else asked.memory_limit * 2**20,
             progress=lambda done, total: shown.update(task, completed=done, total=total),
         )
         if any(o.fits and o.choice.in_order for o in options):
@@ -127,11 +107,11 @@ def plan_program(
             options = _with_now(options, found, lowered, traced)
             shown.update(task, total=shown.tasks[task].completed)
     if not any(o.fits and o.choice.in_order for o in options):
-        raise MpmdError(_nothing(found, options, memory_limit))
+        raise MpmdError(_nothing(found, options, asked.memory_limit))
     now = _now(options, found, lowered)
 
-    if save is not None:
-        save_csv(options[0].choice.schedule, save)
+    if asked.save is not None:
+        save_csv(options[0].choice.schedule, asked.save)
     held = compiled.residence()
     why = residence.reasons_of(held, lowered)
     # Estimates know no collectives: XLA makes them.
@@ -140,7 +120,7 @@ def plan_program(
         more = {"placement": residence.as_data(held, why), "collectives": residence.collectives_data(collectives)}
         data({**as_data(program.name, found, options, now), **more, **residence.remarks_data(compiled.lowered)})
         return
-    data(as_text(found, options, now, rows, save))
+    data(as_text(found, options, now, asked.rows, asked.save))
     told = residence.as_text(held, why, file) + residence.collectives_text(collectives)
     say(told + residence.remarks_text(compiled.lowered))
     if isinstance(found.layer_values, str):
@@ -166,13 +146,8 @@ def _phases_apart(program: Program) -> Program:
 
 def _now(options: Sequence[Option], study: Study, lowered: Lowered) -> Option | None:
     """The option that the program has chosen itself."""
-    own = (
-        o
-        for o in options
-        if o.assignment == "as assigned"
-        and o.choice.schedule.name == _own_name(lowered, study)
-        and o.microbatches == study.stages.microbatches
-    )
+    chosen = "as assigned", _own_name(lowered, study), study.stages.microbatches
+    own = (o for o in options if (o.assignment, o.choice.schedule.name, o.microbatches) == chosen)
     return next(own, None)
 
 
@@ -201,14 +176,12 @@ def _mode(text: str | None) -> Any:
     return text or "async"
 
 
-def _links(
-    latency_us: float | None, gbytes: float | None, single: Sequence[str], transfers: str | None, meshes: Iterable[str]
-) -> Links | None:
+def _links(asked: PlanOptions, meshes: Iterable[str]) -> Links | None:
     """What the call says about links, or None."""
-    mode = _mode(transfers)
+    mode = _mode(asked.transfers)
     known = list(meshes)
     found: dict[tuple[str, str], Link] = {}
-    for text in single:
+    for text in asked.link or ():
         pair, equals, numbers = text.partition("=")
         source, colon, target = pair.partition(":")
         parts = numbers.split(",")
@@ -228,9 +201,10 @@ def _links(
         link = Link(1e-6 * values[0], 1e9 * values[1])
         found[source, target] = link
         found.setdefault((target, source), link)
-    if latency_us is None and gbytes is None and not found:
+    if asked.latency_us is None and asked.link_gbytes is None and not found:
         return None
-    return Links(Link(1e-6 * (latency_us or 0.0), None if gbytes is None else 1e9 * gbytes), found, mode)
+    bandwidth = None if asked.link_gbytes is None else 1e9 * asked.link_gbytes
+    return Links(Link(1e-6 * (asked.latency_us or 0.0), bandwidth), found, mode)
 
 
 def _own_name(lowered: Lowered, study: Study) -> str:
