@@ -9,8 +9,8 @@ from mpmd_trace.diagnostics.spelling import unquote
 
 __all__ = ["UNKNOWN", "Location", "fused"]
 
-_FILE = re.compile(r'"((?:[^"\\]|\\.)*)":(\d+):(\d+)')
-_NAME = re.compile(r'"((?:[^"\\]|\\.)*)"')
+_FILE = re.compile(r'("(?:[^"\\]|\\.)*"):(\d+):(\d+)')
+_NAME = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 
 class Location:
@@ -43,7 +43,7 @@ class Location:
     def files(self) -> Iterator[tuple[str, int, int]]:
         """All `(file, line, column)` positions in it, innermost first."""
         for match in _FILE.finditer(self.resolved):
-            yield _plain(match.group(1)), int(match.group(2)), int(match.group(3))
+            yield unquote(match.group(1)), int(match.group(2)), int(match.group(3))
 
     @property
     def file(self) -> tuple[str, int, int] | None:
@@ -56,7 +56,7 @@ class Location:
         match = _NAME.match(self.resolved)
         if match is None or re.match(r":\d+:\d+", self.resolved[match.end() :]):
             return None
-        return _plain(match.group(1))
+        return unquote(match.group())
 
     @property
     def prefix(self) -> str:
@@ -75,13 +75,6 @@ class Location:
 
 
 UNKNOWN = Location("unknown")
-
-
-def _plain(text: str) -> str:
-    """The inside of a string literal without escapes."""
-    if "\\" not in text:
-        return text
-    return unquote(f'"{text}"')
 
 
 def fused(first: Location, second: Location) -> Location:

@@ -7,22 +7,19 @@ import re
 __all__ = ["TOKENS", "matching_bracket", "quote", "split_top_level", "unquote"]
 
 _OPEN, _CLOSE = "<([{", ">)]}"
+#: A byte that cannot stand in a string literal as it is, and what may stand for one there.
+_SPECIAL = re.compile(rb'[^ -~]|["\\]')
+_ESCAPED = re.compile(rb'\\([nt\\"]|..)', re.S)
+_SHORT = {b"n": b"\n", b"t": b"\t", b"\\": b"\\", b'"': b'"'}
 
 
 def quote(text: str) -> str:
     """`text` as an MLIR string literal."""
     if text.isascii() and text.isprintable() and '"' not in text and "\\" not in text:
         return f'"{text}"'
-    out = []
-    for byte in text.encode("utf-8", "surrogateescape"):
-        char = chr(byte)
-        if char == "\\":
-            out.append("\\\\")
-        elif 0x20 <= byte < 0x7F and char != '"':
-            out.append(char)
-        else:
-            out.append(f"\\{byte:02X}")
-    return '"' + "".join(out) + '"'
+    bytes_of = text.encode("utf-8", "surrogateescape")
+    escaped = _SPECIAL.sub(lambda m: b"\\\\" if m[0] == b"\\" else b"\\%02X" % ord(m[0]), bytes_of)
+    return f'"{escaped.decode()}"'
 
 
 def unquote(text: str) -> str:
@@ -33,21 +30,8 @@ def unquote(text: str) -> str:
     body = text[1:-1]
     if "\\" not in body:
         return body
-    out, i = bytearray(), 0
-    while i < len(body):
-        if body[i] == "\\":
-            nxt = body[i + 1]
-            simple = {"n": 10, "t": 9, "\\": 92, '"': 34}
-            if nxt in simple:
-                out.append(simple[nxt])
-                i += 2
-            else:
-                out.append(int(body[i + 1 : i + 3], 16))
-                i += 3
-        else:
-            out += body[i].encode("utf-8")
-            i += 1
-    return out.decode("utf-8", errors="surrogateescape")
+    found = _ESCAPED.sub(lambda m: _SHORT.get(m[1]) or bytes([int(m[1], 16)]), body.encode())
+    return found.decode(errors="surrogateescape")
 
 
 TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|->|[<>]=|[<(\[{>)\]},]', re.S)
