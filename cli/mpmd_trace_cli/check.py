@@ -154,11 +154,11 @@ def _links(plan: Plan, parts: Parts) -> dict[tuple[int, int], tuple[int, int]]:
 def _as_text(plan: Plan, owners: Mapping[str, Sequence[int]], parts: Parts) -> str:
     done = table(f"what processes do in a step of {plan.name}", ["process", "meshes"], _COLUMNS)
     for process, counts in _counts(parts).items():
-        meshes = [
-            name if set(those) == {process} else f"{name} (with {_others(those, process)})"
-            for name, those in owners.items()
-            if process in those
-        ]
+        meshes = []
+        for name, those in owners.items():
+            if process in those:
+                others = ", ".join(map(str, sorted({*those} - {process})))
+                meshes.append(f"{name} (with {others})" if others else name)
         done.add_row(str(process), ", ".join(meshes) or "none", *(f"{counts[column]:,}" for column in _COLUMNS))
     links = _links(plan, parts)
     if not links:
@@ -167,10 +167,6 @@ def _as_text(plan: Plan, owners: Mapping[str, Sequence[int]], parts: Parts) -> s
     for (source, destination), (count, size) in links.items():
         sent.add_row(str(source), str(destination), f"{count:,}", f"{size:,}")
     return drawn(done, sent)
-
-
-def _others(owners: Sequence[int], process: int) -> str:
-    return ", ".join(map(str, sorted(set(owners) - {process})))
 
 
 def _as_data(

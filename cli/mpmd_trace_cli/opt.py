@@ -29,8 +29,7 @@ from mpmd_trace_cli.opt_flags import SEPARATOR, Options, help_text, parse_argume
 
 __all__ = ["Outcome", "main", "process", "report"]
 
-_LEVELS = {"errors": 0, "warnings": 1, "remarks": 2}
-_SEVERITIES = {"error": 0, "warning": 1, "remark": 2}
+_LEVELS = ("errors", "warnings", "remarks")
 
 
 @dataclasses.dataclass
@@ -236,10 +235,10 @@ def _print_timing(timing: Sequence[tuple[str, float]]) -> None:
 
 def report(found: Sequence[Diagnostic], text: str, name: str, options: Options) -> None:
     """Print diagnostics as MLIR does: place, message, source line with a caret, op, notes."""
-    shown = _LEVELS[options.flags.get("mlir-diagnostic-verbosity-level", "remarks")]
+    shown = _LEVELS.index(options.flags.get("mlir-diagnostic-verbosity-level", "remarks"))
     lines = text.split("\n")
     for diagnostic in found:
-        if _SEVERITIES[diagnostic.severity] > shown:
+        if _LEVELS.index(f"{diagnostic.severity}s") > shown:
             continue
         place = diagnostic.location
         print(f"{place.prefix}{diagnostic.severity}: {diagnostic.message}", file=sys.stderr)

@@ -87,12 +87,10 @@ def as_text(study: Study, options: Sequence[Option], now: Option | None, rows: i
     sent = list(_transfers(study))
     parts += [*sent, ""] if sent else []
     # One row for each schedule on each division into stages; the program's own even if it is further down.
-    shown: list[Option] = []
+    first: dict[tuple[Any, ...], Option] = {}
     for option in options:
-        known = {(o.choice.schedule.name, o.names, o.mesh_of, o.microbatches) for o in shown}
-        key = (option.choice.schedule.name, option.names, option.mesh_of, option.microbatches)
-        if key not in known and len(shown) < rows:
-            shown.append(option)
+        first.setdefault((option.choice.schedule.name, option.names, option.mesh_of, option.microbatches), option)
+    shown = list(first.values())[:rows]
     if now is not None and now not in shown:
         shown.append(now)
     head = ["schedule", "stages", "assignment", "M", f"step {study.unit}", "bubble", "of span"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
-from mpmd_trace.backend.plan import Plan, Run, Transfer
+from mpmd_trace.backend.plan import Plan, Run
 from mpmd_trace.report.timeline import FragmentActions, actions_by_place, run_actions
 from mpmd_trace.schedules import Action
 from mpmd_trace.scheduling.transfers import Value
@@ -16,7 +16,7 @@ __all__ = ["Profile", "activation_slots", "activations", "at_fraction", "cut_byt
 def values_of_plan(plan: Plan, actions: FragmentActions) -> list[Value]:
     """The arguments of the plan and what its programs make, each once with all its copies."""
     root: dict[int, int] = {}
-    for transfer in (i for i in plan.instructions if isinstance(i, Transfer)):
+    for transfer in plan.transfers:
         for a, b in zip(transfer.inputs, transfer.outputs, strict=True):
             root[b] = root.get(a, a)
     copies: dict[int, list[int]] = {}
@@ -82,8 +82,8 @@ def other_bytes(
     plan: Plan,
     actions: FragmentActions,
     apart: set[int],
-    temporary: Mapping[int, int] | None = None,
-    reused: Mapping[int, int] | None = None,
+    temporary: dict[int, int] | None = None,
+    reused: dict[int, int] | None = None,
 ) -> tuple[dict[str, Profile], dict[str, Profile]]:
     """What a device of each mesh holds without the slots `apart`, and how much of it is scratch memory.
 
@@ -95,8 +95,7 @@ def other_bytes(
     held: dict[str, list[float]] = {mesh: [0.0] for mesh in plan.meshes}
     scratch: dict[str, list[float]] = {mesh: [0.0] for mesh in plan.meshes}
     known = actions_by_place(plan, actions)
-    used = others.memory_use(None if temporary is None else dict(temporary), None if reused is None else dict(reused))
-    for at, mesh, amount in used:
+    for at, mesh, amount in others.memory_use(temporary, reused):
         run = plan.instructions[at] if at >= 0 else None
         if isinstance(run, Run):
             if known[at].kind in "BW":

@@ -320,26 +320,18 @@ def _layers(
     """All names in the order of the program, each with its part of what its stage costs."""
     stage_of = {name: s for s, own in enumerate(names) for name in own}
     ordered = [name for name in named if name in stage_of]
-    own_held, own_static, cuts = [0.0] * len(ordered), [0.0] * len(ordered), [(0.0, 0.0)] * len(ordered)
+    stages = [stage_of[name] for name in ordered]
     if isinstance(between, LayerValues):
-        each = {i: i for i in range(len(ordered))}
-        own_held = activations(between.values, each, [visits[stage_of[n]] for n in ordered])
+        own_held = activations(between.values, {i: i for i in range(len(ordered))}, [visits[s] for s in stages])
         own_static = [max(profile) for profile in between.static]
         cuts = [*between.cuts, (0.0, 0.0)]
+    else:
+        own_held = [held[s] / len(names[s]) for s in stages]
+        own_static = [max(static[s]) / len(names[s]) for s in stages]
+        cuts = [(0.0, 0.0)] * len(ordered)
     layers = []
-    for at, name in enumerate(ordered):
-        stage = stage_of[name]
+    for name, stage, kept, always, cut in zip(ordered, stages, own_held, own_static, cuts, strict=True):
         own = names[stage]
         parts = [named[name][k] / total if (total := sum(named[n][k] for n in own)) else 1 / len(own) for k in (0, 1)]
-        known = isinstance(between, LayerValues)
-        layers.append(
-            Layer(
-                name,
-                forward[stage] * parts[0],
-                backward[stage] * parts[1],
-                own_held[at] if known else held[stage] / len(own),
-                own_static[at] if known else max(static[stage]) / len(own),
-                *cuts[at],
-            )
-        )
+        layers.append(Layer(name, forward[stage] * parts[0], backward[stage] * parts[1], kept, always, *cut))
     return tuple(layers)

@@ -139,21 +139,14 @@ def _plan(plan: Plan, actions: FragmentActions) -> dict[str, Any]:
     meshes = list(plan.meshes)
     for at, instruction in enumerate(plan.instructions):
         if isinstance(instruction, Run):
-            rows.append(
-                [
-                    "R",
-                    meshes.index(instruction.mesh),
-                    instruction.program,
-                    instruction.label,
-                    *kind_and_microbatch(known[at][1]),
-                    list(instruction.inputs),
-                    list(instruction.outputs),
-                ]
-            )
+            what = ["R", meshes.index(instruction.mesh), instruction.program, instruction.label]
+            what += kind_and_microbatch(known[at][1])
         elif isinstance(instruction, Transfer):
             size = sum(plan.slots[s].bytes for s in instruction.outputs)
-            ends = [meshes.index(instruction.source), meshes.index(instruction.target)]
-            rows.append(["T", *ends, size, instruction.label, list(instruction.inputs), list(instruction.outputs)])
+            what = ["T", meshes.index(instruction.source), meshes.index(instruction.target), size, instruction.label]
+        else:
+            continue
+        rows.append([*what, list(instruction.inputs), list(instruction.outputs)])
     return {
         "meshes": meshes,
         "instructions": rows,
