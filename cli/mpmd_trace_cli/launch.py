@@ -27,16 +27,9 @@ _FORCED = "--xla_force_host_platform_device_count"
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What to start.
+    """What to start: a script and its arguments, for Python, with the options of `mpmd-trace launch`.
 
-    Attributes:
-        command: the script and its arguments, for Python.
-        processes: how many.
-        devices: CPU devices of each process; None leaves JAX's devices as they are.
-        timeout: seconds without a sign of life that make a process a fault; see `mpmd_trace.initialize`.
-        log_dir: a folder for what each process prints, besides the terminal.
-        restarts: how often the rest starts again when a process fails.
-        first_is_plain: whether what process 0 prints is not marked.
+    first_is_plain: whether what process 0 prints is not marked.
     """
 
     command: Sequence[str]
@@ -61,23 +54,18 @@ def launch(job: Job) -> int:
         raise MpmdError(f"there is no script {job.command[0] if job.command else ''}")
     if job.log_dir is not None:
         Path(job.log_dir).mkdir(parents=True, exist_ok=True)
-    left = job.processes
-    for attempt in range(job.restarts + 1):
-        failed, status = _attempt(job, left, attempt)
-        if not failed or status == 128 + signal.SIGINT or attempt == job.restarts or left - len(failed) < 1:
+    left, attempt = job.processes, 0
+    while True:
+        with _service(left) as address:
+            group = _Group([_Child(job, n, left, address, attempt) for n in range(left)])
+            with _signals_for(group):
+                failed, status = group.wait()
+        if not failed or status == 128 + signal.SIGINT or attempt >= job.restarts or left - len(failed) < 1:
             return status
         left -= len(failed)
+        attempt += 1
         names = ", ".join(map(str, failed))
-        say(f"process {names} failed; starting again with {left} (restart {attempt + 1} of {job.restarts})")
-    raise AssertionError
-
-
-def _attempt(job: Job, processes: int, attempt: int) -> tuple[list[int], int]:
-    """Start the processes once; those that failed by themselves, and the status of the first."""
-    with _service(processes) as address:
-        group = _Group([_Child(job, n, processes, address, attempt) for n in range(processes)])
-        with _signals_for(group):
-            return group.wait()
+        say(f"process {names} failed; starting again with {left} (restart {attempt} of {job.restarts})")
 
 
 @contextlib.contextmanager

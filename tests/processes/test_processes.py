@@ -88,3 +88,11 @@ def test_the_program_of_the_docs(tmp_path: Path) -> None:
         [sys.executable, str(script)], capture_output=True, text=True, env={**os.environ, **TWO}, timeout=SECONDS
     )
     assert alone.stdout.split() == values, alone.stderr
+
+
+def test_a_script_runs_once_where_there_are_no_restarts(tmp_path: Path) -> None:
+    script = tmp_path / "hello.py"
+    script.write_text('print("hello")\n')
+    for restarts in (0, -1):
+        done = launch("-n", 1, "--restarts", restarts, script)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "[0] hello\n", "")
