@@ -16,6 +16,7 @@ from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.manager import PassRun
 from mpmd_trace.passes.request import PartitionRequest
 from mpmd_trace.report.explain import BeforePlacement, Explanation, explain, rules_of
+from mpmd_trace.report.reasons import reasons
 from mpmd_trace_cli import residence
 from mpmd_trace_cli.files import read_text
 from mpmd_trace_cli.program import load_program
@@ -83,7 +84,7 @@ def explain_placement(file: str, *, as_json: bool) -> None:
     if not program.config.is_abstract:
         compiled = first.compile()
         lowered, found, collectives = compiled.lowered, compiled.residence(), compiled.collectives()
-    why = residence.reasons_of(found, lowered)
+    why = reasons(found, lowered)
     if as_json:
         more = {"collectives": residence.collectives_data(collectives), **residence.remarks_data(lowered)}
         data({**residence.as_data(found, why), **more})

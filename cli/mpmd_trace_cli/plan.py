@@ -19,6 +19,7 @@ from mpmd_trace.report.link_times import measure_links
 from mpmd_trace.report.plan_check import check_best, check_option
 from mpmd_trace.report.plan_options import Option, options_of, ranked
 from mpmd_trace.report.planning import Estimated, Study, check_plannable, study
+from mpmd_trace.report.reasons import reasons
 from mpmd_trace.report.timeline import FragmentActions
 from mpmd_trace.schedules import TRANSFERS, ScheduleError, find_entry, save_csv
 from mpmd_trace.scheduling.transfers import Link, Links
@@ -113,7 +114,7 @@ def plan_program(file: str, asked: PlanOptions, settings: Sequence[str], *, as_j
     if asked.save is not None:
         save_csv(options[0].choice.schedule, asked.save)
     held = compiled.residence()
-    why = residence.reasons_of(held, lowered)
+    why = reasons(held, lowered)
     # Estimates know no collectives: XLA makes them.
     collectives = {} if isinstance(compiled, Estimated) else compiled.collectives()
     if as_json:

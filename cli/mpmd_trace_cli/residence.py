@@ -12,7 +12,7 @@ from mpmd_trace.backend.collectives import Collectives
 from mpmd_trace.backend.residence import CAUSES, Residence
 from mpmd_trace.diagnostics.messages import shortened
 from mpmd_trace.passes.memory.remarks import MEMORY
-from mpmd_trace.report.reasons import reasons
+from mpmd_trace.report.reasons import MOST_REASONS
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -23,22 +23,12 @@ __all__ = [
     "collectives_data",
     "collectives_text",
     "drawn",
-    "reasons_of",
     "remarks_data",
     "remarks_text",
     "table",
 ]
 
 _WIDTH = 160
-
-
-#: So many values get a reason; those of the others are mostly the same.
-_MOST_REASONS = 8
-
-
-def reasons_of(found: Residence, lowered: PartitionedProgram) -> dict[int, str]:
-    """Why the largest of what is not where it is used is there, by the number of the argument."""
-    return reasons(lowered, [one.number for one in found.astray[:_MOST_REASONS]])
 
 
 def as_data(found: Residence, why: Mapping[int, str]) -> dict[str, Any]:
@@ -76,7 +66,7 @@ def as_text(found: Residence, why: Mapping[int, str], file: str, *, returning: b
             said = reason or said
         text += (
             "parameters and states that are not where they are used:\n"
-            + "\n".join(shortened(lines, _MOST_REASONS))
+            + "\n".join(shortened(lines, MOST_REASONS))
             + f'\n  mpmd-trace explain {file} --value "input {found.astray[0].number}" says more of the first one\n'
         )
     if found.returning and returning:

@@ -22,6 +22,7 @@ from mpmd_trace.ir.text import parse
 from mpmd_trace.report.curves import curves_svg
 from mpmd_trace.report.files import check_folder, write_folder
 from mpmd_trace.report.numbers import difference, on_one_device
+from mpmd_trace.report.reasons import reasons
 from mpmd_trace.report.snapshots import Snapshots
 from mpmd_trace.report.step_trace import step_trace
 from mpmd_trace.report.timeline import FragmentActions, bubble, measured_timeline, planned_timeline
@@ -132,7 +133,7 @@ def run_program(
         **errors,
     }
     held = compiled.residence()
-    why = residence.reasons_of(held, lowered)
+    why = reasons(held, lowered)
     files: dict[str, str | bytes] = {
         "report.json": as_json(report) + "\n",
         "placement.json": as_json(residence.as_data(held, why)) + "\n",

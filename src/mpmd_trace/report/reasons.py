@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from mpmd_trace.api.partitioned import PartitionedProgram
+from mpmd_trace.backend.residence import Residence
 from mpmd_trace.passes.partition import partition_as
 from mpmd_trace.report.explain import BeforePlacement, explain, rules_of
 
-__all__ = ["reasons"]
+__all__ = ["MOST_REASONS", "reasons"]
+
+#: So many values get a reason; those of the others are mostly the same.
+MOST_REASONS = 8
 
 
-def reasons(lowered: PartitionedProgram, arguments: Sequence[int]) -> dict[int, str]:
-    """For each of the arguments, by number, the rule that puts it on its mesh, and the uses that ask for it.
+def reasons(held: Residence, lowered: PartitionedProgram) -> dict[int, str]:
+    """Why the largest of what is not where it is used is there, by the number of the argument: the rule, and uses.
 
-    Takes an import of the program, unless there are no arguments.  Raises `MpmdError`.
+    Takes an import of the program, unless all is where it is used.  Raises `MpmdError`.
     """
-    if not arguments:
+    if not held.astray:
         return {}
     request = lowered.request
     ready = BeforePlacement(request.placement)
@@ -24,8 +26,8 @@ def reasons(lowered: PartitionedProgram, arguments: Sequence[int]) -> dict[int, 
     if ready.module is None:  # the program has no meshes to choose from
         return {}
     found = {}
-    for number in arguments:
-        (where,) = explain(ready.module, f"input {number}", **rules_of(request)).placements
+    for one in held.astray[:MOST_REASONS]:
+        (where,) = explain(ready.module, f"input {one.number}", **rules_of(request)).placements
         chains = [f"{' -> '.join(chain.steps)} on {chain.mesh}" for chain in where.needed]
-        found[number] = "; ".join([where.rule, *chains])
+        found[one.number] = "; ".join([where.rule, *chains])
     return found
