@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import platform
 import sys
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -297,15 +297,10 @@ app.add_typer(schedule_app, name="schedule")
 
 def main(arguments: list[str]) -> NoReturn:
     """Runs a command.  Exits with 0, 1 (the program is wrong), 2 (the call is wrong) or 130 (Ctrl-C)."""
-    status: list[Any] = []
-
-    def call() -> None:
-        try:
-            app(arguments, standalone_mode=True, prog_name="mpmd-trace")
-        except SystemExit as stop:
-            status.append(stop.code)
-
-    failed = guard(call)
-    if status == [130]:  # the library under the commands keeps it to itself
-        say("interrupted")
-    sys.exit(failed or (status[0] if status and status[0] is not None else 0))
+    try:
+        status = guard(lambda: app(arguments, prog_name="mpmd-trace"))
+    except SystemExit as stop:
+        if stop.code == 130:  # the library under the commands keeps it to itself
+            say("interrupted")
+        raise
+    sys.exit(status)
