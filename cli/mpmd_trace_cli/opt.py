@@ -12,6 +12,7 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
+from pathlib import Path
 
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
 from mpmd_trace.ir.diagnostics import Diagnostics, PassFailed
@@ -221,8 +222,7 @@ def _dump(when: str, one: Pass, text: str, file: str | None, suffix: str = "") -
         print(dump, file=sys.stderr)
         return
     os.makedirs(os.path.dirname(file), exist_ok=True)
-    with open(file, "w", encoding="utf-8") as out:
-        out.write(dump if dump.endswith("\n") else f"{dump}\n")
+    Path(file).write_text(dump if dump.endswith("\n") else f"{dump}\n", encoding="utf-8")
 
 
 def _print_timing(timing: Sequence[tuple[str, float]]) -> None:

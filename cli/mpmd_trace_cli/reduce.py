@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import subprocess
 import tempfile
+from pathlib import Path
 
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.text import parse
@@ -30,13 +30,12 @@ def reduce_file(file: str, check: str, out: str, timeout: float, allow_unregiste
     before = count_ops(module)
     last = ""
     with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, "module.mlir")
+        path = Path(folder, "module.mlir")
 
         def interesting(candidate: str) -> bool:
-            with open(path, "w", encoding="utf-8") as opened:
-                opened.write(candidate)
+            path.write_text(candidate, encoding="utf-8")
             nonlocal last
-            last = _failure(check, path, timeout)
+            last = _failure(check, str(path), timeout)
             return not last
 
         say(f"{name}: {before} ops")

@@ -6,6 +6,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterable
+from pathlib import Path
 
 __all__ = ["MARKER", "check_folder", "write_folder"]
 
@@ -52,13 +53,10 @@ def write_folder(folder: str, files: Iterable[tuple[str, str | bytes]]) -> None:
     old = None
     try:
         for name, content in files:
-            path = os.path.join(fresh, name)
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            data = content.encode() if isinstance(content, str) else content
-            with open(path, "wb") as file:
-                file.write(data)
-        with open(os.path.join(fresh, MARKER), "w", encoding="utf-8") as file:
-            file.write("written by mpmd-trace; replaced by the next run\n")
+            path = Path(fresh, name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content.encode() if isinstance(content, str) else content)
+        Path(fresh, MARKER).write_text("written by mpmd-trace; replaced by the next run\n", encoding="utf-8")
         os.chmod(fresh, 0o755)
         if os.path.exists(folder):
             old = tempfile.mkdtemp(prefix=".old.", dir=parent)
