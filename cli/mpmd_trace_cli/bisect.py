@@ -32,13 +32,7 @@ def bisect_program(
 ) -> dict[str, Any]:
     """Look for the first pass of a program after which its module computes something else, and tell.
 
-    Args:
-        file: the program.
-        settings: fields of it to overwrite.
-        tolerance: how far a result may be off, relative to its norm; by default half of the digits of its numbers.
-        every: compute what is left after every pass, instead of halving.
-        seconds: how long to look for a small module that shows the fault of a pass; 0 for not at all.
-        out: where to write that module.
+    The arguments are those of `mpmd-trace bisect`; the tolerance is by default half of the digits of the numbers.
 
     Returns:
         `passes`: number, spec, error and result of each that was looked at; `wrong`: the number of the first wrong

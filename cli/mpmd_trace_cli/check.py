@@ -33,14 +33,7 @@ def check_program(
     process: int | None = None,
     as_json: bool = False,
 ) -> None:
-    """Print what each process does of a program, and that all of them come to their end.
-
-    Args:
-        file: the program.
-        settings: fields of it to overwrite.
-        processes: how many share its devices; by default each mesh has one.
-        process: the one whose actions to print, in place of the table.
-        as_json: whether to print JSON.
+    """Print what each process does of a program, and that all of them come to their end; see `mpmd-trace check`.
 
     Raises:
         MpmdError: when processes would wait for ever or use values that they do not have; it tells which and where.

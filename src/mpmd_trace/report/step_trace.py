@@ -28,12 +28,7 @@ def step_trace(
     A slice of a mesh tells kind, microbatch and program, and the places in the user's files; arrows go from who makes a
     value to its transfer and on to who uses it; a counter for each mesh has the bytes that a device holds.
 
-    Args:
-        name: of the program.
-        program: what was measured.
-        module: the exported module that it was made of.
-        actions: what each run of the plan is.
-        measured: the steps.
+    `module` is the exported one that the program was made of, and `actions` what each run of its plan is.
     """
     plan, trace = program.plan, Trace()
     trace.name(1, name)

@@ -165,7 +165,7 @@ def planned_timeline(
     usual = statistics.median if processors is not None else lambda v: statistics.quantiles([*v, *v], n=4)[0]
     time_of = {what: usual(v) for what, v in costs.items()}
     made_by: dict[int, frozenset[int]] = {}  # what must have run before a slot is there
-    last: dict[str, int] = {}
+    last: dict[str, frozenset[int]] = {}
     rows: list[tuple[int, Step] | None] = []
     times: list[float] = []
     after: list[frozenset[int]] = []
@@ -173,11 +173,10 @@ def planned_timeline(
         made = frozenset[int]().union(*(made_by.get(s, ()) for s in instruction.inputs))
         time = time_of.get(_cost(plan, instruction), 1.0 if isinstance(instruction, Run) else 0.0)
         if isinstance(instruction, Run):
-            after.append(made | {last[instruction.mesh]} if instruction.mesh in last else made)
-            last[instruction.mesh] = len(rows)
-        elif time:
-            after.append(made)
+            made |= last.get(instruction.mesh, frozenset())
+            last[instruction.mesh] = frozenset([len(rows)])
         if isinstance(instruction, Run) or time:
+            after.append(made)
             made = frozenset([len(rows)])
             rows.append(known.get(at))
             times.append(time)
