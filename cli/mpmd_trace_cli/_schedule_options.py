@@ -48,17 +48,9 @@ def grouped(command: Callable[..., R]) -> Callable[..., R]:
             continue
         assert isinstance(kind, type)
         types = get_type_hints(kind, include_extras=True)
-        fields = dataclasses.fields(kind)
-        groups[name] = kind, [field.name for field in fields]
-        flat += [
-            inspect.Parameter(
-                field.name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=parameter.empty if field.default is dataclasses.MISSING else field.default,
-                annotation=types[field.name],
-            )
-            for field in fields
-        ]
+        fields = inspect.signature(kind).parameters
+        groups[name] = kind, list(fields)
+        flat += [field.replace(annotation=types[field.name]) for field in fields.values()]
 
     @functools.wraps(command)
     def wrapped(**values: Any) -> R:

@@ -7,6 +7,7 @@ mpmd-trace opt - --pass-pipeline='builtin.module(mpmd-import-pipeline{...})' < F
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import sys
 import time
@@ -64,7 +65,8 @@ def _main(arguments: Sequence[str]) -> int:
     if options.on("help") or options.on("list-passes"):
         print(help_text() if options.on("help") else "\n".join(pass_names()), flush=True)
         return 0
-    passes = _build(options)
+    built = (get_pass(name, parse_options(value)) if name else build(value) for name, value in options.passes)
+    passes = list(itertools.chain.from_iterable(built))
     if options.on("dump-pass-pipeline"):
         print(f"builtin.module({','.join(p.spec for p in passes)})", file=sys.stderr)
     target = options.flags.get("o", "-")
@@ -90,13 +92,6 @@ def _main(arguments: Sequence[str]) -> int:
     if target == "-" or not failed:
         write_text(target, whole)
     return 1 if failed else 0
-
-
-def _build(options: Options) -> list[Pass]:
-    passes: list[Pass] = []
-    for name, value in options.passes:
-        passes += get_pass(name, parse_options(value)) if name else build(value)
-    return passes
 
 
 def _split(text: str, separator: str) -> list[str]:

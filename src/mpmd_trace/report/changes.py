@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mpmd_trace.ir.attributes import Attribute, IntegerAttr
@@ -91,26 +91,16 @@ def mesh_of(type: Any) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Changes:
-    """What became of the things of a module; `gone` are those of the module before."""
+    """What became of the things of a module."""
 
-    merged: Sequence[Thing]
-    split: Sequence[Thing]
-    moved: Sequence[Thing]
-    new: Sequence[Thing]
-    gone: Sequence[Thing]
+    #: Those that are merged, split, moved, new and gone, as far as there are any; the last are of the module before.
+    things: Mapping[str, Sequence[Thing]]
     #: Things that are as they were, but in another order.
     reordered: bool
     #: How many transfers more, by source and target.
     transfers: dict[tuple[str, str], int]
     #: What else changed, and on how many things.
     notes: Sequence[str]
-
-    def lists(self) -> Iterator[tuple[str, Sequence[Thing]]]:
-        """The lists that are not empty, with their names."""
-        for name in ("merged", "split", "moved", "new", "gone"):
-            found: Sequence[Thing] = getattr(self, name)
-            if found:
-                yield name, found
 
     def head(self) -> list[str]:
         """What is told in a line each, without lists."""
@@ -120,7 +110,7 @@ class Changes:
     def text(self, most: int = 12) -> str:
         """The changes for people; at most so many things of each kind."""
         lines = self.head()
-        for name, things in self.lists():
+        for name, things in self.things.items():
             lines.append(f"{name}: {len(things)}")
             lines += [f"  {thing}" for thing in things[:most]]
             lines += [f"  ... and {len(things) - most} more"] if len(things) > most else []
@@ -153,7 +143,9 @@ def changes(before: Outline, after: Outline) -> Changes:
     pairs = sorted({*before.transfers, *after.transfers})
     transfers = {pair: more for pair in pairs if (more := after.transfers[pair] - before.transfers[pair])}
     reordered = names[0] != names[1] and sorted(names[0]) == sorted(names[1])
-    return Changes(merged, split, moved, fresh, list(gone.values()), reordered, transfers, list(_notes(before, after)))
+    found = {"merged": merged, "split": split, "moved": moved, "new": fresh, "gone": list(gone.values())}
+    told = {what: things for what, things in found.items() if things}
+    return Changes(told, reordered, transfers, list(_notes(before, after)))
 
 
 def _by_name(one: Outline) -> dict[str, list[Thing]]:

@@ -221,12 +221,8 @@ def _by_op(things: Sequence[_Thing]) -> list[tuple[Op, list[int]]]:
 
 
 def _calls_of(module: Module, function: FuncOp) -> list[Op]:
-    found = []
-    for op in _mutable_ops(module):
-        callee = op.attr("callee")
-        if op.name in _CALLS and isinstance(callee, SymbolRefAttr) and callee.name == function.sym_name:
-            found.append(op)
-    return found
+    calls = [(op, op.attr("callee")) for op in _mutable_ops(module) if op.name in _CALLS]
+    return [op for op, callee in calls if isinstance(callee, SymbolRefAttr) and callee.name == function.sym_name]
 
 
 def _function_results(module: Module) -> list[_Thing]:

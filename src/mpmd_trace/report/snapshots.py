@@ -18,12 +18,13 @@ import collections
 import dataclasses
 import difflib
 import hashlib
+import itertools
 import json
 import os
 from collections.abc import Iterator
 from typing import Any
 
-from mpmd_trace.ir.core import Op, Region
+from mpmd_trace.ir.core import Region
 from mpmd_trace.ir.ops import Module
 from mpmd_trace.ir.printer import print_op
 from mpmd_trace.jax_compat.mlir import prettify
@@ -36,28 +37,23 @@ __all__ = ["Snapshots", "count_ops", "read_index", "unified_diff"]
 def count_ops(module: Module) -> dict[str, int]:
     """How often each op occurs, with shared bodies counted once for every op that refers to them; also
     `distinct bodies`, the number of different fragment bodies."""
-    counts: collections.Counter[str] = collections.Counter()
-    cached: dict[Region, collections.Counter[str]] = {}
+    bodies: dict[Region, collections.Counter[str]] = {}
 
-    def visit(op: Op, into: collections.Counter[str]) -> None:
-        into[op.name] += 1
-        for region in op.regions:
-            if not region.frozen:
-                for block in region.blocks:
-                    for nested in block:
-                        visit(nested, into)
-                continue
-            found = cached.get(region)
-            if found is None:
-                found = cached[region] = collections.Counter()
-                for nested in region.block:
-                    visit(nested, found)
-            into.update(found)
+    def counts_of(region: Region) -> collections.Counter[str]:
+        if region in bodies:
+            return bodies[region]
+        found: collections.Counter[str] = collections.Counter()
+        for op in itertools.chain.from_iterable(region.blocks):
+            found[op.name] += 1
+            for nested in op.regions:
+                found.update(counts_of(nested))
+        if region.frozen:
+            bodies[region] = found
+        return found
 
-    visit(module.op, counts)
-    result = dict(sorted(counts.items()))
-    result["distinct bodies"] = len(cached)
-    return result
+    counts = counts_of(module.op.regions[0])
+    counts[module.op.name] += 1
+    return {**dict(sorted(counts.items())), "distinct bodies": len(bodies)}
 
 
 @dataclasses.dataclass

@@ -223,9 +223,10 @@ def _told(found: Changes) -> dict[str, Any]:
     """The changes for the page: lines, and lists of things with their number in the view (none where they are gone)."""
     lists = {
         name: [[str(thing), None if name == "gone" else thing.place] for thing in things[:_THINGS]]
-        for name, things in found.lists()
+        for name, things in found.things.items()
     }
-    return {"head": found.head(), "lists": lists, "counts": {name: len(things) for name, things in found.lists()}}
+    counts = {name: len(things) for name, things in found.things.items()}
+    return {"head": found.head(), "lists": lists, "counts": counts}
 
 
 def _place(node: dict[str, Any]) -> str:
