@@ -7,7 +7,7 @@ from typing import TypeVar, cast
 
 from mpmd_trace.ir.attributes import ArrayAttr, DictAttr
 from mpmd_trace.ir.bodies import dce, region_dce, remembers
-from mpmd_trace.ir.core import Op, OpResult, Region, Value, make_op
+from mpmd_trace.ir.core import Op, OpResult, Region, Value, op_like
 from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.ops import FragmentOp, TransferOp
 from mpmd_trace.ir.types import Type
@@ -76,9 +76,8 @@ def replace_op(
     Of its results it has `results`, all others being unused, and behind them some of the types `more`.
     """
     types = [*[result.type for result in results], *more]
-    new = make_op(op.name, operands, types, props=op.props, attrs=op.attrs, regions=regions, loc=op.loc)
-    assert op.block is not None
-    op.block.insert_before(op, new)
+    new = op_like(op, operands, types, regions=regions)
+    new.move_before(op)
     for old, result in zip(results, new.results, strict=False):
         old.replace_all_uses_with(result)
     op.erase()

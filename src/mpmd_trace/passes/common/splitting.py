@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 
 from mpmd_trace.ir.bodies import BodyBuilder, effective_operands, remembers
-from mpmd_trace.ir.core import Block, Op, Region, Value, make_op
+from mpmd_trace.ir.core import Block, Op, Region, Value, op_like
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp
 from mpmd_trace.ir.semantics import is_removable
@@ -150,8 +150,7 @@ def split_fragment(
     operands = fragment.operands
 
     def part(values: list[Value], types: list[Type], body: Region, kind: SplitType) -> FragmentOp:
-        props, attrs = fragment.props, fragment.attrs
-        made = make_op(fragment.name, values, types, props=props, attrs=attrs, regions=[body], loc=fragment.loc)
+        made = op_like(fragment, values, types, regions=[body])
         assert isinstance(made, FragmentOp)
         set_split_type(made, kind)
         return made

@@ -5,18 +5,17 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Container, Mapping, Sequence
-from typing import ClassVar
+from typing import ClassVar, cast
 
 from mpmd_trace.ir.attributes import DenseArrayAttr, UserOriginAttr
 from mpmd_trace.ir.bodies import BodyBuilder, remembered, restrict, without_dead_ops
-from mpmd_trace.ir.core import Op, Region, Value
+from mpmd_trace.ir.core import Op, Region, Value, op_like
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.ops import HOISTED, FragmentOp, FuncOp, Module, make_fragment
 from mpmd_trace.ir.shardings import fully_closed, mesh_symbols
 from mpmd_trace.ir.types import mesh_tensor
 from mpmd_trace.passes.base import FunctionPass, option
-from mpmd_trace.passes.common.body_rewrites import rebuilt_fragment
 from mpmd_trace.passes.hoisting.ahead import Gathered, gathered, tie
 from mpmd_trace.passes.hoisting.choice import Choice, Gather, Kept, Limits, choose
 from mpmd_trace.passes.hoisting.copies import Timeline
@@ -266,7 +265,9 @@ class _Mesh:
         used, read = flags[:count], [one for one, flag in zip(read, flags[count:], strict=True) if flag]
         operands = [value for value, flag in zip(fragment.operands, used, strict=False) if flag]
         left = [r for r, keep in zip(fragment.results, keep_results, strict=True) if keep]
-        new = rebuilt_fragment(fragment, body, [r.type for r in left], [*operands, *(copies[one] for one in read)])
+        operands += [copies[one] for one in read]
+        new = cast(FragmentOp, op_like(fragment, operands, [r.type for r in left], regions=[body]))
+        new.move_before(fragment)
         _take_over_shardings(fragment, new, used, keep_results)
         _set_shardings(new, "in_shardings", read, start=sum(used))
         for old, result in zip(left, new.results, strict=True):

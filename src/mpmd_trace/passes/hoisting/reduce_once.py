@@ -11,13 +11,12 @@ from typing import ClassVar, cast
 
 from mpmd_trace.ir.attributes import MeshAttr, TensorShardingAttr
 from mpmd_trace.ir.bodies import remembered
-from mpmd_trace.ir.core import OpResult, Region, Value
+from mpmd_trace.ir.core import OpResult, Region, Value, op_like
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
 from mpmd_trace.ir.shardings import bit_width, fully_closed, local_shape, mesh_of, mesh_symbols
 from mpmd_trace.ir.types import MeshTensorType, TensorType, mesh_tensor
 from mpmd_trace.passes.base import FunctionPass, option
-from mpmd_trace.passes.common.body_rewrites import rebuilt_fragment
 from mpmd_trace.passes.hoisting.partial_body import Growth, growth, with_parts
 from mpmd_trace.passes.hoisting.partial_forms import ZERO, Form, Forms, is_zero
 from mpmd_trace.passes.hoisting.partial_ops import partial_sharding, partial_type
@@ -353,7 +352,8 @@ class _Chains:
         for zero in zeros:
             shardings[len(types)] = zero.sharding
             types.append(mesh_tensor(fragment.mesh, zero.type))
-        new = rebuilt_fragment(fragment, body, types)
+        new = cast(FragmentOp, op_like(fragment, fragment.operands, types, regions=[body]))
+        new.move_before(fragment)
         if fragment.out_shardings is not None and zeros:
             closed = [fully_closed(like.mesh, zero.type.rank) for zero in zeros]
             new.props["out_shardings"] = sharding_list((*fragment.out_shardings.shardings, *closed))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import ClassVar, cast
 
 from mpmd_trace.ir.attributes import DenseArrayAttr, DictAttr
-from mpmd_trace.ir.core import Block, Op, OpResult, Use, Value, make_op
+from mpmd_trace.ir.core import Block, Op, OpResult, Use, Value, op_like
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import AssignOp, CallOp, ForOp, FragmentOp, FuncOp, Module, make_assign, make_unassign
 from mpmd_trace.ir.semantics import is_pure
@@ -253,14 +253,7 @@ class _Rewrite:
                 else:
                     operands[position] = value
         assert None not in operands, "every argument of the callee is fed"
-        new = make_op(
-            "mpmd.call",
-            cast("list[Value]", operands),
-            signature.results,
-            props=call.props,
-            attrs=call.attrs,
-            loc=call.loc,
-        )
+        new = op_like(call, cast("list[Value]", operands), signature.results)
         around.append(new)
         for result in call.results:
             if isinstance(result.type, MeshTensorType):
