@@ -82,10 +82,12 @@ def out_avals(closed: Closed) -> tuple[Aval, ...]:
     return tuple(v.aval for v in opened(closed).outvars)
 
 
+_JAXPRS = (core.Jaxpr, getattr(core, "ClosedJaxpr", core.Jaxpr))
+
+
 def is_jaxpr(value: object) -> bool:
     """Whether `value` is a jaxpr, open or closed."""
-    kinds = (core.Jaxpr, getattr(core, "ClosedJaxpr", core.Jaxpr))
-    return isinstance(value, kinds)
+    return isinstance(value, _JAXPRS)
 
 
 def is_literal(atom: Atom) -> bool:
@@ -117,9 +119,10 @@ def struct(aval: Aval) -> jax.ShapeDtypeStruct:
 def subjaxprs(eqn: Equation) -> Iterator[Closed]:
     """The jaxprs among the parameters of `eqn`, in the order of the parameters."""
     for value in eqn.params.values():
-        for item in value if isinstance(value, (tuple, list)) else (value,):
-            if is_jaxpr(item):
-                yield item
+        if isinstance(value, _JAXPRS):
+            yield value
+        elif isinstance(value, (tuple, list)):
+            yield from (item for item in value if isinstance(item, _JAXPRS))
 
 
 def equations(closed: Closed) -> Iterator[Equation]:

@@ -1,4 +1,4 @@
-"""What a pass is: a frozen dataclass whose fields are its options."""
+"""What a pass is: a frozen dataclass whose fields are its options; one without options inherits that."""
 
 from __future__ import annotations
 

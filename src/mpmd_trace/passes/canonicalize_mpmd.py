@@ -6,7 +6,6 @@ MLIR once.  Functions with other ops at the top level go through MLIR as a whole
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Hashable
 from typing import ClassVar
 
@@ -31,7 +30,6 @@ _PIPELINE = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
 class CanonicalizeMpmd(Pass):
     """No op has a simpler form: no dead ops, no transfer to a value's own type, no result that is an operand.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Hashable
 from typing import ClassVar
@@ -24,7 +23,6 @@ __all__ = ["CseNative", "without_common_subexpressions"]
 _CSE = "cse"
 
 
-@dataclasses.dataclass(frozen=True)
 class CseNative(Pass):
     """Of ops that compute the same thing from the same values there is one; ops that were unused are gone.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import re
 from collections.abc import Sequence
 from typing import TypeVar
@@ -26,12 +27,16 @@ PIPELINES: dict[str, str | type[Pass]] = dict(tables.PIPELINES)
 def register(cls: type[P]) -> type[P]:
     """Make a pass or pipeline of your own known by its name, in textual pipelines and to `mpmd-trace opt`.
 
-    A class decorator, above `@dataclasses.dataclass(frozen=True)`.  A class of the same file and name as one
-    registered before takes its place.  Raises `MpmdError`.
+    A class decorator, above `@dataclasses.dataclass(frozen=True)` where the pass has options.  A class of the same
+    file and name as one registered before takes its place.  Raises `MpmdError`.
     """
     what, name = cls.__qualname__, getattr(cls, "name", None)
-    if "__dataclass_fields__" not in cls.__dict__:
-        raise MpmdError(f"{what} is no dataclass of its own: write @dataclasses.dataclass(frozen=True) above it")
+    options = [field for field, kind in inspect.get_annotations(cls).items() if "ClassVar" not in str(kind)]
+    if options and "__dataclass_fields__" not in cls.__dict__:
+        raise MpmdError(
+            f"{what} has options ({', '.join(options)}) and is no dataclass of its own: write "
+            "@dataclasses.dataclass(frozen=True) above it"
+        )
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z][\w.-]*", name):
         raise MpmdError(f'{what} needs a name of letters, digits, dashes and dots: name: ClassVar[str] = "my-pass"')
     if not isinstance(getattr(cls, "summary", None), str):

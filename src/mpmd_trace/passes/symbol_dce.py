@@ -5,7 +5,6 @@ MLIR has a pass of this name; this one works on our IR, which keeps the bodies o
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Iterator
 from typing import ClassVar
@@ -21,7 +20,6 @@ from mpmd_trace.passes.reached import reached
 __all__ = ["SymbolDce"]
 
 
-@dataclasses.dataclass(frozen=True)
 class SymbolDce(Pass):
     """Every private function is referred to by a public function, or by one that is itself kept.
 

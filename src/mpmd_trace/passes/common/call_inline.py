@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import ClassVar
 
 from mpmd_trace.diagnostics.messages import Note
@@ -23,7 +22,6 @@ _INHERENT: dict[type[Op], frozenset[str]] = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
 class CallInline(Pass):
     """No `mpmd.call` is left: each is replaced by a copy of the body of its callee, in the order of the program.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import ClassVar
 
 from mpmd_trace.ir.core import Region
@@ -15,7 +14,6 @@ from mpmd_trace.passes.common.walks import function_ops
 __all__ = ["FragmentDce"]
 
 
-@dataclasses.dataclass(frozen=True)
 class FragmentDce(FunctionPass):
     """Every result of a fragment, every argument and every transfer has a use; bodies hold no dead op.
 

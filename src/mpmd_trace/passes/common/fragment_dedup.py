@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import ClassVar
 
 from mpmd_trace.ir.bodies import remembers
@@ -17,7 +16,6 @@ from mpmd_trace.passes.common.walks import function_fragments
 __all__ = ["FragmentDedup"]
 
 
-@dataclasses.dataclass(frozen=True)
 class FragmentDedup(FunctionPass):
     """Of equal operands only the first is used in the body, of equal results only the first outside.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import ClassVar
 
 from mpmd_trace.ir.attributes import IntegerAttr
@@ -14,7 +13,6 @@ from mpmd_trace.passes.common.walks import function_ops
 __all__ = ["FromUnrollToCallCounter"]
 
 
-@dataclasses.dataclass(frozen=True)
 class FromUnrollToCallCounter(FunctionPass):
     """Calls made by unrolling a loop have the iteration as `call_counter`, and no `unroll_counter`.  Other ops keep
     theirs.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import ClassVar
 
 from mpmd_trace.ir.core import Op
@@ -23,7 +22,6 @@ from mpmd_trace.passes.fragment_info import (
 __all__ = ["MergeBackwardWithForward"]
 
 
-@dataclasses.dataclass(frozen=True)
 class MergeBackwardWithForward(FunctionPass):
     """A backward fragment directly followed, on its mesh, by the forward of another microbatch is one with it.
 

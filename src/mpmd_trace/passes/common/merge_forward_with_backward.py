@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import ClassVar
 
 from mpmd_trace.ir.diagnostics import Diagnostics
@@ -14,7 +13,6 @@ from mpmd_trace.passes.fragment_info import is_backward, is_forward
 __all__ = ["MergeForwardWithBackward"]
 
 
-@dataclasses.dataclass(frozen=True)
 class MergeForwardWithBackward(FunctionPass):
     """A forward fragment directly followed, on its mesh, by a backward fragment that uses it is one with it.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Hashable
 from typing import ClassVar
 
@@ -15,7 +14,6 @@ from mpmd_trace.passes.fragment_info import call_counter, has_remat, single_tran
 __all__ = ["MergePartsOfStages"]
 
 
-@dataclasses.dataclass(frozen=True)
 class MergePartsOfStages(FunctionPass):
     """Neighbours of one stage, phase and microbatch are one fragment, also where neither needs the other.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import ClassVar, cast
 
 from mpmd_trace.ir.attributes import UNIT
@@ -21,7 +20,6 @@ __all__ = ["MergeTransfers"]
 _MARK = "concat_transfer"
 
 
-@dataclasses.dataclass(frozen=True)
 class MergeTransfers(FunctionPass):
     """Scalars of one type that a fragment sends to another one are transferred as one array.
 

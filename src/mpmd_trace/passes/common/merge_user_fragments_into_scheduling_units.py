@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Hashable
 from typing import ClassVar
 
@@ -15,7 +14,6 @@ from mpmd_trace.passes.fragment_info import call_counter, describe_fragment, sin
 __all__ = ["MergeUserFragmentsIntoSchedulingUnits"]
 
 
-@dataclasses.dataclass(frozen=True)
 class MergeUserFragmentsIntoSchedulingUnits(FunctionPass):
     """Consecutive user fragments of one phase, microbatch and stage are one fragment.
 

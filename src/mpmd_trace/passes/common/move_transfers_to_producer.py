@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import ClassVar
 
 from mpmd_trace.ir.diagnostics import Diagnostics
@@ -13,7 +12,6 @@ from mpmd_trace.passes.common.walks import function_ops
 __all__ = ["MoveTransfersToProducer"]
 
 
-@dataclasses.dataclass(frozen=True)
 class MoveTransfersToProducer(FunctionPass):
     """Every transfer stands behind the op whose result it moves, or at the front for a block argument.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import ClassVar
 
 from mpmd_trace.ir.core import Value
@@ -13,7 +12,6 @@ from mpmd_trace.passes.base import FunctionPass
 __all__ = ["RemoveTransferCycles"]
 
 
-@dataclasses.dataclass(frozen=True)
 class RemoveTransferCycles(FunctionPass):
     """No chain of transfers returns to the type it came from; the value it came from is used instead.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections import Counter
 from typing import ClassVar
@@ -19,7 +18,6 @@ __all__ = ["SchedulingUnitsVerifier"]
 _log = logging.getLogger(__name__)
 
 
-@dataclasses.dataclass(frozen=True)
 class SchedulingUnitsVerifier(FunctionPass):
     """A warning has told about each mesh without one forward and one backward unit per microbatch.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import ClassVar
 
 from mpmd_trace.ir.bodies import region_dce
@@ -15,7 +14,6 @@ from mpmd_trace.passes.common.walks import calls_by_callee, enclosing_function
 __all__ = ["SinkNegligibleOpsIntoCallOp"]
 
 
-@dataclasses.dataclass(frozen=True)
 class SinkNegligibleOpsIntoCallOp(Pass):
     """No argument of a called function is the same operand-free op (constant, iota ...) in all calls.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import ClassVar
 
 from mpmd_trace.ir.bodies import free_values, remembers
@@ -17,7 +16,6 @@ from mpmd_trace.passes.fragment_info import split_type
 __all__ = ["SplitAndPrioritizeTransferIndependentComputations"]
 
 
-@dataclasses.dataclass(frozen=True)
 class SplitAndPrioritizeTransferIndependentComputations(FunctionPass):
     """Computations of a fragment that need none of its transferred operands are a fragment of their own.
 

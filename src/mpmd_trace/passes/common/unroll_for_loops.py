@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import ClassVar
 
 from mpmd_trace.ir.attributes import IntegerAttr, parse_attribute
@@ -17,7 +16,6 @@ from mpmd_trace.passes.common.walks import function_ops
 __all__ = ["UnrollForLoops"]
 
 
-@dataclasses.dataclass(frozen=True)
 class UnrollForLoops(FunctionPass):
     """No `mpmd.for` is left: each is replaced by copies of its body, one an iteration.
 

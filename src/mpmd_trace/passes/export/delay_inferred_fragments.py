@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import ClassVar
 
 from mpmd_trace.ir.core import Op
@@ -17,7 +16,6 @@ _Place = tuple[float, ...]
 _AT_ANCHOR = float("inf")
 
 
-@dataclasses.dataclass(frozen=True)
 class DelayInferredFragments(FunctionPass):
     """An inferred fragment is directly before its first user.
 

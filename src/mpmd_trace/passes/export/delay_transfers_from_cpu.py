@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import ClassVar
 
 from mpmd_trace.ir.diagnostics import Diagnostics
@@ -14,7 +13,6 @@ from mpmd_trace.passes.mesh_order import is_cpu_mesh
 __all__ = ["DelayTransfersFromCpu"]
 
 
-@dataclasses.dataclass(frozen=True)
 class DelayTransfersFromCpu(FunctionPass):
     """A transfer from a host mesh (its name ends in `/cpu`), or from host memory, is directly before its first user.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
 from typing import ClassVar
@@ -20,7 +19,6 @@ from mpmd_trace.passes.export.value_attrs import MEMORY_KIND, PINNED_HOST, is_pi
 __all__ = ["MarkFragmentReservedMemory"]
 
 
-@dataclasses.dataclass(frozen=True)
 class MarkFragmentReservedMemory(FunctionPass):
     """Every fragment says how many bytes of other values are live on its mesh when it starts (`reserved_hbm_bytes`).
 

@@ -21,7 +21,6 @@ _DEFAULT = StringAttr.get("default")
 _AUTO = StringAttr.get("auto")
 
 
-@dataclasses.dataclass(frozen=True)
 class MarkInputOutputWithLayouts(FunctionPass):
     """`mhlo.layout_mode` is the same at a program input (output) and at the fragments that read (make) it.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import ClassVar, cast
 
 from mpmd_trace.ir.attributes import ArrayAttr, Attribute
@@ -27,7 +26,6 @@ from mpmd_trace.passes.export.value_attrs import (
 __all__ = ["MarkOffloadedInputOutput"]
 
 
-@dataclasses.dataclass(frozen=True)
 class MarkOffloadedInputOutput(FunctionPass):
     """Every fragment has `arg_attrs` and `res_attrs`; what lives in pinned host memory is marked in them.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Hashable, Iterator, Sequence
 from typing import ClassVar
 
@@ -19,7 +18,6 @@ from mpmd_trace.passes.fragment_info import is_of_microbatch
 __all__ = ["SharePrograms"]
 
 
-@dataclasses.dataclass(frozen=True)
 class SharePrograms(FunctionPass):
     """No fragment has the body of another one of its stage, but for operands that are the same value.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from typing import ClassVar
 
@@ -19,7 +18,6 @@ __all__ = ["SinkCreateTokenIntoFragments"]
 _log = logging.getLogger(__name__)
 
 
-@dataclasses.dataclass(frozen=True)
 class SinkCreateTokenIntoFragments(FunctionPass):
     """No fragment reads or makes a token: each creates the tokens that it needs.
 

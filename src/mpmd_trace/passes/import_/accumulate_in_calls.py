@@ -21,7 +21,6 @@ __all__ = ["AccumulateInCalls"]
 _ADD = "stablehlo.add"
 
 
-@dataclasses.dataclass(frozen=True)
 class AccumulateInCalls(Pass):
     """Where results of the calls of a function are added up in the order of the calls, each call adds its own.
 

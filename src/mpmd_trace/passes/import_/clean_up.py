@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from typing import Any, ClassVar
 
@@ -28,7 +27,6 @@ _SIMPLIFY = f"func.func(cse,{_CANONICALIZE})"
 _WITHOUT_CALLS = f"{_CHLO},{_INLINE},{_SIMPLIFY}"
 
 
-@dataclasses.dataclass(frozen=True)
 class CleanUp(Pass):
     """There are no chlo ops, no `func.call`s, no repeated expressions, and no op has a simpler form.
 
@@ -95,7 +93,6 @@ def read_clean(given: Any) -> tuple[Module, list[Diagnostic], float] | None:
     return module, found, seconds + time.process_time() - start
 
 
-@dataclasses.dataclass(frozen=True)
 class CanonicalizeUnrolled(Pass):
     """No op has a simpler form, unrolled loops included: MLIR's `canonicalize`.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import ClassVar
 
 from mpmd_trace.ir.diagnostics import Diagnostics
@@ -13,7 +12,6 @@ from mpmd_trace.passes.greedy import walk_mutable
 __all__ = ["CopyTopologyFromMain"]
 
 
-@dataclasses.dataclass(frozen=True)
 class CopyTopologyFromMain(Pass):
     """Every function called by `mpmd.call` is private and has the topology of its caller.
 

@@ -37,7 +37,6 @@ _PASSED = frozenset(
 _SCALAR = tensor((), "i32")
 
 
-@dataclasses.dataclass(frozen=True)
 class CutInCalls(Pass):
     """No argument of a called function is in all calls a slice of one and the same value at another place each.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from typing import ClassVar, cast
 
@@ -20,7 +19,6 @@ __all__ = ["GenerateSdyMeshesFromTopology"]
 _EMPTY = "empty_mesh"
 
 
-@dataclasses.dataclass(frozen=True)
 class GenerateSdyMeshesFromTopology(Pass):
     """There is one `sdy.mesh` per mesh of the topology, and every sharding refers to one of them.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import ClassVar
 
 from mpmd_trace.ir.attributes import ReductionAttr
@@ -32,7 +31,6 @@ from mpmd_trace.passes.import_.reductions import REDUCE, concat_reduction
 __all__ = ["InferMeshPopulateSrcSet"]
 
 
-@dataclasses.dataclass(frozen=True)
 class InferMeshPopulateSrcSet(Pass):
     """Every op whose operands restrict it says on which meshes it can run; an empty set means nowhere
     (docs/rewriting.md).

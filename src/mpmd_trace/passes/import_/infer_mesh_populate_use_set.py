@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from typing import ClassVar
 
@@ -30,7 +29,6 @@ __all__ = ["InferMeshPopulateUseSet"]
 _MOST_REPEATS = 10
 
 
-@dataclasses.dataclass(frozen=True)
 class InferMeshPopulateUseSet(Pass):
     """Every meshless op, function argument and callee result says on which meshes it is needed (docs/rewriting.md).
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import ClassVar
 
 from mpmd_trace.ir.bodies import map_ops
@@ -16,7 +15,6 @@ from mpmd_trace.passes.import_.building_blocks import holds_computations
 __all__ = ["InsertNamelessCloneOfNegligibleOps"]
 
 
-@dataclasses.dataclass(frozen=True)
 class InsertNamelessCloneOfNegligibleOps(FunctionPass):
     """Constants that a named computation returns exist behind it once more, and are used from there.
 

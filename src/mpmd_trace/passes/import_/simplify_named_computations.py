@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import ClassVar
 
 from mpmd_trace.ir.bodies import map_ops
@@ -21,7 +20,6 @@ __all__ = ["SimplifyNamedComputations"]
 _BARRIER = "stablehlo.optimization_barrier"
 
 
-@dataclasses.dataclass(frozen=True)
 class SimplifyNamedComputations(FunctionPass):
     """Named computations take no value twice, return none twice, and none merely passes through them.
 

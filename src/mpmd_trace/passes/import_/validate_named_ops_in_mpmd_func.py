@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import ClassVar
 
 from mpmd_trace.ir.core import Op
@@ -13,7 +12,6 @@ from mpmd_trace.passes.base import FunctionPass
 __all__ = ["ValidateNamedOpsInMpmdFunc"]
 
 
-@dataclasses.dataclass(frozen=True)
 class ValidateNamedOpsInMpmdFunc(FunctionPass):
     """Reports named computations and tensors that are not directly in an mpmd function or another mpmd op.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable
 from typing import ClassVar
 
@@ -56,7 +55,6 @@ def _text(branch: Branch) -> StringAttr:
     return StringAttr.get("/".join(f"{number}:{taken}" for number, taken in branch))
 
 
-@dataclasses.dataclass(frozen=True)
 class OpenConditionals(Pass):
     """The ops of conditionals that touch several meshes stand in the function, marked with their branch.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from typing import ClassVar, cast
@@ -23,7 +22,6 @@ from mpmd_trace.passes.placement.zeros import can_be_zero, make_zero
 __all__ = ["RegroupSums"]
 
 
-@dataclasses.dataclass(frozen=True)
 class RegroupSums(Pass):
     """A sum of values of several meshes is a sum of one sum for each mesh.
 

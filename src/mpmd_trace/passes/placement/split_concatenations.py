@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -25,7 +24,6 @@ _RESHAPING = {"bitcast_convert", "broadcast_in_dim", "reshape", "reverse", "tran
 _ELEMENTWISE = CHEAP - {f"stablehlo.{name}" for name in _RESHAPING}
 
 
-@dataclasses.dataclass(frozen=True)
 class SplitConcatenations(Pass):
     """What is computed, element by element, of concatenated values of several meshes is computed of each by itself.
 

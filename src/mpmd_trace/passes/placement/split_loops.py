@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable
 from typing import ClassVar
 
@@ -25,7 +24,6 @@ _SMALL_BYTES = 8
 _MOST_OPS = 10_000
 
 
-@dataclasses.dataclass(frozen=True)
 class SplitLoops(Pass):
     """A `stablehlo.while` outside of names whose values do not depend on each other is one loop for each mesh.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import ClassVar
 
 from mpmd_trace.ir.bodies import bodies_in, map_ops
@@ -15,7 +14,6 @@ from mpmd_trace.passes.greedy import walk_mutable
 __all__ = ["ConvertSdyConstants"]
 
 
-@dataclasses.dataclass(frozen=True)
 class ConvertSdyConstants(FunctionPass):
     """No `sdy.constant` is left: each is a `stablehlo.constant` with all its attributes.
 

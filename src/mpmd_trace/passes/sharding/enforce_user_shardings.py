@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from typing import ClassVar
 
@@ -23,7 +22,6 @@ from mpmd_trace.passes.sharding.edges import (
 __all__ = ["EnforceUserShardings", "without_sub_axes"]
 
 
-@dataclasses.dataclass(frozen=True)
 class EnforceUserShardings(FunctionPass):
     """Fragments and transfers that read arguments or make results use the shardings of the signature.
 

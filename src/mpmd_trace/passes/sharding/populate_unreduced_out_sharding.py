@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import ClassVar
 
 from mpmd_trace.ir.attributes import TensorShardingAttr, TensorShardingPerValueAttr, parse_sharding_body
@@ -18,7 +17,6 @@ from mpmd_trace.passes.sharding.edges import CONSTRAINT, rank_of
 __all__ = ["PopulateUnreducedOutSharding"]
 
 
-@dataclasses.dataclass(frozen=True)
 class PopulateUnreducedOutSharding(FunctionPass):
     """A result that is a constraint with unreduced axes has these axes in `out_shardings`.
 

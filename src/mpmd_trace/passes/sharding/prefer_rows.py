@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection, Mapping
 from typing import ClassVar
 
@@ -19,7 +18,6 @@ from mpmd_trace.passes.sharding.edges import SHARDING, user_sharding
 __all__ = ["PreferRows"]
 
 
-@dataclasses.dataclass(frozen=True)
 class PreferRows(FunctionPass):
     """The axes over which a batch is sharded are propagated from it first: elsewhere they have priority 1.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import ClassVar
 
 from mpmd_trace.ir.diagnostics import Diagnostics
@@ -15,7 +14,6 @@ from mpmd_trace.passes.settled import Settled
 __all__ = ["SimplifyProgram"]
 
 
-@dataclasses.dataclass(frozen=True)
 class SimplifyProgram(FunctionPass):
     """No fragment has repeated, forwarded or unused operands and results; nothing unused is left.
 

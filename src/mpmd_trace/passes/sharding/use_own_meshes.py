@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 import re
@@ -33,7 +32,6 @@ __all__ = ["UseOwnMeshes"]
 _MANUAL = "sdy.manual_computation"
 
 
-@dataclasses.dataclass(frozen=True)
 class UseOwnMeshes(FunctionPass):
     """Every sharding refers to an `sdy.mesh` that is called like the mesh of its value, and has its axes.
 
