@@ -19,7 +19,8 @@ from mpmd_trace.diagnostics.location import fused
 from mpmd_trace.ir.attributes import ArrayAttr, Attribute, IntegerAttr
 from mpmd_trace.ir.bodies import BodyBuilder
 from mpmd_trace.ir.core import Op, Use, Value, make_op
-from mpmd_trace.ir.ops import FragmentOp, FuncOp
+from mpmd_trace.ir.functions import function_around
+from mpmd_trace.ir.ops import FragmentOp
 from mpmd_trace.passes.common.body_rewrites import cover_transferred_results
 from mpmd_trace.passes.common.group_operands import GroupOperands, Slot
 from mpmd_trace.passes.common.merge import check_mergeable, merged_body, merged_call_counter, merged_inferred_by
@@ -294,7 +295,7 @@ class Groups:
     def build(self) -> bool:
         """Replace the members of every group by one fragment.  Says whether there was anything to do."""
         groups = [group for group in dict.fromkeys(self._group.values()) if group.stamps]
-        merged = [group for group in groups if _is_in_function(group.anchor)]  # not in an erased loop
+        merged = [group for group in groups if function_around(group.anchor)]  # not in an erased loop
         if not merged:
             return False
         # Only the use lists of results are turned around.  Those of other operands get the new uses in front, in
@@ -353,12 +354,6 @@ class Groups:
             member.erase()
         assert isinstance(fragment, FragmentOp)
         cover_transferred_results(fragment)
-
-
-def _is_in_function(op: Op | None) -> bool:
-    while op is not None and not isinstance(op, FuncOp):
-        op = op.parent_op
-    return op is not None
 
 
 def _used_once(value: Value) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mpmd_trace.ir.core import Block, Op
+from mpmd_trace.ir.functions import function_around
 from mpmd_trace.ir.ops import CallOp, ForOp, FragmentOp, FuncOp, Module
 
 __all__ = ["calls_by_callee", "enclosing_function", "function_fragments", "function_ops"]
@@ -49,8 +50,6 @@ def calls_by_callee(module: Module) -> dict[str, list[CallOp]]:
 
 def enclosing_function(op: Op) -> FuncOp:
     """The function that contains the op (or is it)."""
-    found: Op | None = op
-    while found is not None and not isinstance(found, FuncOp):
-        found = found.parent_op
+    found = function_around(op)
     assert found is not None, "the op is in no function"
     return found
