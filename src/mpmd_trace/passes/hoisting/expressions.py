@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Hashable, Iterable, Sequence
-from typing import cast
+from typing import TypeVar, cast
 
 from mpmd_trace.ir.attributes import TensorShardingAttr
 from mpmd_trace.ir.bodies import fingerprint, free_values
@@ -21,6 +21,8 @@ from mpmd_trace.passes.hoisting.axes import ShardingOf, same_axes, wanted_shardi
 from mpmd_trace.passes.sharding.edges import CONSTRAINT, ValueShardings, body_sharding, in_sharding, per_value
 
 __all__ = ["SLICES", "Expression", "Known", "Numbering", "are_of_several"]
+
+T = TypeVar("T")
 
 #: Descriptions of so many characters and more are cut.
 _LONGEST = 120
@@ -94,6 +96,18 @@ def are_of_several(fragments: Iterable[FragmentOp]) -> bool:
     return bool(sets) and not set.intersection(*sets)
 
 
+def _of_several(read: Iterable[tuple[T, FragmentOp]]) -> set[T]:
+    """What is read by fragments as those of `are_of_several`."""
+    of_fragment: dict[FragmentOp, frozenset[int]] = {}
+    common: dict[T, frozenset[int]] = {}
+    for one, fragment in read:
+        if fragment not in of_fragment:
+            of_fragment[fragment] = frozenset(counters(fragment))
+        own = of_fragment[fragment]
+        common[one] = common.get(one, own) & own
+    return {one for one, shared in common.items() if not shared}
+
+
 class Numbering:
     """The expressions of all fragments of microbatches at the top of a function, in its order."""
 
@@ -114,19 +128,12 @@ class Numbering:
 
     def _read_by_several(self) -> set[Value]:
         """The values that fragments of several microbatches read."""
-        readers: dict[Value, list[FragmentOp]] = {}
-        for fragment in self.fragments:
-            for value in fragment.operands:
-                readers.setdefault(value, []).append(fragment)
-        return {value for value, found in readers.items() if are_of_several(found)}
+        return _of_several((value, fragment) for fragment in self.fragments for value in fragment.operands)
 
     def _shared_slices(self) -> frozenset[Expression]:
         """The slices that several microbatches read; of others, such as those of the batch, everything differs."""
-        readers: dict[Expression, list[FragmentOp]] = {}
-        for fragment in self.fragments:
-            for found in self.known[fragment].slices:
-                readers.setdefault(found, []).append(fragment)
-        return frozenset(one for one, found in readers.items() if are_of_several(found))
+        known = self.known
+        return frozenset(_of_several((one, fragment) for fragment in self.fragments for one in known[fragment].slices))
 
     # Expressions of a fragment.
 
@@ -147,14 +154,14 @@ class Numbering:
     def _operand(self, fragment: FragmentOp, index: int) -> Expression | None:
         value = fragment.operand(index)
         found = self._of_value.get(value)
+        if found is None and value not in self._shared:
+            return None
         type = local_type(value.type)
         if not isinstance(type, TensorType) or not type.is_ranked:
             return None
         inside = in_sharding(fragment, index)
         if found is not None:
             return found if inside is None or same_axes(inside, found.sharding, type.rank) else None
-        if value not in self._shared:
-            return None
         sharding = inside or self._shardings.of(value)
         key = (value, sharding)
         if key not in self._table:

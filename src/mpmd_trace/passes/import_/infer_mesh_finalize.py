@@ -123,13 +123,14 @@ def drop_pairs(module: Module, keep_memories: bool = False) -> None:
     """Do what the greedy driver does first, as far as it is only dead code and assigns on the same mesh.
 
     The driver goes from the last op to the first.  As long as it meets nothing else, what it schedules to visit
-    again stays as it is, so that one walk has the same result, in the same order of uses.
+    again stays as it is, so that one walk has the same result, in the same order of uses.  With `keep_memories` the
+    program is not compared with the reference's, the order of uses is free, and the walk goes on to the first op.
     """
     for function in reversed(module.functions):
         for region in function.regions:
             for block in reversed(region.blocks):
                 for op in reversed(block):
-                    if not _drop(op, keep_memories):
+                    if not _drop(op, keep_memories) and not keep_memories:
                         return
 
 
