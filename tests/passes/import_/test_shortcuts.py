@@ -133,16 +133,20 @@ def test_equal_sums_take_the_short_way() -> None:
     assert long_ways(twice) <= long_ways(once) + 1
 
 
-def test_pairs_on_one_mesh_do_not_go_through_the_driver() -> None:
-    pairs = "".join(
+def pairs(first: str, mesh: str) -> str:
+    """Forty times from a mesh and back to it."""
+    return "".join(
         f"""
-          %u{i} = mpmd.unassign %v{i} : (!P0) -> !T
-          %v{i + 1} = mpmd.assign %u{i} : (!T) -> !P0"""
+          %u{i} = mpmd.unassign %{first if i == 0 else f"v{i}"} : ({mesh}) -> !T
+          %v{i + 1} = mpmd.assign %u{i} : (!T) -> {mesh}"""
         for i in range(40)
     )
+
+
+def test_pairs_on_one_mesh_do_not_go_through_the_driver() -> None:
     text = f"""
-        func.func @main(%v0: !P0) -> !P0 attributes {{topology = #topo}} {{
-          {pairs}
+        func.func @main(%v: !P0) -> !P0 attributes {{topology = #topo}} {{
+          {pairs("v", "!P0")}
           return %v40 : !P0
         }}
         """
@@ -150,6 +154,36 @@ def test_pairs_on_one_mesh_do_not_go_through_the_driver() -> None:
         module = run(text, "mpmd-infer-mesh-finalize")
     assert not erase.called
     assert len(module.main.body.ops) == 1
+
+
+def test_pairs_in_front_of_a_transfer_do_not_go_through_it_either_where_orders_are_free() -> None:
+    text = f"""
+        func.func @main(%v: !P0) -> !P1 attributes {{topology = #topo}} {{
+          {pairs("v", "!P0")}
+          %0 = mpmd.unassign %v40 : (!P0) -> !T
+          %1 = mpmd.assign %0 : (!T) -> !P1
+          return %1 : !P1
+        }}
+        """
+    texts = []
+    for keep, most in (("true", 2), ("false", 82)):  # the transfer takes an assign and an unassign
+        with mock.patch.object(greedy.Rewriter, "erase", autospec=True, side_effect=greedy.Rewriter.erase) as erase:
+            texts.append(
+                run(text, f"mpmd-infer-mesh-finalize{{infer-transfers=true keep-memories={keep}}}").to_generic()
+            )
+        assert erase.call_count == most
+    assert texts[0] == texts[1] and texts[0].count("mpmd.transfer") == 1
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(seed=st.integers(0, 10**6), steps=st.sampled_from([5, 15, 40]), max_clones=st.integers(1, 3))
+def test_what_goes_in_one_walk_where_orders_are_free(seed: int, steps: int, max_clones: int) -> None:
+    text = program(seed, steps)
+    *passes, last = sequence(infer_transfers=True, max_clones=max_clones)
+    passes = ["mpmd-introduce-transfers", *passes, last.replace("true}", "true keep-memories=true}")]
+    expected = outcome(text, passes)
+    with mock.patch.object(*SHORTCUTS["finalize"]):
+        assert outcome(text, passes)[0] == expected[0]  # the text
 
 
 @pytest.mark.parametrize("name", ["mpmd-simplify-named-computations", "mpmd-introduce-transfers"])
