@@ -17,10 +17,11 @@ from mpmd_trace.ir.attributes import parse_sharding_body
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import Module
 from mpmd_trace.ir.parser import parse_generic
+from mpmd_trace.ir.text import read_module
 from mpmd_trace.ir.types import MeshTensorType
 from mpmd_trace.passes.base import Pass, Pipeline
 from mpmd_trace.passes.manager import PassManager
-from mpmd_trace.passes.partition import phase_passes, read_module
+from mpmd_trace.passes.partition import phase_passes
 from mpmd_trace.passes.request import PartitionRequest
 
 PROPAGATION = "mpmd-shardy-propagation"

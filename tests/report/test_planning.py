@@ -17,11 +17,11 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import mpmd_trace
-import mpmd_trace.jax_compat.runtime
 from mpmd_trace import MpmdError, MpmdWarning
 from mpmd_trace.backend.plan import Plan, Run, Transfer
 from mpmd_trace.ir.text import parse
 from mpmd_trace.jax_compat.runtime import keeps_barriers
+from mpmd_trace.report import planning
 from mpmd_trace.report.layers import LayerValues, values_of_layers
 from mpmd_trace.report.link_times import fit_link, measure_links
 from mpmd_trace.report.plan_check import check_best, check_option
@@ -395,7 +395,7 @@ def test_products_of_one_activation_gather_together(platform: str, monkeypatch: 
     args = ([jnp.ones((width, width)) * i for i in range(1, 9)], jnp.ones((2, 8, width)))
     config = mpmd_trace.make_config(meshes, {"f": "m0", "g": "m1"}, gather="step")
     program = mpmd_trace.Program(step, args, config, in_shardings=(shards, rows))
-    monkeypatch.setattr(mpmd_trace.jax_compat.runtime, "keeps_barriers", lambda name: platform != "cpu")
+    monkeypatch.setattr(planning, "keeps_barriers", lambda name: platform != "cpu")
     found, _ = studied(program)[1].copies
     own = 4.0 * width * width
     assert found.bytes == 8 * own

@@ -29,6 +29,7 @@ from mpmd_trace.backend.timeline import Timeline, measure
 from mpmd_trace.diagnostics.messages import MpmdError, shortened
 from mpmd_trace.ir.attributes import TopologyAttr
 from mpmd_trace.ir.ops import Module
+from mpmd_trace.ir.text import read_module
 from mpmd_trace.jax_compat import runtime as compat
 from mpmd_trace.jax_compat.layouts import Format, full_format
 
@@ -400,8 +401,6 @@ def run_module(
         MpmdError: as `load`, and for a topology or arguments that do not fit.
         TypeError: for a `module` that is none.
     """
-    from mpmd_trace.passes.partition import read_module
-
     if not isinstance(module, Module):
         module = read_module(module)
     try:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
 from mpmd_trace.ir.ops import Module
 from mpmd_trace.ir.parser import parse_generic
-from mpmd_trace.jax_compat.mlir import to_generic
+from mpmd_trace.jax_compat.mlir import module_to_generic, to_generic
 
-__all__ = ["parse"]
+__all__ = ["parse", "read_module"]
 
 
 def parse(
@@ -23,3 +25,16 @@ def parse(
         return parse_generic(generic)
     except ValueError as error:
         raise MpmdError(f"cannot read what MLIR makes of {filename}: {error}") from error
+
+
+def read_module(module: Any) -> Module:
+    """Our IR of MLIR text, of a jaxlib module, or a copy of a module that is our IR already."""
+    if isinstance(module, Module):
+        return module.clone()
+    if isinstance(module, str):
+        return parse(module)
+    if hasattr(module, "operation"):
+        return parse(module_to_generic(module))
+    raise TypeError(
+        f"a module is MLIR text, a jaxlib.mlir.ir.Module or an mpmd_trace Module, not {type(module).__name__}"
+    )

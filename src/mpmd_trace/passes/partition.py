@@ -15,9 +15,8 @@ from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
 from mpmd_trace.ir.attributes import BoolAttr, IntegerAttr, StringAttr
 from mpmd_trace.ir.collector import paused_collector
 from mpmd_trace.ir.ops import FuncOp, Module
-from mpmd_trace.ir.text import parse
+from mpmd_trace.ir.text import read_module
 from mpmd_trace.ir.types import MeshTensorType
-from mpmd_trace.jax_compat.mlir import module_to_generic
 from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.export.pipelines import ExportPipeline
 from mpmd_trace.passes.import_.assignments import IndexAssignment, NameAssignment
@@ -31,7 +30,7 @@ from mpmd_trace.passes.placement.flow import TOGETHER
 from mpmd_trace.passes.request import NamedMeshes, PartitionRequest, Phases, check_phases
 from mpmd_trace.passes.sharding.pipelines import ShardingPropagationPipeline
 
-__all__ = ["IoSpec", "Partitioned", "partition", "partition_as", "phase_passes", "read_module"]
+__all__ = ["IoSpec", "Partitioned", "partition", "partition_as", "phase_passes"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,19 +83,6 @@ def _io_spec(main: FuncOp, index: int, is_input: bool) -> IoSpec:
         return IoSpec(type.mesh, memory_kind=kind)
     dims = tuple(tuple(a.name for a in sharding.dim_axes(i)) for i in range(len(sharding.dims)))
     return IoSpec(type.mesh, dims, tuple(a.name for a in sharding.unreduced), kind)
-
-
-def read_module(module: Any) -> Module:
-    """Our IR of MLIR text, of a jaxlib module, or a copy of a module that is our IR already."""
-    if isinstance(module, Module):
-        return module.clone()
-    if isinstance(module, str):
-        return parse(module)
-    if hasattr(module, "operation"):
-        return parse(module_to_generic(module))
-    raise TypeError(
-        f"a module is MLIR text, a jaxlib.mlir.ir.Module or an mpmd_trace Module, not {type(module).__name__}"
-    )
 
 
 def _mark_donated(main: FuncOp, donated: Iterable[int]) -> None:

@@ -23,6 +23,7 @@ from mpmd_trace.ir.diagnostics import describe
 from mpmd_trace.ir.ops import FuncOp, Module, local_type
 from mpmd_trace.ir.printer import print_op
 from mpmd_trace.ir.types import TensorType, Type
+from mpmd_trace.jax_compat.runtime import lower_function
 from mpmd_trace.report.meaning import Meaning, clean, entry_function, is_constant, is_note, leaf_module, make_function
 
 __all__ = ["Remembered", "interpret", "random_args", "random_array"]
@@ -197,8 +198,6 @@ def _mesh_size(module: Module) -> int:
 
 
 def _compile(module: Module, inputs: Sequence[Type], results: Sequence[Type]) -> Compiled:
-    from mpmd_trace.jax_compat.runtime import lower_function
-
     count = _mesh_size(module)
     devices = jax.devices("cpu")[:count]
     if len(devices) < count:

@@ -7,6 +7,12 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from mpmd_trace.jax_compat.runtime import batched_copy
 from mpmd_trace.schedules import Transfers
 from mpmd_trace.scheduling.transfers import Link, Links
 
@@ -20,8 +26,7 @@ REPEATS = 7
 
 def fit_link(sizes: Sequence[float], seconds: Sequence[float]) -> Link:
     """The latency and bandwidth that explain the times best, as far as relative errors go."""
-    import numpy as np
-    from scipy.optimize import nnls
+    from scipy.optimize import nnls  # takes long to load, and most plans are not measured
 
     times = np.maximum(np.asarray(seconds, float), 1e-12)
     weighted = np.stack([1 / times, np.asarray(sizes, float) / times], axis=1)
@@ -59,12 +64,6 @@ def measure_links(
 
 
 def _seconds(source: Any, target: Any, size: int) -> float:
-    import jax
-    import jax.numpy as jnp
-    from jax.sharding import NamedSharding, PartitionSpec
-
-    from mpmd_trace.jax_compat.runtime import batched_copy
-
     at = NamedSharding(source, PartitionSpec(tuple(source.axis_names)))
     to = NamedSharding(target, PartitionSpec(tuple(target.axis_names)))
     array = jax.device_put(jnp.zeros(max(size // 4, 1) * source.devices.size, jnp.float32), at)

@@ -12,6 +12,10 @@ from mpmd_trace.backend.residence import Residence
 from mpmd_trace.backend.timeline import Timeline
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.ops import FragmentOp, Module
+from mpmd_trace.ir.text import parse
+from mpmd_trace.jax_compat.runtime import keeps_barriers
+from mpmd_trace.passes.fragment_info import is_scheduling_unit
+from mpmd_trace.passes.mesh_order import schedulable_meshes
 from mpmd_trace.report.layers import LayerValues, values_of_layers
 from mpmd_trace.report.plan_copies import Copies, copies_of_stages
 from mpmd_trace.report.plan_values import Profile, activation_slots, activations, other_bytes, values_of_plan
@@ -155,10 +159,6 @@ def study(
 
     Raises `MpmdError` when the program has no numbered microbatches, or one name only.
     """
-    from mpmd_trace.ir.text import parse
-    from mpmd_trace.jax_compat.runtime import keeps_barriers
-    from mpmd_trace.passes.mesh_order import schedulable_meshes
-
     imported = compiled.lowered.imported()
     counted = stage_costs(imported)
     topology = imported.main.topology
@@ -278,8 +278,6 @@ def _names(
     compiled: Compiled | Estimated, imported: Module, rank: Mapping[int, int], stages: int, named: _Flops
 ) -> tuple[tuple[str, ...], ...]:
     """The names of each stage, in the order of the program."""
-    from mpmd_trace.passes.fragment_info import is_scheduling_unit
-
     topology = list(compiled.lowered.config.topology)
     used: dict[str, int] = {}
     for op in imported.main.body:

@@ -18,6 +18,7 @@ from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.ir.types import TensorType
 from mpmd_trace.ir.verifier import verify
+from mpmd_trace.jax_compat.mlir import prettify_or_fail
 from mpmd_trace.report.operand_order import pick_entries
 
 __all__ = ["Reduction", "reduce"]
@@ -78,8 +79,6 @@ class _Reducer:
 
     def accepts(self, candidate: Module) -> bool:
         """Whether the candidate is valid and interesting; if so it is the new module."""
-        from mpmd_trace.jax_compat.mlir import prettify_or_fail
-
         if verify(candidate):
             return False
         try:
