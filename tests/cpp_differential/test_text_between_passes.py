@@ -7,7 +7,7 @@ import difflib
 from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
-from generated_programs import Program
+from generated_programs import IGNORED, Program
 from hypothesis import given
 from hypothesis import strategies as st
 from test_generated import examples, programs
@@ -63,12 +63,14 @@ def run(module: Module, one: Pass) -> str:
     program=programs(),
     dimensions=st.lists(st.sampled_from([None, '{"x"}', "{}", "{?}", '{"x", ?}']), max_size=6),
     propagate=st.booleans(),
+    ours=st.sets(st.sampled_from(IGNORED), max_size=3),
     data=st.data(),
 )
 def test_a_pass_can_read_what_the_one_before_printed(
-    program: Program, dimensions: list[str | None], propagate: bool, data: st.DataObject
+    program: Program, dimensions: list[str | None], propagate: bool, ours: set[str], data: st.DataObject
 ) -> None:
-    request = PartitionRequest.of(**program.arguments)
+    options = program.arguments["partitioning_options"] | dict.fromkeys(ours, True)
+    request = PartitionRequest.of(**program.arguments | {"partitioning_options": options})
     importing, optimizing, sharding, exporting = phase_passes(request)
     sharding = [one for one in sharding if propagate or one.name != PROPAGATION]
     passes = list(steps([*importing, *optimizing, ShardArguments(tuple(dimensions)), *sharding, *exporting]))

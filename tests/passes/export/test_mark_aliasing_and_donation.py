@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from mpmd_trace.ir.ops import FragmentOp
+from mpmd_trace.passes.base import Pass
+from mpmd_trace.passes.export.mark_aliasing_and_donation import MarkAliasingAndDonation
+from mpmd_trace.passes.export.share_programs import SharePrograms
 from util import check, diagnostics, run
 
 PASS = "mpmd-mark-aliasing-and-donation"
@@ -43,11 +48,11 @@ func.func public @main(%p: !s {tf.aliasing_output = 1 : i32}, %q: !s, %r: !s {ja
     )
 
 
-def marks(signature: str, results: str, body: str) -> list[str]:
+def marks(signature: str, results: str, body: str, passes: Sequence[str | Pass] = (PASS,)) -> list[str]:
     """The `arg_attrs` of the fragments."""
     head = f"func.func public @main({signature}) -> ({results}) attributes {{topology = #more}}"
     text = f"{head} {{\n{body}\n}}"
-    module = run(text, PASS, MORE)
+    module = run(text, passes, MORE)
     return [
         op.attrs["arg_attrs"].text if "arg_attrs" in op.attrs else "none"
         for op in module.main.body
@@ -146,3 +151,11 @@ def test_a_mark_that_is_there_already_is_an_error() -> None:
     succeeded, found = diagnostics(text, PASS, MORE)
     assert not succeeded
     assert "jax.buffer_donor" in found[0].message
+
+
+def test_microbatches_of_one_program_donate_the_same() -> None:
+    """Also in a module that was read, where equal bodies are not one object: the last reader keeps it, too."""
+    body = fragment("%f", "%p") + fragment("%g", "%p") + "return %f, %g : !s, !s"
+    mark = MarkAliasingAndDonation(equal_microbatches=True)
+    for passes in ([mark], [SharePrograms(), mark]):
+        assert marks(f"%p: !s {DONOR}", "!s, !s", body, passes) == ["none", "none"]

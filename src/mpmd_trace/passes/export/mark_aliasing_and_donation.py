@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import ClassVar
 
 from mpmd_trace.ir.attributes import ArrayAttr, Attribute, BoolAttr, DictAttr, IntegerAttr
@@ -13,6 +13,7 @@ from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, TransferOp
 from mpmd_trace.ir.shardings import sharding_class
 from mpmd_trace.ir.types import MeshTensorType, Type
 from mpmd_trace.passes.base import FunctionPass
+from mpmd_trace.passes.equal_bodies import first_equal
 from mpmd_trace.passes.export.value_attrs import EMPTY, LAYOUT_MODE, array_of, inserted, is_pinned_host, value_dicts
 
 __all__ = ["ALIASING_OUTPUT", "DONOR", "MarkAliasingAndDonation"]
@@ -69,18 +70,21 @@ class MarkAliasingAndDonation(FunctionPass):
         last_uses, kept = _last_uses(function)
         kept.update([arg for arg, attributes in given.items() if not _given_away(attributes)])
         known: dict[Hashable, ArrayAttr | None] = {}
+        program: Mapping[Region, Region] = {}
+        if self.equal_microbatches:
+            program = first_equal(op.body for op in function.body if isinstance(op, FragmentOp))
         changed = False
         for op, uses in reversed(last_uses):
             candidates = [use for use in reversed(uses) if use.value not in kept]
             if self.equal_microbatches:
-                candidates = [use for use in candidates if not _read_by_its_like(use, op)]
+                candidates = [use for use in candidates if not _read_by_its_like(use, op, program)]
             if candidates:
                 changed = True
                 arg_attrs = self._marked(op, candidates, given, function, known, diagnostics)
                 if arg_attrs is not None:
                     op.attrs["arg_attrs"] = arg_attrs
         if self.equal_microbatches:
-            _keep_scalars(op for op, _ in last_uses)
+            _keep_scalars((op for op, _ in last_uses), program)
         return changed
 
     def _kind(self, type: Type) -> Hashable:
@@ -133,16 +137,17 @@ def _last_uses(function: FuncOp) -> tuple[list[tuple[FragmentOp, list[Use]]], se
     return found, transferred
 
 
-def _read_by_its_like(use: Use, op: FragmentOp) -> bool:
-    """Whether another fragment with the same body reads the value: donated, it would make two programs of one."""
-    return any(isinstance(user, FragmentOp) and user is not op and user.body is op.body for user in use.value.users)
+def _read_by_its_like(use: Use, op: FragmentOp, program: Mapping[Region, Region]) -> bool:
+    """Whether another fragment with an equal body reads the value: donated, it would make two programs of one."""
+    others = [user for user in use.value.users if isinstance(user, FragmentOp) and user is not op]
+    return any(program.get(other.body, other.body) is program[op.body] for other in others)
 
 
-def _keep_scalars(fragments: Iterable[FragmentOp]) -> None:
-    """Donate no scalar that another fragment with the same body keeps, as where it is sent on to the next mesh."""
+def _keep_scalars(fragments: Iterable[FragmentOp], program: Mapping[Region, Region]) -> None:
+    """Donate no scalar that another fragment with an equal body keeps, as where it is sent on to the next mesh."""
     alike: dict[Region, list[FragmentOp]] = {}
     for op in fragments:
-        alike.setdefault(op.body, []).append(op)
+        alike.setdefault(program[op.body], []).append(op)
     for members in alike.values():
         given = [value_dicts(op, "arg_attrs") or [EMPTY] * op.num_operands for op in members]
         for i, arg in enumerate(members[0].body.block.args):
