@@ -141,9 +141,8 @@ def test_libraries_are_as_they_were_released() -> None:
         assert said in licences
 
 
-def test_large_bodies_are_in_files_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pages, "_CHUNK", 10)
-    files, places = pages._chunks(["a" * 4, "b" * 6, "c", "d" * 30, "e"])
+def test_large_bodies_are_in_files_of_their_own() -> None:
+    files, places = pages.in_files(["a" * 4, "b" * 6, "c", "d" * 30, "e"], most=10)
     assert files == [["aaaa", "bbbbbb"], ["c"], ["d" * 30], ["e"]]
     assert places == [(0, 0), (0, 1), (1, 0), (2, 0), (3, 0)]
 

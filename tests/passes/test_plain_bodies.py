@@ -27,7 +27,7 @@ from mpmd_trace.passes.sharding.shardy import run_shardy
 from util import distinct_bodies
 
 PASSES: dict[str, tuple[str, Callable[[Region], Region]]] = {
-    "mpmd-canonicalize": (canonicalize_mpmd._PIPELINE, canonicalize_mpmd.canonical_body),
+    "mpmd-canonicalize": (canonicalize_mpmd.PIPELINE, canonicalize_mpmd.canonical_body),
     "mpmd-cse": ("cse", cse_native.without_common_subexpressions),
 }
 SHARDY = [t for t in random_bodies.TEMPLATES if t not in random_bodies.NO_RULE]

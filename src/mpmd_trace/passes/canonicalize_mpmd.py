@@ -23,9 +23,9 @@ from mpmd_trace.passes.mlir_parts import frozen_bodies, result_of, run_on_bodies
 from mpmd_trace.passes.plain_bodies import as_read
 from mpmd_trace.passes.settled import Settled
 
-__all__ = ["CanonicalizeMpmd"]
+__all__ = ["PIPELINE", "CanonicalizeMpmd", "canonical_body"]
 
-_PIPELINE = (
+PIPELINE = (
     "canonicalize{max-iterations=10 max-num-rewrites=-1 region-simplify=disabled test-convergence=false top-down=false}"
 )
 
@@ -62,21 +62,21 @@ class CanonicalizeMpmd(Pass):
         functions = [f for f in module.functions if not f.is_declaration]
         native = [f for f in functions if _is_native(f)]
         foreign = [f for f in functions if f not in native]
-        changed = run_on_bodies(frozen_bodies(native), _PIPELINE, module, canonical_body)
+        changed = run_on_bodies(frozen_bodies(native), PIPELINE, module, canonical_body)
         for function in native:
             has_constants = False
             for op in walk_mutable(function.regions[0]):
                 if op.regions:
                     for i, body in enumerate(op.regions):
                         if body.frozen:
-                            op.regions[i] = result_of(body, _PIPELINE)
+                            op.regions[i] = result_of(body, PIPELINE)
                 elif is_constant_like(op):
                     has_constants = True
             patterns = Choices(_PATTERNS)
             settled = Settled(patterns, unique_constants=has_constants)
             result = apply_greedily(function, patterns, unique_constants=has_constants, settled=settled)
             changed = changed or result.changed or has_constants
-        return run_on_functions(foreign, _PIPELINE, module) or changed
+        return run_on_functions(foreign, PIPELINE, module) or changed
 
 
 def _is_native(function: FuncOp) -> bool:

@@ -49,7 +49,7 @@ def chain(microbatches: int, tail: str = "") -> str:
 
 def test_operands_of_a_callee_are_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
     lookups = counted(monkeypatch, call_inline._Copier, "__init__")
-    mappings = counted(monkeypatch, call_inline._Copier, "_clones")
+    mappings = counted(monkeypatch, call_inline, "copied_ops")
     module = run(chain(8), "mpmd-call-inline")
     assert len(lookups) == 1 and mappings == []
     assert len(module.main.body.ops) == 9

@@ -35,8 +35,8 @@ def microbatches() -> Module:
     )
 
 
-def count(monkeypatch: pytest.MonkeyPatch, where: type, name: str) -> list[None]:
-    """A list that grows with each call of the method."""
+def count(monkeypatch: pytest.MonkeyPatch, where: object, name: str) -> list[None]:
+    """A list that grows with each call of the function or method."""
     calls: list[None] = []
     original: Callable[..., Any] = getattr(where, name)
 
@@ -50,7 +50,7 @@ def count(monkeypatch: pytest.MonkeyPatch, where: type, name: str) -> list[None]
 
 def test_equal_fragments_are_marked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     module = run_passes(microbatches(), "mpmd-mark-offloaded-input-output")
-    calls = count(monkeypatch, mark_aliasing_and_donation._Marker, "mark")
+    calls = count(monkeypatch, mark_aliasing_and_donation, "array_of")
     run_passes(module, "mpmd-mark-aliasing-and-donation")
     marked = [op.attrs["arg_attrs"].text for op in module.main.body if isinstance(op, FragmentOp)]
     assert marked == ["[{}, {}]", *["[{tf.aliasing_output = 0 : i32}, {}]"] * (COUNT - 1)]

@@ -21,7 +21,7 @@ from mpmd_trace.report.explorer.data import Recorder
 from mpmd_trace.report.timeline import FragmentActions, kind_and_microbatch, steps_by_place
 from mpmd_trace.schedules import ScheduleError, ScheduleWarning, get_schedule, schedule_names, simulate
 
-__all__ = ["explorer_files", "measured_rows", "program_facts"]
+__all__ = ["CHUNK", "explorer_files", "in_files", "measured_rows", "program_facts"]
 
 _SCRIPTS = ("explorer", "picture", "languages", "program", "values", "time", "schedules")
 _PAGES = ("index.html", "explorer.css", *(f"{name}.js" for name in _SCRIPTS))
@@ -29,7 +29,7 @@ _PAGES = ("index.html", "explorer.css", *(f"{name}.js" for name in _SCRIPTS))
 _D3 = ("dispatch", "color", "interpolate", "timer", "ease", "selection", "drag", "transition", "zoom", "path", "shape")
 _LIBRARIES = (*(f"d3-{name}" for name in (*_D3, "array", "format", "scale", "axis")), "prism-core", "prism-python")
 #: How many characters of bodies are in a file, or one body.
-_CHUNK = 200_000
+CHUNK = 200_000
 #: What schedules are shown for.
 _SIZES = {"meshes": (2, 4, 8, 16), "microbatches": (4, 8, 16, 32)}
 
@@ -72,8 +72,8 @@ def explorer_files(
         same[number] = first.setdefault(hashlib.sha256(text.encode()).hexdigest(), number)
         if same[number] == number:
             yield f"data/pass{number}.js", _script(f"pass{number}", text)
-    ends, ends_at = _chunks(list(recorder.ends.values()))
-    chunks, places = _chunks([body["text"] for body in recorder.bodies])
+    ends, ends_at = in_files(list(recorder.ends.values()))
+    chunks, places = in_files([body["text"] for body in recorder.bodies])
     index = {
         "title": title,
         "passes": recorder.passes,
@@ -117,14 +117,14 @@ def _script(name: str, text: str) -> str:
     return f'explorer.have("{name}", {text});\n'
 
 
-def _chunks(texts: Sequence[Any]) -> tuple[list[list[Any]], list[tuple[int, int]]]:
+def in_files(texts: Sequence[Any], most: int = CHUNK) -> tuple[list[list[Any]], list[tuple[int, int]]]:
     """The texts, or what becomes one, by file, and of each the number of its file and its place there."""
     files: list[list[Any]] = []
     places: list[tuple[int, int]] = []
-    size = _CHUNK
+    size = most
     for text in texts:
         length = len(text if isinstance(text, str) else _json(text))
-        if size + length > _CHUNK:
+        if size + length > most:
             files.append([])
             size = 0
         places.append((len(files) - 1, len(files[-1])))
