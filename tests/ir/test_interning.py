@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import pickle
 import sys
 import threading
 import tracemalloc
@@ -73,6 +75,16 @@ def test_what_nobody_uses_is_gone(kind: str) -> None:
     gc.collect()
     assert gone() is None
     assert MAKERS[kind](123_456).text == text
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_copies_are_the_same_object(kind: str) -> None:
+    made = MAKERS[kind](4321)
+    assert copy.copy(made) is copy.deepcopy(made) is pickle.loads(pickle.dumps(made)) is made
+    data, text = pickle.dumps(made), made.text
+    del made
+    gc.collect()
+    assert pickle.loads(data) is MAKERS[kind](4321) and MAKERS[kind](4321).text == text
 
 
 def test_a_type_lives_as_long_as_what_is_made_of_it() -> None:

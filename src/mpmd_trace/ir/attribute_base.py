@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Self
 
 from mpmd_trace.diagnostics.spelling import quote
@@ -49,6 +49,15 @@ class Attribute(Interned):
                 setattr(made, name, value)
             found = ATTRIBUTES.keep(text, made)
         return found  # type: ignore[return-value]  # one text is always one class
+
+    def __reduce__(self) -> tuple[Callable[..., Attribute], tuple[Any, ...]]:
+        slots: tuple[str, ...] = type(self).__slots__
+        return _again, (type(self), self.text, {name: getattr(self, name) for name in slots})
+
+
+def _again(cls: type[Attribute], text: str, fields: dict[str, Any]) -> Attribute:
+    """What was copied or pickled is the one object with this text again."""
+    return cls.interned(text, **fields)
 
 
 ATTRIBUTES: Interner[Attribute] = Interner()
