@@ -18,7 +18,7 @@ jax.config.update("jax_num_cpu_devices", 8)
 
 import numpy as np  # noqa: E402
 from jax.sharding import Mesh  # noqa: E402
-from recipes import models, training, unusual  # noqa: E402
+from recipes import models, training, two_models, unusual  # noqa: E402
 from recipes.recipe import Recipe  # noqa: E402
 
 import mpmd_trace  # noqa: E402
@@ -40,7 +40,7 @@ class Found:
 
 def recipes() -> list[Recipe]:
     """All of them."""
-    return [*training.recipes(), *models.recipes(), *unusual.recipes()]
+    return [*training.recipes(), *models.recipes(), *two_models.recipes(), *unusual.recipes()]
 
 
 def measure(recipe: Recipe, placement: str, *, run: bool) -> Found:

@@ -1,4 +1,4 @@
-"""Models of other shapes: tied weights, experts, images, skips, two towers, two optimisers, generation."""
+"""Models of other shapes: tied weights, experts, images, skips, statistics, generation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from mpmd_trace import enumerated_for, fori_loop, named_computation
+from mpmd_trace import enumerated_for, fori_loop
 from recipes.language import (
     LENGTH,
     MICROBATCHES,
@@ -25,32 +25,13 @@ from recipes.language import (
     parameters,
     small,
 )
+from recipes.parts import CLIPPED, ONE, TWO, apply, matrix, mlp, named
 from recipes.recipe import Move, Recipe, in_flight, saved, size
-
-TWO = ("a", "b")
-CLIPPED = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-3))
-ONE = ROWS * LENGTH * WIDTH * 4  # the bytes of an activation of one microbatch
-
-
-def _matrix(seed: int, *shape: int) -> jax.Array:
-    return jax.random.normal(jax.random.key(seed), shape) / shape[0] ** 0.5
-
-
-def _mlp(seed: int, width: int = WIDTH) -> dict[str, jax.Array]:
-    return {"up": _matrix(seed, width, 4 * width), "down": _matrix(seed + 1, 4 * width, width)}
-
-
-def _apply(p: Any, x: jax.Array) -> jax.Array:
-    return x + jax.nn.gelu(x @ p["up"]) @ p["down"]
 
 
 def _small_model() -> dict[str, Any]:
-    table, out = _matrix(1, VOCABULARY, WIDTH), _matrix(6, WIDTH, VOCABULARY)
-    return {"embed": {"table": table}, "x": _mlp(2), "y": _mlp(4), "out": out}
-
-
-def _named(fn: Callable[..., Any], name: str, *args: Any) -> Any:
-    return named_computation(fn, name=name)(*args)
+    table, out = matrix(1, VOCABULARY, WIDTH), matrix(6, WIDTH, VOCABULARY)
+    return {"embed": {"table": table}, "x": mlp(2), "y": mlp(4), "out": out}
 
 
 def _trained(
@@ -116,23 +97,23 @@ def _trained(
 
 def tied() -> Recipe:
     """The embedding is also the output projection."""
-    p = {"table": _matrix(1, VOCABULARY, WIDTH), "x": _mlp(2), "y": _mlp(4)}
+    p = {"table": matrix(1, VOCABULARY, WIDTH), "x": mlp(2), "y": mlp(4)}
     batch = batch_of()
 
     def head(table: jax.Array, x: jax.Array) -> jax.Array:
         return norm(jnp.ones(WIDTH), x) @ table.T
 
     def loss(p: Any, tokens: jax.Array) -> jax.Array:
-        x = _named(lambda t, i: t[i], "embed", p["table"], tokens[:, :-1])
-        x = _named(_apply, "x", p["x"], x)
-        x = _named(_apply, "y", p["y"], x)
-        return cross_entropy(_named(head, "head", p["table"], x), tokens)
+        x = named(lambda t, i: t[i], "embed", p["table"], tokens[:, :-1])
+        x = named(apply, "x", p["x"], x)
+        x = named(apply, "y", p["y"], x)
+        return cross_entropy(named(head, "head", p["table"], x), tokens)
 
     x = jax.ShapeDtypeStruct((ROWS, LENGTH, WIDTH), jnp.float32)
     tokens = jax.ShapeDtypeStruct((ROWS, LENGTH + 1), jnp.int32)
     kept = {
-        "a": saved(_apply, p["x"], x),
-        "b": saved(_apply, p["y"], x) + saved(lambda t, x, i: cross_entropy(head(t, x), i), p["table"], x, tokens),
+        "a": saved(apply, p["x"], x),
+        "b": saved(apply, p["y"], x) + saved(lambda t, x, i: cross_entropy(head(t, x), i), p["table"], x, tokens),
     }
     table = size(p["table"])
     return _trained(
@@ -165,16 +146,16 @@ def experts() -> Recipe:
         return x + mixed, jnp.sum(jnp.mean(gates, axis=(0, 1)) ** 2)
 
     def part(seed: int) -> Any:
-        experts = [_matrix(seed + i, WIDTH, WIDTH) for i in range(4)]
-        return {"gate": _matrix(seed, WIDTH, 4), "experts": jnp.stack(experts)}
+        experts = [matrix(seed + i, WIDTH, WIDTH) for i in range(4)]
+        return {"gate": matrix(seed, WIDTH, 4), "experts": jnp.stack(experts)}
 
-    p = {"x": part(1), "y": part(9), "out": _matrix(20, WIDTH, 1)}
+    p = {"x": part(1), "y": part(9), "out": matrix(20, WIDTH, 1)}
     batch = (jax.random.normal(jax.random.key(3), (MICROBATCHES, ROWS, LENGTH, WIDTH)), jnp.ones((MICROBATCHES, ROWS)))
 
     def loss(p: Any, one: Any) -> jax.Array:
-        x, first = _named(moe, "x", p["x"], one[0])
-        x, second = _named(moe, "y", p["y"], x)
-        y = _named(lambda w, x: jnp.mean(x @ w, axis=(1, 2)), "out", p["out"], x)
+        x, first = named(moe, "x", p["x"], one[0])
+        x, second = named(moe, "y", p["y"], x)
+        y = named(lambda w, x: jnp.mean(x @ w, axis=(1, 2)), "out", p["out"], x)
         return jnp.mean((y - one[1]) ** 2) + 0.01 * (first + second)
 
     x = jax.ShapeDtypeStruct((ROWS, LENGTH, WIDTH), jnp.float32)
@@ -200,22 +181,22 @@ def encoder_decoder() -> Recipe:
 
     def decode(p: Any, x: jax.Array, memory: jax.Array) -> jax.Array:
         scores = jax.nn.softmax(x @ p["q"] @ jnp.swapaxes(memory, -1, -2), axis=-1)
-        return _apply(p, x + scores @ memory)
+        return apply(p, x + scores @ memory)
 
     def decoder(seed: int) -> Any:
-        return {**_mlp(seed), "q": _matrix(seed + 2, WIDTH, WIDTH)}
+        return {**mlp(seed), "q": matrix(seed + 2, WIDTH, WIDTH)}
 
-    p = {"source": _matrix(1, VOCABULARY, WIDTH), "x": _mlp(2), "target": _matrix(4, VOCABULARY, WIDTH)}
-    p |= {f"d{i}": decoder(10 + 4 * i) for i in range(3)} | {"out": _matrix(30, WIDTH, VOCABULARY)}
+    p = {"source": matrix(1, VOCABULARY, WIDTH), "x": mlp(2), "target": matrix(4, VOCABULARY, WIDTH)}
+    p |= {f"d{i}": decoder(10 + 4 * i) for i in range(3)} | {"out": matrix(30, WIDTH, VOCABULARY)}
     batch = {"source": batch_of()[..., 1:], "target": batch_of()}
 
     def loss(p: Any, one: Any) -> jax.Array:
-        memory = _named(lambda t, i: t[i], "source", p["source"], one["source"])
-        memory = _named(_apply, "x", p["x"], memory)
-        x = _named(lambda t, i: t[i], "target", p["target"], one["target"][:, :-1])
+        memory = named(lambda t, i: t[i], "source", p["source"], one["source"])
+        memory = named(apply, "x", p["x"], memory)
+        x = named(lambda t, i: t[i], "target", p["target"], one["target"][:, :-1])
         for i in range(3):
-            x = _named(decode, f"d{i}", p[f"d{i}"], x, memory)
-        return cross_entropy(_named(lambda w, x: x @ w, "out", p["out"], x), one["target"])
+            x = named(decode, f"d{i}", p[f"d{i}"], x, memory)
+        return cross_entropy(named(lambda w, x: x @ w, "out", p["out"], x), one["target"])
 
     x = jax.ShapeDtypeStruct((ROWS, LENGTH, WIDTH), jnp.float32)
     tokens = jax.ShapeDtypeStruct((ROWS, LENGTH + 1), jnp.int32)
@@ -227,7 +208,7 @@ def encoder_decoder() -> Recipe:
         {"source": "a", "x": "a", "target": "b", "d0": "b", "d1": "b", "d2": "b", "out": "b"},
         loss,
         [Move("memory", "a", "b", ONE, MICROBATCHES), Move("its cotangent", "b", "a", ONE, MICROBATCHES)],
-        {"a": saved(_apply, p["x"], x), "b": sum(saved(decode, p[f"d{i}"], x, x) for i in range(3)) + last},
+        {"a": saved(apply, p["x"], x), "b": sum(saved(decode, p[f"d{i}"], x, x) for i in range(3)) + last},
         "The cotangents of the three decoders are summed where they are made.",
         homes={"[2]['source']": "a", "[2]['target']": "b"},
     )
@@ -237,24 +218,24 @@ def u_net() -> Recipe:
     """Down on the first mesh, up on the second, skips between; all parts see the embedding of the time."""
 
     def part(p: Any, x: jax.Array, time: jax.Array) -> jax.Array:
-        return _apply(p, x + (time @ p["time"])[:, None])
+        return apply(p, x + (time @ p["time"])[:, None])
 
     def up(p: Any, x: jax.Array, skip: jax.Array, time: jax.Array) -> jax.Array:
         return part(p, x + skip, time)
 
     def stage(seed: int) -> Any:
-        return {**_mlp(seed), "time": _matrix(seed + 2, WIDTH, WIDTH)}
+        return {**mlp(seed), "time": matrix(seed + 2, WIDTH, WIDTH)}
 
-    p = {"time": _matrix(1, 1, WIDTH)} | {name: stage(4 * i + 2) for i, name in enumerate(("d0", "d1", "u0", "u1"))}
+    p = {"time": matrix(1, 1, WIDTH)} | {name: stage(4 * i + 2) for i, name in enumerate(("d0", "d1", "u0", "u1"))}
     x = jax.random.normal(jax.random.key(3), (MICROBATCHES, ROWS, LENGTH, WIDTH))
     batch = {"x": x, "time": jnp.linspace(0, 1, MICROBATCHES * ROWS).reshape(MICROBATCHES, ROWS, 1), "noise": x[::-1]}
 
     def loss(p: Any, one: Any) -> jax.Array:
-        time = _named(lambda w, t: jnp.sin(t @ w), "time", p["time"], one["time"])
-        first = _named(part, "d0", p["d0"], one["x"], time)
-        second = _named(part, "d1", p["d1"], first, time)
-        y = _named(up, "u0", p["u0"], second, second, time)
-        y = _named(up, "u1", p["u1"], y, first, time)
+        time = named(lambda w, t: jnp.sin(t @ w), "time", p["time"], one["time"])
+        first = named(part, "d0", p["d0"], one["x"], time)
+        second = named(part, "d1", p["d1"], first, time)
+        y = named(up, "u0", p["u0"], second, second, time)
+        y = named(up, "u1", p["u1"], y, first, time)
         return jnp.mean((y - one["noise"]) ** 2)
 
     y = jax.ShapeDtypeStruct((ROWS, LENGTH, WIDTH), jnp.float32)
@@ -289,9 +270,9 @@ def bert() -> Recipe:
 
     def loss(p: Any, one: Any) -> jax.Array:
         seen = jnp.where(one["mask"], 0, one["tokens"])
-        x = _named(embed, "embed", p["embed"], seen)
-        x = _named(_apply, "y", p["y"], _named(_apply, "x", p["x"], x))
-        found = _named(lambda w, x: x @ w, "out", p["out"], x)
+        x = named(embed, "embed", p["embed"], seen)
+        x = named(apply, "y", p["y"], named(apply, "x", p["x"], x))
+        found = named(lambda w, x: x @ w, "out", p["out"], x)
         each = optax.softmax_cross_entropy_with_integer_labels(found, one["tokens"])
         return jnp.sum(each * one["mask"]) / jnp.maximum(jnp.sum(one["mask"]), 1)
 
@@ -309,7 +290,7 @@ def bert() -> Recipe:
             Move("cotangents", "b", "a", ONE, MICROBATCHES),
             Move("tokens and mask", "a", "b", size(batch)),
         ],
-        {"a": saved(_apply, p["x"], x), "b": saved(_apply, p["y"], x) + last},
+        {"a": saved(apply, p["x"], x), "b": saved(apply, p["y"], x) + last},
         "Targets and mask are small.",
     )
 
@@ -323,16 +304,16 @@ def vit() -> Recipe:
     def top(w: jax.Array, x: jax.Array) -> jax.Array:
         return jnp.mean(x, axis=1) @ w
 
-    p = {"patch": {"w": _matrix(1, 12, WIDTH), "position": _matrix(2, LENGTH, WIDTH)}, "x": _mlp(3), "y": _mlp(5)}
-    p |= {"top": _matrix(7, WIDTH, 10)}
+    p = {"patch": {"w": matrix(1, 12, WIDTH), "position": matrix(2, LENGTH, WIDTH)}, "x": mlp(3), "y": mlp(5)}
+    p |= {"top": matrix(7, WIDTH, 10)}
     images = jax.random.normal(jax.random.key(3), (MICROBATCHES, ROWS, LENGTH, 12))
     batch = (images, jax.random.randint(jax.random.key(4), (MICROBATCHES, ROWS), 0, 10))
 
     def loss(p: Any, one: Any) -> jax.Array:
         image = (one[0] - jnp.mean(one[0])) / jnp.std(one[0])
-        x = _named(patches, "patch", p["patch"], image)
-        x = _named(_apply, "y", p["y"], _named(_apply, "x", p["x"], x))
-        found = _named(top, "top", p["top"], x)
+        x = named(patches, "patch", p["patch"], image)
+        x = named(apply, "y", p["y"], named(apply, "x", p["x"], x))
+        found = named(top, "top", p["top"], x)
         return optax.softmax_cross_entropy_with_integer_labels(found, one[1]).mean()
 
     x = jax.ShapeDtypeStruct((ROWS, LENGTH, WIDTH), jnp.float32)
@@ -344,7 +325,7 @@ def vit() -> Recipe:
         {"patch": "a", "x": "a", "y": "b", "top": "b"},
         loss,
         [Move("activations", "a", "b", ONE, MICROBATCHES), Move("cotangents", "b", "a", ONE, MICROBATCHES)],
-        {"a": saved(_apply, p["x"], x) + image, "b": saved(_apply, p["y"], x) + ONE},
+        {"a": saved(apply, p["x"], x) + image, "b": saved(apply, p["y"], x) + ONE},
         "Images are normalised where they enter; labels are where the loss is.",
         homes={"[2][0]": "a", "[2][1]": "b"},
     )
@@ -357,13 +338,13 @@ def dropout() -> Recipe:
 
     def dropped(p: Any, x: jax.Array, key: jax.Array) -> jax.Array:
         keep = jax.random.bernoulli(jax.random.wrap_key_data(key), 0.9, x.shape)
-        return _apply(p, jnp.where(keep, x / 0.9, 0.0))
+        return apply(p, jnp.where(keep, x / 0.9, 0.0))
 
     def loss(p: Any, one: Any) -> jax.Array:
         first, second = jax.random.key_data(jax.random.split(jax.random.wrap_key_data(one["key"])))
-        x = _named(embed, "embed", p["embed"], one["tokens"][:, :-1])
-        x = _named(dropped, "y", p["y"], _named(dropped, "x", p["x"], x, first), second)
-        return cross_entropy(_named(lambda w, x: x @ w, "out", p["out"], x), one["tokens"])
+        x = named(embed, "embed", p["embed"], one["tokens"][:, :-1])
+        x = named(dropped, "y", p["y"], named(dropped, "x", p["x"], x, first), second)
+        return cross_entropy(named(lambda w, x: x @ w, "out", p["out"], x), one["tokens"])
 
     x = jax.ShapeDtypeStruct((ROWS, LENGTH, WIDTH), jnp.float32)
     key = jax.ShapeDtypeStruct((2,), jnp.uint32)
@@ -387,121 +368,9 @@ def dropout() -> Recipe:
     )
 
 
-def two_towers() -> Recipe:
-    """CLIP: images on one mesh, texts on the other, one loss over the whole batch."""
-    rows = 8
-    p = {"image": {"in": _matrix(1, 12, WIDTH), **_mlp(2)}, "text": {"in": _matrix(4, 20, WIDTH), **_mlp(5)}}
-    p |= {"temperature": jnp.float32(1.0)}
-    state = CLIPPED.init(p)
-    batch = (jax.random.normal(jax.random.key(1), (rows, 12)), jax.random.normal(jax.random.key(2), (rows, 20)))
-
-    def tower(p: Any, x: jax.Array) -> jax.Array:
-        x = _apply(p, x @ p["in"])
-        return x / jnp.linalg.norm(x, axis=-1, keepdims=True)
-
-    def loss(p: Any, batch: Any) -> jax.Array:
-        images = _named(tower, "image", p["image"], batch[0])
-        texts = _named(tower, "text", p["text"], batch[1])
-        scores = images @ texts.T * jnp.exp(p["temperature"])
-        labels = jnp.arange(rows)
-        both = [optax.softmax_cross_entropy_with_integer_labels(s, labels).mean() for s in (scores, scores.T)]
-        return sum(both) / 2
-
-    def step(p: Any, state: Any, batch: Any) -> Any:
-        total, grads = jax.value_and_grad(loss)(p, batch)
-        updates, state = CLIPPED.update(grads, state, p)
-        return optax.apply_updates(p, updates), state, total
-
-    homes = {"[0]['image']": "a", "[0]['text']": "b", "[0]['temperature']": "", "[2][0]": "a", "[2][1]": "b"}
-    for path, leaf in jax.tree_util.tree_leaves_with_path(state):
-        text = jax.tree_util.keystr(path)
-        homes["[1]" + text] = "" if size(leaf) <= 64 else "a" if "['image']" in text else "b"
-    x = {"image": jax.ShapeDtypeStruct((rows, 12), jnp.float32), "text": jax.ShapeDtypeStruct((rows, 20), jnp.float32)}
-    one = rows * WIDTH * 4
-    held = {
-        mesh: [("gradients", size(p[part])), ("activations", saved(tower, p[part], x[part])), ("the loss", 4 * one)]
-        for mesh, part in (("a", "image"), ("b", "text"))
-    }
-    return Recipe(
-        "CLIP, two towers",
-        step,
-        (p, state, batch),
-        TWO,
-        {"image": "a", "text": "b"},
-        homes,
-        [
-            Move("the embeddings of one tower", "a", "b", one),
-            Move("their cotangents", "b", "a", one),
-            *small(3, TWO, "norm there and back, counter"),
-        ],
-        held,
-        "One tower's embeddings go to the other's mesh, where the loss is.",
-        schedule=None,
-        donate=(0, 1),
-    )
-
-
-def gan() -> Recipe:
-    """A generator and a discriminator, each with an optimiser, trained in turns in one step."""
-    rows = 8
-    p = {"g": {"in": _matrix(1, 4, WIDTH), **_mlp(2)}, "d": {**_mlp(4), "out": _matrix(6, WIDTH, 1)}}
-    optimizer = optax.adam(1e-3)
-    state = {name: optimizer.init(p[name]) for name in p}
-    first, second = jax.random.split(jax.random.key(1))
-    batch = {"real": jax.random.normal(first, (rows, WIDTH)), "z": jax.random.normal(second, (rows, 4))}
-
-    def generate(p: Any, z: jax.Array) -> jax.Array:
-        return _named(lambda p, z: _apply(p, z @ p["in"]), "g", p, z)
-
-    def judge(p: Any, x: jax.Array) -> jax.Array:
-        return _named(lambda p, x: (_apply(p, x) @ p["out"])[:, 0], "d", p, x)
-
-    def step(p: Any, state: Any, batch: Any) -> Any:
-        def of_d(d: Any) -> jax.Array:
-            fake = jax.lax.stop_gradient(generate(p["g"], batch["z"]))
-            return jnp.mean(jax.nn.softplus(-judge(d, batch["real"])) + jax.nn.softplus(judge(d, fake)))
-
-        d_loss, grads = jax.value_and_grad(of_d)(p["d"])
-        updates, d_state = optimizer.update(grads, state["d"], p["d"])
-        d = optax.apply_updates(p["d"], updates)
-
-        def of_g(g: Any) -> jax.Array:
-            return jnp.mean(jax.nn.softplus(-judge(d, generate(g, batch["z"]))))
-
-        g_loss, grads = jax.value_and_grad(of_g)(p["g"])
-        updates, g_state = optimizer.update(grads, state["g"], p["g"])
-        g = optax.apply_updates(p["g"], updates)
-        return {"g": g, "d": d}, {"g": g_state, "d": d_state}, (d_loss, g_loss)
-
-    where = {"g": "a", "d": "b"}
-    homes = {f"[0]['{name}']": mesh for name, mesh in where.items()} | {"[2]['real']": "b", "[2]['z']": "a"}
-    for path, leaf in jax.tree_util.tree_leaves_with_path(state):
-        text = jax.tree_util.keystr(path)
-        homes["[1]" + text] = "" if size(leaf) <= 64 else where["g" if text.startswith("['g']") else "d"]
-    x = jax.ShapeDtypeStruct((rows, WIDTH), jnp.float32)
-    one = size(x)
-    held = {
-        "a": [("gradients", size(p["g"])), ("activations", 2 * saved(_apply, p["g"], x)), ("samples", 2 * one)],
-        "b": [("gradients", size(p["d"])), ("activations", 2 * saved(_apply, p["d"], x)), ("samples", 2 * one)],
-    }
-    return Recipe(
-        "GAN, two optimisers",
-        step,
-        (p, state, batch),
-        TWO,
-        where,
-        homes,
-        [Move("samples", "a", "b", one, 2), Move("their cotangent", "b", "a", one)],
-        held,
-        "Samples go to the discriminator once for each loss; only the generator's has a cotangent.",
-        schedule=None,
-        donate=(0, 1),
-    )
-
-
 def statistics() -> Recipe:
     """Running statistics as of BatchNorm, one update per microbatch, kept by the layer that they are of."""
-    p = {"x": _mlp(1), "y": _mlp(3), "out": _matrix(5, WIDTH, 1)}
+    p = {"x": mlp(1), "y": mlp(3), "out": matrix(5, WIDTH, 1)}
     state = {name: {"mean": jnp.zeros(WIDTH), "var": jnp.ones(WIDTH)} for name in ("x", "y")}
     moments = optax.sgd(0.1, momentum=0.9)
     momentum = moments.init(p)
@@ -511,16 +380,16 @@ def statistics() -> Recipe:
     def normed(p: Any, s: Any, x: jax.Array) -> Any:
         mean, var = jnp.mean(x, axis=(0, 1)), jnp.var(x, axis=(0, 1))
         new = {"mean": 0.9 * s["mean"] + 0.1 * mean, "var": 0.9 * s["var"] + 0.1 * var}
-        return _apply(p, (x - mean) / jnp.sqrt(var + 1e-5)), new
+        return apply(p, (x - mean) / jnp.sqrt(var + 1e-5)), new
 
     def step(p: Any, state: Any, momentum: Any, batch: Any) -> Any:
         def microbatch(i: jax.Array, carry: Any, one: Any) -> Any:
             total, state = carry
 
             def loss(p: Any) -> Any:
-                x, first = _named(normed, "x", p["x"], state["x"], one[0])
-                x, second = _named(normed, "y", p["y"], state["y"], x)
-                y = _named(lambda w, x: jnp.mean(x @ w, axis=(1, 2)), "out", p["out"], x)
+                x, first = named(normed, "x", p["x"], state["x"], one[0])
+                x, second = named(normed, "y", p["y"], state["y"], x)
+                y = named(lambda w, x: jnp.mean(x @ w, axis=(1, 2)), "out", p["out"], x)
                 return jnp.mean((y - one[1]) ** 2) / MICROBATCHES, {"x": first, "y": second}
 
             (value, state), grads = jax.value_and_grad(loss, has_aux=True)(p)
@@ -592,5 +461,4 @@ def generation() -> Recipe:
 
 def recipes() -> list[Recipe]:
     """All of them."""
-    found = [tied(), experts(), encoder_decoder(), u_net(), bert(), vit(), dropout(), two_towers(), gan()]
-    return [*found, statistics(), generation()]
+    return [tied(), experts(), encoder_decoder(), u_net(), bert(), vit(), dropout(), statistics(), generation()]
