@@ -25,19 +25,7 @@ from mpmd_trace.ir.printer import print_op
 from mpmd_trace.ir.types import Type
 from mpmd_trace.ir.use_lists import Link, UseList
 
-__all__ = [
-    "Block",
-    "BlockArg",
-    "Op",
-    "OpResult",
-    "Region",
-    "Use",
-    "Value",
-    "has_order",
-    "make_op",
-    "op_class",
-    "op_like",
-]
+__all__ = ["Block", "BlockArg", "Op", "OpResult", "Region", "Use", "Value", "make_op", "op_class", "op_like"]
 
 _ORDERED_DIALECTS = frozenset({"func", "mpmd", "stablehlo", "chlo", "sdy", "scf", "affine"})
 
@@ -443,12 +431,14 @@ class Region:
         return copy
 
     @property
+    def is_graph(self) -> bool:
+        """Whether order means nothing to the op around it, so that values may be used above their definition."""
+        return self.parent is not None and self.parent.name.partition(".")[0] not in _ORDERED_DIALECTS
+
+    @property
     def _may_refer_ahead(self) -> bool:
         """Whether values may be used above their definition: between blocks, or where order means nothing."""
-        if len(self.blocks) > 1:
-            return True
-        parent = self.parent
-        return parent is not None and not has_order(parent)
+        return len(self.blocks) > 1 or self.is_graph
 
     def __repr__(self) -> str:
         return f"<Region of {self.parent.name if self.parent is not None else 'blocks'}: {len(self.blocks)}>"
@@ -464,11 +454,6 @@ class Region:
                     for region in op.regions:
                         if not region.frozen:
                             region._refer_to_copies(mapping)
-
-
-def has_order(op: Op) -> bool:
-    """Whether values in the regions of the op are defined before they are used (not so in graph regions)."""
-    return op.name.partition(".")[0] in _ORDERED_DIALECTS
 
 
 _TERMINATORS = frozenset({"func.return", "mpmd.return", "stablehlo.return", "sdy.return", "cf.br", "cf.cond_br"})

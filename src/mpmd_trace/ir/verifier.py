@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from mpmd_trace.diagnostics.messages import Diagnostic, Note
 from mpmd_trace.ir.attributes import StringAttr
 from mpmd_trace.ir.bodies import remembered
-from mpmd_trace.ir.core import Block, BlockArg, Op, Region, Value, has_order
+from mpmd_trace.ir.core import Block, BlockArg, Op, Region, Value
 from mpmd_trace.ir.diagnostics import describe
 from mpmd_trace.ir.ops import CallOp, FragmentCallOp, FuncOp, Module
 from mpmd_trace.ir.verify_ops import (
@@ -194,7 +194,7 @@ def _users_in(body: Region) -> Sequence[Op]:
 
 def _check_region(region: Region, seen: set[Value], bodies: list[Region]) -> Problem | None:
     """Check uses in a region; `seen` holds what it may use of its surroundings."""
-    graph = region.parent is not None and not has_order(region.parent)
+    graph = region.is_graph
     if len(region.blocks) == 1:
         added: list[Value] = []
         problem = _check_block(region.blocks[0], seen, added, bodies, graph)
