@@ -133,7 +133,7 @@ def test_libraries_are_as_they_were_released() -> None:
     licences = (folder / "LICENSES.txt").read_text()
     listed = re.findall(r"^(\S+\.js): (\S+) [\d.]+, [\w-]+\n  sha256 (\w+)$", licences, re.M)
     assert {file for file, _, _ in listed} == {file.name for file in folder.glob("*.js")}
-    assert {file for file, _, _ in listed} == {f"{name}.min.js" for name in (*pages._LIBRARIES, "dagre")}
+    assert {file for file, _, _ in listed} == {f"{name}.min.js" for name in (*pages.LIBRARIES, "dagre")}
     for file, library, digest in listed:
         assert hashlib.sha256((folder / file).read_bytes()).hexdigest() == digest, file
         assert re.search(rf"^-+\n(?:.*, )?{re.escape(library)}[,\n]", licences, re.M), library

@@ -225,7 +225,7 @@ def test_launches_must_pay() -> None:
     for launches, wanted in ((4, 4), (1, 6)):
         work = module.clone()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(reuse_programs, "_OPS_OF_A_LAUNCH", launches)
+            patch.setattr(reuse_programs, "OPS_OF_A_LAUNCH", launches)
             PassManager("mpmd-reuse-programs{least=2}", verify=True).run(work)
         assert_same_meaning(module, work)
         found = [op for op in work.main.body if isinstance(op, FragmentOp)]

@@ -18,12 +18,12 @@ from mpmd_trace.passes.equal_bodies import first_equal
 from mpmd_trace.passes.export.contained_bodies import Division, divided, moving_ops
 from mpmd_trace.passes.import_.building_blocks import INFERRED_BY
 
-__all__ = ["ReusePrograms"]
+__all__ = ["OPS_OF_A_LAUNCH", "ReusePrograms"]
 
 
 #: How many ops more it must be for each further launch in a step.  To compile an op takes XLA milliseconds, a launch
 #: some ten microseconds, which nobody waits for when programs are large: a few hundred steps later both cost the same.
-_OPS_OF_A_LAUNCH = 4
+OPS_OF_A_LAUNCH = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +102,7 @@ class ReusePrograms(FunctionPass):
             launches = Counter(op.body for op in fragments)
             kept: dict[Region, FragmentOp] = {}
             for whole in sorted(fragments, key=lambda op: len(moving_ops(op.body))):
-                least = _OPS_OF_A_LAUNCH * (launches[whole.body] - 1)
+                least = OPS_OF_A_LAUNCH * (launches[whole.body] - 1)
                 pending = [whole]
                 while pending:
                     op = pending.pop()

@@ -21,13 +21,13 @@ from mpmd_trace.report.explorer.data import Recorder
 from mpmd_trace.report.timeline import FragmentActions, kind_and_microbatch, steps_by_place
 from mpmd_trace.schedules import ScheduleError, ScheduleWarning, get_schedule, schedule_names, simulate
 
-__all__ = ["CHUNK", "explorer_files", "in_files", "measured_rows", "program_facts"]
+__all__ = ["CHUNK", "LIBRARIES", "explorer_files", "in_files", "measured_rows", "program_facts"]
 
 _SCRIPTS = ("explorer", "picture", "languages", "program", "values", "time", "schedules")
 _PAGES = ("index.html", "explorer.css", *(f"{name}.js" for name in _SCRIPTS))
 #: What is of d3, in an order in which each finds what it needs, and the highlighter.
 _D3 = ("dispatch", "color", "interpolate", "timer", "ease", "selection", "drag", "transition", "zoom", "path", "shape")
-_LIBRARIES = (*(f"d3-{name}" for name in (*_D3, "array", "format", "scale", "axis")), "prism-core", "prism-python")
+LIBRARIES = (*(f"d3-{name}" for name in (*_D3, "array", "format", "scale", "axis")), "prism-core", "prism-python")
 #: How many characters of bodies are in a file, or one body.
 CHUNK = 200_000
 #: What schedules are shown for.
@@ -60,7 +60,7 @@ def explorer_files(
         yield name, _ours(name)
     yield (
         "libraries.js",
-        "var Prism = { manual: true };\n" + "".join(f"{_ours(f'libraries/{name}.min.js')}\n" for name in _LIBRARIES),
+        "var Prism = { manual: true };\n" + "".join(f"{_ours(f'libraries/{name}.min.js')}\n" for name in LIBRARIES),
     )
     for name in ("dagre.min.js", "LICENSES.txt"):
         yield name, _ours(f"libraries/{name}")
