@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import os
 import signal
 import socket
@@ -50,6 +51,10 @@ def launch(job: Job) -> int:
     """Run the script to the end; the exit status: 0, or that of the process that failed first."""
     if job.processes < 1:
         raise MpmdError(f"-n is the number of processes, at least 1, not {job.processes}")
+    if job.devices is not None and job.devices < 1:
+        raise MpmdError(f"--devices is the number of CPU devices of each process, at least 1, not {job.devices}")
+    if job.timeout is not None and not 0 < job.timeout < math.inf:
+        raise MpmdError(f"--timeout is a positive number of seconds, not {job.timeout:g}")
     if not job.command or (job.command[0] != "-m" and not os.path.exists(job.command[0])):
         raise MpmdError(f"there is no script {job.command[0] if job.command else ''}")
     if job.log_dir is not None:
@@ -120,20 +125,23 @@ class _Child:
             thread.start()
 
     def _pass_on(self, source: IO[bytes], sink: Any, mark: bytes) -> None:
-        out = getattr(sink, "buffer", None)
-        for line in source:
-            if line.startswith(b"[Gloo] Rank "):  # a library's greeting
-                continue
-            text = line if line.endswith(b"\n") else line + b"\n"
-            with _PRINTING:
-                if out is not None:
-                    out.write(mark + text)
-                    out.flush()
-                else:
-                    sink.write((mark + text).decode(errors="replace"))
-                if self.log is not None:
-                    self.log.write(text)
-                    self.log.flush()
+        """Print what the process prints, and log it.
+
+        When nobody reads it any more, and there is no log, the process finds its end closed, as it would without us.
+        """
+        is_read = True
+        with source:
+            for line in source:
+                if line.startswith(b"[Gloo] Rank "):  # a library's greeting
+                    continue
+                text = line if line.endswith(b"\n") else line + b"\n"
+                with _PRINTING:
+                    is_read = is_read and _print(mark + text, sink)
+                    if self.log is not None:
+                        self.log.write(text)
+                        self.log.flush()
+                    elif not is_read:
+                        return
 
     def send(self, number: int) -> None:
         """Send a signal to the process and what it has started."""
@@ -163,6 +171,20 @@ class _Child:
 
 #: Lines come whole.
 _PRINTING = threading.Lock()
+
+
+def _print(text: bytes, sink: Any) -> bool:
+    """Print text; whether somebody may read it."""
+    out = getattr(sink, "buffer", None)
+    try:
+        if out is not None:
+            out.write(text)
+            out.flush()
+        elif sink is not None:  # None: there was nothing from the start
+            sink.write(text.decode(errors="replace"))
+    except OSError:  # a closed pipe, a full disk
+        return False
+    return True
 
 
 class _Group:

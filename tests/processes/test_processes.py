@@ -96,3 +96,22 @@ def test_a_script_runs_once_where_there_are_no_restarts(tmp_path: Path) -> None:
     for restarts in (0, -1):
         done = launch("-n", 1, "--restarts", restarts, script)
         assert (done.returncode, done.stdout, done.stderr) == (0, "[0] hello\n", "")
+
+
+@pytest.mark.parametrize("logs", [False, True])
+def test_a_job_whose_output_nobody_reads_does_not_hang(tmp_path: Path, logs: bool) -> None:
+    script = tmp_path / "talk.py"
+    script.write_text('for i in range(20000):\n    print(i, "x" * 100)\n')
+    options = ["--log-dir", str(tmp_path / "logs")] if logs else []
+    words = [sys.executable, "-m", "mpmd_trace_cli.entry", "launch", "-n", "2", *options, str(script)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.stdout.close()
+        process.stdout = None
+        _, said = process.communicate(timeout=SECONDS)
+    if logs:  # it goes on for them
+        assert process.returncode == 0, said
+        assert all((tmp_path / "logs" / f"{n}.log").read_bytes().count(b"\n") == 20000 for n in (0, 1))
+    else:  # as without the launcher
+        assert process.returncode == 1 and b"] BrokenPipeError: " in said
