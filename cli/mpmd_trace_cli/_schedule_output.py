@@ -9,10 +9,12 @@ from typing import NoReturn
 
 import typer
 
+from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.schedules import Picture, Schedule, Simulation, chrome_trace, draw, save_pdf, save_png, to_html, to_svg
+from mpmd_trace_cli.files import check_output
 from mpmd_trace_cli.talk import say
 
-__all__ = ["PICTURES", "draw_all", "form_of", "orders", "refuse", "save_picture", "terminal_width", "write"]
+__all__ = ["PICTURES", "check", "draw_all", "form_of", "orders", "refuse", "save_picture", "terminal_width", "write"]
 
 
 #: What the ending of a file asks for.
@@ -83,6 +85,14 @@ def write(text: str, output: Path | None) -> None:
     else:
         output.write_text(text, encoding="utf-8")
         say(f"wrote {output}")
+
+
+def check(output: Path | None) -> None:
+    """Refuse a file that cannot be written, before there is work that would be lost."""
+    try:
+        check_output(str(output or "-"))
+    except MpmdError as error:
+        refuse(error.diagnostics[0].message)
 
 
 def refuse(message: str) -> NoReturn:

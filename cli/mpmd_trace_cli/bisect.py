@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -42,6 +43,8 @@ def bisect_program(
     Raises:
         MpmdError: where the program cannot be interpreted.
     """
+    if tolerance is not None and math.isnan(tolerance):
+        raise MpmdError("--tolerance is nan; it must be a number")
     if out is not None:
         check_output(out)
     program = load_program(file, settings)

@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from mpmd_trace_cli.files import check_output
 from mpmd_trace_cli.program import load_program
 from mpmd_trace_cli.talk import compiling, progress, say
 
@@ -14,6 +15,7 @@ __all__ = ["compile_program"]
 
 def compile_program(file: str, out: str, settings: Sequence[str]) -> dict[str, Any]:
     """Compile the program of `file` and write it to the file `out`; its numbers.  Raises `MpmdError`."""
+    check_output(out, folders=True)
     program = load_program(file, settings)
     with progress() as shown:
         task = shown.add_task("trace, passes", total=1, info=program.name)

@@ -29,6 +29,8 @@ def explore(file: str, out: str, settings: Sequence[str], *, measure: bool, erro
     Raises `MpmdError` and `OSError` as the commands that write such folders do.
     """
     check_folder(out)
+    if _is_inside(file, out):
+        raise MpmdError(f"{file} is in {out}, which would be replaced; choose another folder to write to")
     if os.path.isdir(file):
         files = explorer_files(file, _of_snapshots(file))
     elif file.endswith(".mlir"):
@@ -41,6 +43,11 @@ def explore(file: str, out: str, settings: Sequence[str], *, measure: bool, erro
     page = os.path.join(out, "index.html")
     say(f"wrote {page}: open it in a browser")
     return page
+
+
+def _is_inside(file: str, folder: str) -> bool:
+    file, folder = os.path.realpath(file), os.path.realpath(folder)
+    return os.path.exists(file) and f"{file}{os.sep}".startswith(f"{folder}{os.sep}")
 
 
 def _of_program(file: str, settings: Sequence[str], measure: bool, errors: bool) -> Any:

@@ -43,13 +43,18 @@ def read_text(file: str) -> tuple[str, str]:
     return text.replace("\r\n", "\n"), name
 
 
-def check_output(path: str) -> None:
-    """Raise `MpmdError` when a file cannot be written there, before there is work that would be lost."""
+def check_output(path: str, *, folders: bool = False) -> None:
+    """Raise `MpmdError` when a file cannot be written there, before there is work that would be lost.
+
+    folders: whether those that are not there yet will be made.
+    """
     if path == "-":
         return
     if os.path.isdir(path):
         raise MpmdError(f"cannot write {path}: it is a folder; name a file in it")
     folder = os.path.dirname(os.path.abspath(path))
+    while folders and not os.path.lexists(folder):
+        folder = os.path.dirname(folder)
     if not os.path.isdir(folder):
         raise MpmdError(f"cannot write {path}: there is no folder {folder}")
 

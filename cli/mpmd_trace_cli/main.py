@@ -137,7 +137,7 @@ def explore(
         bool, typer.Option("--errors", help="Also compute how far the results are off after each pass.")
     ] = False,
     serve: Annotated[bool, typer.Option("--serve", help="Serve the pages on this machine until Ctrl-C.")] = False,
-    port: Annotated[int, typer.Option(help="The port to serve on; 0 takes a free one.")] = 0,
+    port: Annotated[int, typer.Option(help="The port to serve on; 0 takes a free one.", min=0, max=65535)] = 0,
     settings: Settings = None,
 ) -> None:
     """Write pages for the browser: the program after each pass, values, the step in time, schedules."""

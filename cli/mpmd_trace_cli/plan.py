@@ -25,6 +25,7 @@ from mpmd_trace.schedules import TRANSFERS, ScheduleError, find_entry, save_csv
 from mpmd_trace.scheduling.transfers import Link, Links
 from mpmd_trace_cli import residence
 from mpmd_trace_cli._plan_options import PlanOptions
+from mpmd_trace_cli.files import check_output
 from mpmd_trace_cli.plan_text import as_data, as_text, mib
 from mpmd_trace_cli.program import copied, load_program
 from mpmd_trace_cli.talk import compiling, data, progress, say
@@ -44,6 +45,8 @@ def plan_program(file: str, asked: PlanOptions, settings: Sequence[str], *, as_j
             raise MpmdError(f"--{name.replace('_', '-')} is {value:g}; it must be above 0")
     if asked.latency_us is not None and not asked.latency_us >= 0:
         raise MpmdError(f"--latency-us is {asked.latency_us:g}; it must be 0 or more")
+    if asked.save is not None:
+        check_output(asked.save)
     program = _phases_apart(load_program(file, settings))
     links = _links(asked, program.config.topology)
     measure, has_speed = asked.measure, asked.tflops is not None or asked.gbytes is not None

@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import itertools
 import json
+import math
 import os
 import sys
 import warnings
@@ -116,6 +117,8 @@ def show(
     forms = ("grid", "orders", "csv", *out.PICTURES, "trace", "json")
     if form not in forms:
         out.refuse(f"unknown format '{form}'; use {', '.join(forms)}")
+    if width is not None and not 0 < width < math.inf:
+        out.refuse(f"--width is {width:g}; it must be a number above 0")
     costs = prices.costs()
     schedule = source.load(play, costs)
     if form == "csv":
@@ -127,7 +130,7 @@ def show(
     else:
         result = play.run(schedule, costs, play.fraction_for(source.name))
         if form == "grid":
-            out.write(grid(result, int(width) if width else out.terminal_width()), output)
+            out.write(grid(result, max(1, int(width)) if width else out.terminal_width()), output)
         elif form == "trace":
             out.write(chrome_trace(result), output)
         else:
@@ -309,6 +312,7 @@ def search(
     meshes, microbatches = sizes.meshes, sizes.microbatches
     if meshes is None or microbatches is None:
         out.refuse("search needs --meshes and --microbatches")
+    out.check(output)
     costs = prices.costs()
     try:
         found = find(

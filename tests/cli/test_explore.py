@@ -202,6 +202,13 @@ def test_mistakes(command: Command, tmp_path: Path) -> None:
     assert result.status != 0 and "has no snapshots" in result.err and "Traceback" not in result.err
 
 
+def test_what_is_read_is_not_replaced(dump: Path, command: Command) -> None:
+    for file in (dump, next(dump.glob("*.mlir"))):
+        result = command("explore", str(file), "--out", str(dump))
+        assert result.status == 1 and f"{file} is in {dump}, which would be replaced" in result.err
+    assert list(dump.glob("*.mlir"))
+
+
 if CHROMIUM is None:
     why_not = "no Chromium here"
 else:

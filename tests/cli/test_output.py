@@ -184,6 +184,41 @@ def test_a_full_disk() -> None:
         assert done.returncode == 1 and done.stderr == "error: [Errno 28] No space left on device\n"
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("plan", TINY, "--save"),
+        ("compile", TINY, "-o"),
+        ("bisect", TINY, "-o"),
+        ("schedule", "search", "--meshes", "2", "--microbatches", "4", "-o"),
+    ],
+)
+def test_where_nothing_can_be_written_is_told_before_the_work(
+    command: Command, arguments: tuple[str, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    for path in (tmp_path, tmp_path / "file" / "x.csv"):
+        result = command(*arguments, str(path))
+        assert result.status in (1, 2) and result.out == ""
+        assert len(result.err.splitlines()) == 1 and result.err.startswith(f"error: cannot write {path}: ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("bisect", TINY, "--tolerance", "nan"), "--tolerance is nan; it must be a number"),
+        (("schedule", "show", "1f1b", "-p", "2", "-m", "2", "--width", "nan"), "--width is nan; it must be a number"),
+        (("explore", TINY, "--serve", "--port", "99999"), "65535"),
+        (("launch", "--devices", "0", TINY), "--devices is the number of CPU devices of each process, at least 1"),
+        (("launch", "--timeout", "inf", TINY), "--timeout is a positive number of seconds, not inf"),
+    ],
+)
+def test_numbers_out_of_range(command: Command, arguments: tuple[str, ...], message: str) -> None:
+    result = command(*arguments)
+    assert result.status in (1, 2) and result.out == ""
+    assert message in " ".join(result.err.replace("│", " ").split()) and "Traceback" not in result.err
+
+
 def test_help_tells_every_command(command: Command) -> None:
     told = command("--help").out
     for name in ("run", "dump", "show", "plan", "diff", "passes", "opt", "reduce", "explain", "compare", "schedule"):

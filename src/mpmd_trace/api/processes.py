@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import faulthandler
+import math
 import os
 import sys
 from collections.abc import Sequence
@@ -83,7 +84,7 @@ def initialize(
             "jax.devices() or a computation"
         )
     patience = timeout if timeout is not None else float(os.environ.get(TIMEOUT, "300"))
-    if patience <= 0:
+    if not 0 < patience < math.inf:
         raise mistake(f"timeout is a positive number of seconds, not {patience}")
     coordinator = distributed.join(
         address,
