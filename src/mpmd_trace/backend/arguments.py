@@ -178,8 +178,8 @@ class ArgumentChecker:
         if unused:
             return x
         with jax.enable_x64(True):
-            # The caller may change or keep its memory: never share it.
-            return put(value.astype(spec.dtype, copy=False), spec, may_alias=False)
+            # The caller may change or keep its memory: never share it, nor read it after this call, as JAX may.
+            return put(value.astype(spec.dtype), spec, may_alias=False)
 
     def _check_donated_twice(self, given: Sequence[Any], args: Sequence[Any], problems: list[str]) -> None:
         """A donated array may not be passed twice: its buffer is reused while the program runs.
