@@ -94,6 +94,43 @@ def test_a_key_that_is_only_handed_through_stays_on_its_mesh() -> None:
         assert jax.random.key_data(found).tolist() == jax.random.key_data(key).tolist()
 
 
+@pytest.mark.parametrize("loop", [False, True], ids=["", "loop"])
+@pytest.mark.parametrize("kind", ["unread", "returned", "read"])
+def test_a_key_that_a_named_layer_hands_through_stays_on_its_mesh(kind: str, loop: bool) -> None:
+    """As that of a dropout layer that is given to its layer in a program that evaluates, where nothing is dropped."""
+
+    def layer(w: jax.Array, x: jax.Array, key: jax.Array) -> Any:
+        if kind == "read":
+            x += jax.random.bernoulli(key, 0.5, x.shape)
+        return jnp.tanh(x @ w), key if kind == "returned" else None
+
+    def evaluate(ws: Weights, x: jax.Array, keys: list[jax.Array]) -> Any:
+        found = []
+        for i, (w, key) in enumerate(zip(ws, keys, strict=True)):
+            x, same = jax.jit(named_computation(layer, name=f"f{i}"))(w, x, key)
+            found.append(key if same is None else same)
+        return x, found
+
+    def evaluate_all(ws: Weights, x: jax.Array, keys: list[jax.Array]) -> Any:
+        def one(i: Any, keys: list[jax.Array], x: jax.Array) -> Any:
+            return evaluate(ws, x, keys)[::-1]
+
+        keys, x = mpmd_trace.enumerated_for(one, keys, jnp.stack([x, 2 * x]))
+        return x, keys
+
+    meshes = {name: Mesh(np.array([d]), ("x",)) for name, d in zip(("m0", "m1"), jax.devices(), strict=False)}
+    made = mpmd_trace.make_config(meshes, {"f0": "m0", "f1": "m1"})
+    keys = [jax.device_put(jax.random.key(i), NamedSharding(m, PartitionSpec())) for i, m in enumerate(meshes.values())]
+    step = evaluate_all if loop else evaluate
+    found = mpmd_trace.jit(step, made)(weights()[:2], batch(), keys)
+    assert [key.devices() for key in found[1]] == [{d} for d in jax.devices()[:2]]
+    expected = jax.jit(step)(weights()[:2], batch(), [jax.random.key(i) for i in range(2)])
+    assert_same(
+        (found[0], [jax.random.key_data(k) for k in found[1]]),
+        (expected[0], [jax.random.key_data(k) for k in expected[1]]),
+    )
+
+
 def test_unused_parameter_has_a_zero_gradient() -> None:
     def model(p: Any, x: jax.Array) -> jax.Array:
         return loss(p["used"], x)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -47,13 +47,6 @@ def divide_results(
         kept.append(spec if kind is None else (spec or Spec())._replace(memory=kind if there else None))
         moved.append(None if there else kind)
     return tuple(kept), tuple(moved)
-
-
-def only_returned(closed: Closed, returned: Mapping[int, int]) -> list[int]:
-    """Those of the arguments in `returned` that nothing computes with."""
-    parts = opened(closed)
-    used = {atom for eqn in parts.eqns for atom in eqn.invars if not is_literal(atom)}
-    return [i for i in sorted(set(returned.values())) if parts.invars[i] not in used]
 
 
 def returned_arguments(closed: Closed) -> dict[int, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
@@ -67,6 +67,65 @@ def applied(eqn: Equation) -> Closed | None:
     """The jaxpr that `eqn` only applies to its operands, if it does."""
     name = eqn.primitive.name
     return eqn.params["jaxpr" if name in REMAT else INLINED[name]] if name in INLINED or name in REMAT else None
+
+
+class _Flow(NamedTuple):
+    """What becomes of the arguments of a jaxpr, by number."""
+
+    #: For each result that is an argument as it came, that argument.
+    returned: dict[int, int]
+    #: Those that something computes with.
+    read: frozenset[int]
+
+
+def only_returned(closed: Closed) -> list[int]:
+    """The arguments that are results as they came and that nothing computes with.
+
+    Also by way of functions that are only applied, as named layers, and of loops: these may hand them on, or not look
+    at them.
+    """
+    flow = _flow(closed, {})
+    return sorted(set(flow.returned.values()) - flow.read)
+
+
+def _flow(closed: Closed, known: dict[int, tuple[Closed, _Flow]]) -> _Flow:
+    """`known`: those of the jaxprs inside, each of which may be applied many times."""
+    if id(closed) in known:
+        return known[id(closed)][1]
+    parts = opened(closed)
+    numbers = {var: i for i, var in enumerate(parts.invars)}
+    read: set[int] = set()
+
+    def argument(atom: Any) -> int | None:
+        return None if tracing.is_literal(atom) else numbers.get(atom)
+
+    for eqn in parts.eqns:
+        body = applied(eqn)
+        if eqn.primitive is markers.transposes_p:
+            inside = _Flow({0: 0}, frozenset())
+        elif body is not None:
+            inside = _flow(body, known)
+        elif eqn.primitive.name == "scan":
+            inside = _flow_of_loop(tracing.scan_layout(eqn), len(eqn.invars), known)
+        else:
+            inside = _Flow({}, frozenset(range(len(eqn.invars))))
+        read.update(n for i in inside.read if (n := argument(eqn.invars[i])) is not None)
+        for result, i in inside.returned.items():
+            if (n := argument(eqn.invars[i])) is not None:
+                numbers[eqn.outvars[result]] = n
+    returned = {i: n for i, atom in enumerate(parts.outvars) if (n := argument(atom)) is not None}
+    found = _Flow(returned, frozenset(read))
+    known[id(closed)] = closed, found
+    return found
+
+
+def _flow_of_loop(loop: tracing.ScanLayout, operands: int, known: dict[int, tuple[Closed, _Flow]]) -> _Flow:
+    """What each turn hands on to the next is what the first one was given."""
+    turn = _flow(loop.body, known)
+    carried = {i: loop.constants + i for i in range(loop.carries) if turn.returned.get(i) == loop.constants + i}
+    others = (n for i, n in turn.returned.items() if carried.get(i) != n)
+    changed = set(range(loop.constants, operands)).difference(carried.values())
+    return _Flow(carried, turn.read.union(others, changed))
 
 
 #: What the rewriter looks at by name, and what may change when some of its operands are known.

@@ -17,9 +17,10 @@ from mpmd_trace.frontend.effects import effect_problems
 from mpmd_trace.frontend.errors import FrontendError, place_of, problem, raise_problems, warn
 from mpmd_trace.frontend.large_constants import LargeConstants
 from mpmd_trace.frontend.layers import assigned_parts
-from mpmd_trace.frontend.memories import HOST, divide_results, only_returned, returned_arguments
+from mpmd_trace.frontend.memories import HOST, divide_results, returned_arguments
 from mpmd_trace.frontend.names import name_problems
 from mpmd_trace.frontend.placements import Spec
+from mpmd_trace.frontend.questions import only_returned
 from mpmd_trace.frontend.recomputed import Site
 from mpmd_trace.frontend.rewrite import Rewriter
 from mpmd_trace.frontend.shardings import Meshes
@@ -301,7 +302,7 @@ def trace(
     if bad:
         rewrite()  # raises them with all others
     returned = returned_arguments(closed)
-    in_specs = placements.staying(in_specs, kept, only_returned(closed, returned), leaves, meshes)
+    in_specs = placements.staying(in_specs, kept, only_returned(closed), leaves, meshes)
     out_specs, out_memories = divide_results(closed, out_specs, platform)
     traced = Traced(
         jaxpr=closed,
