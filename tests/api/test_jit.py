@@ -181,9 +181,21 @@ def test_a_jitted_function_inside_other_transformations_is_the_function() -> Non
     """Also after it was compiled for arrays of the same types."""
     jitted = mpmd_trace.jit(loss, config())
     for _ in range(2):
-        assert_same(jax.grad(jitted)(weights(), batch()), jax.grad(loss)(weights(), batch()))
-        assert_same(jax.jit(jitted)(weights(), batch()), jax.jit(loss)(weights(), batch()))
+        for transformed in (jax.grad, jax.jit):
+            with pytest.warns(
+                mpmd_trace.MpmdWarning, match=r"loss is called within .* not on the meshes of its conf"
+            ) as w:
+                found = transformed(lambda *args: jitted(*args))(weights(), batch())  # traced each time
+            assert w[0].filename == __file__
+            assert_same(found, transformed(loss)(weights(), batch()))
         assert_same(jitted(weights(), batch()), jax.jit(loss)(weights(), batch()))
+
+
+def test_a_jitted_function_inside_a_jitted_one_is_part_of_it() -> None:
+    inner = mpmd_trace.jit(loss, config())
+    whole = mpmd_trace.jit(jax.value_and_grad(inner), config())  # names mean something: nothing to warn of
+    assert_same(whole(weights(), batch()), jax.value_and_grad(loss)(weights(), batch()))
+    assert "transfer" in whole.lower(weights(), batch()).as_text("mpmd")
 
 
 def test_retraces_for_the_settings_of_jax_that_change_a_program() -> None:

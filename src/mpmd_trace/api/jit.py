@@ -26,8 +26,9 @@ from mpmd_trace.backend.stacked import Pieces
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.diagnostics.progress import compiling, stage
 from mpmd_trace.frontend.config import Config
-from mpmd_trace.frontend.errors import at_users_place, callers_place, mistake, recorded_warnings
+from mpmd_trace.frontend.errors import at_users_place, callers_place, mistake, recorded_warnings, warn
 from mpmd_trace.frontend.functions import name_of
+from mpmd_trace.frontend.layers import is_assigning
 from mpmd_trace.frontend.trace import Traced, check_names, trace
 from mpmd_trace.ir.text import parse
 from mpmd_trace.jax_compat.tracing import trace_settings
@@ -313,6 +314,13 @@ class Jitted:
 
     def _inline(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The function as part of another transformation, where names mean nothing."""
+        if not is_assigning() and not jax.config.jax_disable_jit:
+            name = getattr(self.fn, "__name__", "the function")
+            warn(
+                f"{name} is called within another transformation of JAX (jax.jit, jax.grad, jax.eval_shape ...). "
+                "There it is the plain function, on the devices of that one and not on the meshes of its "
+                "configuration: transform what mpmd_trace.jit is given instead of what it returns"
+            )
         return self.adapter.unwrap_result(self.fn(*args, **kwargs))
 
     @property
