@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -115,3 +116,41 @@ def test_a_job_whose_output_nobody_reads_does_not_hang(tmp_path: Path, logs: boo
         assert all((tmp_path / "logs" / f"{n}.log").read_bytes().count(b"\n") == 20000 for n in (0, 1))
     else:  # as without the launcher
         assert process.returncode == 1 and b"] BrokenPipeError: " in said
+
+
+@pytest.mark.parametrize("status", [0, 3])
+def test_who_ends_too_early_is_noticed_at_once_and_keeps_its_status(tmp_path: Path, status: int) -> None:
+    script = tmp_path / "early.py"
+    script.write_text(
+        f"""
+import sys
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import Mesh
+import mpmd_trace as mt
+
+mt.initialize(timeout=200)
+meshes = {{f"m{{i}}": Mesh(np.array([d]), ("x",)) for i, d in enumerate(jax.devices())}}
+
+def step(x):
+    for i in range(3):
+        x = mt.named_computation(jnp.tanh, name=f"f{{i}}")(x)
+    return x
+
+step = mt.jit(step, mt.make_config(meshes, {{f"f{{i}}": f"m{{i}}" for i in range(3)}}))
+x = np.ones((4, 4), np.float32)
+for number in range(3):
+    if number == 2 and jax.process_index() == 1:
+        sys.exit({status})
+    try:
+        jax.block_until_ready(step(x))
+    except mt.PeerError as error:
+        print("told of", error.process, flush=True)
+"""
+    )
+    started = time.monotonic()
+    done = launch("-n", 3, "--devices", 1, script)
+    assert time.monotonic() - started < 120, "it was waited for"
+    assert "[2] told of 1\n" in done.stdout, done.stdout
+    assert "process 1 has ended, and process 2 has waited to receive" in done.stderr
+    said = f"process 1 exited with status {status}" if status else "[1] mpmd_trace: error: process 1 cannot go on"
+    assert said in done.stderr and (done.returncode == status if status else done.returncode in (0, 1)), done.stderr

@@ -7,6 +7,7 @@ import faulthandler
 import math
 import os
 import sys
+import time
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
@@ -24,6 +25,8 @@ __all__ = ["fetch", "initialize"]
 SERVED, TIMEOUT = "MPMD_TRACE_LAUNCHED", "MPMD_TRACE_TIMEOUT"
 #: Seconds that a process which ends after a fault may take to clean up.
 _LAST_SECONDS = 15.0
+#: Seconds that one which has done its part leaves to the one at fault, to end first.
+_AFTER_THE_FAULTY = 0.5
 
 
 def initialize(
@@ -128,14 +131,16 @@ def _leave() -> None:
     fault = job.peers.fault
     if fault is None:
         distributed.leave()
-    elif not job.peers.is_told:
+        return
+    if not job.peers.is_told:
         print(f"mpmd_trace: {job.peers.error()}", file=sys.stderr)
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(1)  # the job has failed, although this process has done its part
-    else:
-        # Devices may wait for what never comes; that must not keep the process.
-        faulthandler.dump_traceback_later(_LAST_SECONDS, exit=True)
+        if fault.process != job.process:
+            time.sleep(_AFTER_THE_FAULTY)  # whose status says more
+            os._exit(1)  # the job has failed, although this process has done its part
+    # Devices may wait for what never comes; that must not keep the process, which ends with the status it has chosen.
+    faulthandler.dump_traceback_later(_LAST_SECONDS, exit=True)
 
 
 def _report_crashes(peers: Peers) -> None:

@@ -31,6 +31,8 @@ __all__ = ["Peers"]
 _Awaited = tuple[tuple[int, ...], int, str]
 #: The place of agreements, behind all others: who does not come to one may wait for what should have come before.
 _LAST = (1 << 62,)
+#: Seconds after which what has not come from a process that has ended does not come.
+_AFTER_THE_END = 3.0
 
 
 class Peers:
@@ -66,6 +68,8 @@ class Peers:
         self.is_told = False
         #: Called once when there is a fault: must end whatever waits for other processes.
         self.on_fault: list[Callable[[], None]] = []
+        #: Whether everything that this process gave to others is known to be on its way.
+        self.has_sent_all: Callable[[], bool] = lambda: True
         self._waits: collections.deque[Wait] = collections.deque()
         self._inside: Wait | None = None
         self._pending = 0  # how many of them had not come, and when that changed
@@ -81,6 +85,7 @@ class Peers:
         self._selector = selectors.DefaultSelector()
         self._links: dict[int, Link] = {}
         self._gone: set[int] = set()  # said goodbye
+        self._silent: set[int] = set()  # and sends nothing any more
         self._all_gone = threading.Event()
         self._answered, self._time = threading.Event(), 0.0
         self._closed = False
@@ -113,17 +118,18 @@ class Peers:
         self.store.put(f"{name}/{self.process}", mine)
         found = []
         for process in range(self.count):
-            text = f"did not come to the {what} within {self.timeout:g} s"
-            until = time.monotonic() + self.timeout
-            if process != self.process and not patient:
-                self._missing = _Missing((_LAST, process, text), until)
+            missing = _Missing((_LAST, process, f"did not come to the {what}"), time.monotonic())
+            until = missing.since + self.timeout
             while True:
                 value = mine if process == self.process else self.store.get(f"{name}/{process}", self._beat)
                 if value is not None:
                     break
                 self.check()
-                if patient and time.monotonic() > until:
-                    warnings.warn(f"process {process} {text}; still waiting", MpmdWarning, stacklevel=2)
+                if not patient or process in self._silent:
+                    self._missing = missing
+                elif time.monotonic() > until:
+                    text = f"did not come to the {what} within {self.timeout:g} s; still waiting"
+                    warnings.warn(f"process {process} {text}", MpmdWarning, stacklevel=2)
                     until = math.inf
             self._missing = None
             found.append(value)
@@ -263,12 +269,12 @@ class Peers:
         now = time.monotonic()
         if not pending or len(pending) != self._pending:
             self._pending, self._progress = len(pending), now
-        elif now - self._progress > self.timeout:
+        elif now - self._progress > self._time_for(self._awaited()):
             self._progress = now
             self._say_late()
         missing = self._missing
-        if missing is not None and now > missing.until:
-            missing.until = now + self.timeout
+        if missing is not None and now - missing.since > self._time_for(missing.awaited):
+            missing.since = now
             self._say_late()
         broken = {w: why for w in waits if (why := reason(w.array)) is not None}
         if not broken:
@@ -280,6 +286,11 @@ class Peers:
                 others = [p for w in broken for p in w.processes if p != self.process]
                 text = f"does not send what process {self.process} waits for: {why}"
                 self.report(Fault(others[0] if others else self.process, text))
+
+    def _time_for(self, awaited: _Awaited | None) -> float:
+        """The seconds that it may take; few where it would come from a process that has ended."""
+        has_ended = awaited is not None and awaited[1] in self._silent
+        return min(self.timeout, _AFTER_THE_END) if has_ended else self.timeout
 
     # When something does not come, everybody says what it waits for: the first of that, in the order of all, is why.
 
@@ -316,10 +327,12 @@ class Peers:
             self.report(Fault(missing[0], f"has not answered for {self.timeout:g} s"))
         elif waiting:
             (place, culprit, what), process = waiting[0]
-            gone = "has ended, and " if culprit in self._gone else ""
-            late = gone or f"keeps others waiting: for {self.timeout:g} s "
-            text = gone + what if place == _LAST else f"{late}process {process} has waited to {what}"
-            self.report(Fault(culprit, text))
+            late = f"keeps others waiting: for {self.timeout:g} s "
+            if culprit in self._gone:
+                late, what = "has ended, and ", what if place != _LAST else f"has ended, and {what}"
+            elif place == _LAST:
+                what = f"{what} within {self.timeout:g} s"
+            self.report(Fault(culprit, what if place == _LAST else f"{late}process {process} has waited to {what}"))
 
     # The connections.
 
@@ -377,6 +390,10 @@ class Peers:
             if "bye" in message:
                 self._gone.add(process)
                 self._see_whether_all_are_gone()
+            if "silent" in message:
+                self._silent.add(int(message["silent"]))
+                if self.process == 0:
+                    self._send_all(message)
             if "end" in message:
                 self._gone.add(process)
                 self._all_gone.set()
@@ -418,7 +435,9 @@ class Peers:
         self._send_all({"bye": True})
         self._see_whether_all_are_gone()
         while self.fault is None and not self._all_gone.wait(self._beat):
-            pass
+            if self.process not in self._silent and self.has_sent_all():
+                self._silent.add(self.process)
+                self._send_all({"silent": self.process})
         self._closed = True
         with contextlib.suppress(OSError):
             self._wake.send(b"x")
@@ -433,7 +452,7 @@ class Peers:
 
 @dataclasses.dataclass(eq=False)
 class _Missing:
-    """Who has not come to the agreement that this process waits for, and when to look for why."""
+    """Who has not come to the agreement that this process waits for, and since when it waits (or has asked why)."""
 
     awaited: _Awaited
-    until: float
+    since: float

@@ -96,6 +96,7 @@ class Post:
         self._awaited: dict[int, int] = {}  # for each process how many wait for what it sends
         self._ended: dict[int, str] = {}  # why no more comes from it
         self._broken: str | None = None
+        self._unsent = 0  # messages
         threading.Thread(target=self._accept, name="mpmd-post", daemon=True).start()
 
     def send(self, process: int, tag: int, parts: Sequence[Any]) -> None:
@@ -104,11 +105,17 @@ class Post:
         They go behind what was given before.  Instead of one that is an error its text goes.
         """
         with self._changed:
+            self._unsent += 1
             found = self._queues.get(process)
             if found is None:
                 found = self._queues[process] = queue.SimpleQueue()
                 threading.Thread(target=self._send, args=(process, found), name="mpmd-send", daemon=True).start()
         found.put((tag, parts))
+
+    @property
+    def has_sent_all(self) -> bool:
+        """Whether everything that was given is on its way."""
+        return self._unsent == 0
 
     def expect(self, process: int, tag: int, count: int) -> list[Arrival]:
         """The parts of the message with this tag that a process sends; returns at once."""
@@ -175,6 +182,8 @@ class Post:
                 for number, part in enumerate(parts):
                     self.send_part(link, (tag, number), part)
                 tag, parts, part = 0, (), None  # what has been sent must not stay
+                with self._changed:
+                    self._unsent -= 1
         if link is not None:
             self._forget(link)
         while True:

@@ -126,6 +126,7 @@ class Posting:
         self.in_flight = in_flight
         post.addresses = [a.decode() for a in peers.agree("addresses of transfers", post.address.encode())]
         peers.on_fault.append(post.break_off)
+        peers.has_sent_all = lambda: post.has_sent_all
 
     def transfer(
         self, tags: Tags, array: jax.Array | None, parcel: Parcel, log: Log, *, lent: bool, given: bool
@@ -180,6 +181,7 @@ class DevicePut:
 
     def __init__(self, peers: Peers) -> None:
         self.peers = peers
+        peers.has_sent_all = lambda: False  # JAX does not say
 
     def transfer(
         self, tags: Tags, array: jax.Array | None, parcel: Parcel, log: Log, *, lent: bool, given: bool
