@@ -182,6 +182,7 @@ class ArgumentChecker:
         with jax.enable_x64(True):
             # The caller may change or keep its memory: never share it.  Into the memory of a CPU JAX copies it when it
             # comes to it, perhaps after this call; other devices read it as under `jax.jit`, without a second copy.
+            copied = copied and spec.sharding.is_fully_addressable  # otherwise `put` copies this process's part
             return put(value.astype(spec.dtype, copy=copied), spec, may_alias=False)
 
     def _check_donated_twice(self, given: Sequence[Any], args: Sequence[Any], problems: list[str]) -> None:

@@ -133,8 +133,12 @@ def _put_own_part(x: Any, to: jax.ShapeDtypeStruct) -> jax.Array:
     with jax.enable_x64(True):
         value = np.asarray(x).astype(to.dtype, copy=False)
         kind = sharding.memory_kind
-        blocks = [
-            jax.device_put(value[index], SingleDeviceSharding(device, memory_kind=kind), may_alias=False)
+        blocks = [  # JAX copies them into the memory of a CPU when it comes to it, and the caller may change them
+            jax.device_put(
+                value[index].copy() if device.platform == "cpu" else value[index],
+                SingleDeviceSharding(device, memory_kind=kind),
+                may_alias=False,
+            )
             for device, index in sharding.addressable_devices_indices_map(value.shape).items()
         ]
         return jax.make_array_from_single_device_arrays(value.shape, sharding, blocks, dtype=value.dtype)
