@@ -337,3 +337,25 @@ def test_no_config() -> None:
 def test_an_unknown_schedule() -> None:
     error = error_of(lambda: mpmd_trace.jit(loss, config(pipeline_schedule="1F2B")).lower(weights(), batch()))
     assert "1F2B" in str(error) and "1f1b" in str(error).lower()
+
+
+@pytest.mark.parametrize("decides", [bool, int, np.asarray], ids=lambda f: f.__name__)
+def test_what_is_decided_in_python_is_told_as_under_jax_jit(decides: Any) -> None:
+    def step(ws: Any, x: jax.Array) -> Any:
+        decides(x[0, 0] > 0)
+        return loss(ws, x)
+
+    told = []
+    for jitted in (jax.jit(step), mpmd_trace.jit(step, config())):
+        with pytest.raises(jax.errors.JAXTypeError) as error:
+            jitted(weights(), batch())
+        told.append(str(error.value))
+    assert told[0] == told[1] and "test_bad_input.py:" in told[1] and "the argument x" in told[1]
+
+
+def test_parts_of_arguments_that_are_decided_on_in_python_are_named() -> None:
+    def step(ws: Any, x: jax.Array) -> Any:
+        return loss(ws, x) if ws[1].sum() > 0 else x
+
+    with pytest.raises(jax.errors.TracerBoolConversionError, match=r"the value of the argument ws\[1\]\."):
+        mpmd_trace.jit(step, config())(weights(), batch())

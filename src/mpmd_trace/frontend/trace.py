@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -256,6 +257,7 @@ def trace(
     except Exception as error:
         told = in_place.explained(error, fn)
         if told is None:
+            _say_in_users_words(error, fn, given.leaves)
             raise
         raise told from error
     leaked = [c for c in tracing.opened(closed).consts if isinstance(c, jax.core.Tracer)]
@@ -324,6 +326,15 @@ def trace(
     if rewrites:
         _ = traced.rewritten
     return traced
+
+
+def _say_in_users_words(error: Exception, fn: Callable[..., Any], leaves: Sequence[Leaf]) -> None:
+    """Name the user's function and arguments in an error of JAX about the function of leaves that is traced."""
+    text = str(error)
+    if __file__ not in text or error.args != (text,):
+        return
+    text = re.sub(rf"{re.escape(__file__)}:\d+", lambda found: place_of(fn) or found[0], text)
+    error.args = (re.sub(r"\bleaves\[(\d+)\]", lambda found: leaves[int(found[1])].name, text),)
 
 
 def _leak(fn: Callable[..., Any], name: str, what: str) -> FrontendError:
