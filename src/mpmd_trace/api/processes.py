@@ -26,7 +26,7 @@ SERVED, TIMEOUT = "MPMD_TRACE_LAUNCHED", "MPMD_TRACE_TIMEOUT"
 #: Seconds that a process which ends after a fault may take to clean up.
 _LAST_SECONDS = 15.0
 #: Seconds that one which has done its part leaves to the one at fault, to end first.
-_AFTER_THE_FAULTY = 0.5
+_AFTER_THE_FAULTY = 3.0
 
 
 def initialize(
