@@ -315,11 +315,10 @@ class Jitted:
     def _inline(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The function as part of another transformation, where names mean nothing."""
         if not is_assigning() and not jax.config.jax_disable_jit:
-            name = getattr(self.fn, "__name__", "the function")
             warn(
-                f"{name} is called within another transformation of JAX (jax.jit, jax.grad, jax.eval_shape ...). "
-                "There it is the plain function, on the devices of that one and not on the meshes of its "
-                "configuration: transform what mpmd_trace.jit is given instead of what it returns"
+                f"{name_of(self.fn)} is called within another transformation of JAX (jax.jit, jax.grad, "
+                "jax.eval_shape ...). There it is the plain function, on the devices of that one and not on the meshes "
+                "of its configuration: transform what mpmd_trace.jit is given instead of what it returns"
             )
         return self.adapter.unwrap_result(self.fn(*args, **kwargs))
 

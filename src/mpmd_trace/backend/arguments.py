@@ -36,8 +36,6 @@ class ArgumentChecker:
         #: layout: there is only one for arrays of this type.
         self._fit: list[tuple[Any, Any, Any]] = [(None, None, None)] * len(self.specs)
         self._layouts = [full_format(spec).layout for spec in self.specs]
-        #: The meshes of CPUs.
-        self._of_cpus = {plan.slots[i].mesh for i, spec in enumerate(self.specs) if _is_on_cpu(spec)}
         self.donated = sorted(plan.donated)
         #: The arguments that need not be anywhere.
         self.unused = frozenset[int]() if keep_unused else plan.unused.difference(self.donated)
@@ -160,12 +158,12 @@ class ArgumentChecker:
                 return self.move(x, spec)
             placed = put(x, spec, may_alias=False if index in self.plan.donated else None)
         else:
-            placed = self._from_host(spec, x, index in self.unused, mesh in self._of_cpus)
+            placed = self._from_host(spec, x, index in self.unused)
         if isinstance(placed, jax.core.Tracer):  # inside of jax.jit even constants are traced
             raise _Traced("would become a tracer where it is called")
         return placed
 
-    def _from_host(self, spec: jax.ShapeDtypeStruct, x: Any, unused: bool, copied: bool) -> Any:
+    def _from_host(self, spec: jax.ShapeDtypeStruct, x: Any, unused: bool) -> Any:
         if isinstance(x, jax.ShapeDtypeStruct):
             raise _Misfit(f"must be an array {_shown(spec)}, not a ShapeDtypeStruct, which only lower and trace take")
         try:
@@ -180,10 +178,8 @@ class ArgumentChecker:
         if unused:
             return x
         with jax.enable_x64(True):
-            # The caller may change or keep its memory: never share it.  Into the memory of a CPU JAX copies it when it
-            # comes to it, perhaps after this call; other devices read it as under `jax.jit`, without a second copy.
-            copied = copied and spec.sharding.is_fully_addressable  # otherwise `put` copies this process's part
-            return put(value.astype(spec.dtype, copy=copied), spec, may_alias=False)
+            # The caller may change or keep its memory: never share it.
+            return put(value.astype(spec.dtype, copy=False), spec, may_alias=False)
 
     def _check_donated_twice(self, given: Sequence[Any], args: Sequence[Any], problems: list[str]) -> None:
         """A donated array may not be passed twice: its buffer is reused while the program runs.
@@ -239,10 +235,6 @@ class ArgumentChecker:
                     if shard.device in given[i].sharding.device_set:
                         found[i] = shard.data.unsafe_buffer_pointer()
         return found
-
-
-def _is_on_cpu(spec: jax.ShapeDtypeStruct) -> bool:
-    return spec.sharding is not None and next(iter(spec.sharding.device_set)).platform == "cpu"
 
 
 def _order(layout: Any) -> str:

@@ -112,10 +112,21 @@ def put(x: Any, to: jax.ShapeDtypeStruct, may_alias: bool | None = None) -> jax.
         if not same_layout(usual, found):
             # Copies keep the layout, and JAX can change it only in place.
             x = jax.device_put(x, Format(usual, x.sharding))
+    if may_alias is False and isinstance(x, np.ndarray):
+        x = _read_now(x, next(iter(sharding.device_set)))
     placed: jax.Array = jax.device_put(x, sharding, may_alias=may_alias)
     if not isinstance(placed, jax.core.Tracer) and has_layout(to.format):
         placed = jax.device_put(placed, to.format)
     return placed
+
+
+def _read_now(x: Any, device: jax.Device) -> Any:
+    """What `jax.device_put` may read later: the caller may change an array of NumPy as soon as it has it back.
+
+    JAX copies it into the memory of a CPU when it comes to it.  Other devices get it as under `jax.jit`, without a
+    second copy of large parameters.
+    """
+    return x.copy() if device.platform == "cpu" else x
 
 
 def _put_own_part(x: Any, to: jax.ShapeDtypeStruct) -> jax.Array:
@@ -133,11 +144,9 @@ def _put_own_part(x: Any, to: jax.ShapeDtypeStruct) -> jax.Array:
     with jax.enable_x64(True):
         value = np.asarray(x).astype(to.dtype, copy=False)
         kind = sharding.memory_kind
-        blocks = [  # JAX copies them into the memory of a CPU when it comes to it, and the caller may change them
+        blocks = [
             jax.device_put(
-                value[index].copy() if device.platform == "cpu" else value[index],
-                SingleDeviceSharding(device, memory_kind=kind),
-                may_alias=False,
+                _read_now(value[index], device), SingleDeviceSharding(device, memory_kind=kind), may_alias=False
             )
             for device, index in sharding.addressable_devices_indices_map(value.shape).items()
         ]

@@ -118,7 +118,8 @@ class Peers:
         self.store.put(f"{name}/{self.process}", mine)
         found = []
         for process in range(self.count):
-            missing = _Missing((_LAST, process, f"did not come to the {what}"), time.monotonic())
+            text = f"did not come to the {what}"
+            missing = _Missing((_LAST, process, text), time.monotonic())
             until = missing.since + self.timeout
             while True:
                 value = mine if process == self.process else self.store.get(f"{name}/{process}", self._beat)
@@ -128,8 +129,8 @@ class Peers:
                 if not patient or process in self._silent:
                     self._missing = missing
                 elif time.monotonic() > until:
-                    text = f"did not come to the {what} within {self.timeout:g} s; still waiting"
-                    warnings.warn(f"process {process} {text}", MpmdWarning, stacklevel=2)
+                    late = f"process {process} {text} within {self.timeout:g} s; still waiting"
+                    warnings.warn(late, MpmdWarning, stacklevel=2)
                     until = math.inf
             self._missing = None
             found.append(value)
@@ -327,12 +328,15 @@ class Peers:
             self.report(Fault(missing[0], f"has not answered for {self.timeout:g} s"))
         elif waiting:
             (place, culprit, what), process = waiting[0]
-            late = f"keeps others waiting: for {self.timeout:g} s "
+            if place != _LAST:
+                what = f"process {process} has waited to {what}"
             if culprit in self._gone:
-                late, what = "has ended, and ", what if place != _LAST else f"has ended, and {what}"
+                text = f"has ended, and {what}"
             elif place == _LAST:
-                what = f"{what} within {self.timeout:g} s"
-            self.report(Fault(culprit, what if place == _LAST else f"{late}process {process} has waited to {what}"))
+                text = f"{what} within {self.timeout:g} s"
+            else:
+                text = f"keeps others waiting: for {self.timeout:g} s {what}"
+            self.report(Fault(culprit, text))
 
     # The connections.
 

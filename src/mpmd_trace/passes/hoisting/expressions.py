@@ -92,8 +92,7 @@ def are_of_several(fragments: Iterable[FragmentOp]) -> bool:
     It does not where there is one that all work on: a forward that was merged with the backward of another microbatch,
     and a backward that was merged with another forward, read both what belongs to the microbatch that they share.
     """
-    sets = [set(counters(fragment)) for fragment in fragments]
-    return bool(sets) and not set.intersection(*sets)
+    return bool(_of_several((None, fragment) for fragment in fragments))
 
 
 def _of_several(read: Iterable[tuple[T, FragmentOp]]) -> set[T]:

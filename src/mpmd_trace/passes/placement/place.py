@@ -24,7 +24,13 @@ from mpmd_trace.ir.semantics import is_pure
 from mpmd_trace.ir.types import MeshTensorType, TensorType
 from mpmd_trace.passes.base import Pass, option
 from mpmd_trace.passes.import_.assignments import SameMesh
-from mpmd_trace.passes.import_.building_blocks import check_constraints, on_mesh, result_location, wrap_in_fragment
+from mpmd_trace.passes.import_.building_blocks import (
+    check_constraints,
+    on_mesh,
+    put_behind,
+    result_location,
+    wrap_in_fragment,
+)
 from mpmd_trace.passes.import_.mesh_sets import EMPTY, SRC_SET, insert, is_meshless
 from mpmd_trace.passes.placement.close_conditionals import close_conditionals
 from mpmd_trace.passes.placement.cut import cut
@@ -159,7 +165,7 @@ class _Plan:
                 continue
             arg.type = on_mesh(arg.type, self._home_of_argument(arg, meshes))
             unassign = make_unassign(arg, "placed_in")
-            last = function.body.insert_front(unassign) if last is None else function.body.insert_after(last, unassign)
+            last = put_behind(last, unassign, function.body)
             arg.replace_all_uses_with(unassign.result)
             unassign.set_operand(0, arg)
 
