@@ -36,6 +36,7 @@ from mpmd_trace.passes.placement.close_conditionals import close_conditionals
 from mpmd_trace.passes.placement.cut import cut
 from mpmd_trace.passes.placement.flow import TOGETHER, Flow
 from mpmd_trace.passes.placement.free import CHEAP, is_cheap
+from mpmd_trace.passes.placement.groups import group_ops
 from mpmd_trace.passes.placement.whole import warn_of_whole
 
 __all__ = ["Place", "drop_markers"]
@@ -46,13 +47,14 @@ _CONTROL_FLOW = ("stablehlo.if", "stablehlo.case", "stablehlo.while")
 
 @dataclasses.dataclass(frozen=True)
 class Place(Pass):
-    """Every op is asked for on the mesh where the fewest bytes move in a whole step, and nowhere else.
+    """Every op is on the mesh where the fewest bytes move in a whole step, and nowhere else.
 
-    What moves is assigned to the mesh where it is made; arguments and results of the program are on meshes, too. With
-    that, the passes of mesh inference that follow have no choice: they put each op into a fragment where it is asked
-    for, and send values to the other meshes that read them. Cheap ops whose result is larger than what they read are
-    asked for on each mesh that reads them. Results that share a number in `mpmd.together` are on one mesh, unless more
-    than they themselves would move; the attribute goes.
+    In the program, the pure ops of a mesh become fragments, one for all between two places where values leave the mesh
+    and come back. Elsewhere what moves is assigned to the mesh where it is made; arguments and results of the program
+    are on meshes, too. With that, the passes of mesh inference that follow have no choice: they put what is left into a
+    fragment where it is asked for, and send values to the other meshes that read them. Cheap ops whose result is larger
+    than what they read are made on each mesh that reads them. Results that share a number in `mpmd.together` are on one
+    mesh, unless more than they themselves would move; the attribute goes.
 
     Before:
 
@@ -64,12 +66,14 @@ class Place(Pass):
     After:
 
         %u = mpmd.unassign %p : (!a) -> !t
-        %0 = stablehlo.tanh %u : !t
-        %1 = mpmd.assign {origin = "placed"} %0 : (!t) -> !a
-        %2 = mpmd.unassign {origin = "placed"} %1 : (!a) -> !t
-        %3 = mpmd.assign %2 : (!t) -> !b
-        %4 = mpmd.assign {origin = "placed_out"} %0 : (!t) -> !a
-        return %4, %3 : !a, !b
+        %0 = mpmd.fragment<mesh="a", origin=[]> (%p) {mpmd.inferred_by = ["infer_mesh_wrap_meshless_ops"]} (%x: !t) {
+          %4 = stablehlo.tanh %x : !t
+          mpmd.return %4 : !t
+        } : (!a) -> !a
+        %1 = mpmd.unassign %0 : (!a) -> !t
+        %2 = mpmd.assign %1 : (!t) -> !b
+        %3 = mpmd.assign {origin = "placed_out"} %1 : (!t) -> !a
+        return %3, %2 : !a, !b
     """
 
     name: ClassVar[str] = "mpmd-place"
@@ -95,8 +99,10 @@ class Place(Pass):
             if function.is_entry_point:
                 plan.place_arguments(function)
             plan.close(function)
-            plan.pin(function)
-            if function.is_entry_point:
+            if not function.is_entry_point:
+                plan.pin(function)
+            else:
+                plan.group(function)
                 plan.place_results(function)
                 for result in flow.together:
                     function.set_res_attr(result, TOGETHER, None)
@@ -220,23 +226,35 @@ class _Plan:
         if function in self.flow.opened:
             self.label.update(close_conditionals(function, self.label, self.flow.free))
 
+    def group(self, function: FuncOp) -> None:
+        """Put the ops of the program into fragments."""
+        meshes, names = {}, self.flow.meshes
+        for op in list(function.body):
+            label = self.label.get(op)
+            if label is not None and not self._wrapped(op, label):
+                meshes[op] = names[label]
+        group_ops(function, meshes, self.flow.free)
+
     def pin(self, function: FuncOp) -> None:
-        """Assign what is read on other meshes than where it is made, so that it is asked for there alone."""
+        """Assign what a callee makes and others read elsewhere, so that it is asked for there alone."""
         outside = self._outside(function)
         for op in list(function.body):
             label = self.label.get(op)
-            if label is None or op in self.flow.settled:
-                continue
-            if op.name not in CHEAP and not _may_move(op):
-                wrap_in_fragment(op, self.flow.meshes[label], "infer_mesh_wrap_meshless_ops", self.diagnostics)
-                op.erase()
+            if label is None or op in self.flow.settled or self._wrapped(op, label):
                 continue
             for result in op.results:
                 away = [use for use in result.uses if not self._is_at(use, label, outside)]
                 if away or (not result.has_one_use and not is_cheap(op)):  # fragments that read it do not repeat it
                     self._pin(result, label, away)
-        if outside is not None:
-            self._keep_unread(function)
+        self._keep_unread(function)
+
+    def _wrapped(self, op: Op, label: int) -> bool:
+        """Put an op with effects into a fragment of its own; False if it has none."""
+        if op.name in CHEAP or _may_move(op):
+            return False
+        wrap_in_fragment(op, self.flow.meshes[label], "infer_mesh_wrap_meshless_ops", self.diagnostics)
+        op.erase()
+        return True
 
     def _keep_unread(self, function: FuncOp) -> None:
         """Results of a callee that no call reads stay where they are made, and are not sent to the first mesh."""
@@ -254,16 +272,14 @@ class _Plan:
             maker = value.defining_op
         return maker
 
-    def _outside(self, function: FuncOp) -> list[set[int]] | None:
-        """For each result of a callee the meshes on which it is read outside; None for the program."""
-        if function.is_entry_point:
-            return None
+    def _outside(self, function: FuncOp) -> list[set[int]]:
+        """For each result of a callee the meshes on which it is read outside."""
         calls = self.flow.graph.calls[function]
         return [
             set().union(*(self.readers_of(call.results[i]) for call in calls)) for i in range(len(function.returned))
         ]
 
-    def _is_at(self, use: Use, label: int, outside: Sequence[set[int]] | None) -> bool:
+    def _is_at(self, use: Use, label: int, outside: Sequence[set[int]]) -> bool:
         """Whether a user wants the value on that mesh and no other."""
         user = use.owner
         if user in self.label:
@@ -275,10 +291,8 @@ class _Plan:
         elif isinstance(user, CallOp):
             callee = self.flow.graph.callees.get(user.callee)
             wanted = set() if callee is None else self.readers_of(callee.body.args[use.index])
-        elif outside is not None:
+        else:
             wanted = outside[use.index] if user.is_terminator else set()
-        else:  # a result of the program, which is where it is made
-            return user.is_terminator and use.index not in self.flow.pairs
         return wanted == {label}
 
     def _pin(self, value: Value, label: int, away: Sequence[Use]) -> None:

@@ -1,0 +1,253 @@
+"""Fragments of the unnamed ops of the program: one for all that a mesh does between what comes from elsewhere.
+
+Most ops of a training step are those of its update, thousands for each mesh.  Putting them into fragments one by one,
+and merging these, would give the same: here it is decided for all at once.
+
+An op's *level* is how often a value changes hands on the way from the op to the end of the step, at most: from one mesh
+to another, or between unnamed code and a named computation, call or result.  The ops of one mesh and level can be
+one fragment, since whatever leaves it and comes back does so on a lower level.  As an op has the lowest level that its
+readers allow, it is with what reads it, as late as possible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+
+from mpmd_trace.ir.attributes import ArrayAttr, StringAttr
+from mpmd_trace.ir.bodies import BodyBuilder, effective_operands
+from mpmd_trace.ir.core import Block, Op, OpResult, Region, Value
+from mpmd_trace.ir.ops import FuncOp, UnassignOp, local_type, make_assign, make_fragment, make_unassign
+from mpmd_trace.ir.types import MeshTensorType
+from mpmd_trace.passes.import_.building_blocks import INFERRED_BY, on_mesh, op_as_body
+from mpmd_trace.passes.run_caches import run_cache
+
+__all__ = ["group_ops"]
+
+_INFERRED_BY = ArrayAttr.get([StringAttr.get("infer_mesh_wrap_meshless_ops")])
+
+_bodies: dict[Hashable, Region] = run_cache()
+
+
+def group_ops(function: FuncOp, meshes: Mapping[Op, str], free: Mapping[Op, object]) -> None:
+    """Put pure ops of a function into fragments on their meshes.
+
+    Args:
+        function: one whose arguments are on meshes, if anything reads them.
+        meshes: the mesh of each of these ops.
+        free: ops without a mesh, which each fragment that reads them makes for itself.
+    """
+    if not meshes:
+        return
+    block = function.body
+    levels = _levels(block, meshes, free)
+    groups: dict[tuple[str, int], _Group] = {}
+    of: dict[Op, _Group] = {}
+    for op in block:
+        mesh = meshes.get(op)
+        if mesh is not None:
+            key = mesh, levels[op]
+            group = groups.get(key)
+            if group is None:
+                group = groups[key] = _Group(mesh, free)
+            group.need(op)
+            of[op] = group
+    others = _others(block, meshes, free)
+    sent = {value for op in others for value in _read(op)}.union(*(group.operands for group in groups.values()))
+    order = _in_order(others, groups.values(), of)
+    ops: list[Op] = []
+    made: dict[Value, UnassignOp] = {}
+    for item in order:
+        ops += item.fragment(sent, made) if isinstance(item, _Group) else (item,)
+    kept = set(others)
+    gone = [op for op in block if op not in kept]
+    for op in gone:
+        op.drop_all_references()
+    for old, unassign in made.items():
+        old.replace_all_uses_with(unassign.result)
+    for op in gone:
+        op.erase()
+    block.reorder(ops)
+
+
+def _read(op: Op) -> list[Value]:
+    """What an op reads, also inside of its regions."""
+    return effective_operands(op) if op.regions else op.operands
+
+
+def _levels(block: Block, meshes: Mapping[Op, str], free: Mapping[Op, object]) -> dict[Op, int]:
+    """The level of each op, those of free ops left out: they are where their readers are."""
+    levels: dict[Op, int] = {}
+    #: The meshes where a free op is made (None: outside of what is grouped), with the highest level there.
+    made: dict[Op, dict[str | None, int]] = {}
+    for op in reversed(block):
+        here = meshes.get(op)
+        readers: dict[str | None, int] = {}
+        level = 0
+        for result in op.results:
+            use = result._first
+            while use is not None:
+                user = use.owner
+                use = use.next
+                if user.block is not block:
+                    outer = user.ancestor_in(block)
+                    assert outer is not None
+                    user = outer
+                if user in made:
+                    for mesh, above in made[user].items():
+                        readers[mesh] = max(readers.get(mesh, 0), above)
+                else:
+                    mesh, above = meshes.get(user), levels[user]
+                    if above > readers.get(mesh, -1):
+                        readers[mesh] = above
+        if op in free:
+            made[op] = readers
+        else:
+            for mesh, above in readers.items():
+                level = max(level, above if mesh == here else above + 1)
+            levels[op] = level
+    return levels
+
+
+def _others(block: Block, meshes: Mapping[Op, str], free: Mapping[Op, object]) -> list[Op]:
+    """What stays in the function: neither grouped nor free, or free and read by one of these."""
+    kept: set[Op] = set()
+    for op in reversed(block):
+        if op in meshes:
+            continue
+        if op in free and not any(user.ancestor_in(block) in kept for result in op.results for user in result.users):
+            continue
+        kept.add(op)
+    return [op for op in block if op in kept]
+
+
+class _Group:
+    """The ops of one mesh and level."""
+
+    def __init__(self, mesh: str, free: Mapping[Op, object]) -> None:
+        self.mesh = mesh
+        #: The values that come from outside, as numbered.
+        self.operands: list[Value] = []
+        self._free = free
+        self._ops: list[Op] = []
+        self._key: list[Hashable] = []
+        #: Operands count down from -1, results up from 0.
+        self._number: dict[Value, int] = {}
+        self._results = 0
+
+    def need(self, op: Op) -> None:
+        """Have the op in the group, after the free ops that it is made of."""
+        numbers, free = self._number, self._free
+        values = _read(op)
+        for value in values:
+            if value not in numbers:
+                maker = value.defining_op
+                if maker is not None and maker in free:
+                    self._need_free(maker)
+        self._add(op, values)
+
+    def _need_free(self, op: Op) -> None:
+        """Have a free op in the group, and those that it is made of before it."""
+        pending = [op]
+        while pending:
+            last = pending[-1]
+            makers = [value.defining_op for value in _read(last) if value not in self._number]
+            missing = [maker for maker in makers if maker is not None and maker in self._free]
+            if missing:
+                pending += reversed(missing)
+                continue
+            pending.pop()
+            if last.results[0] not in self._number:
+                self._add(last, _read(last))
+
+    def _add(self, op: Op, values: list[Value]) -> None:
+        numbers, key = self._number, self._key
+        key.append(op_as_body(op, values) if op.regions else op.name)
+        if op.props or op.attrs:
+            key += (frozenset(op.props.items()), frozenset(op.attrs.items()))
+        for value in values:
+            number = numbers.get(value)
+            if number is None:
+                self.operands.append(value)
+                number = numbers[value] = -len(self.operands)
+            key.append(number)
+        self._ops.append(op)
+        for result in op.results:
+            key.append(result.type)
+            numbers[result] = self._results
+            self._results += 1
+
+    def fragment(self, sent: set[Value], made: dict[Value, UnassignOp]) -> list[Op]:
+        """The fragment, with the assigns of its operands before it, and the unassigns of its results behind it.
+
+        Args:
+            sent: the values that are needed outside of the group that makes them.
+            made: the unassigns of results of fragments, by what they were; those of this one are added.
+        """
+        results = [result for op in self._ops if op not in self._free for result in op.results if result in sent]
+        if not results:
+            return []
+        ops: list[Op] = []
+        operands = [self._here(value, made, ops) for value in self.operands]
+        types = [on_mesh(result.type, self.mesh) for result in results]
+        loc = self._ops[-1].loc
+        body = self._body(results)
+        fragment = make_fragment(self.mesh, operands, types, body, attrs={INFERRED_BY: _INFERRED_BY}, loc=loc)
+        ops.append(fragment)
+        for old, new in zip(results, fragment.results, strict=True):
+            made[old] = make_unassign(new, loc=old.location)
+            ops.append(made[old])
+        return ops
+
+    def _here(self, value: Value, made: Mapping[Value, UnassignOp], ops: list[Op]) -> Value:
+        """A value on the mesh of the group; an assign that it takes is appended to `ops`."""
+        target = on_mesh(value.type, self.mesh)
+        assert isinstance(target, MeshTensorType)
+        maker = made.get(value) or value.defining_op
+        if isinstance(maker, UnassignOp):
+            if maker.operand(0).type is target:
+                return maker.operand(0)
+            value = maker.result
+        assign = make_assign(value, target)
+        ops.append(assign)
+        return assign.result
+
+    def _body(self, results: list[OpResult]) -> Region:
+        types = [local_type(value.type) for value in self.operands]
+        key = (*self._key, *types, *[self._number[result] for result in results])
+        found = _bodies.get(key)
+        if found is None:
+            builder = BodyBuilder()
+            mapping = {value: builder.arg(local_type(value.type), value.location) for value in self.operands}
+            for op in self._ops:
+                builder.add(op, mapping)
+            found = _bodies[key] = builder.finish([mapping[result] for result in results])
+        return found
+
+
+def _in_order(others: list[Op], groups: Iterable[_Group], of: Mapping[Op, _Group]) -> list[Op | _Group]:
+    """Ops and groups behind what they read: ops in the order that they have, groups as late as possible."""
+    known = set(others)
+    done: set[Op | _Group] = set()
+    order: list[Op | _Group] = []
+
+    def read_by(item: Op | _Group) -> Iterator[Op | _Group]:
+        for value in item.operands if isinstance(item, _Group) else _read(item):
+            maker = value.defining_op
+            found = None if maker is None else of.get(maker) or (maker if maker in known else None)
+            if found is not None and found not in done:
+                yield found
+
+    items: list[Op | _Group] = [*others[:-1], *groups, others[-1]]
+    for first in items:
+        pending = [first]
+        while pending:
+            item = pending[-1]
+            missing = list(read_by(item)) if item not in done else []
+            if missing:
+                pending += reversed(missing)
+                continue
+            pending.pop()
+            if item not in done:
+                done.add(item)
+                order.append(item)
+    return order
