@@ -9,7 +9,7 @@ from unittest import mock
 
 import import_programs
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from infer_mesh_programs import program, run, sequence
 
@@ -22,6 +22,7 @@ from mpmd_trace.passes.import_ import absorb_meshless, infer_mesh_finalize, intr
 from mpmd_trace.passes.import_ import insert_nameless_clone_of_negligible_ops as clones
 from mpmd_trace.passes.import_ import simplify_named_computations as simplify
 from mpmd_trace.passes.manager import run_passes
+from oracle import assert_same_meaning
 
 #: What to put in the place of each shortcut, so that the long way is taken.
 SHORTCUTS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
@@ -177,13 +178,19 @@ def test_pairs_in_front_of_a_transfer_do_not_go_through_it_either_where_orders_a
 
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 10**6), steps=st.sampled_from([5, 15, 40]), max_clones=st.integers(1, 3))
+@example(seed=52572, steps=15, max_clones=1)
 def test_what_goes_in_one_walk_where_orders_are_free(seed: int, steps: int, max_clones: int) -> None:
+    """The text is the same, or the walk lets fragments share a transfer that the driver makes twice."""
     text = program(seed, steps)
     *passes, last = sequence(infer_transfers=True, max_clones=max_clones)
     passes = ["mpmd-introduce-transfers", *passes, last.replace("true}", "true keep-memories=true}")]
     expected = outcome(text, passes)
     with mock.patch.object(*SHORTCUTS["finalize"]):
-        assert outcome(text, passes)[0] == expected[0]  # the text
+        found, walked = outcome(text, passes)[0], expected[0]
+    if found != walked:
+        assert isinstance(found, str) and isinstance(walked, str)
+        assert walked.count('"mpmd.transfer"') < found.count('"mpmd.transfer"')
+        assert_same_meaning(parse(found), parse(walked))
 
 
 @pytest.mark.parametrize("name", ["mpmd-simplify-named-computations", "mpmd-introduce-transfers"])

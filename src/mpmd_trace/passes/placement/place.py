@@ -66,8 +66,8 @@ class Place(Pass):
     After:
 
         %u = mpmd.unassign %p : (!a) -> !t
-        %0 = mpmd.fragment<mesh="a", origin=[]> (%p) {mpmd.inferred_by = ["infer_mesh_wrap_meshless_ops"]} (%x: !t) {
-          %4 = stablehlo.tanh %x : !t
+        %0 = mpmd.fragment<mesh="a", origin=[]> (%p) {mpmd.inferred_by = ["infer_mesh_wrap_meshless_ops"]} (%z: !t) {
+          %4 = stablehlo.tanh %z : !t
           mpmd.return %4 : !t
         } : (!a) -> !a
         %1 = mpmd.unassign %0 : (!a) -> !t
