@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Hashable
 from typing import ClassVar
 
@@ -14,6 +15,7 @@ from mpmd_trace.passes.fragment_info import call_counter, describe_fragment, sin
 __all__ = ["MergeUserFragmentsIntoSchedulingUnits"]
 
 
+@dataclasses.dataclass(frozen=True)
 class MergeUserFragmentsIntoSchedulingUnits(FunctionPass):
     """Consecutive user fragments of one phase, microbatch and stage are one fragment.
 
@@ -46,7 +48,12 @@ class MergeUserFragmentsIntoSchedulingUnits(FunctionPass):
     name: ClassVar[str] = "mpmd-merge-user-fragments-into-scheduling-units"
     summary: ClassVar[str] = "merge user fragments of one phase and microbatch"
 
+    #: Whether only to merge what a callee does, once for all of its calls, and not in each of them.
+    in_callees: bool = False
+
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
+        if self.in_callees and (not function.is_mpmd or function.is_entry_point):
+            return False
         return merge_neighbours(function, _allowed, prospects=_Alike())
 
 

@@ -9,9 +9,19 @@ from typing import ClassVar, cast
 from mpmd_trace.ir.attributes import DenseArrayAttr, DictAttr
 from mpmd_trace.ir.core import Block, Op, OpResult, Use, Value, op_like
 from mpmd_trace.ir.diagnostics import Diagnostics
-from mpmd_trace.ir.ops import AssignOp, CallOp, ForOp, FragmentOp, FuncOp, Module, make_assign, make_unassign
+from mpmd_trace.ir.ops import (
+    AssignOp,
+    CallOp,
+    ForOp,
+    FragmentOp,
+    FuncOp,
+    Module,
+    UnassignOp,
+    make_assign,
+    make_unassign,
+)
 from mpmd_trace.ir.semantics import is_pure
-from mpmd_trace.ir.types import MeshTensorType, TensorType
+from mpmd_trace.ir.types import MeshTensorType, TensorType, Type
 from mpmd_trace.passes.base import Pass, option
 from mpmd_trace.passes.import_.absorb_meshless import Absorber
 from mpmd_trace.passes.import_.building_blocks import assign_before, on_mesh, put_behind, wrap_in_fragment
@@ -70,12 +80,15 @@ class InferMeshRewriteUsingAnalysis(Pass):
     name: ClassVar[str] = "mpmd-infer-mesh-rewrite-using-analysis"
     summary: ClassVar[str] = "put meshless ops into fragments and type callees"
     max_clones: int = option(1, "copy an op into at most this many fragments, else give it its own")
+    #: Whether calls take what is on their mesh, and give what is needed there, without an unassign and an assign, as
+    #: `mpmd-infer-mesh-finalize` leaves it: where orders of uses are free.
+    direct: bool = False
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
         functions = [f for f in module.mpmd_functions if not f.is_declaration]
         sets = MeshSets(module)
         for function in sorted(functions, key=lambda f: f.is_entry_point):  # callees first
-            rewrite = _Rewrite(function, sets, self.max_clones, diagnostics)
+            rewrite = _Rewrite(function, sets, self.max_clones, self.direct, diagnostics)
             if not function.is_entry_point:
                 rewrite.callee_results()
             rewrite.body(function.body)
@@ -90,12 +103,15 @@ class InferMeshRewriteUsingAnalysis(Pass):
 class _Rewrite:
     """Rewrites one function."""
 
-    def __init__(self, function: FuncOp, sets: MeshSets, max_clones: int, diagnostics: Diagnostics) -> None:
+    def __init__(
+        self, function: FuncOp, sets: MeshSets, max_clones: int, direct: bool, diagnostics: Diagnostics
+    ) -> None:
         assert function.topology is not None
         self.function = function
         self.topology = function.topology
         self.sets = sets
         self.max_clones = max_clones
+        self.direct = direct
         self.diagnostics = diagnostics
         self.absorber = Absorber()
         self.signatures: dict[FuncOp, _Signature] = {}
@@ -246,7 +262,9 @@ class _Rewrite:
                 continue
             for position in positions:
                 type = signature.args[position]
-                if isinstance(type, MeshTensorType):
+                if (there := self.on_its_mesh(value, type)) is not None:
+                    operands[position] = there
+                elif isinstance(type, MeshTensorType):
                     assign = make_assign(value, type)
                     around.append(assign)
                     operands[position] = assign.results[0]
@@ -265,6 +283,10 @@ class _Rewrite:
                     raise self._still_used(use.owner, f"result {result.index} of the {op_line(call)}")
                 for position in signature.returned[result.index]:
                     if signature.results[position] is target:
+                        if self.direct and isinstance(use.owner, AssignOp):
+                            use.owner.result.replace_all_uses_with(new.results[position])
+                            use.owner.erase()
+                            break
                         unassign = make_unassign(new.results[position])
                         around.append(unassign)
                         use.set(unassign.results[0])
@@ -274,6 +296,13 @@ class _Rewrite:
                     raise self._not_returned(cast(AssignOp, use.owner), result.index, callee)
         call.block.insert_all_before(call, around)
         call.erase()
+
+    def on_its_mesh(self, value: Value, type: Type) -> Value | None:
+        """The value that was unassigned, where it may be used as it is and is of that type."""
+        maker = value.defining_op
+        if not self.direct or not isinstance(maker, UnassignOp) or maker.operand(0).type is not type:
+            return None
+        return maker.operand(0)
 
     def _not_returned(self, assign: AssignOp, index: int, callee: FuncOp) -> Exception:
         target, name = assign.mesh_type, function_name(callee)

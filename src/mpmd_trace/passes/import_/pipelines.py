@@ -13,6 +13,7 @@ from mpmd_trace.passes.common.fragment_dce import FragmentDce
 from mpmd_trace.passes.common.fragment_dedup import FragmentDedup
 from mpmd_trace.passes.common.from_unroll_to_call_counter import FromUnrollToCallCounter
 from mpmd_trace.passes.common.merge_inferred_fragments import MergeInferredFragments
+from mpmd_trace.passes.common.merge_user_fragments_into_scheduling_units import MergeUserFragmentsIntoSchedulingUnits
 from mpmd_trace.passes.common.pipelines import merge_inferred, scheduling_preprocessing
 from mpmd_trace.passes.common.remove_transfer_cycles import RemoveTransferCycles
 from mpmd_trace.passes.common.sink_negligible_ops_into_call_op import SinkNegligibleOpsIntoCallOp
@@ -92,7 +93,7 @@ class InferMeshPipeline(Pipeline):
         """The steps, in order."""
         if self.placed:
             leaves = InferMeshAssignMeshFuncLeaves(True, self.error_limit)
-            rewrite = InferMeshRewriteUsingAnalysis(self.max_clones)
+            rewrite = InferMeshRewriteUsingAnalysis(self.max_clones, direct=True)
             return [leaves, InferMeshPopulateUseSet(), rewrite, InferMeshFinalize(True, self.keep_memories)]
         steps: list[Pass] = [InferMeshPopulateUseSet(), InferMeshPopulateSrcSet()]
         if self.constraints:
@@ -212,6 +213,7 @@ class ImportPipeline(Pipeline):
             FragmentDedup(),
             FragmentDce(),
             RemoveTransferCycles(),
+            *([MergeUserFragmentsIntoSchedulingUnits(in_callees=True)] if self.microbatches_apart else []),
             CallInline(),
             SymbolDce(),
             *([] if self.merge_after_scheduling else [merge]),
