@@ -9,6 +9,7 @@ import pytest
 
 from mpmd_trace.passes.common import call_inline, fragment_dce, fragment_dedup
 from mpmd_trace.passes.common.fragment_groups import Groups
+from mpmd_trace.passes.common.merge_user_fragments_into_scheduling_units import MergeUserFragmentsIntoSchedulingUnits
 from mpmd_trace.passes.manager import run_passes
 from util import run
 
@@ -90,3 +91,24 @@ def test_one_look_at_each_clean_body(monkeypatch: pytest.MonkeyPatch) -> None:
     run_passes(module, ["mpmd-symbol-dce", "mpmd-fragment-dedup", "mpmd-fragment-dce"])
     assert len(cleaned) == 1
     assert deduplicated == []
+
+
+def test_layers_of_a_stage_merge_once_for_all_microbatches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the callee, where that is wanted; with the same result as behind the inlining of its calls."""
+    text = chain(8).replace(
+        "return %0 : !A\n      }",
+        """%9 = mpmd.fragment<mesh="alpha", origin=["g"]> (%0) (%x: tensor<4xf32>) {
+          %1 = stablehlo.abs %x : tensor<4xf32>
+          mpmd.return %1 : tensor<4xf32>
+        } : (!A) -> !A
+        return %9 : !A
+      }""",
+    )
+    last = ["mpmd-call-inline", "mpmd-symbol-dce", MergeUserFragmentsIntoSchedulingUnits()]
+    merges = counted(monkeypatch, Groups, "merge")
+    later = run(text, last)
+    assert len(merges) == 8
+    merges.clear()
+    sooner = run(text, [MergeUserFragmentsIntoSchedulingUnits(in_callees=True), *last])
+    assert len(merges) == 1
+    assert str(sooner) == str(later)

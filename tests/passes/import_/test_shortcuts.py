@@ -21,6 +21,7 @@ from mpmd_trace.passes import greedy
 from mpmd_trace.passes.import_ import absorb_meshless, infer_mesh_finalize, introduce_transfers
 from mpmd_trace.passes.import_ import insert_nameless_clone_of_negligible_ops as clones
 from mpmd_trace.passes.import_ import simplify_named_computations as simplify
+from mpmd_trace.passes.import_.infer_mesh_rewrite_using_analysis import InferMeshRewriteUsingAnalysis
 from mpmd_trace.passes.manager import run_passes
 from oracle import assert_same_meaning
 
@@ -223,3 +224,32 @@ def test_bodies_without_computations_are_not_copied() -> None:
     with mock.patch.object(core.Region, "clone") as clone:
         run(text, "mpmd-insert-nameless-clone-of-negligible-ops")
     assert not clone.called
+
+
+def test_calls_take_and_give_what_is_on_their_mesh() -> None:
+    """With `direct`, without a pair of assign and unassign for each value that a call hands to the next one."""
+    text = """
+        func.func @main(%p: !P0) -> !P0 attributes {topology = #topo} {
+          %u = mpmd.unassign %p : (!P0) -> !T
+          %0 = mpmd.call @f(%u) : (!T) -> !T
+          %1 = mpmd.call @f(%0) : (!T) -> !T
+          %2 = mpmd.assign %1 : (!T) -> !P0
+          return %2 : !P0
+        }
+        func.func private @f(%x: !T) -> !T attributes {topology = #topo} {
+          %0 = mpmd.assign %x : (!T) -> !P0
+          %1 = mpmd.fragment<mesh="p0", origin=["f"]> (%0) (%y: !T) {
+            %9 = stablehlo.abs %y : !T
+            mpmd.return %9 : !T
+          } : (!P0) -> !P0
+          %2 = mpmd.unassign %1 : (!P0) -> !T
+          return %2 : !T
+        }
+        """
+    found = {}
+    for direct in (False, True):
+        first = run(text, ["mpmd-infer-mesh-populate-use-set", InferMeshRewriteUsingAnalysis(direct=direct)])
+        pairs = sum(op.name in ("mpmd.assign", "mpmd.unassign") for op in first.main.body)
+        found[direct] = pairs, str(run_passes(first, ["mpmd-infer-mesh-finalize"]))
+    assert found[True][1] == found[False][1]
+    assert found[True][0] == 1 < found[False][0]
