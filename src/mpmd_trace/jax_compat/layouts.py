@@ -6,13 +6,15 @@ A layout is the order of the dimensions and, on some platforms, tiles.  The text
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
 import jax
 import numpy as np
+from jax._src import config, core
 from jax.experimental.layout import Format, Layout
-from jax.sharding import SingleDeviceSharding
+from jax.sharding import NamedSharding, SingleDeviceSharding
 from jaxlib import _jax
 
 from mpmd_trace.jax_compat.tracing import key_implementation
@@ -112,12 +114,41 @@ def put(x: Any, to: jax.ShapeDtypeStruct, may_alias: bool | None = None) -> jax.
         if not same_layout(usual, found):
             # Copies keep the layout, and JAX can change it only in place.
             x = jax.device_put(x, Format(usual, x.sharding))
+    placed: jax.Array
     if may_alias is False and isinstance(x, np.ndarray):
-        x = _read_now(x, next(iter(sharding.device_set)))
-    placed: jax.Array = jax.device_put(x, sharding, may_alias=may_alias)
+        placed = _put_numpy(x, to)
+    else:
+        placed = jax.device_put(x, sharding, may_alias=may_alias)
     if not isinstance(placed, jax.core.Tracer) and has_layout(to.format):
         placed = jax.device_put(placed, to.format)
     return placed
+
+
+def _put_numpy(x: np.ndarray[Any, Any], to: jax.ShapeDtypeStruct) -> jax.Array:
+    """A copy as `jax.device_put` makes it; on CPUs of what `x` is at the time of the call.
+
+    A first step gets hundreds of arrays, and most of what `jax.device_put` does is finding out what is known here.
+    """
+    sharding = to.sharding
+    assert sharding is not None
+    device = next(iter(sharding.device_set))
+    is_plain = isinstance(sharding, NamedSharding) and not sharding.spec.unreduced and x.dtype == to.dtype
+    if device.platform != "cpu" or not is_plain or not core.trace_state_clean():
+        placed: jax.Array = jax.device_put(_read_now(x, device), sharding, may_alias=False)
+        return placed
+    devices, parts, once = sharding._addressable_device_assignment, [x], True
+    if len(devices) > 1:
+        # XLA's client cannot read the parts of an empty array within the call.
+        once = math.prod(sharding.shard_shape(x.shape)) * len(devices) == x.size > 0
+        # What several devices have, its threads copy, from a copy of ours that they read for as long as they like.
+        x = x if once else x.copy()
+        parts = [x[index] for index in sharding.addressable_devices_indices_map(x.shape).values()]
+    aval = core.update_aval_with_sharding(core.ShapedArray(x.shape, x.dtype), sharding)
+    with config.explicit_device_put_scope():
+        found: jax.Array = _jax.batched_device_put(
+            aval, sharding, parts, list(devices), force_copy=once, enable_x64=True
+        )
+        return found
 
 
 def _read_now(x: Any, device: jax.Device) -> Any:
