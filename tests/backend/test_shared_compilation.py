@@ -20,7 +20,11 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import mpmd_trace
 from mpmd_trace import enumerated_for, named_computation
+from mpmd_trace.ir import bodies
+from mpmd_trace.ir.core import Region
 from mpmd_trace.ir.ops import Module
+from mpmd_trace.ir.printer import print_region
+from mpmd_trace.ir.verifier import verify
 from mpmd_trace.jax_compat import runtime
 
 WIDTH = 8
@@ -93,6 +97,45 @@ def test_only_what_is_compiled_is_written(compiled_names: list[str], monkeypatch
     before = len(compiled_names)
     compiled = lowered.compile()
     assert len(written) == len(compiled_names) - before < len(compiled.program.runtime.executables)
+
+
+def _bodies(module: Module) -> list[Region]:
+    return [function.regions[0] for function in module.functions if function.sym_name != "main"]
+
+
+def test_functions_of_equal_stages_share_their_body_but_where_a_hook_may_change_them() -> None:
+    step, arguments = _jitted(8)
+    shared = step.lower(*arguments).partitioned.module
+    own = step.lower(*arguments, hooks=[lambda run, module: None]).partitioned.module
+    assert text(shared) == text(own)
+    assert not verify(shared)
+    assert len(set(_bodies(own))) == len(_bodies(own)) > 2 * len(set(_bodies(shared)))
+    assert all(body.frozen for body in _bodies(shared)) and not any(body.frozen for body in _bodies(own))
+
+
+def test_a_shared_body_is_printed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    step, arguments = _jitted(8)
+    lowered = step.lower(*arguments)
+    distinct = set(_bodies(lowered.executed))
+    printed: list[Region] = []
+    monkeypatch.setattr(bodies, "print_region", lambda region: printed.append(region) or print_region(region))
+    lowered.compile()
+    assert len(printed) == len(distinct) and set(printed) == distinct
+
+
+def test_functions_that_a_hook_changed_are_compiled_as_they_are_then() -> None:
+    def negate(run: Any, module: Module) -> None:
+        if run.spec == "mpmd-lower-to-fragment-calls":
+            for function in module.functions:
+                for op in function.body:
+                    if op.name == "stablehlo.tanh" and "layer2" in function.sym_name:
+                        op.name = "stablehlo.negate"
+
+    step, (weights, batch) = _jitted(4)
+    wanted = jax.jit(_step)(weights, batch)
+    compiled = step.lower(weights, batch, hooks=[negate]).compile()
+    assert not np.allclose(compiled(weights, batch)[0], wanted[0])
+    assert np.allclose(step(weights, batch)[0], wanted[0])
 
 
 @pytest.mark.parametrize("devices", [1, 2])

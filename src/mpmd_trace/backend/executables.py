@@ -20,7 +20,7 @@ from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
 from mpmd_trace.diagnostics.spelling import unquote
 from mpmd_trace.ir.attributes import SYMBOL, IntegerAttr
 from mpmd_trace.ir.bodies import fingerprint
-from mpmd_trace.ir.core import Op
+from mpmd_trace.ir.core import Op, Region
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.ir.printer import print_op
@@ -83,13 +83,14 @@ def _what_is_computed(module: Module) -> Callable[[str], str]:
     """A function that gives for one of the module what it computes, as text that is equal for equal ones."""
     functions = {f.sym_name: f for f in module.functions}
     meshes = "".join(print_op(op) for op in module.body if op.name == "sdy.mesh")
-    bodies: dict[str, tuple[str, set[str]]] = {}
+    bodies: dict[Region, tuple[str, set[str]]] = {}
 
     def body(name: str) -> tuple[str, set[str]]:
-        if name not in bodies:
-            text = fingerprint(functions[name].regions[0])
-            bodies[name] = text, set(_names_in(text)).intersection(functions)
-        return bodies[name]
+        region = functions[name].regions[0]
+        if region not in bodies:
+            text = fingerprint(region)
+            bodies[region] = text, set(_names_in(text)).intersection(functions)
+        return bodies[region]
 
     @cache
     def text(name: str) -> str:
@@ -325,8 +326,9 @@ _NUMBER = re.compile(r"index = (\d+)")
 def _check_callbacks(module: Module, count: int) -> None:
     """Raise `MpmdError` for ops that call back a function that we do not have; XLA would crash."""
     problems = Diagnostics()
-    for function in module.functions:
-        for op in function.walk():
+    # Functions of equal stages share their body.
+    for body in dict.fromkeys(region for function in module.functions for region in function.regions):
+        for op in body.walk():
             if op.name != "stablehlo.custom_call":
                 continue
             target, config = op.attr("call_target_name"), op.attr("mhlo.backend_config")

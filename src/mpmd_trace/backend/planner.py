@@ -13,7 +13,7 @@ from mpmd_trace.backend.plan import Free, Instruction, Place, Plan, ProgramSpec,
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.diagnostics.spelling import unquote
 from mpmd_trace.ir.attributes import Attribute, BoolAttr, DictAttr, StringAttr, TopologyAttr
-from mpmd_trace.ir.core import Op, Value
+from mpmd_trace.ir.core import Op, Region, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import OFFLOADED, SHARDED_STATE, FragmentCallOp, FuncOp, Module, TransferOp
 from mpmd_trace.ir.shardings import local_shape
@@ -95,7 +95,7 @@ class _Planner:
         self.known: dict[Place, tuple[int, int]] = {}  # number, bytes
         self.layouts: dict[Value, str | None] = {}  # of the values that are returned
         self.number: dict[Value, int] = {}
-        self.costs: dict[str, float] = {}
+        self.costs: dict[Region, float] = {}  # of bodies, which equal functions share
         self.programs: dict[tuple[object, ...], ProgramSpec] = {}
         self.signatures: dict[str, tuple[list[str | None], list[int]]] = {}
 
@@ -220,9 +220,10 @@ class _Planner:
 
     def _cost(self, callee: str) -> float:
         """About how long a function runs: elements computed, and multiply-adds of contractions."""
-        found = self.costs.get(callee)
+        body = self.callees[callee].regions[0]
+        found = self.costs.get(body)
         if found is None:
-            found = self.costs[callee] = 1.0 + sum(elements_computed(op) for op in self.callees[callee].walk())
+            found = self.costs[body] = 1.0 + sum(elements_computed(op) for op in body.walk())
         return found
 
     # Instructions.

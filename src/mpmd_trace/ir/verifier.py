@@ -77,7 +77,7 @@ class _Verifier:
 
     def region(self, region: Region, parent: Op, function: FuncOp | None, inner: list[Op]) -> Problem | None:
         """The first problem of the ops in a region; isolated ops are left for later (`inner`)."""
-        if region.frozen:
+        if region.frozen and parent is not function:
             # A body has no relation to the function around it, so its problems are the same wherever it is.
             def make() -> tuple[Problem | None, tuple[Op, ...]]:
                 later: list[Op] = []

@@ -108,9 +108,16 @@ def _mark_donated(main: FuncOp, donated: Iterable[int]) -> None:
 
 
 def phase_passes(
-    request: PartitionRequest, phases: Phases = "all", user_rules: Callable[[], UserRules] | None = None
+    request: PartitionRequest,
+    phases: Phases = "all",
+    user_rules: Callable[[], UserRules] | None = None,
+    *,
+    shares_bodies: bool = False,
 ) -> Iterator[list[Pass]]:
-    """The passes of each phase, as the driver runs them; `user_rules` are asked for after the first."""
+    """The passes of each phase, as the driver runs them; `user_rules` are asked for after the first.
+
+    `shares_bodies`: exported functions made of one body share it, and it does not change any more.
+    """
     options = request.options
     yield (
         ImportPipeline(
@@ -164,6 +171,7 @@ def phase_passes(
             fail_on_backward_deps=options.mpmd_fail_on_backward_deps,
             microbatches_apart=options.mpmd_equal_microbatches,
             named_reshards=request.named_reshards,
+            shares_bodies=shares_bodies,
         ).passes()
     )
 
@@ -275,7 +283,8 @@ def partition_as(
             runs.append(PassRun(0, CleanUp.name, True, cleaned[2]))
             found += cleaned[1]
         rules = None if user_rules is None else functools.partial(user_rules, work)
-        for phase, passes in enumerate(phase_passes(request, phases, rules)):
+        # A hook may run passes of its own, which change functions as they like.
+        for phase, passes in enumerate(phase_passes(request, phases, rules, shares_bodies=not hooks)):
             left = [one for one in passes if cleaned is None or not isinstance(one, CleanUp)]
             manager = PassManager(left, hooks, first_index=len(runs))
             runs += manager.run(work)

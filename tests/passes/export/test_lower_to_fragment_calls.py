@@ -8,6 +8,11 @@ import pytest
 
 from mpmd_trace.ir.attributes import UNIT
 from mpmd_trace.ir.ops import FragmentCallOp
+from mpmd_trace.ir.text import parse
+from mpmd_trace.ir.verifier import verify
+from mpmd_trace.passes.equal_bodies import share_equal_bodies
+from mpmd_trace.passes.export.lower_to_fragment_calls import LowerToFragmentCalls
+from mpmd_trace.passes.manager import run_passes
 from util import check, diagnostics, run
 
 PASS = "mpmd-lower-to-fragment-calls"
@@ -237,8 +242,7 @@ module {
     assert calls == ["p0_f.main", "p1_f.main", "p1_f.main"]
 
 
-def test_manual_computations_name_the_mesh_of_the_fragment() -> None:
-    text = """
+MANUAL = """
 !a = !mpmd.mesh_tensor<"s0", tensor<8xf32>>
 module {
   sdy.mesh @mesh = <["d"=2]>
@@ -256,11 +260,35 @@ module {
   }
 }
 """
-    lowered = str(run(text, PASS, ""))
+
+
+def test_manual_computations_name_the_mesh_of_the_fragment() -> None:
+    lowered = str(run(MANUAL, PASS, ""))
     assert lowered.index('sdy.mesh @s0 = <["d"=2]>') < lowered.index("sdy.mesh @mesh")
     assert 'in_shardings=[<@s0, [{"d"}]>] out_shardings=[<@s0, [{"d"}]>]' in lowered
     assert "sdy.sharding_per_value<[<@s0, [{}]>]>" in lowered
     assert "sdy.sharding_constraint %arg0 <@mesh, [{}]>" in lowered
+
+
+def test_functions_with_manual_computations_share_no_body() -> None:
+    """They speak of their mesh."""
+    module = parse(MANUAL)
+    run_passes(module, [LowerToFragmentCalls(shares_bodies=True)])
+    assert str(module) == str(run(MANUAL, PASS, ""))
+    assert not module.functions[1].regions[0].frozen
+
+
+def test_functions_of_one_body_may_share_it() -> None:
+    text = program(fragment("%f", '"f"') + fragment("%g", '"g"', mesh="s1"))
+    apart, shared = parse(text), parse(text)
+    for module, shares in ((apart, False), (shared, True)):
+        share_equal_bodies(module.functions)
+        run_passes(module, [LowerToFragmentCalls(shares_bodies=shares)])
+        assert not verify(module)
+    assert apart.to_generic(debug_info=True) == shared.to_generic(debug_info=True)
+    assert [f.regions[0].frozen for f in apart.functions] == [False] * len(apart.functions)
+    _, one, other = (f.regions[0] for f in shared.functions)
+    assert one is other and one.frozen
 
 
 def test_a_taken_name_is_an_error() -> None:

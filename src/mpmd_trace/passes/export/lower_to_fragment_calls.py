@@ -19,9 +19,11 @@ from mpmd_trace.ir.attributes import (
     StringAttr,
     SymbolRefAttr,
 )
-from mpmd_trace.ir.core import Value
+from mpmd_trace.ir.bodies import remembers
+from mpmd_trace.ir.core import Region, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.fast_ops import take_over
+from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.functions import make_function
 from mpmd_trace.ir.ops import FragmentCallOp, FragmentOp, FuncOp, Module, make_return
 from mpmd_trace.ir.shardings import sharding_class
@@ -29,7 +31,7 @@ from mpmd_trace.ir.types import MeshTensorType, Type
 from mpmd_trace.passes.base import Pass, option
 from mpmd_trace.passes.equal_bodies import first_equal
 from mpmd_trace.passes.export.function_names import function_name, is_forward_only, module_suffix
-from mpmd_trace.passes.export.manual_computations import rename_meshes
+from mpmd_trace.passes.export.manual_computations import has_manual_ops, rename_meshes
 from mpmd_trace.passes.export.value_attrs import EMPTY, value_dicts
 from mpmd_trace.passes.greedy import walk_mutable
 
@@ -91,6 +93,8 @@ class LowerToFragmentCalls(Pass):
     share_across_shardings: bool = option(
         False, "let fragments of different shardings share a function, which has those of the first"
     )
+    #: Whether functions made of one body have one frozen body, too: for modules that no pass gets after this one.
+    shares_bodies: bool = False
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
         regions = [region for function in module.functions for region in function.regions]
@@ -116,7 +120,7 @@ class LowerToFragmentCalls(Pass):
                     "already; rename that symbol",
                 )
             taken.add(name)
-            group.function = _make_function(group, name, mesh)
+            group.function = _make_function(group, name, mesh, self.shares_bodies)
             rename_meshes(module, group.function, first.mesh, mesh)
         if self.verbose_logging:
             _report(module, fragments, group_of)
@@ -162,9 +166,9 @@ def _grouped(fragments: list[FragmentOp], by_sharding: bool) -> tuple[list[_Grou
     return list(groups.values()), group_of
 
 
-def _make_function(group: _Group, name: str, mesh: MeshAttr) -> FuncOp:
-    first = group.members[0]
-    region = first.body.clone()
+def _for_function(body: Region) -> Region:
+    """A copy of the body that ends as a function does."""
+    region = body.clone()
     block = region.block
     terminator = block.terminator
     returned = terminator.operands
@@ -173,6 +177,19 @@ def _make_function(group: _Group, name: str, mesh: MeshAttr) -> FuncOp:
     new_return = make_return(returned, "func.return")
     new_return.loc = loc
     block.append(new_return)
+    return region
+
+
+@remembers
+def _shared(body: Region) -> Region | None:
+    """The frozen `_for_function`; None where functions on different meshes have different ones."""
+    region = _for_function(body)
+    return None if has_manual_ops(region) else freeze(region)
+
+
+def _make_function(group: _Group, name: str, mesh: MeshAttr, shares_bodies: bool) -> FuncOp:
+    first = group.members[0]
+    region = (_shared(first.body) if shares_bodies else None) or _for_function(first.body)
     attrs: dict[str, Attribute] = {"mesh_shape": mesh}
     reserved = [
         found.value for op in group.members if isinstance(found := op.attrs.get("reserved_hbm_bytes"), IntegerAttr)

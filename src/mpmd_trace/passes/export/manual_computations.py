@@ -9,11 +9,11 @@ from mpmd_trace.ir.core import Op, Region, make_op
 from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.ir.shardings import map_shardings
 
-__all__ = ["rename_meshes"]
+__all__ = ["has_manual_ops", "rename_meshes"]
 
 
-def _manual_ops(function: FuncOp) -> Iterator[Op]:
-    """The manual computations and everything nested in them."""
+def _manual_ops(body: Region) -> Iterator[Op]:
+    """The manual computations of a function's body, and everything nested in them."""
 
     def visit(region: Region, inside: bool) -> Iterator[Op]:
         for block in region.blocks:
@@ -24,8 +24,11 @@ def _manual_ops(function: FuncOp) -> Iterator[Op]:
                 for nested in op.regions:
                     yield from visit(nested, here)
 
-    for region in function.regions:
-        yield from visit(region, False)
+    return visit(body, False)
+
+
+def has_manual_ops(body: Region) -> bool:
+    return next(_manual_ops(body), None) is not None
 
 
 def rename_meshes(module: Module, function: FuncOp, mesh_name: str, mesh: MeshAttr) -> None:
@@ -39,7 +42,7 @@ def rename_meshes(module: Module, function: FuncOp, mesh_name: str, mesh: MeshAt
         renamed = True
         return sharding.with_mesh(mesh_name)
 
-    for op in _manual_ops(function):
+    for op in _manual_ops(function.regions[0]):
         for held in (op.props, op.attrs):
             for key, attribute in held.items():
                 held[key] = map_shardings(attribute, rename)

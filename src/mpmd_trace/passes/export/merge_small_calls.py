@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar, cast
 
 from mpmd_trace.ir.attributes import StringAttr
-from mpmd_trace.ir.core import Op, Value
+from mpmd_trace.ir.core import Op, Region, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentCallOp, FuncOp, Module
 from mpmd_trace.ir.types import MeshTensorType, TensorType
@@ -129,23 +129,25 @@ class MergeSmallCalls(Pass):
 
 def _work_of_calls(calls: Sequence[FragmentCallOp], functions: Mapping[str, FuncOp], limit: float) -> float | None:
     """The elements that all calls compute; None for `limit` or more, and where a call must stay what it is."""
-    known: dict[str, float | None] = {}
+    known: dict[Region, float | None] = {}  # functions of equal stages share theirs
     total = 0.0
     for call in calls:
-        if call.callee not in known:
-            known[call.callee] = _work_of(functions.get(call.callee))
-        work = known[call.callee]
+        function = functions.get(call.callee)
+        if function is None or function.is_declaration:
+            return None
+        body = function.regions[0]
+        if body not in known:
+            known[body] = _work_of(body)
+        work = known[body]
         if work is None or total + work >= limit:
             return None
         total += work
     return total
 
 
-def _work_of(function: FuncOp | None) -> float | None:
-    if function is None or function.is_declaration:
-        return None
+def _work_of(body: Region) -> float | None:
     total = 0.0
-    for op in function.regions[0].walk():
+    for op in body.walk():
         known = op.name.startswith(("stablehlo.", "chlo.")) or op.name in ("func.return", "sdy.sharding_constraint")
         if not known or op.name in _UNKNOWN:
             return None

@@ -56,6 +56,8 @@ class ExportPipeline(Pipeline):
     microbatches_apart: bool = False
     #: Whether a named computation that computes nothing may change shardings.
     named_reshards: bool = False
+    #: Whether functions made of one body share it, frozen.
+    shares_bodies: bool = False
 
     def passes(self) -> list[Pass]:
         """The steps, in order."""
@@ -81,7 +83,7 @@ class ExportPipeline(Pipeline):
             MarkFragmentReservedMemory(),
             ValidateNoParamTransfers(self.fail_on_param_transfers, self.param_transfer_pattern),
             ValidateNoInferredFragments(self.fail_on_inferred_fragments),
-            LowerToFragmentCalls(self.verbose_logging),
+            LowerToFragmentCalls(self.verbose_logging, shares_bodies=self.shares_bodies),
             ValidateNoReshards(self.fail_on_reshard_only_fragments, self.named_reshards),
             ValidateNoBackwardDeps(self.fail_on_backward_deps),
         ]
