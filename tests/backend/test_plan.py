@@ -4,9 +4,13 @@
 
 from __future__ import annotations
 
+import pickle
+from typing import Any
+
 import pytest
 from exported import PIPELINE
 
+from mpmd_trace.backend import plan as plans
 from mpmd_trace.backend.plan import Free, Run, Transfer
 from mpmd_trace.backend.planner import make_plan
 from mpmd_trace.diagnostics.messages import MpmdError
@@ -78,6 +82,19 @@ def test_peak_counts_arguments_results_and_scratch() -> None:
     assert plan.live_bytes() == {"a": 64 + 256 + 64, "b": 256 + 64}
     assert plan.live_bytes({0: 1000}) == {"a": 64 + 256 + 64 + 1000, "b": 256 + 64}
     assert plan.transferred_bytes == 128
+
+
+def test_meshes_are_read_once_and_a_plan_is_stored_as_it_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = make_plan(parse(PIPELINE))
+    stored = pickle.dumps(plan)
+    read: list[str] = []
+    monkeypatch.setattr(
+        plans, "parse_mesh", lambda body, parse_mesh=plans.parse_mesh: read.append(body) or parse_mesh(body)
+    )
+    sizes: list[Any] = [plan.bytes_of([slot.number]) for slot in plan.slots]
+    assert sizes == [slot.bytes * 2 for slot in plan.slots]
+    assert len(read) == len(plan.meshes)
+    assert pickle.dumps(plan) == stored and pickle.loads(stored) == plan
 
 
 def test_donation_needs_a_last_use_and_an_owner() -> None:

@@ -6,7 +6,9 @@ A plan is pure data, derived from the module alone; `backend/runtime.py` binds i
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Container, Iterable, Iterator
+from typing import NamedTuple
 
 from mpmd_trace.ir.attributes import MeshAttr, parse_attribute
 from mpmd_trace.ir.types import MeshTensorType
@@ -17,9 +19,8 @@ __all__ = ["Free", "Instruction", "Place", "Plan", "ProgramSpec", "Run", "Slot",
 Place = tuple[MeshTensorType, str | None, str | None]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Slot:
-    """A value of the plan: a whole array on one mesh.
+class Slot(NamedTuple):
+    """A value of the plan: a whole array on one mesh.  A tuple, since plans have ten thousands and those are made fast.
 
     `memory_kind` is what the program says (in the type or in an attribute); `bytes` are per device.  `layout` is
     the order in memory as in `mhlo.layout_mode`, None where it is the usual one.
@@ -156,8 +157,15 @@ class Plan:
 
     def bytes_of(self, slots: Iterable[int]) -> int:
         """The bytes of values, on all devices of their meshes."""
-        counts = self.devices
+        counts = self._devices
         return sum(self.slots[s].bytes * counts[self.slots[s].mesh] for s in slots)
+
+    @functools.cached_property
+    def _devices(self) -> dict[str, int]:
+        return self.devices
+
+    def __getstate__(self) -> dict[str, object]:
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     def on_mesh(self, mesh: str) -> list[Instruction]:
         """The instructions that touch `mesh`, in order; a `Free` keeps the values of that mesh only."""

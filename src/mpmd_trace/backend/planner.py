@@ -17,7 +17,7 @@ from mpmd_trace.ir.core import Op, Region, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import OFFLOADED, SHARDED_STATE, FragmentCallOp, FuncOp, Module, TransferOp
 from mpmd_trace.ir.shardings import local_shape
-from mpmd_trace.ir.types import MeshTensorType, TensorType
+from mpmd_trace.ir.types import MeshTensorType, TensorType, Type
 from mpmd_trace.ir.work import elements_computed
 
 __all__ = ["make_plan"]
@@ -86,13 +86,18 @@ class _Draft:
     order: int
 
 
+#: A place, with its number before it and the bytes of a value behind it.
+_Known = tuple[int, Place, int]
+
+
 class _Planner:
     def __init__(self, module: Module, main: FuncOp, topology: TopologyAttr, callees: Mapping[str, FuncOp]) -> None:
         self.module, self.main, self.topology, self.callees = module, main, topology, callees
         self.root: dict[Value, Value] = {}  # an aliasing transfer gives the value it takes
         self.slots: list[Slot] = []
         self.places: list[int] = []  # of each slot: the number of its type and memory
-        self.known: dict[Place, tuple[int, int]] = {}  # number, bytes
+        self.place_numbers: dict[Place, int] = {}
+        self.known: dict[tuple[Type, str | None, str | None], _Known] = {}  # by what a value says
         self.layouts: dict[Value, str | None] = {}  # of the values that are returned
         self.number: dict[Value, int] = {}
         self.costs: dict[Region, float] = {}  # of bodies, which equal functions share
@@ -105,8 +110,7 @@ class _Planner:
         declared = _memory_kinds(main.arg_attrs)
         donated = [_is_donated(d.entries) for d in main.arg_attrs]
         self.layouts = dict(zip(main.args, map(_layout, main.arg_attrs), strict=True))
-        for value, kind, name in zip(main.args, declared, arg_names, strict=True):
-            self._slot(value, kind, name)
+        self._add(main.args, declared, arg_names)
         wanted = list(map(_layout, main.res_attrs))
         drafts = self._drafts()
         drafts.sort(key=lambda d: (d.start, d.order))
@@ -160,19 +164,27 @@ class _Planner:
     def _root(self, value: Value) -> Value:
         return self.root.get(value, value)
 
-    def _slot(self, value: Value, kind: str | None, name: str = "") -> int:
-        type = _plain(cast(MeshTensorType, value.type))
-        found = self.number[value] = self._add(type, type.memory_kind or kind, self.layouts.get(value), name)
-        return found
+    def _add(
+        self, values: Sequence[Value], kinds: Sequence[str | None], names: Sequence[str] | None = None
+    ) -> tuple[int, ...]:
+        """New slots for the values; the kinds are their memories where types say none."""
+        slots, places, known, layouts = self.slots, self.places, self.known, self.layouts
+        first = len(slots)
+        for value, kind, name in zip(values, kinds, names or [""] * len(values), strict=True):
+            key = value.type, kind, layouts.get(value)
+            number, (type, kind, layout), size = known.get(key) or self._learn(*key)
+            places.append(number)
+            slots.append(Slot(len(slots), type, kind, size, name, layout))
+        found = range(first, len(slots))
+        self.number.update(zip(values, found, strict=True))
+        return tuple(found)
 
-    def _add(self, type: MeshTensorType, kind: str | None, layout: str | None, name: str = "") -> int:
-        place = self.known.get((type, kind, layout))
-        if place is None:
-            place = self.known[type, kind, layout] = len(self.known), self._bytes(type)
-        found = len(self.slots)
-        self.places.append(place[0])
-        self.slots.append(Slot(found, type, kind, place[1], name, layout))
-        return found
+    def _learn(self, type: Type, kind: str | None, layout: str | None) -> _Known:
+        plain = _plain(cast(MeshTensorType, type))
+        place = plain, plain.memory_kind or kind, layout
+        number = self.place_numbers.setdefault(place, len(self.place_numbers))
+        known = self.known[type, kind, layout] = number, place, self._bytes(plain)
+        return known
 
     def _laid_out(
         self, returned: Sequence[Value], wanted: Sequence[str | None], instructions: list[Instruction]
@@ -183,7 +195,10 @@ class _Planner:
             slot = self.slots[self.number[value]]
             made.setdefault((slot.number, slot.layout), slot.number)
             if (slot.number, layout) not in made:
-                new = made[slot.number, layout] = self._add(slot.type, slot.memory_kind, layout)
+                number, _, size = self._learn(slot.type, slot.memory_kind, layout)
+                new = made[slot.number, layout] = len(self.slots)
+                self.places.append(number)
+                self.slots.append(Slot(new, slot.type, slot.memory_kind, size, layout=layout))
                 instructions.append(Transfer(slot.mesh, slot.mesh, (slot.number,), (new,)))
             yield made[slot.number, layout]
 
@@ -239,7 +254,7 @@ class _Planner:
 
     def _run(self, op: FragmentCallOp, inputs: tuple[int, ...], donated: tuple[int, ...]) -> Run:
         out_kinds, _ = self._signature(op.callee)
-        outputs = tuple(self._slot(r, k) for r, k in zip(op.results, out_kinds, strict=True))
+        outputs = self._add(op.results, out_kinds)
         places = self.places
         in_places = tuple(map(places.__getitem__, inputs))
         key = (op.callee, op.mesh, in_places, tuple(map(places.__getitem__, outputs)), donated)
@@ -254,7 +269,7 @@ class _Planner:
         return Run(program.number, op.mesh, inputs, outputs, donated, label or "inferred", origins)
 
     def _transfer(self, ops: Sequence[TransferOp], inputs: tuple[int, ...]) -> Transfer:
-        outputs = tuple(self._slot(op.results[0], None) for op in ops)
+        outputs = self._add([op.results[0] for op in ops], [None] * len(ops))
         return Transfer(ops[0].source_type.mesh, ops[0].target_type.mesh, inputs, outputs)
 
 

@@ -212,20 +212,20 @@ class _Reader:
                     fresh[b] = fresh.get(a, ())
             elif isinstance(instruction, Run):
                 own = _phases(instruction)
+                is_forward, alone = "F" in own, own == {"F"}
                 for slot in dict.fromkeys(instruction.inputs):
                     self.readers[slot].append(instruction)
-                    if "F" in own:
-                        for argument in fresh.get(slot, ()):
-                            meshes = self.forward[argument]
-                            meshes[instruction.mesh] = meshes.get(instruction.mesh, False) or own == {"F"}
+                    for argument in fresh.get(slot, ()) if is_forward else ():
+                        meshes = self.forward[argument]
+                        meshes[instruction.mesh] = meshes.get(instruction.mesh, False) or alone
                 all_fresh = not own and all(fresh.get(s) for s in instruction.inputs)
-                phases = own or frozenset().union(*(self.phases[s] for s in instruction.inputs))
-                for slot in instruction.outputs:
-                    self.maker[slot], self.phases[slot] = instruction, phases
-                    if all_fresh:  # casts of parameters, slices of the batch
-                        shape = slots[slot].type.tensor.shape
-                        alike = (s for s in instruction.inputs if slots[s].type.tensor.shape == shape)
-                        fresh[slot] = tuple(dict.fromkeys(a for s in alike for a in fresh[s]))
+                phases = own or frozenset().union(*set(map(self.phases.__getitem__, instruction.inputs)))
+                self.maker.update(dict.fromkeys(instruction.outputs, instruction))
+                self.phases.update(dict.fromkeys(instruction.outputs, phases))
+                for slot in instruction.outputs if all_fresh else ():  # casts of parameters, slices of the batch
+                    shape = slots[slot].type.tensor.shape
+                    alike = (s for s in instruction.inputs if slots[s].type.tensor.shape == shape)
+                    fresh[slot] = tuple(dict.fromkeys(a for s in alike for a in fresh[s]))
 
     # What arguments are.
 

@@ -7,7 +7,6 @@ than the C++ call below it, and transfers that the plan issues one after the oth
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from operator import itemgetter
@@ -242,7 +241,7 @@ class Runtime:
     def _lay_out(self, before: Slot, after: Slot) -> Call:
         """A transfer between unusual layouts: by way of the usual one, of which there are plain copies."""
         target = self.placement.spec(*after.place)
-        plain = dataclasses.replace(before, layout=None), dataclasses.replace(after, layout=None)
+        plain = before._replace(layout=None), after._replace(layout=None)
         usual = self.placement.spec(*plain[0].place)
         stays = before.type is after.type and before.memory_kind == after.memory_kind
         move = None if stays else self._mover([plain])

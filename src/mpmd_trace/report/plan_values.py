@@ -90,7 +90,7 @@ def other_bytes(
     Parameters are there from the start, gradients come with the backwards, and the optimiser is at the end.
     `temporary` and `reused` are as in `Plan.live_bytes`.
     """
-    slots = tuple(dataclasses.replace(s, bytes=0) if s.number in apart else s for s in plan.slots)
+    slots = tuple(s._replace(bytes=0) if s.number in apart else s for s in plan.slots)
     others = dataclasses.replace(plan, slots=slots)
     held: dict[str, list[float]] = {mesh: [0.0] for mesh in plan.meshes}
     scratch: dict[str, list[float]] = {mesh: [0.0] for mesh in plan.meshes}
