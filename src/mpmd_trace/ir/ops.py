@@ -403,8 +403,18 @@ class Module:
         return self.op.walk(post_order=post_order, reverse=reverse)
 
     def clone(self) -> Module:
-        """A copy; frozen bodies are shared."""
-        return Module(self.op.clone(), self.resources)
+        """A copy; bodies of fragments and named computations are shared, those of functions may change."""
+        copy = Module(self.op.clone(), self.resources)
+        copy.own_bodies()
+        return copy
+
+    def own_bodies(self) -> None:
+        """Give functions that share a frozen body, as exported ones of equal stages do, one each that may change."""
+        for function in self.functions:
+            for i, region in enumerate(function.regions):
+                if region.frozen:
+                    function.regions[i] = own = region.clone()
+                    own.parent = function
 
     def to_generic(self, *, debug_info: bool = False) -> str:
         """The module in MLIR's generic form (fast; no dialect library is needed)."""

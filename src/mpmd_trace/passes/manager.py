@@ -65,6 +65,7 @@ class PassManager:
     @caches_of_a_run()
     def run(self, module: Module) -> list[PassRun]:
         """Run all passes; returns their records."""
+        module.own_bodies()
         bodies: dict[Region, str] = {}
         for one in self.passes:
             if self.verify:

@@ -289,6 +289,10 @@ def test_functions_of_one_body_may_share_it() -> None:
     assert [f.regions[0].frozen for f in apart.functions] == [False] * len(apart.functions)
     _, one, other = (f.regions[0] for f in shared.functions)
     assert one is other and one.frozen
+    own = [f.regions[0] for f in shared.clone().functions]
+    assert len({id(region) for region in own}) == 3 and not any(region.frozen for region in own)
+    run_passes(shared, "mpmd-cse")  # a pass that follows finds functions that it may change
+    assert not any(f.regions[0].frozen for f in shared.functions)
 
 
 def test_a_taken_name_is_an_error() -> None:
