@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from unittest import mock
 
 import pytest
 from mutations import mutate
@@ -15,6 +16,7 @@ from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, Module
 from mpmd_trace.ir.text import parse
 from mpmd_trace.ir.verifier import verify
+from mpmd_trace.jax_compat import mlir
 from mpmd_trace.jax_compat.mlir import prettify_or_fail
 from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.manager import PassManager
@@ -75,6 +77,18 @@ def test_what_mlir_crashes_on_is_an_error() -> None:
     module = parse(BASE)
     module.functions[0].attrs["topology"] = parse_attribute("3 : i32")
     assert any("#mpmd.topology" in d.message for d in verify(module))
+
+
+def test_text_without_mistakes_is_searched_quickly() -> None:
+    """Strings and comments are told apart from calls only where some name is not defined."""
+    text = "func.func @f() attributes {topology = #topo} {\n  mpmd.call @g() : () -> ()\n  return\n}\n"
+    callee = "func.func private @g() attributes {topology = #topo} {\n  return\n}\n"
+    with mock.patch.object(mlir, "_RISKY", wraps=mlir._RISKY) as search:
+        parse(PRELUDE + text + callee)
+        assert not search.finditer.called
+        with pytest.raises(MpmdError, match="@g, which is not a function"):
+            parse(PRELUDE + text)
+        assert search.finditer.called
 
 
 def test_messages_name_what_is_wrong(base: Module) -> None:

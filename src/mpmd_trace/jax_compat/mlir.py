@@ -134,6 +134,10 @@ _RISKY = re.compile(
     r'\s*@(?P<callee>[A-Za-z_][\w$.]*|"(?:[^"\\]|\\.)*")'
     r"|(?<![\w.#@%!])(?P<topology>topology)\s*(?:=\s*(?![#\s])|(?=[,}]))"
 )
+#: All calls that `_RISKY` finds, and perhaps some in comments and strings; it is fast.
+_CALLEE = re.compile(
+    r'mpmd\.call(?:"\s*\([^()]*\)\s*<?\{[^{}@]*callee\s*=|(?![\w.]))\s*@([A-Za-z_][\w$.]*|"(?:[^"\\]|\\.)*")'
+)
 _MISSING = "'mpmd.call' op calls @{callee}, which is not a function of the module; define it, or call one that is there"
 _TOPOLOGY = re.compile(r"topology\s*(?:=\s*[^#\s]|[,}])")
 
@@ -144,16 +148,14 @@ def _check_risks(text: str, filename: str) -> None:
     """
     if "mpmd." not in text or ("mpmd.call" not in text and _TOPOLOGY.search(text) is None):
         return
+    known = {callee: _defines(text, callee) for callee in set(_CALLEE.findall(text))}
+    if all(known.values()) and _TOPOLOGY.search(text) is None:
+        return
     found = []
-    known: dict[str, bool] = {}
     for match in _RISKY.finditer(text):
         callee = match["callee"]
         if callee is not None:
-            if callee not in known:
-                plain = re.escape(callee.strip('"'))
-                defined = rf'func\.func\s[^@(]*@"?{plain}"?\s*\(|sym_name\s*=\s*"{plain}"'
-                known[callee] = re.search(defined, text) is not None
-            if known[callee]:
+            if known.get(callee) or _defines(text, callee):
                 continue
             message = _MISSING.format(callee=callee)
         elif match["topology"]:
@@ -166,6 +168,11 @@ def _check_risks(text: str, filename: str) -> None:
         found.append(Diagnostic("error", message, place))
     if found:
         raise MpmdError(found)
+
+
+def _defines(text: str, callee: str) -> bool:
+    plain = re.escape(callee.strip('"'))
+    return re.search(rf'func\.func\s[^@(]*@"?{plain}"?\s*\(|sym_name\s*=\s*"{plain}"', text) is not None
 
 
 def _generic(module: Any) -> str:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from mpmd_trace.ir.attributes import TensorShardingAttr, parse_attribute
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp
 from mpmd_trace.ir.text import parse
+from mpmd_trace.passes.hoisting.axes import axes_of
 from mpmd_trace.passes.sharding.agreement import agrees
 from mpmd_trace.passes.sharding.shardy import run_shardy_with_rules
 
@@ -87,3 +89,12 @@ module {{
     assert after.main.topology is not None
     assert '{"d"}' in str(after.main)
     assert agrees(fragments, rules, after.main.topology) == wanted
+
+
+def test_a_sharding_is_taken_apart_once() -> None:
+    """Programs have some dozen shardings, and ask for the axes of each for thousands of values."""
+    sharding = parse_attribute('#sdy.sharding<@taken_apart, [{"d"}, {}]>')
+    assert isinstance(sharding, TensorShardingAttr)
+    before = axes_of.cache_info().misses
+    assert [axes_of(sharding, 2) for _ in range(5)] == [(("d",), ())] * 5
+    assert axes_of.cache_info().misses == before + 1

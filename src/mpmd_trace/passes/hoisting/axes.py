@@ -37,6 +37,7 @@ ShardingOf = Callable[[Value], TensorShardingAttr | None]
 Axes = tuple[tuple[str, ...], ...]
 
 
+@functools.lru_cache(maxsize=1 << 16)
 def axes_of(sharding: TensorShardingAttr | None, rank: int) -> Axes | None:
     """The axes of each dimension; None where a part of an axis is among them, or something is unreduced."""
     if sharding is None:
