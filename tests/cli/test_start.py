@@ -63,6 +63,19 @@ def test_parsing_needs_no_jax() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
+def test_a_step_of_one_process_needs_nothing_of_several() -> None:
+    code = (
+        "import sys, jax, numpy as np, mpmd_trace\n"
+        "mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ('x',))\n"
+        "config = mpmd_trace.make_config({'a': mesh}, {'f': 'a'})\n"
+        "step = mpmd_trace.jit(mpmd_trace.named_computation(lambda x: x + 1, name='f'), config)\n"
+        "assert step(np.ones(3, np.float32)).tolist() == [2, 2, 2]\n"
+        "print(*(name for name in sys.modules if 'backend.distribution' in name))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.split() == []
+
+
 def test_the_package_is_the_command() -> None:
     done = subprocess.run([sys.executable, "-m", "mpmd_trace", "passes", "--json"], capture_output=True, check=True)
     assert b'"mpmd-call-inline"' in done.stdout

@@ -7,18 +7,13 @@ import functools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import jax
 from jax.sharding import Mesh, NamedSharding
 
 from mpmd_trace.backend.arguments import ArgumentChecker
 from mpmd_trace.backend.collectives import Collectives, collectives_of
-from mpmd_trace.backend.distribution.admission import admit
-from mpmd_trace.backend.distribution.job import Job, job_for
-from mpmd_trace.backend.distribution.measuring import measure_together
-from mpmd_trace.backend.distribution.moves import move
-from mpmd_trace.backend.distribution.runtime import ProcessRuntime, process_runtime
 from mpmd_trace.backend.executables import CompilerOptions, Executable, Known, Progress, compile_programs
 from mpmd_trace.backend.placement import Placement, check_topology
 from mpmd_trace.backend.plan import Plan, ProgramSpec, parse_mesh
@@ -32,6 +27,9 @@ from mpmd_trace.ir.ops import Module
 from mpmd_trace.ir.text import read_module
 from mpmd_trace.jax_compat import runtime as compat
 from mpmd_trace.jax_compat.layouts import Format, full_format
+
+if TYPE_CHECKING:
+    from mpmd_trace.backend.distribution.together import Together
 
 __all__ = ["LoadedProgram", "MemoryAnalysis", "load", "run_module"]
 
@@ -115,7 +113,14 @@ def memory_of(
 class LoadedProgram:
     """A compiled program on its meshes; call it with the flat list of its arguments."""
 
-    def __init__(self, plan: Plan, runtime: Runtime, placement: Placement, keep_unused: bool = False) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        runtime: Runtime,
+        placement: Placement,
+        keep_unused: bool = False,
+        together: Together | None = None,
+    ) -> None:
         self.plan = plan
         self.runtime = runtime
         self.placement = placement
@@ -127,6 +132,9 @@ class LoadedProgram:
         )
         self.keeps_unused = keep_unused
         self._checker = ArgumentChecker(plan, self.input_specs, keep_unused)
+        self._together = together
+        if together is not None:
+            self._checker.move = together.move
         self._has_run = False
         # What is returned as it came lives on.
         self._donated = sorted(plan.donated.difference(plan.results))
@@ -154,10 +162,6 @@ class LoadedProgram:
     def explain_placing(self, remedy: str) -> None:
         """Say in messages how to move an argument; `{index}` in the text is its number."""
         self._checker.remedy = remedy
-
-    def move_between_processes(self, job: Job) -> None:
-        """Move arguments that are results of ours from the devices of one process to those of another."""
-        self._checker.move = functools.partial(move, job)
 
     def take_back_results(self, ours: dict[int, Any], *, within_mesh: bool) -> None:
         """Take results as arguments from any mesh: our own, and those of the other programs that share `ours`.
@@ -226,10 +230,7 @@ class LoadedProgram:
         """
         with ISSUING:
             placed = self._checker(args)
-            if isinstance(self.runtime, ProcessRuntime):
-                found = measure_together(self.runtime, self.plan, placed)
-            else:
-                found = measure(self.runtime, placed)
+            found = measure(self.runtime, placed) if self._together is None else self._together.measure(placed)
             for array in self._given(args, placed):
                 array.delete()
             self._remember(found[0])
@@ -263,9 +264,9 @@ class LoadedProgram:
     def peaks(self) -> dict[str, int]:
         """The most bytes on a device of each mesh, of all processes, which all ask for it: they decide by it alike."""
         found = {mesh: memory.peak for mesh, memory in self.memory_analysis().items()}
-        if not isinstance(self.runtime, ProcessRuntime):
+        if self._together is None:
             return found
-        everyone = self.runtime.from_all("memory of programs", found)
+        everyone = self._together.from_all("memory of programs", found)
         return {mesh: max(one.get(mesh, 0) for one in everyone) for mesh in self.plan.meshes}
 
     def memory_use(self) -> Iterator[tuple[int, str, int]]:
@@ -327,8 +328,7 @@ def load(
     check_topology(TopologyAttr.get({name: parse_mesh(body) for name, body in plan.meshes.items()}), topology)
     placement = Placement({name: topology[name] for name in plan.meshes})
     options = compiler_options or {}
-    job = job_for(placement.meshes.values())
-    number = 0 if job is None else admit(job, plan, placement, options, given().to_generic())
+    together = None if _is_alone(placement) else _joined(plan, placement, options, given())
     own = [spec for spec in plan.programs if spec.mesh in placement.own]
     restored = _restored(own, placement, ready)
     missing = tuple(spec for spec in own if spec.number not in restored)
@@ -344,24 +344,29 @@ def load(
                 threads=threads,
                 compiler_options={mesh: found for mesh, found in options.items() if mesh in placement.own},
                 host_callbacks=host_callbacks,
-                known=known if job is None else None,  # what is still known may differ between processes
+                known=known if together is None else None,  # what is still known may differ between processes
             )
         )
     except BaseException as error:
-        if job is not None:
-            raise job.peers.failed(error, f"to compile {plan.name}") from None
+        if together is not None:
+            raise together.failed(error) from None
         raise
     by_number = {**restored, **{e.spec.number: e for e in compiled}}
     executables = [by_number[spec.number] for spec in own]
-    if job is None:
-        return LoadedProgram(plan, Runtime(plan, executables, placement), placement, keep_unused)
-    # Who has less to compile must not start: waiting for the others would be a fault, and XLA waits half a minute.
-    if number:  # a program of one process is compiled by that one alone
-        job.peers.agree("end of compiling", b"", patient=True)
-    runtime = process_runtime(plan, executables, placement, job, number)
-    program = LoadedProgram(plan, runtime, placement, keep_unused)
-    program.move_between_processes(job)
-    return program
+    runtime = Runtime(plan, executables, placement) if together is None else together.runtime(executables)
+    return LoadedProgram(plan, runtime, placement, keep_unused, together)
+
+
+def _is_alone(placement: Placement) -> bool:
+    """Whether all devices are this process's."""
+    return {d.process_index for mesh in placement.meshes.values() for d in mesh.devices.flat} == {jax.process_index()}
+
+
+def _joined(plan: Plan, placement: Placement, options: CompilerOptions, module: Module) -> Together:
+    # A process that is alone starts without what several need, which takes as long to import as to place arguments.
+    from mpmd_trace.backend.distribution.together import Together
+
+    return Together(plan, placement, options, module.to_generic())
 
 
 def _restored(
