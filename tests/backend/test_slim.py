@@ -95,3 +95,12 @@ def test_bytes_of_another_form_stay() -> None:
     assert built.serialized is not None
     for other in (b"", b"\x00", b"ELF" * 100, bytes(range(256)) * 9, built.serialized[:-1], built.serialized[3:]):
         assert slim(other) == other
+
+
+def test_results_that_are_alike_are_made_by_one_handler(monkeypatch: pytest.MonkeyPatch) -> None:
+    mesh = Mesh(np.array(jax.devices()[:1]), ("x",))
+    one, other = _spec(mesh, X), _spec(mesh, X)
+    made: list[Any] = []
+    monkeypatch.setattr(runtime.pxla, "global_aval_to_result_handler", lambda *given: made.append(given) or len(made))
+    bound = runtime.Rebound(None, [one, other, one], b"")
+    assert bound._handlers == [1, 2, 1]

@@ -301,8 +301,12 @@ class Rebound:
         self._executable = executable
         self._like = like
         self.serialized = serialized
-        avals = [core.ShapedArray(r.shape, r.dtype) for r in results]
-        self._handlers: Any = pxla.global_avals_to_results_handler(avals, [r.sharding for r in results], True)
+        made: dict[int, Any] = {}  # many results are alike, and then one object
+        for result in results:
+            if id(result) not in made:
+                aval = core.ShapedArray(result.shape, result.dtype)
+                made[id(result)] = pxla.global_aval_to_result_handler(aval, result.sharding, True)
+        self._handlers = [made[id(result)] for result in results]
 
     @functools.cached_property
     def slim(self) -> bytes | None:
@@ -326,7 +330,7 @@ class Rebound:
 
     def direct_call(self) -> Callable[[Sequence[jax.Array]], list[jax.Array]]:
         """As `direct_call` of the compiled program."""
-        return _call(self._executable, self._handlers.handlers)
+        return _call(self._executable, self._handlers)
 
 
 def rebound(
