@@ -158,3 +158,30 @@ def test_random_programs(seed: int) -> None:
     assert not [op for op in after.main.body if op.name == "stablehlo.subtract"]
     unnamed = sum(op.name == "stablehlo.subtract" for op in before.main.body)
     assert sum(not op.is_user for op in after.main.body if isinstance(op, FragmentOp)) <= unnamed
+
+
+def test_named_computations_do_not_wait_for_what_others_need() -> None:
+    """Both sines are one step away from the end, but `f` could not begin before `g` ended were they one fragment."""
+    named = """
+  %ASSIGNED = mpmd.assign %IN : (!t) -> !a
+  %RAN = mpmd.fragment<mesh="a", origin=["NAME"]> (%ASSIGNED) (%x: !t) {
+    %y = stablehlo.cosine %x : !t
+    mpmd.return %y : !t
+  } : (!a) -> !a
+  %OUT = mpmd.unassign %RAN : (!a) -> !t
+"""
+
+    def computation(name: str, operand: str) -> str:
+        text = named.replace("NAME", name).replace("IN", operand)
+        return text.replace("ASSIGNED", f"{name}1").replace("RAN", f"{name}2").replace("OUT", name)
+
+    _, after = grouped(
+        "  %0 = stablehlo.sine %u : !t // a"
+        + computation("f", "0")
+        + computation("g", "u")
+        + "  %1 = stablehlo.sine %g : !t // a"
+        + computation("h", "1")
+        + "  return %f, %h : !t, !t\n",
+        "(!t, !t)",
+    )
+    assert [mesh_ops[1] for mesh_ops in fragments(after)] == [["sine"], ["cosine"], ["cosine"], ["sine"], ["cosine"]]

@@ -5,13 +5,16 @@ and merging these, would give the same: here it is decided for all at once.
 
 An op's *level* is how often a value changes hands on the way from the op to the end of the step, at most: from one mesh
 to another, or between unnamed code and a named computation, call or result.  The ops of one mesh and level can be
-one fragment, since whatever leaves it and comes back does so on a lower level.  As an op has the lowest level that its
-readers allow, it is with what reads it, as late as possible.
+one fragment, since whatever leaves it and comes back does so on a lower level.  Those of one fragment have in common,
+too, which named computation or call needs them first, so that nothing waits for what it does not need.
+As an op has the lowest level that its readers allow, it is with what reads it, as late as possible.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Hashable, Mapping
+from typing import NamedTuple
 
 from mpmd_trace.ir.attributes import ArrayAttr, StringAttr
 from mpmd_trace.ir.bodies import BodyBuilder, effective_operands
@@ -39,25 +42,25 @@ def group_ops(function: FuncOp, meshes: Mapping[Op, str], free: Mapping[Op, obje
     if not meshes:
         return
     block = function.body
-    levels = _levels(block, meshes, free)
-    groups: dict[tuple[str, int], _Group] = {}
-    of: dict[Op, _Group] = {}
+    places = _places(block, meshes, free)
+    groups: dict[tuple[_Place, str], _Group] = {}
     for op in block:
         mesh = meshes.get(op)
         if mesh is not None:
-            key = mesh, levels[op]
+            key = places[op], mesh
             group = groups.get(key)
             if group is None:
                 group = groups[key] = _Group(mesh, free)
             group.need(op)
-            of[op] = group
     others = _others(block, meshes, free)
     sent = {value for op in others for value in _read(op)}.union(*(group.operands for group in groups.values()))
-    order = _in_order(others, groups.values(), of)
-    ops: list[Op] = []
+    waiting = deque(sorted(groups, key=lambda key: (key[0].before, -key[0].level)))
     made: dict[Value, UnassignOp] = {}
-    for item in order:
-        ops += item.fragment(sent, made) if isinstance(item, _Group) else (item,)
+    ops: list[Op] = []
+    for op in others:
+        while waiting and waiting[0][0].before <= places[op].before:
+            ops += groups[waiting.popleft()].fragment(sent, made)
+        ops.append(op)
     kept = set(others)
     gone = [op for op in block if op not in kept]
     for op in gone:
@@ -74,15 +77,28 @@ def _read(op: Op) -> list[Value]:
     return effective_operands(op) if op.regions else op.operands
 
 
-def _levels(block: Block, meshes: Mapping[Op, str], free: Mapping[Op, object]) -> dict[Op, int]:
-    """The level of each op, those of free ops left out: they are where their readers are."""
-    levels: dict[Op, int] = {}
+class _Place(NamedTuple):
+    """Where an op may stand: before that op of the block which is not grouped, and how often values change hands."""
+
+    before: int
+    level: int
+
+
+def _places(block: Block, meshes: Mapping[Op, str], free: Mapping[Op, object]) -> dict[Op, _Place]:
+    """The place of each op: what is not grouped stays, and free ops are where their readers are."""
+    found: dict[Op, _Place] = {}
     #: The meshes where a free op is made (None: outside of what is grouped), with the highest level there.
     made: dict[Op, dict[str | None, int]] = {}
-    for op in reversed(block):
+    ops = block.ops
+    for place in range(len(ops) - 1, -1, -1):
+        op = ops[place]
         here = meshes.get(op)
+        use = op.results[0]._first if here is not None and len(op.results) == 1 else None
+        if use is not None and use.next is None and meshes.get(use.owner) == here:  # as nearly all
+            found[op] = found[use.owner]
+            continue
         readers: dict[str | None, int] = {}
-        level = 0
+        before = len(ops) - 1
         for result in op.results:
             use = result._first
             while use is not None:
@@ -92,20 +108,18 @@ def _levels(block: Block, meshes: Mapping[Op, str], free: Mapping[Op, object]) -
                     outer = user.ancestor_in(block)
                     assert outer is not None
                     user = outer
-                if user in made:
-                    for mesh, above in made[user].items():
-                        readers[mesh] = max(readers.get(mesh, 0), above)
-                else:
-                    mesh, above = meshes.get(user), levels[user]
+                first, level = found[user]
+                before = min(before, first)
+                for mesh, above in made[user].items() if user in made else ((meshes.get(user), level),):
                     if above > readers.get(mesh, -1):
                         readers[mesh] = above
+        level = max([above if mesh == here else above + 1 for mesh, above in readers.items()], default=0)
         if op in free:
             made[op] = readers
-        else:
-            for mesh, above in readers.items():
-                level = max(level, above if mesh == here else above + 1)
-            levels[op] = level
-    return levels
+        if here is None and (op not in free or None in readers):  # it stays where it is
+            before = place
+        found[op] = _Place(before, level)
+    return found
 
 
 def _others(block: Block, meshes: Mapping[Op, str], free: Mapping[Op, object]) -> list[Op]:
@@ -222,32 +236,3 @@ class _Group:
                 builder.add(op, mapping)
             found = _bodies[key] = builder.finish([mapping[result] for result in results])
         return found
-
-
-def _in_order(others: list[Op], groups: Iterable[_Group], of: Mapping[Op, _Group]) -> list[Op | _Group]:
-    """Ops and groups behind what they read: ops in the order that they have, groups as late as possible."""
-    known = set(others)
-    done: set[Op | _Group] = set()
-    order: list[Op | _Group] = []
-
-    def read_by(item: Op | _Group) -> Iterator[Op | _Group]:
-        for value in item.operands if isinstance(item, _Group) else _read(item):
-            maker = value.defining_op
-            found = None if maker is None else of.get(maker) or (maker if maker in known else None)
-            if found is not None and found not in done:
-                yield found
-
-    items: list[Op | _Group] = [*others[:-1], *groups, others[-1]]
-    for first in items:
-        pending = [first]
-        while pending:
-            item = pending[-1]
-            missing = list(read_by(item)) if item not in done else []
-            if missing:
-                pending += reversed(missing)
-                continue
-            pending.pop()
-            if item not in done:
-                done.add(item)
-                order.append(item)
-    return order
