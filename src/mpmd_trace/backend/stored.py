@@ -27,7 +27,7 @@ from mpmd_trace.diagnostics.messages import MpmdError
 
 __all__ = ["Stored", "read", "stored_form", "versions", "written"]
 
-_FORMAT = 3
+_FORMAT = 4
 
 
 @dataclasses.dataclass(frozen=True)
