@@ -328,7 +328,8 @@ def load(
     check_topology(TopologyAttr.get({name: parse_mesh(body) for name, body in plan.meshes.items()}), topology)
     placement = Placement({name: topology[name] for name in plan.meshes})
     options = compiler_options or {}
-    together = None if _is_alone(placement) else _joined(plan, placement, options, given())
+    alone = placement.processes == {jax.process_index()}
+    together = None if alone else _joined(plan, placement, options, given())
     own = [spec for spec in plan.programs if spec.mesh in placement.own]
     restored = _restored(own, placement, ready)
     missing = tuple(spec for spec in own if spec.number not in restored)
@@ -355,11 +356,6 @@ def load(
     executables = [by_number[spec.number] for spec in own]
     runtime = Runtime(plan, executables, placement) if together is None else together.runtime(executables)
     return LoadedProgram(plan, runtime, placement, keep_unused, together)
-
-
-def _is_alone(placement: Placement) -> bool:
-    """Whether all devices are this process's."""
-    return {d.process_index for mesh in placement.meshes.values() for d in mesh.devices.flat} == {jax.process_index()}
 
 
 def _joined(plan: Plan, placement: Placement, options: CompilerOptions, module: Module) -> Together:

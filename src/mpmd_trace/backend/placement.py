@@ -109,6 +109,8 @@ class Placement:
         me = jax.process_index()
         #: The meshes of which this process has a device.
         self.own = frozenset(n for n, m in topology.items() if any(d.process_index == me for d in m.devices.flat))
+        #: The processes that have devices of them.
+        self.processes = frozenset(d.process_index for mesh in topology.values() for d in mesh.devices.flat)
         self._kinds = {name: memory_kinds(mesh) for name, mesh in topology.items()}
         self.sharding = functools.lru_cache(maxsize=None)(self._sharding)
         self.spec = functools.lru_cache(maxsize=None)(self._spec)

@@ -150,19 +150,15 @@ class Plan:
         """Bytes that arrive on all devices of the target meshes."""
         return self.bytes_of(s for t in self.transfers for s in t.outputs)
 
-    @property
+    @functools.cached_property
     def devices(self) -> dict[str, int]:
         """How many devices each mesh has."""
         return {name: parse_mesh(body).size for name, body in self.meshes.items()}
 
     def bytes_of(self, slots: Iterable[int]) -> int:
         """The bytes of values, on all devices of their meshes."""
-        counts = self._devices
+        counts = self.devices
         return sum(self.slots[s].bytes * counts[self.slots[s].mesh] for s in slots)
-
-    @functools.cached_property
-    def _devices(self) -> dict[str, int]:
-        return self.devices
 
     def __getstate__(self) -> dict[str, object]:
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Iterable
 
@@ -86,7 +85,6 @@ def _in_braces(text: str) -> str:
     return text[text.index("{") + 1 : text.rindex("}")]
 
 
-@functools.lru_cache(maxsize=1 << 12)
 def _parse_axes(text: str) -> tuple[Axis, ...]:
     axes = []
     for part in split_top_level(text):

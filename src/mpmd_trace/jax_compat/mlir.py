@@ -146,7 +146,7 @@ def _check_risks(text: str, filename: str) -> None:
     """Raise `MpmdError` for what the dialect's verifier takes for granted, and crashes on when it is not so:
     the functions that are called exist, topologies are topologies.
     """
-    if "mpmd." not in text or ("mpmd.call" not in text and _TOPOLOGY.search(text) is None):
+    if "mpmd." not in text:
         return
     known = {callee: _defines(text, callee) for callee in set(_CALLEE.findall(text))}
     if all(known.values()) and _TOPOLOGY.search(text) is None:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import jax
 from jax.sharding import Mesh
 
-from mpmd_trace.backend.distribution.job import Job, owners
+from mpmd_trace.backend.distribution.job import Job
 from mpmd_trace.backend.executables import CompilerOptions
 from mpmd_trace.backend.placement import Placement
 from mpmd_trace.backend.plan import Plan
@@ -44,7 +44,7 @@ def admit(job: Job, plan: Plan, placement: Placement, options: CompilerOptions, 
         MpmdError: with the processes that have something else than process 0, and what.
         PeerError: when a process does not come.
     """
-    if len(owners(placement.meshes.values())) == 1:
+    if len(placement.processes) == 1:
         return 0
     mine = {
         "version of Python": platform.python_version(),

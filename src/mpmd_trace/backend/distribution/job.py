@@ -5,11 +5,9 @@ from __future__ import annotations
 import functools
 import itertools
 import socket
-from collections.abc import Iterable
 from typing import Any, Literal
 
 import jax
-from jax.sharding import Mesh
 
 from mpmd_trace.backend.distribution.in_flight import InFlight
 from mpmd_trace.backend.distribution.peers import Peers
@@ -17,7 +15,7 @@ from mpmd_trace.backend.distribution.post import Post
 from mpmd_trace.backend.distribution.transport import DevicePut, Posting, Transport
 from mpmd_trace.diagnostics.messages import MpmdError
 
-__all__ = ["Job", "Transfers", "begin", "current", "end", "job_for", "own_address", "owners"]
+__all__ = ["Job", "Transfers", "begin", "current", "end", "joined", "own_address"]
 
 #: How arrays go between processes: through host memory, over connections of our own, or with `jax.device_put`.
 Transfers = Literal["host", "device_put"]
@@ -84,19 +82,12 @@ def current() -> Job | None:
     return _CURRENT[0] if _CURRENT else None
 
 
-def owners(meshes: Iterable[Mesh]) -> frozenset[int]:
-    """The processes that have devices of these meshes."""
-    return frozenset(d.process_index for mesh in meshes for d in mesh.devices.flat)
-
-
-def job_for(meshes: Iterable[Mesh]) -> Job | None:
-    """The job that runs programs on these meshes; None if they are this process's alone.
+def joined() -> Job:
+    """The job that runs programs on devices of other processes, too.
 
     Raises:
-        MpmdError: when other processes have devices of them, but `mpmd_trace.initialize` was not called.
+        MpmdError: when `mpmd_trace.initialize` was not called.
     """
-    if owners(meshes) == {jax.process_index()}:
-        return None
     found = current()
     if found is None:
         raise MpmdError(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import jax
 
 from mpmd_trace.backend.distribution.admission import admit
-from mpmd_trace.backend.distribution.job import job_for
+from mpmd_trace.backend.distribution.job import joined
 from mpmd_trace.backend.distribution.measuring import measure_together
 from mpmd_trace.backend.distribution.moves import move
 from mpmd_trace.backend.distribution.runtime import process_runtime
@@ -28,8 +28,7 @@ class Together:
     """
 
     def __init__(self, plan: Plan, placement: Placement, options: CompilerOptions, text: str) -> None:
-        job = job_for(placement.meshes.values())
-        assert job is not None, "the meshes are this process's alone"
+        job = joined()
         self._job, self._plan, self._placement = job, plan, placement
         self._number = admit(job, plan, placement, options, text)
 

@@ -52,7 +52,7 @@ def group_ops(function: FuncOp, meshes: Mapping[Op, str], free: Mapping[Op, obje
             if group is None:
                 group = groups[key] = _Group(mesh, free)
             group.need(op)
-    others = _others(block, meshes, free)
+    others = [op for i, op in enumerate(block) if places[op].before == i]
     sent = {value for op in others for value in _read(op)}.union(*(group.operands for group in groups.values()))
     waiting = deque(sorted(groups, key=lambda key: (key[0].before, -key[0].level)))
     made: dict[Value, UnassignOp] = {}
@@ -78,7 +78,11 @@ def _read(op: Op) -> list[Value]:
 
 
 class _Place(NamedTuple):
-    """Where an op may stand: before that op of the block which is not grouped, and how often values change hands."""
+    """Where an op may stand.
+
+    `before`: the number of the first op that needs it, of those that stay in the block; for these their own.  `level`:
+    how often values change hands until the end.
+    """
 
     before: int
     level: int
@@ -120,18 +124,6 @@ def _places(block: Block, meshes: Mapping[Op, str], free: Mapping[Op, object]) -
             before = place
         found[op] = _Place(before, level)
     return found
-
-
-def _others(block: Block, meshes: Mapping[Op, str], free: Mapping[Op, object]) -> list[Op]:
-    """What stays in the function: neither grouped nor free, or free and read by one of these."""
-    kept: set[Op] = set()
-    for op in reversed(block):
-        if op in meshes:
-            continue
-        if op in free and not any(user.ancestor_in(block) in kept for result in op.results for user in result.users):
-            continue
-        kept.add(op)
-    return [op for op in block if op in kept]
 
 
 class _Group:
