@@ -14,7 +14,7 @@ RUNS = {
     "collectives": ("--only fsdp --stages 2 --json --check", '"all-gather": [8, 8]'),
     "common_passes": ("--stages 3 --microbatches 2 4 --ops 6", "call-inline "),
     "compute_bound": ("--steps 1 --rounds 1 --batch 16 --json", '"runs": 22, "transfers": 16'),
-    "dispatch": ("--steps 1 --rounds 1 --json", '"runs": 72, "transfers": 48'),
+    "dispatch": ("--steps 1 --rounds 1 --json", '"runs": 64, "transfers": 48'),
     "first_step": ("--models encoder --sizes 2x2x2 --where", "text and passes "),
     "parse_print": ("--ops 500 --repeat 1 --json", "{"),
     "partition": ("--sizes 2x2 --cpp-up-to 0 --repeat 1", "   2 x 2 "),

@@ -204,7 +204,7 @@ def test_costs_of_links_are_those_of_the_plan() -> None:
     config = mpmd_trace.make_config(
         topology(2, size=1),
         {"blocks_0": "m0", "blocks_1": "m1"},
-        partitioning_options={"mpmd_infer_transfers": True},
+        partitioning_options={"mpmd_infer_transfers": True, "mpmd_merge_forward_with_backward": False},
         pipeline_schedule="1F1B",
     )
     actions = FragmentActions()

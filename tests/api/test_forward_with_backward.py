@@ -22,8 +22,11 @@ FORWARD_FIRST, BACKWARD_FIRST = "mpmd_merge_forward_with_backward", "mpmd_merge_
 
 
 def compiled(*merge: str, schedule: str = "1F1B") -> tuple[mpmd_trace.Compiled, FragmentActions, Any]:
+    return with_options(schedule, **{name: name in merge for name in (FORWARD_FIRST, BACKWARD_FIRST)})
+
+
+def with_options(schedule: str, **options: bool) -> tuple[mpmd_trace.Compiled, FragmentActions, Any]:
     ws, xs = weights(), batch(MICROBATCHES)
-    options = dict.fromkeys(merge, True)
     settings = config(NAMES, pipeline_schedule=schedule, partitioning_options=options)
     actions = FragmentActions()
     found = mpmd_trace.jit(accumulate, settings).lower(ws, xs, hooks=[actions]).compile()
@@ -49,6 +52,15 @@ def test_the_last_mesh_runs_both_as_one() -> None:
     assert len(after.slots) <= len(before.slots) - MICROBATCHES
     for timeline in (planned_timeline(after, actions), measured_timeline(after, actions, measured)):
         assert named(e.step for e in timeline.rows[1]) == rows["m1"]
+
+
+def test_by_default_it_runs_both_as_one_where_no_other_stage_runs_either() -> None:
+    merged, actions, measured = with_options("1F1B")
+    assert str(merged.program.plan) == str(compiled(FORWARD_FIRST)[0].program.plan)
+    rows = {mesh: named(steps) for mesh, steps in actions.of_mesh.items()}
+    assert rows["m1"] == [f"(1F{i};1B{i})OVERLAP_F_B" for i in range(MICROBATCHES)]
+    assert rows["m0"] == ["0F0", "0F1", "0B0", "0F2", "0B1", "0F3", "0B2", "0B3"]
+    assert named(e.step for e in measured_timeline(merged.program.plan, actions, measured).rows[1]) == rows["m1"]
 
 
 def test_the_steady_state_runs_a_backward_and_the_next_forward_as_one() -> None:
@@ -138,7 +150,7 @@ def test_the_cost_of_the_parts_is_not_known() -> None:
         actions_by_place(merged.program.plan, actions)
     assert str(caught.value) == (
         "error: the step runs (1F0;1B0)OVERLAP_F_B as one program, so what its parts cost cannot be told; compile it "
-        f"without {FORWARD_FIRST} and {BACKWARD_FIRST} to plan it"
+        f"with partitioning_options={{'{FORWARD_FIRST}': False, '{BACKWARD_FIRST}': False}} to plan it"
     )
 
 

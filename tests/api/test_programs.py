@@ -67,10 +67,11 @@ def of_stages(plan: Plan) -> dict[str, set[tuple[str, int]]]:
 
 
 @pytest.mark.parametrize("summed", [carried, in_python])
-def test_a_stage_has_two_programs(summed: Any) -> None:
+def test_a_stage_has_one_forward_and_one_backward_program(summed: Any) -> None:
     found = compiled(summed)
     for mesh, programs in of_stages(found.program.plan).items():
-        assert [runs for _, runs in programs] == [MICROBATCHES] * 2, (mesh, programs)
+        # No other stage has the last one, whose forward and backward are one.
+        assert [runs for _, runs in programs] == [MICROBATCHES] * (1 if mesh == "m2" else 2), (mesh, programs)
     for a, b in zip(
         jax.tree.leaves(found(*arguments())), jax.tree.leaves(jax.jit(step(summed))(*arguments())), strict=True
     ):
@@ -89,7 +90,10 @@ def test_every_sum_is_where_the_last_one_was() -> None:
 
 def test_the_option_to_merge_what_is_around_microbatches() -> None:
     """Fewer launches, more programs."""
-    merged, apart = (compiled(carried, mpmd_equal_microbatches=on).program.plan for on in (False, True))
+    merged, apart = (
+        compiled(carried, mpmd_equal_microbatches=on, mpmd_merge_forward_with_backward=False).program.plan
+        for on in (False, True)
+    )
     assert len(merged.runs) < len(apart.runs)
     assert len(of_stages(merged)["m1"]) > len(of_stages(apart)["m1"])
 

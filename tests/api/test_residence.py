@@ -105,6 +105,11 @@ def test_tied_weights_and_the_state_of_an_optimiser() -> None:
     assert (first.parameters, first.state) == (2 * WEIGHT, 2 * WEIGHT)
     assert (second.parameters, second.state) == (WEIGHT, WEIGHT)
     assert found.astray == ()
+    # It may as well be on the other mesh that uses it, where a forward and its backward are one program.
+    home = {"e": "second", "w": None}
+    last = config(names, devices=1, input_mesh_assignment=(home, home, None))
+    found = residence(step, p, p, array(4, 4, 32), config=last, donate_argnums=(0, 1))
+    assert found.astray == () and found.meshes[1].parameters == 3 * WEIGHT
 
 
 def test_state_of_optax_is_told_by_its_paths() -> None:

@@ -20,8 +20,10 @@ COUNT = 3
 
 
 def lowered(**settings: Any) -> tuple[mpmd_trace.Lowered, dict[str, str]]:
-    """The lowered step and what each mesh does."""
+    """The lowered step and what each mesh does, a forward and a backward apart."""
     actions = FragmentActions()
+    given = settings.pop("partitioning_options", {})
+    settings["partitioning_options"] = {"mpmd_merge_forward_with_backward": False, **given}
     found = mpmd_trace.jit(accumulate, config(**settings)).lower(weights(), batch(COUNT), hooks=[actions])
     named = {mesh: [a for a in row if getattr(a, "kind", "") != "O"] for mesh, row in actions.of_mesh.items()}
     rows = {mesh: " ".join(_spelled(a) for a in row) for mesh, row in named.items()}

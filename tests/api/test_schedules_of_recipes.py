@@ -111,10 +111,7 @@ def check(
         jnp.float32(8.0),
     )
     config = mpmd_trace.make_config(
-        topology(2, size=1),
-        names or plain.assign(schedule),
-        partitioning_options={"mpmd_infer_transfers": True},
-        pipeline_schedule=name,
+        topology(2, size=1), names or plain.assign(schedule), partitioning_options=plain.APART, pipeline_schedule=name
     )
     actions = FragmentActions()
     lowered = mpmd_trace.jit(step, config).lower(*args, hooks=[actions])
@@ -170,7 +167,9 @@ def test_each_of_two_loops_has_the_order_of_the_schedule(name: str, epochs: bool
             return jax.lax.scan(epoch, parameters, None, length=2)[0]
         return gradients(epoch(parameters, None)[0], xs)
 
-    config = mpmd_trace.make_config(topology(2, size=1), plain.assign(schedule), pipeline_schedule=name)
+    config = mpmd_trace.make_config(
+        topology(2, size=1), plain.assign(schedule), pipeline_schedule=name, partitioning_options=plain.APART
+    )
     xs = jnp.ones((2 * MICROBATCHES, plain.WIDTH))
     mpmd_trace.jit(step, config).lower(parameters, xs, hooks=[actions]).as_text()
     rows = [[a for a in row if a.kind != "O"] for row in actions.of_mesh.values()]
@@ -197,7 +196,9 @@ def test_two_gradients_in_a_loop_keep_no_more_microbatches_than_one() -> None:
         return mpmd_trace.enumerated_for(microbatch, jax.tree.map(jnp.zeros_like, parameters), xs)
 
     names = {"blocks_0": "m0", "blocks_1": "m1"}
-    config = mpmd_trace.make_config(topology(2, size=1), names, pipeline_schedule="1F1B")
+    config = mpmd_trace.make_config(
+        topology(2, size=1), names, pipeline_schedule="1F1B", partitioning_options=plain.APART
+    )
     args = parameters, jnp.ones((4, 2, plain.WIDTH))
     lowered = mpmd_trace.jit(step, config).lower(*args, hooks=[actions])
     lowered.as_text()

@@ -21,6 +21,8 @@ from mpmd_trace.schedules import Action, Schedule
 WIDTH = 4
 #: Enough for everything at two meshes: ZB-H2 with full latency wants 4P-3, DualPipe an even number from 2P.
 MICROBATCHES = 6
+#: Options with which each action of a schedule is a program of its own.
+APART = {"mpmd_infer_transfers": True, "mpmd_merge_forward_with_backward": False}
 #: They go back through the microbatches from the last one; so must the program that adds up.
 REVERSED = ("looped-bfs", "circular-with-reversed-backward")
 TWO_CHAINS = ("dualpipe",)
@@ -103,10 +105,7 @@ def run(
     """The compiled step, what each mesh does, and the result."""
     actions = FragmentActions()
     config = mpmd_trace.make_config(
-        topology(placed.meshes, size=1),
-        names,
-        partitioning_options={"mpmd_infer_transfers": True},
-        pipeline_schedule=schedule,
+        topology(placed.meshes, size=1), names, partitioning_options=APART, pipeline_schedule=schedule
     )
     compiled = mpmd_trace.jit(step, config).lower(*args, hooks=[actions]).compile()
     rows = [[a for a in row if a.kind != "O"] for row in actions.of_mesh.values()]
@@ -256,7 +255,7 @@ def test_a_schedule_of_ones_own() -> None:
 def lowered(schedule: Any, names: dict[str, Any], stages: int, meshes: int = 2) -> mpmd_trace.Lowered:
     model = Model(stages)
     config = mpmd_trace.make_config(
-        topology(meshes, size=1), names, partitioning_options={"mpmd_infer_transfers": True}, pipeline_schedule=schedule
+        topology(meshes, size=1), names, partitioning_options=APART, pipeline_schedule=schedule
     )
     return mpmd_trace.jit(training(model, 4), config).lower(*data(model, 4))
 
@@ -282,7 +281,7 @@ def test_stages_follow_the_data(name: str, order: tuple[str, ...]) -> None:
     config = mpmd_trace.make_config(
         {mesh: meshes[mesh] for mesh in order},
         {name: mesh for name, (mesh, _) in assign(schedule).items()},
-        partitioning_options={"mpmd_infer_transfers": True},
+        partitioning_options=APART,
         pipeline_schedule=name,
     )
     compiled = mpmd_trace.jit(step, config).lower(*args, hooks=[actions]).compile()

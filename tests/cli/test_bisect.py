@@ -90,10 +90,10 @@ def spoil(monkeypatch: pytest.MonkeyPatch, wanted: str, change: Callable[[list[A
 def test_a_wrong_execution_is_found(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     negated = lambda arrays: [-arrays[0], *arrays[1:]]  # noqa: E731
     with monkeypatch.context() as patch:
-        spoil(patch, "(second(1))", negated)
+        spoil(patch, "(second, second(1))", negated)
         result = command("bisect", TINY)
     assert result.status == 1 and "every pass computes what jax.jit does, but the step, executed" in result.err
-    said = r"In instruction \d+ of the plan, the run of @.* \(second\(1\)\) on mesh 'm1', result 0 differs by 2.0e\+00"
+    said = r"In instruction \d+ of the plan, the run of @.* \(second, second\(1\)\) on mesh 'm1', result 0 differs by 2"
     assert re.search(said, result.err.replace("\n", " ")), result.err
     with monkeypatch.context() as patch:
         spoil(patch, "to 'm1'", negated)
@@ -115,7 +115,7 @@ def test_memory_that_is_given_away_too_early_is_found(command: Command, monkeypa
     loaded, numbers = lowered.compile().program, Numbers.of(program, lowered)
     found = wrong_instruction(loaded, lowered.partitioned.module, numbers.arguments, 1e-5)
     assert found[0] is None and largest(found[1], numbers.expected, numbers.results).size < 1e-5
-    at = next(i for i in range(len(loaded.runtime.calls)) if "(second)" in loaded.runtime.describe(i))
+    at = next(i for i in range(len(loaded.runtime.calls)) if "(second, " in loaded.runtime.describe(i))
     call = loaded.runtime.calls[at]
     loaded.runtime.calls[at] = lambda arrays: [call(arrays), *(array.delete() for array in lost)][0]
     wrong, _ = wrong_instruction(loaded, lowered.partitioned.module, numbers.arguments, 1e-5)

@@ -204,11 +204,17 @@ def test_sharded_weights(command, capsys, tmp_path: Path) -> None:  # type: igno
     assert sum("sums over devices are finished once per step" in text for text in found["once_per_step"]) == 2
     explain = runner(capsys, "explain")
     told = json.loads(explain(str(source), "--json").out)
-    assert told["meshes"] == found["placement"]["meshes"] and told["collectives"] == found["collectives"]
+    assert told["collectives"] == found["collectives"]
+    first, last = told["meshes"]
+    assert first == found["placement"]["meshes"][0]
+    # As it runs, with a forward and its backward in one program, the last mesh keeps less.
+    apart = found["placement"]["meshes"][1]
+    assert last["activations"] < apart["activations"] and last["peak"] < apart["peak"]
+    assert {**apart, "activations": last["activations"], "peak": last["peak"]} == last
     assert told["once_per_step"] == found["once_per_step"]
     left = json.loads(explain(f"{source}:limited", "--json").out)
     assert any("stays with the microbatches: of the limit 0 bytes are left" in text for text in left["once_per_step"])
-    assert left["collectives"]["m1"]["all-gather"]["runs"] > 2 and left["meshes"][1]["hoisted"] == 0
+    assert left["collectives"]["m1"]["all-gather"]["runs"] >= 2 and left["meshes"][1]["hoisted"] == 0
 
 
 def test_no_backwards(command) -> None:  # type: ignore[no-untyped-def]

@@ -55,8 +55,9 @@ def check_trace(events: list[dict[str, Any]], report: dict[str, Any]) -> None:
     assert len(runs) == 3 * report["fragments"] and {e["args"]["step"] for e in slices} == {0, 1, 2}
     ends = [max(e["ts"] + e["dur"] for e in slices if e["args"]["step"] == step) for step in (0, 1)]
     assert ends[0] < min(e["ts"] for e in slices if e["args"]["step"] == 1)
-    forward = next(e for e in runs if e["cat"] == "forward" and e["tid"] == 1)
-    assert forward["args"]["microbatch"] == 0 and any("tiny.py:20" in place for place in forward["args"]["written in"])
+    forward = next(e for e in runs if e["cat"].startswith("forward") and e["tid"] == 1)
+    assert forward["cat"] == "forward+full backward" and forward["args"]["microbatch"] == 0
+    assert any("tiny.py:20" in place for place in forward["args"]["written in"])
     assert {e["name"] for e in events if e["ph"] == "C"} == {"memory of m0", "memory of m1"}
     assert all(e["args"]["bytes on a device"] > 0 for e in events if e["ph"] == "C")
     arrows: dict[int, list[dict[str, Any]]] = {}

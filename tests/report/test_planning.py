@@ -51,8 +51,14 @@ SPEED, WIDTH = 20e9, 10e9
 LINKS = Links(Link(5e-6, 2e9))
 
 
+def phases_apart(program: mpmd_trace.Program) -> mpmd_trace.Program:
+    """A forward and a backward that follow each other stay two programs, each with its own cost."""
+    options = {**program.config.partitioning_options, "mpmd_merge_forward_with_backward": False}
+    return dataclasses.replace(program, config=dataclasses.replace(program.config, partitioning_options=options))
+
+
 def compiled(program: mpmd_trace.Program) -> tuple[Any, FragmentActions]:
-    actions = FragmentActions()
+    program, actions = phases_apart(program), FragmentActions()
     lowered = program.jitted().lower(*program.args, hooks=[actions])
     return lowered.compile(), actions
 
@@ -433,7 +439,7 @@ def test_saved_schedules_compile(uneven_study: Any, tmp_path: Any) -> None:
     table.write_text(best.choice.schedule.to_csv())
     assert load_csv(table).orders == best.choice.schedule.orders
     config = dataclasses.replace(program.config, pipeline_schedule=load_csv(table))
-    changed = dataclasses.replace(program, config=config)
+    changed = phases_apart(dataclasses.replace(program, config=config))
     actions = FragmentActions()
     changed.jitted().lower(*changed.args, hooks=[actions]).partitioned  # noqa: B018
     kinds = [[a.microbatch for a in row if a.kind == "F"] for row in actions.of_mesh.values()]

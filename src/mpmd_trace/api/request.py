@@ -78,6 +78,7 @@ class Asked:
         if config.placement == "cut":  # which infers transfers, and so does what stands in for it
             options.setdefault("mpmd_infer_transfers", True)
         options.pop("enable_heterogeneous_meshes", None)  # for the frontend
+        parsed = PartitioningOptions.of(options)
         shapes = {n: MeshAttr.get((str(a), size) for a, size in m.shape.items()) for n, m in config.topology.items()}
         limit = self.limit
         besides = tuple(Reserved(mesh, size) for mesh, size in self.reserved.items())
@@ -88,12 +89,13 @@ class Asked:
             (*(None,) * constants, *self.assignments[0]),
             tuple(self.assignments[1]) if self.engine == "cpp" else tuple(map(_on_device, self.assignments[1])),
             tuple(constants + i for i in traced.donated),
-            PartitioningOptions.of(options),
+            parsed,
             together=self.together if cut else (),
             same_mesh=tuple(SameMesh(constants + i, o) for i, o in config.same_mesh(traced)),
             own_meshes=config.is_heterogeneous,
             placement=placement,
             copies_between_hosts=True,
+            pairs_as_one=parsed.mpmd_equal_microbatches and "mpmd_merge_forward_with_backward" not in options,
             named_reshards=True,
             merge_parts=True,
             stages=FindStages(number=self.schedule.stages),

@@ -194,10 +194,11 @@ class _Reader:
         self.readers: dict[int, list[Run]] = collections.defaultdict(list)
         #: Forward and backward ("F", "B") computations that a slot was computed with.
         self.phases: dict[int, frozenset[str]] = dict.fromkeys(plan.arguments, frozenset())
-        #: The meshes on which forwards read each argument (or a cast of it), and whether one did nothing else.
+        #: The meshes on which forwards read each argument (or a cast of it), and whether one did that without its
+        #: update, which reads it as well: that may be part of a forward and backward.
         self.forward: dict[int, dict[str, bool]] = {s: {} for s in plan.arguments}
-        self._follow()
         self.replaced = _replaced(plan, trains=any(_phases(run) >= {"B"} for run in plan.runs))
+        self._follow()
         self.roles = self._roles()
         self.weights = {plan.slots[s].type.tensor for s, role in self.roles.items() if role == "parameters"}
 
@@ -212,12 +213,13 @@ class _Reader:
                     fresh[b] = fresh.get(a, ())
             elif isinstance(instruction, Run):
                 own = _phases(instruction)
-                is_forward, alone = "F" in own, own == {"F"}
+                is_forward, made = "F" in own, set(instruction.outputs)
                 for slot in dict.fromkeys(instruction.inputs):
                     self.readers[slot].append(instruction)
                     for argument in fresh.get(slot, ()) if is_forward else ():
                         meshes = self.forward[argument]
-                        meshes[instruction.mesh] = meshes.get(instruction.mesh, False) or alone
+                        sure = own == {"F"} or self._new(argument) not in made
+                        meshes[instruction.mesh] = meshes.get(instruction.mesh, False) or sure
                 all_fresh = not own and all(fresh.get(s) for s in instruction.inputs)
                 phases = own or frozenset().union(*set(map(self.phases.__getitem__, instruction.inputs)))
                 self.maker.update(dict.fromkeys(instruction.outputs, instruction))
@@ -227,6 +229,11 @@ class _Reader:
                     alike = (s for s in instruction.inputs if slots[s].type.tensor.shape == shape)
                     fresh[slot] = tuple(dict.fromkeys(a for s in alike for a in fresh[s]))
 
+    def _new(self, argument: int) -> int | None:
+        """What takes the place of an argument."""
+        result = self.replaced.get(argument)
+        return None if result is None else self.plan.results[result]
+
     # What arguments are.
 
     def _roles(self) -> dict[int, Role]:
@@ -234,7 +241,7 @@ class _Reader:
         found: list[tuple[str, object]] = []
         wanted = [s for s in self.plan.arguments if s in self.replaced and self.forward[s] and _is_float(slots[s])]
         parameters = set()
-        # What a forward alone reads is a parameter for sure; an update may be part of a forward and backward.
+        # What a forward reads without its update is a parameter for sure.
         for slot in sorted(wanted, key=lambda s: (not any(self.forward[s].values()), len(path_in(slots[s].name)), s)):
             rest, shape = path_in(slots[slot].name), slots[slot].type.tensor.shape
             sure = any(self.forward[slot].values())

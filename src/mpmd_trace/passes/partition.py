@@ -170,6 +170,7 @@ def phase_passes(
             apply_merge_transfers=options.mpmd_apply_merge_transfers_pass,
             fail_on_backward_deps=options.mpmd_fail_on_backward_deps,
             microbatches_apart=options.mpmd_equal_microbatches,
+            pairs_as_one=request.pairs_as_one,
             named_reshards=request.named_reshards,
             shares_bodies=shares_bodies,
         ).passes()

@@ -55,7 +55,8 @@ class PartitioningOptions:
     mpmd_merge_forward_with_backward: bool = option(
         False,
         "one program for a forward and the backward that follows it on its mesh, as on the last one of 1F1B "
-        "(the C++ partitioner has the pass, but no such option)",
+        "(the C++ partitioner has the pass, but no such option; mpmd_trace.jit, if it is not given, does so with what "
+        "no other stage runs)",
     )
     mpmd_merge_backward_with_forward: bool = option(
         False,
@@ -127,6 +128,8 @@ class PartitionRequest:
     placement: where unnamed code goes: "reference", as the reference says, or "cut", where the fewest bytes move.
     copies_between_hosts: whether transfers from host memory to host memory are allowed, which the reference refuses.
     named_reshards: whether a named computation that computes nothing may change a sharding; the reference refuses it.
+    pairs_as_one: whether a forward and a backward of which each always runs with the other are one program, as the
+        reference has them only if asked.
     merge_parts: whether parts of a stage that do not need each other are one fragment; the reference refuses them.
     warns_of_schedules: whether to warn of a schedule that the data flow does not allow, as the reference does not.
     stages: how the order of meshes and the stages on them are found, which the reference does not do; None: not at all.
@@ -156,6 +159,7 @@ class PartitionRequest:
     placement: str = "reference"
     copies_between_hosts: bool = False
     named_reshards: bool = False
+    pairs_as_one: bool = False
     merge_parts: bool = False
     stages: FindStages | None = None
     warns_of_schedules: bool = False

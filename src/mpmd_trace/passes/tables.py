@@ -79,6 +79,7 @@ _FOLDERS = {
         "delay-transfers-from-cpu",
         "share-programs",
         "reuse-programs",
+        "merge-paired-programs",
         "sink-create-token-into-fragments",
         "mark-aliasing-and-donation",
         "mark-fragment-reserved-memory",

@@ -21,6 +21,7 @@ from mpmd_trace.passes.export.mark_aliasing_and_donation import MarkAliasingAndD
 from mpmd_trace.passes.export.mark_fragment_reserved_memory import MarkFragmentReservedMemory
 from mpmd_trace.passes.export.mark_input_output_with_layouts import MarkInputOutputWithLayouts
 from mpmd_trace.passes.export.mark_offloaded_input_output import MarkOffloadedInputOutput
+from mpmd_trace.passes.export.merge_paired_programs import MergePairedPrograms
 from mpmd_trace.passes.export.reuse_programs import ReusePrograms
 from mpmd_trace.passes.export.share_programs import SharePrograms
 from mpmd_trace.passes.export.sink_create_token_into_fragments import SinkCreateTokenIntoFragments
@@ -54,6 +55,8 @@ class ExportPipeline(Pipeline):
     verbose_logging: bool = False
     #: Whether what belongs to no microbatch stays apart from those that do.
     microbatches_apart: bool = False
+    #: Whether a forward and a backward of which each always runs with the other are one program.
+    pairs_as_one: bool = False
     #: Whether a named computation that computes nothing may change shardings.
     named_reshards: bool = False
     #: Whether functions made of one body share it, frozen.
@@ -74,6 +77,7 @@ class ExportPipeline(Pipeline):
             UniquifyFunctionInputsOutputs(),
             MergeInferredFragments(microbatches_apart=self.microbatches_apart),
             *([SharePrograms(), ReusePrograms()] if self.microbatches_apart else []),
+            *([MergePairedPrograms()] if self.pairs_as_one else []),
             MarkOffloadedInputOutput(),
             MarkInputOutputWithLayouts(),
             DelayInferredFragments(),

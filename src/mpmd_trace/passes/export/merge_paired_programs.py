@@ -1,0 +1,124 @@
+"""`mpmd-merge-paired-programs` (ours): a forward and a backward that run together each time are one program."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import ClassVar
+
+from mpmd_trace.ir.core import Op, Region, Value
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, TransferOp
+from mpmd_trace.ir.semantics import is_pure
+from mpmd_trace.ir.types import MeshTensorType
+from mpmd_trace.passes.base import FunctionPass
+from mpmd_trace.passes.common.merge_followers import merge_in_place
+from mpmd_trace.passes.equal_bodies import first_equal
+from mpmd_trace.passes.fragment_info import call_counter, is_backward, is_forward, set_call_counter, stages_consistent
+
+__all__ = ["MergePairedPrograms"]
+
+#: A forward and the backward that follows it.
+Pair = tuple[FragmentOp, FragmentOp]
+#: What they may say besides mesh, stage and origin: anything else is lost when they are merged.
+_ATTRIBUTES = frozenset({"call_counter", "split_keep_transferred"})
+
+
+class MergePairedPrograms(FunctionPass):
+    """A forward and the backward that uses it, right behind it on its mesh, are one if neither runs anywhere else.
+
+    So it is on the last mesh of 1F1B with what no other stage has: the head, or the whole stage.  XLA then sees both,
+    what the forward leaves for the backward never becomes an array, and there is a launch less for each microbatch and
+    a program less to compile.  A program that also runs in another place, such as that of layers which other stages
+    have as well, stays one of its own.  So do a forward whose results go to other meshes, which would wait for the
+    backward, and a backward that needs from there what the forward does not.
+
+    Before:
+
+        %0 = mpmd.fragment<mesh="a", origin=["f"], stage=2> (%p) {call_counter = 0 : ui32} (%u: !t) {
+          %v = stablehlo.negate %u : !t
+          mpmd.return %v : !t
+        } : (!a) -> !a
+        %1 = mpmd.fragment<mesh="a", origin=["f"(1)], stage=2> (%0) {call_counter = 0 : ui32} (%u: !t) {
+          %v = stablehlo.sine %u : !t
+          mpmd.return %v : !t
+        } : (!a) -> !a
+        return %1 : !a
+
+    After:
+
+        %0 = mpmd.fragment<mesh="a", origin=["f", "f"(1)], stage=2> (%p) {call_counter = 0 : ui32} (%u: !t) {
+          %1 = stablehlo.negate %u : !t
+          %2 = stablehlo.sine %1 : !t
+          mpmd.return %2 : !t
+        } : (!a) -> !a
+        return %0 : !a
+    """
+
+    name: ClassVar[str] = "mpmd-merge-paired-programs"
+    summary: ClassVar[str] = "merge a forward and a backward program of which each always runs with the other"
+    mpmd_only: ClassVar[bool] = True
+    entry_only: ClassVar[bool] = True
+
+    def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
+        order: dict[Op, int] = {op: i for i, op in enumerate(function.body)}
+        fragments = [op for op in order if isinstance(op, FragmentOp)]
+        pairs = list(_pairs(fragments))
+        if not pairs:
+            return False
+        same = first_equal(op.body for op in fragments)
+        for op in fragments:
+            op.body = same[op.body]
+        changed = False
+        for first, second in _inseparable(pairs, Counter(op.body for op in fragments)):
+            counter = call_counter(first)
+            merged = merge_in_place(first, second, order)
+            if merged is not None:
+                set_call_counter(merged, counter)
+                changed = True
+        return changed
+
+
+def _inseparable(pairs: list[Pair], runs: Mapping[Region, int]) -> list[Pair]:
+    """The pairs without those of a program that also runs in no pair; `runs` counts all."""
+    while True:
+        paired = Counter(op.body for pair in pairs for op in pair)
+        kept = [pair for pair in pairs if all(paired[op.body] == runs[op.body] for op in pair)]
+        if len(kept) == len(pairs):
+            return kept
+        pairs = kept
+
+
+def _pairs(fragments: Iterable[FragmentOp]) -> Iterator[Pair]:
+    """Each forward with the next fragment of its mesh, where that is its backward and nothing speaks against it.
+
+    What needs nothing, such as the zeros that sums start from, can as well run in front of both.
+    """
+    last: dict[str, FragmentOp] = {}
+    for op in fragments:
+        if not op.num_operands and is_pure(op):
+            continue
+        before = last.get(op.mesh)
+        if before is not None and _may_be_one(before, op):
+            yield before, op
+        last[op.mesh] = op
+
+
+def _may_be_one(first: FragmentOp, second: FragmentOp) -> bool:
+    if not (is_forward(first) and is_backward(second)) or (first.attrs.keys() | second.attrs.keys()) - _ATTRIBUTES:
+        return False
+    if call_counter(first) != call_counter(second) or not stages_consistent(first, second):
+        return False
+    if any(isinstance(user, TransferOp) for result in first.results for user in result.users):
+        return False
+    given = set(first.operands)
+    needed = [value for value in second.operands if value not in given]
+    if any(isinstance(value.defining_op, TransferOp) for value in needed):
+        return False
+    if any(_on_host(value) for value in (*first.results, *needed)):
+        return False
+    return any(value.defining_op is first for value in needed)
+
+
+def _on_host(value: Value) -> bool:
+    return isinstance(value.type, MeshTensorType) and value.type.memory_kind is not None
