@@ -80,6 +80,7 @@ _FOLDERS = {
         "share-programs",
         "reuse-programs",
         "merge-paired-programs",
+        "delay-constants",
         "sink-create-token-into-fragments",
         "mark-aliasing-and-donation",
         "mark-fragment-reserved-memory",

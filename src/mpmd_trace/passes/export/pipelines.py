@@ -14,6 +14,7 @@ from mpmd_trace.passes.common.merge_inferred_fragments import MergeInferredFragm
 from mpmd_trace.passes.common.merge_transfers import MergeTransfers
 from mpmd_trace.passes.common.uniquify_function_inputs_outputs import UniquifyFunctionInputsOutputs
 from mpmd_trace.passes.cse_native import CseNative
+from mpmd_trace.passes.export.delay_constants import DelayConstants
 from mpmd_trace.passes.export.delay_inferred_fragments import DelayInferredFragments
 from mpmd_trace.passes.export.delay_transfers_from_cpu import DelayTransfersFromCpu
 from mpmd_trace.passes.export.lower_to_fragment_calls import LowerToFragmentCalls
@@ -78,6 +79,7 @@ class ExportPipeline(Pipeline):
             MergeInferredFragments(microbatches_apart=self.microbatches_apart),
             *([SharePrograms(), ReusePrograms()] if self.microbatches_apart else []),
             *([MergePairedPrograms()] if self.pairs_as_one else []),
+            *([DelayConstants()] if self.microbatches_apart else []),
             MarkOffloadedInputOutput(),
             MarkInputOutputWithLayouts(),
             DelayInferredFragments(),
