@@ -135,6 +135,13 @@ def test_the_forward_waits_for_no_more_than_it_needs() -> None:
     assert origins(after([*sent, forward, backward], "%a0b")) == ["g", "f", "f(1)"]
     both = fragment("a0f", FORWARD, "%p, %a0", "negate")
     assert origins(after([*sent, both, backward], "%a0b")) == ["g", "f f(1)"]
+    # What the forward waits for anyway is computed later still.
+    later = [fragment("b1", '"h"', "%b0", "cosine"), TO_ALPHA.format("a1", "b1")]
+    also = fragment("a0f", FORWARD, "%p, %a1", "negate")
+    assert origins(after([*sent, *later, also, backward], "%a0b")) == ["g", "h", "f f(1)"]
+    # Or at once: an argument.
+    given = [TO_ALPHA.format("a0", "q"), forward, backward]
+    assert origins(after(given, "%a0b")) == ["f f(1)"]
 
 
 def test_what_lies_between() -> None:

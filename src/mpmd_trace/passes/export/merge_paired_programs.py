@@ -31,7 +31,8 @@ class MergePairedPrograms(FunctionPass):
     what the forward leaves for the backward never becomes an array, and there is a launch less for each microbatch and
     a program less to compile.  A program that also runs in another place, such as that of layers which other stages
     have as well, stays one of its own.  So do a forward whose results go to other meshes, which would wait for the
-    backward, and a backward that needs from there what the forward does not.
+    backward, and a backward that waits for other meshes longer than the forward does: not for what is computed there
+    before what the forward needs, such as a slice of the targets on the first mesh.
 
     Before:
 
@@ -113,11 +114,31 @@ def _may_be_one(first: FragmentOp, second: FragmentOp) -> bool:
         return False
     given = set(first.operands)
     needed = [value for value in second.operands if value not in given]
-    if any(isinstance(value.defining_op, TransferOp) for value in needed):
+    if not any(value.defining_op is first for value in needed):
         return False
     if any(_on_host(value) for value in (*first.results, *needed)):
         return False
-    return any(value.defining_op is first for value in needed)
+    awaited = {_maker(value) for value in needed if isinstance(value.defining_op, TransferOp)}
+    return not awaited or awaited <= _awaited_by(first)
+
+
+def _maker(value: Value) -> Op | None:
+    """What computes a value, wherever it is sent from there; None for an argument."""
+    op = value.defining_op
+    while isinstance(op, TransferOp):
+        op = op.operand(0).defining_op
+    return op
+
+
+def _awaited_by(fragment: FragmentOp) -> set[Op | None]:
+    """What has to run before a fragment, as far as it is of the same microbatch, and None for arguments."""
+    found: set[Op | None] = {None}
+    pending = [fragment]
+    while pending:
+        makers = {_maker(value) for value in pending.pop().operands} - found
+        found |= makers
+        pending += [op for op in makers if isinstance(op, FragmentOp) and call_counter(op) == call_counter(fragment)]
+    return found
 
 
 def _on_host(value: Value) -> bool:
