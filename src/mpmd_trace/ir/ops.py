@@ -45,6 +45,7 @@ __all__ = [
     "ReduceOp",
     "TransferOp",
     "UnassignOp",
+    "before_transfers",
     "make_assign",
     "make_fragment",
     "make_return",
@@ -315,6 +316,15 @@ def make_fragment(
 def make_transfer(value: Value, target: Type, *, loc: Location | None = None) -> TransferOp:
     """A detached transfer of `value` to `target`."""
     return make_unary(TransferOp, value, target, {}, loc or value.location)
+
+
+def before_transfers(value: Value) -> Value:
+    """The value that is sent, when this one comes from a transfer, or from several one after the other."""
+    op = value.defining_op
+    while isinstance(op, TransferOp):
+        value = op.operand(0)
+        op = value.defining_op
+    return value
 
 
 def make_assign(

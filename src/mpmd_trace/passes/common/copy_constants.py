@@ -10,7 +10,7 @@ from mpmd_trace.ir.bodies import remembered
 from mpmd_trace.ir.core import Op, OpResult, Region, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.freezing import freeze
-from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, TransferOp
+from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, before_transfers
 from mpmd_trace.ir.semantics import is_constant_like
 from mpmd_trace.passes.base import FunctionPass, option
 
@@ -78,10 +78,8 @@ class CopyConstants(FunctionPass):
 
 def _constant_behind(value: Value) -> Op | None:
     """The constant that the value is, found through transfers and one fragment."""
+    value = before_transfers(value)
     op = value.defining_op
-    while isinstance(op, TransferOp):
-        value = op.operand(0)
-        op = value.defining_op
     if not isinstance(op, FragmentOp):
         return None
     assert isinstance(value, OpResult)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from typing import ClassVar
 
 from mpmd_trace.ir.attributes import MeshAttr
 from mpmd_trace.ir.core import Op, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
-from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, TransferOp, make_fragment
+from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, before_transfers, make_fragment
 from mpmd_trace.ir.semantics import is_pure
 from mpmd_trace.ir.shardings import byte_size, mesh_symbols
 from mpmd_trace.ir.types import MeshTensorType
@@ -86,10 +87,10 @@ class DelayConstants(FunctionPass):
             return False
         sizes = [_size(result, symbols) for result in op.results]
         late = [first not in result.users and size > 0 for result, size in zip(op.results, sizes, strict=True)]
-        if sum(size for size, is_late in zip(sizes, late, strict=True) if is_late) < self.least:
+        if sum(itertools.compress(sizes, late)) < self.least:
             return False
         for kept in ([not is_late for is_late in late], late):
-            results = [result for result, is_kept in zip(op.results, kept, strict=True) if is_kept]
+            results = list(itertools.compress(op.results, kept))
             body = prune(op.body, tuple(kept))[0]
             types = [result.type for result in results]
             made = make_fragment(op.mesh, [], types, body, origin=(), stage=op.stage, attrs=op.attrs, loc=op.loc)
@@ -109,12 +110,8 @@ def _first_user(values: Sequence[Value]) -> Op | None:
 
 def _comes_from_elsewhere(value: Value) -> bool:
     """Whether another mesh computes the value; an argument that is sent is soon there."""
-    maker = value.defining_op
-    if not isinstance(maker, TransferOp):
-        return False
-    while isinstance(maker, TransferOp):
-        maker = maker.operand(0).defining_op
-    return maker is not None
+    sent = before_transfers(value)
+    return sent is not value and sent.defining_op is not None
 
 
 def _size(value: Value, symbols: dict[str, MeshAttr]) -> float:

@@ -9,7 +9,7 @@ from typing import ClassVar
 from mpmd_trace.ir.attributes import ArrayAttr, Attribute, DictAttr, StringAttr
 from mpmd_trace.ir.core import OpResult, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
-from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, TransferOp
+from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, TransferOp, before_transfers
 from mpmd_trace.ir.types import Type
 from mpmd_trace.passes.base import FunctionPass
 from mpmd_trace.passes.export.value_attrs import EMPTY, LAYOUT_MODE, array_of, mentions, value_dicts
@@ -136,10 +136,7 @@ class _Marker:
             elif op is not self.terminator:
                 self.bare = False
         for value in self.terminator.operands:
-            source = value
-            while isinstance(source, OpResult) and isinstance(source.op, TransferOp):
-                source = source.op.operand(0)
-            self.watched.add(source)
+            self.watched.add(before_transfers(value))
 
     def users(self, value: Value) -> _Users:
         found = _Users()

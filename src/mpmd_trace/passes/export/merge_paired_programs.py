@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from mpmd_trace.ir.core import Op, Region, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
-from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, TransferOp
+from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, TransferOp, before_transfers
 from mpmd_trace.ir.semantics import is_pure
 from mpmd_trace.ir.types import MeshTensorType
 from mpmd_trace.passes.base import FunctionPass
@@ -124,10 +124,7 @@ def _may_be_one(first: FragmentOp, second: FragmentOp) -> bool:
 
 def _maker(value: Value) -> Op | None:
     """What computes a value, wherever it is sent from there; None for an argument."""
-    op = value.defining_op
-    while isinstance(op, TransferOp):
-        op = op.operand(0).defining_op
-    return op
+    return before_transfers(value).defining_op
 
 
 def _awaited_by(fragment: FragmentOp) -> set[Op | None]:
