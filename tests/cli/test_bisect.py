@@ -93,7 +93,8 @@ def test_a_wrong_execution_is_found(command: Command, monkeypatch: pytest.Monkey
         spoil(patch, "(second, second(1))", negated)
         result = command("bisect", TINY)
     assert result.status == 1 and "every pass computes what jax.jit does, but the step, executed" in result.err
-    said = r"In instruction \d+ of the plan, the run of @.* \(second, second\(1\)\) on mesh 'm1', result 0 differs by 2"
+    said = r"In instruction \d+ of the plan, the run of @.* \(second, second\(1\)\) on mesh 'm1', "
+    said += r"result 0 differs by 2.0e\+00"
     assert re.search(said, result.err.replace("\n", " ")), result.err
     with monkeypatch.context() as patch:
         spoil(patch, "to 'm1'", negated)
