@@ -1,15 +1,16 @@
 """What a user waits for: the first step, over the first step of `jax.jit` of the same function on one device.
 
-    python benchmarks/first_step.py [--models encoder,gpt] [--sizes 8x4x8,16x8x16,32x16x16] [--repeat 1] [--where]
-                                    [--over jit|reference] [--warm] [--json]
+    python benchmarks/first_step.py [--models encoder,masked,gpt] [--sizes 8x4x8,16x8x16,32x16x16] [--repeat 1]
+                                    [--where] [--over jit|reference] [--warm] [--json]
 
 Sizes are layers x meshes x microbatches.  Each measurement is a fresh process; counted are wall clock and CPU seconds
 of the first call, that is tracing, passes, XLA and one step, and the programs that XLA compiled.  The `encoder` is
-made of plain arrays: attention, RMSNorm, gated feed-forward, adam with clipping, one device a mesh.  `gpt` is that of
-`examples/char_gpt.py`, with two devices a mesh.  Both are narrow, so that compiling is what counts.  `--where` tells
-in which phases the time goes and which programs XLA compiled.  `--over reference`: over the first step of the same
-pipeline with `placement="reference"`.  `--warm`: of both, a process that finds all in JAX's persistent compilation
-cache, where one before it left it.
+made of plain arrays: attention, RMSNorm, gated feed-forward, adam with clipping, one device a mesh; `masked` is the
+same for texts of unequal length: words see words alone, and only they count.  `gpt` is that of `examples/char_gpt.py`,
+with two devices a mesh.  All are narrow, so that compiling is what counts.  `--where` tells in which phases the time
+goes and which programs XLA compiled.  `--over reference`: over the first step of the same pipeline with
+`placement="reference"`.  `--warm`: of both, a process that finds all in JAX's persistent compilation cache, where one
+before it left it.
 """
 
 from __future__ import annotations
@@ -65,11 +66,17 @@ def rms_norm(scale: jax.Array, x: jax.Array) -> jax.Array:
     return scale * x * jax.lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + 1e-6)
 
 
-def encoder_layer(p: dict[str, jax.Array], x: jax.Array) -> jax.Array:
-    """Self-attention with one head and a gated feed-forward layer; `x` is (rows, length, width)."""
+def encoder_layer(p: dict[str, jax.Array], x: jax.Array, is_word: jax.Array | None = None) -> jax.Array:
+    """Self-attention with one head and a gated feed-forward layer; `x` is (rows, length, width).
+
+    With `is_word`, (rows, length), words are seen alone.
+    """
     y = rms_norm(p["norm1"], x)
     q, k, v = y @ p["q"], y @ p["k"], y @ p["v"]
-    weights = jax.nn.softmax(q @ k.swapaxes(-1, -2) * WIDTH**-0.5)
+    scores = q @ k.swapaxes(-1, -2) * WIDTH**-0.5
+    if is_word is not None:
+        scores = jnp.where(is_word[:, None, :], scores, -1e9)
+    weights = jax.nn.softmax(scores)
     x = x + weights @ v @ p["o"]
     y = rms_norm(p["norm2"], x)
     return x + (jax.nn.silu(y @ p["gate"]) * (y @ p["up"])) @ p["down"]
@@ -93,16 +100,20 @@ def encoder_parameters(layers: int) -> dict[str, Any]:
     }
 
 
-def encoder(size: Size) -> tuple[Callable[..., Any], tuple[Any, ...], mt.Config]:
-    """A step with its arguments, and the configuration for a pipeline of it."""
+def encoder(size: Size, masked: bool = False) -> tuple[Callable[..., Any], tuple[Any, ...], mt.Config]:
+    """A step with its arguments, and the configuration for a pipeline of it; `masked`: token 0 is not a word."""
     optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(1e-3))
 
     def loss(p: dict[str, Any], tokens: jax.Array, wanted: jax.Array) -> jax.Array:
+        masks = [tokens != 0] if masked else []
         x = mt.named_computation(lambda p, t: p["table"][t] + p["position"], name="embed")(p["embed"], tokens)
         for i, layer in enumerate(p["layers"]):
-            x = mt.named_computation(encoder_layer, name=f"layer{i}")(layer, x)
+            x = mt.named_computation(encoder_layer, name=f"layer{i}")(layer, x, *masks)
         logits = mt.named_computation(lambda p, x: rms_norm(p["norm"], x) @ p["out"], name="head")(p["head"], x)
-        return optax.softmax_cross_entropy_with_integer_labels(logits, wanted).mean() / size.microbatches
+        each = optax.softmax_cross_entropy_with_integer_labels(logits, wanted)
+        if masked:
+            return jnp.sum(each * masks[0]) / jnp.maximum(jnp.sum(masks[0]), 1) / size.microbatches
+        return each.mean() / size.microbatches
 
     def step(p: Any, state: Any, tokens: jax.Array, wanted: jax.Array) -> Any:
         def microbatch(i: jax.Array, total: Any, one: Any) -> Any:
@@ -115,7 +126,9 @@ def encoder(size: Size) -> tuple[Callable[..., Any], tuple[Any, ...], mt.Config]
 
     p = encoder_parameters(size.layers)
     rng = np.random.default_rng(1)
-    tokens, wanted = rng.integers(0, VOCABULARY, (2, size.microbatches, ROWS, LENGTH), np.int32)
+    tokens, wanted = rng.integers(1, VOCABULARY, (2, size.microbatches, ROWS, LENGTH), np.int32)
+    if masked:
+        tokens *= np.arange(LENGTH) < rng.integers(LENGTH // 2, LENGTH, (size.microbatches, ROWS, 1))
     devices = np.array(jax.devices()[: size.meshes])
     names = {f"layer{i}": size.mesh(i) for i in range(size.layers)}
     config = mt.make_config(
@@ -161,7 +174,7 @@ def measured(model: str, size: Size, engine: str) -> dict[str, Any]:
         step, args, config, options = found.fn, found.args, found.config, {"in_shardings": found.in_shardings}
     else:
         jax.config.update("jax_num_cpu_devices", size.meshes)
-        (step, args, config), options = encoder(size), {}
+        (step, args, config), options = encoder(size, model == "masked"), {}
     if engine == "reference":
         config = dataclasses.replace(config, placement="reference")
     args = jax.tree.map(np.asarray, args)
@@ -237,7 +250,7 @@ def lines(found: dict[str, Any], where: bool, over: str) -> Iterator[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", default="encoder,gpt")
+    parser.add_argument("--models", default="encoder,masked,gpt")
     parser.add_argument("--sizes", default="8x4x8,16x8x16,32x16x16")
     parser.add_argument("--repeat", type=int, default=1)
     parser.add_argument("--where", action="store_true", help="tell where the time goes")
