@@ -139,6 +139,8 @@ def _last_uses(function: FuncOp) -> tuple[list[tuple[FragmentOp, list[Use]]], se
 
 def _read_by_its_like(use: Use, op: FragmentOp, program: Mapping[Region, Region]) -> bool:
     """Whether another fragment with an equal body reads the value: donated, it would make two programs of one."""
+    if use.value.has_one_use:
+        return False
     others = [user for user in use.value.users if isinstance(user, FragmentOp) and user is not op]
     return any(program.get(other.body, other.body) is program[op.body] for other in others)
 

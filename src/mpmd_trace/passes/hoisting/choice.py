@@ -11,7 +11,7 @@ from typing import Literal
 from mpmd_trace.ir.core import Op, Use, Value
 from mpmd_trace.ir.ops import FragmentOp
 from mpmd_trace.passes.hoisting.copies import Copy, Timeline
-from mpmd_trace.passes.hoisting.expressions import Expression, Numbering, are_of_several
+from mpmd_trace.passes.hoisting.expressions import Expression, Known, Numbering, are_of_several
 from mpmd_trace.passes.hoisting.worth import LAYOUT, Meshes, kept_bytes, work
 
 __all__ = ["GATHER", "Choice", "Gather", "Kept", "Limits", "choose"]
@@ -162,34 +162,43 @@ def _read_from_outside(
     stored: dict[Expression, set[FragmentOp]] = {}
     own = set(fragments)
 
-    def note(one: Expression, fragment: FragmentOp) -> None:
-        found.setdefault(one, set()).add(fragment)
-
     def is_given(use: Use, one: Expression) -> bool:
         owner = use.owner
         if not isinstance(owner, FragmentOp) or owner not in own:
             return False
         return numbering.known[owner].values.get(owner.body.block.args[use.index]) is one
 
+    alike: dict[int, list[FragmentOp]] = {}
     for fragment in fragments:
-        known = numbering.known[fragment]
-        terminator = fragment.body.block.terminator  # those of the regions of ops inside hand nothing out
-        for (op, _), one in known.uses.items():
-            if not _is_known(op, known.values):
-                note(one, fragment)
-        for value, one in known.values.items():
-            if one.value is not None:
-                continue
-            for use in value.uses:
-                if use.owner is terminator:
-                    uses = list(fragment.results[use.index].uses)
-                    if uses:
-                        stored.setdefault(one, set()).add(fragment)
-                    if not all(is_given(other, one) for other in uses):
-                        note(one, fragment)
-                elif not _is_known(use.owner, known.values) and (use.owner, use.index) not in known.uses:
-                    note(one, fragment)
+        alike.setdefault(id(numbering.known[fragment]), []).append(fragment)
+    for group in alike.values():
+        read, handed = _read_and_handed(group[0], numbering.known[group[0]])
+        for one in read:
+            found.setdefault(one, set()).update(group)
+        for one, index in handed:
+            for fragment in group:
+                uses = list(fragment.results[index].uses)
+                if uses:
+                    stored.setdefault(one, set()).add(fragment)
+                if not all(is_given(use, one) for use in uses):
+                    found.setdefault(one, set()).add(fragment)
     return found, stored
+
+
+def _read_and_handed(fragment: FragmentOp, known: Known) -> tuple[dict[Expression, None], list[tuple[Expression, int]]]:
+    """The expressions that something in a body reads which is no expression; those it returns, and as which result."""
+    terminator = fragment.body.block.terminator  # those of the regions of ops inside hand nothing out
+    read = {one: None for (op, _), one in known.uses.items() if not _is_known(op, known.values)}
+    handed: list[tuple[Expression, int]] = []
+    for value, one in known.values.items():
+        if one.value is not None:
+            continue
+        for use in value.uses:
+            if use.owner is terminator:
+                handed.append((one, use.index))
+            elif not _is_known(use.owner, known.values) and (use.owner, use.index) not in known.uses:
+                read[one] = None
+    return read, handed
 
 
 def _is_known(op: Op, values: Mapping[Value, Expression]) -> bool:

@@ -110,6 +110,8 @@ class ReduceOnce(FunctionPass):
             return False
         meshes = mesh_symbols(module)
         chains = _Chains(function, meshes)
+        if not chains.any_sharded:
+            return False
         while chains.learn():
             pass
         if self.limit:
@@ -152,6 +154,11 @@ class _Chains:
         #: How many chains of a mesh were given up for their memory.
         self._too_large: dict[str, int] = {}
         self._memo: dict[Hashable, tuple[Forms, Growth]] = {}
+
+    @property
+    def any_sharded(self) -> bool:
+        """Whether a fragment has a sharding, without which nothing is in parts."""
+        return bool(self._like)
 
     def meshes(self) -> list[str]:
         return list(dict.fromkeys(fragment.mesh for fragment in self.found))

@@ -100,8 +100,9 @@ class _Flow:
     def follow(self, block: Block, arguments: list[_Sources]) -> list[_Sources]:
         """Where what a block gives comes from.  A function is followed at its first call."""
         sources: dict[Value, _Sources] = dict(zip(block.args, arguments, strict=False))
+        nowhere: _Sources = {}
         for op in block:
-            operands = [sources.get(value, {}) for value in op.operands]
+            operands = [sources.get(value, nowhere) for value in op.operands]
             if op.is_terminator:
                 return operands
             if isinstance(op, (CallOp, ForOp)):
@@ -109,9 +110,11 @@ class _Flow:
             elif isinstance(op, FragmentOp) and is_forward(op):
                 found = [{op.mesh: (self._depth(op, _joined(operands)), op)}] * len(op.results)
             elif isinstance(op, FragmentOp) and op.is_user:
-                found = []  # the backward pass goes the other way
-            else:
+                continue  # the backward pass goes the other way
+            elif any(operands):
                 found = [_joined(operands)] * len(op.results)
+            else:
+                continue
             sources.update(zip(op.results, found, strict=False))
         return []
 

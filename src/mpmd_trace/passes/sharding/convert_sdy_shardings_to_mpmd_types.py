@@ -101,9 +101,9 @@ def _convert(function: FuncOp, shardings: ValueShardings) -> None:
     for op in walk_mutable(function.regions[0]):  # a loop after what is in it, where it says how arguments are sharded
         if isinstance(op, FragmentOp):
             op.body = _without_shardings(op.body)
-            for i, operand in enumerate(op.operands):
+            for i, operand in enumerate(op.operands if op.in_shardings is not None else ()):
                 _type(operand, in_sharding(op, i))
-            for result in op.results:
+            for result in op.results if op.out_shardings is not None else ():
                 _type(result, per_value(op.out_shardings, result.index))
             op.props.pop("in_shardings", None)
             op.props.pop("out_shardings", None)
