@@ -188,21 +188,32 @@ def test_norms_of_all_stages_are_one_program() -> None:
         np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
 
 
-def test_what_is_sent_is_made_by_one_fragment() -> None:
-    """Values for one mesh travel together; both parts are returned here, and the whole sends both."""
+@pytest.mark.parametrize(("sent", "cost", "wanted"), [("%x, %w", 1, 5), ("%x, %w", 2, 3), ("%w", 2, 5)])
+def test_transfers_must_pay(sent: str, cost: int, wanted: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values that one fragment sends travel together; apart they cost as much as so many ops, for each microbatch."""
     a, b = types("%w", "a"), types("%w", "b")
-    ops = f"%x = stablehlo.sine %u : !t\n{PART}"
+    whole = fragment("b", f"%x = stablehlo.sine %u : !t\n{PART}", "%x, %w").replace("(%u:", "{call_counter = 0} (%u:")
+    values = [i for i, name in enumerate(("%x", "%w")) if name in sent]
+    results = ", ".join([a] * (1 + 2 * len(values)))
+    lines = [fragment("a", PART, "%w")]
+    for n in range(2):
+        lines.append(whole.replace("%b:", f"%b{n}r:").replace("call_counter = 0", f"call_counter = {n} : ui32"))
+        lines += [f"%t{n}{i} = mpmd.transfer %b{n}r#{i} : ({b}) -> {a}" for i in values]
+    returned = ", ".join(["%a#0", *[f"%t{n}{i}" for n in range(2) for i in values]])
     text = (
         f"func.func public @main(%a0: {a}, %a1: {types('%r', 'a')}, %b0: {b}, %b1: {types('%r', 'b')})"
-        f" -> ({a}, {a}, {a})\n"
+        f" -> ({results})\n"
         'attributes {topology = #mpmd.topology<<"a" : <["x"=2]>>, <"b" : <["x"=2]>>>} {\n'
-        f"{fragment('a', PART, '%w')}\n{fragment('b', ops, '%x, %w')}\n"
-        f"%x = mpmd.transfer %b#0 : ({b}) -> {a}\n%y = mpmd.transfer %b#1 : ({b}) -> {a}\n"
-        f"return %a#0, %x, %y : {a}, {a}, {a}\n}}"
+        + "\n".join(lines)
+        + f"\nreturn {returned} : {results}\n}}"
     )
-    work = parse(text.replace("!t", LOCAL))
+    module = parse(text.replace("!t", LOCAL))
+    work = module.clone()
+    monkeypatch.setattr(reuse_programs, "OPS_OF_A_LAUNCH", 1)
+    monkeypatch.setattr(reuse_programs, "OPS_OF_A_TRANSFER", cost)
     PassManager("mpmd-reuse-programs{least=2}", verify=True).run(work)
-    assert sum(isinstance(op, FragmentOp) for op in work.main.body) == 2
+    assert_same_meaning(module, work)
+    assert sum(isinstance(op, FragmentOp) for op in work.main.body) == wanted
 
 
 def test_launches_must_pay() -> None:

@@ -18,12 +18,14 @@ from mpmd_trace.passes.equal_bodies import first_equal
 from mpmd_trace.passes.export.contained_bodies import Division, divided, moving_ops
 from mpmd_trace.passes.import_.building_blocks import INFERRED_BY
 
-__all__ = ["OPS_OF_A_LAUNCH", "ReusePrograms"]
+__all__ = ["OPS_OF_A_LAUNCH", "OPS_OF_A_TRANSFER", "ReusePrograms"]
 
 
 #: How many ops more it must be for each further launch in a step.  To compile an op takes XLA milliseconds, a launch
 #: some ten microseconds, which nobody waits for when programs are large: a few hundred steps later both cost the same.
 OPS_OF_A_LAUNCH = 4
+#: Likewise for each further transfer.
+OPS_OF_A_TRANSFER = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,9 +34,9 @@ class ReusePrograms(FunctionPass):
 
     The first and the last stage have an embedding and a head besides layers as on all meshes between, and so have
     their updates.  What is equal becomes a fragment of its own with the body of the others, so that XLA compiles it for
-    all of them at once.  That costs a launch whenever it runs: what runs often must be large.  The meshes must have the
-    same axes, the values the same shardings, one of the parts must be able to run first, and not both may make what is
-    sent.  Scalars that both need are computed in both.  Named fragments that are of no microbatch stay.
+    all of them at once.  That costs a launch whenever it runs, and a transfer where both make what is sent: what runs
+    often must be large.  The meshes must have the same axes, the values the same shardings, and one of the parts must
+    be able to run first.  Scalars that both need are computed in both.  Named fragments that are of no microbatch stay.
 
     Before, with {least=2}:
 
@@ -102,14 +104,14 @@ class ReusePrograms(FunctionPass):
             launches = Counter(op.body for op in fragments)
             kept: dict[Region, FragmentOp] = {}
             for whole in sorted(fragments, key=lambda op: len(moving_ops(op.body))):
-                least = OPS_OF_A_LAUNCH * (launches[whole.body] - 1)
+                times = launches[whole.body] - 1
                 pending = [whole]
                 while pending:
                     op = pending.pop()
                     if op.body in kept or not self._is_large(op):
                         continue
-                    parts = [other for body, other in kept.items() if len(moving_ops(body)) >= least]
-                    pending += next((made for other in reversed(parts) if (made := _divide(op, other))), [])
+                    parts = [p for body, p in kept.items() if len(moving_ops(body)) >= OPS_OF_A_LAUNCH * times]
+                    pending += next((made for part in reversed(parts) if (made := _divide(op, part, times))), [])
                     if op.block is None:
                         changed = True
                     else:
@@ -117,15 +119,17 @@ class ReusePrograms(FunctionPass):
         return changed
 
 
-def _divide(op: FragmentOp, other: FragmentOp) -> list[FragmentOp]:
+def _divide(op: FragmentOp, other: FragmentOp, times: int) -> list[FragmentOp]:
     """Replace the fragment by one with the body of the other, and one for the rest, and give them.
 
-    Gives none where that cannot be.
+    Gives none where that cannot be, or does not pay as it runs so many further times.
     """
     found = divided(op.body, other.body)
     types = None if found is None else _types(found, op, other)
     block = op.block
-    if found is None or types is None or block is None or _sends_twice(op, found):
+    if found is None or types is None or block is None:
+        return []
+    if _sends_twice(op, found) and len(moving_ops(other.body)) < (OPS_OF_A_LAUNCH + OPS_OF_A_TRANSFER) * times:
         return []
     made: dict[bool, list[Value]] = {True: [], False: []}  # by the part, by the rest
     both: list[FragmentOp] = []
