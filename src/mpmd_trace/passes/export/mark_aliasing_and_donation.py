@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import operator
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import ClassVar
 
 from mpmd_trace.ir.attributes import ArrayAttr, Attribute, BoolAttr, DictAttr, IntegerAttr
+from mpmd_trace.ir.bodies import effective_operands, remembers
 from mpmd_trace.ir.core import BlockArg, Op, OpResult, Region, Use, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, TransferOp
@@ -63,6 +66,8 @@ class MarkAliasingAndDonation(FunctionPass):
     mpmd_only: ClassVar[bool] = True
     #: Whether equal fragments donate the same (ours): the last one not what the others of its body read, too, none of
     #: them scalars that another one keeps, and types that differ in how they say that nothing is sharded are one.
+    #: Then an operand also takes the place of a result that cannot be there before all that reads the operand has run,
+    #: if there is one: in the place of another one, XLA would copy the operand first.
     equal_microbatches: bool = False
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
@@ -104,9 +109,9 @@ class MarkAliasingAndDonation(FunctionPass):
     ) -> ArrayAttr | None:
         """The new `arg_attrs`, None if nothing is marked.  Those of most microbatches are `known`."""
         if not given.keys().isdisjoint([use.value for use in candidates]):
-            return _Marker(op, function, diagnostics, self._kind).mark(candidates, given)
+            return self._marker(op, function, diagnostics).mark(candidates, given)
         key = (
-            op.num_operands,
+            op.body if self.equal_microbatches else op.num_operands,
             tuple([use.index for use in candidates]),
             tuple([use.value.type for use in candidates]),
             op.attrs.get("arg_attrs"),
@@ -114,8 +119,12 @@ class MarkAliasingAndDonation(FunctionPass):
             op.attrs.get("res_attrs"),
         )
         if key not in known:
-            known[key] = _Marker(op, function, diagnostics, self._kind).mark(candidates, given)
+            known[key] = self._marker(op, function, diagnostics).mark(candidates, given)
         return known[key]
+
+    def _marker(self, op: FragmentOp, function: FuncOp, diagnostics: Diagnostics) -> _Marker:
+        late = _late_results(op.body) if self.equal_microbatches else ()
+        return _Marker(op, function, diagnostics, self._kind, late)
 
 
 def _last_uses(function: FuncOp) -> tuple[list[tuple[FragmentOp, list[Use]]], set[Value]]:
@@ -135,6 +144,29 @@ def _last_uses(function: FuncOp) -> tuple[list[tuple[FragmentOp, list[Use]]], se
         if uses and isinstance(op, FragmentOp):
             found.append((op, uses))
     return found, transferred
+
+
+@remembers
+def _late_results(body: Region) -> tuple[tuple[int, ...], ...]:
+    """For each argument the results that are computed from all that reads it, so that it is not needed any more.
+
+    Those that most ops go into are first: XLA computes again what two results have in common.
+    """
+    block = body.block
+    number = {op: i for i, op in enumerate(block)}
+    #: The ops that an op depends on, itself among them, as bits.
+    before: dict[Op, int] = {}
+    for op, i in number.items():
+        makers = [before[maker] for value in effective_operands(op) if (maker := value.defining_op) is not None]
+        before[op] = functools.reduce(operator.or_, makers, 1 << i)
+    readers: list[int] = [0] * len(block.args)
+    for op, i in number.items():
+        for value in () if op.is_terminator else effective_operands(op):
+            if isinstance(value, BlockArg):
+                readers[value.index] |= 1 << i
+    made = [0 if (maker := value.defining_op) is None else before[maker] for value in body.returned]
+    latest = sorted(range(len(made)), key=lambda k: -made[k].bit_count())
+    return tuple([tuple([k for k in latest if mask and not mask & ~made[k]]) for mask in readers])
 
 
 def _read_by_its_like(use: Use, op: FragmentOp, program: Mapping[Region, Region]) -> bool:
@@ -175,10 +207,17 @@ class _Marker:
     """Decides for the candidates of one fragment, in order; an output is aliased at most once."""
 
     def __init__(
-        self, op: FragmentOp, function: FuncOp, diagnostics: Diagnostics, kind: Callable[[Type], Hashable]
+        self,
+        op: FragmentOp,
+        function: FuncOp,
+        diagnostics: Diagnostics,
+        kind: Callable[[Type], Hashable],
+        late: Sequence[Sequence[int]],
     ) -> None:
         self.op = op
         self.kind = kind
+        #: See `_late_results`; empty if it does not matter.
+        self.late = late
         self.function = function
         self.diagnostics = diagnostics
         self.inputs = list(value_dicts(op, "arg_attrs") or [EMPTY] * op.num_operands)
@@ -192,13 +231,14 @@ class _Marker:
     def mark(self, candidates: Sequence[Use], given: dict[Value, DictAttr]) -> ArrayAttr | None:
         """The `arg_attrs` of the fragment with these operands marked; None if none is."""
         marked = False
+        late = self._late(candidates, given) if self.late else {}
         for use in candidates:
             i, value = use.index, use.value
             if is_pinned_host(self.inputs[i]):
                 continue
-            output: int | None = None
+            output: int | None = late.get(i)
             attributes = given.get(value)
-            if attributes is None or not _donated(attributes):
+            if output is None and (attributes is None or not _donated(attributes)):
                 output = self._take(i, value, self._preferred(attributes))
             if output is None:
                 self._insert(i, DONOR, _TRUE)
@@ -207,18 +247,37 @@ class _Marker:
             marked = True
         return array_of(self.inputs) if marked else None
 
+    def _late(self, candidates: Sequence[Use], given: dict[Value, DictAttr]) -> dict[int, int]:
+        """The late results that inputs take the place of, those with the fewest to choose from first."""
+        fitting: dict[int, list[int]] = {}
+        places: dict[int, list[int]] = {}
+        for use in candidates:
+            i = use.index
+            if use.value not in given and not is_pinned_host(self.inputs[i]):
+                places[i] = self._free(i, use.value)
+                fitting[i] = [k for k in self.late[i] if k in places[i]]
+        found: dict[int, int] = {}
+        for i in sorted(fitting, key=lambda i: len(fitting[i])):
+            k = next((k for k in fitting[i] if k in places[i]), None)
+            if k is not None:
+                found[i] = k
+                places[i].remove(k)
+        return found
+
     def _insert(self, index: int, key: str, value: Attribute) -> None:
         self.inputs[index] = inserted(self.op, self.inputs[index], key, value, self.diagnostics)
 
     def _take(self, index: int, value: Value, preferred: int | None) -> int | None:
         """The result that input `index` aliases, from now on taken."""
-        free = self.free.get((self.kind(value.type), self.inputs[index].entries.get(LAYOUT_MODE)))
-        if not free:
-            return None
+        free = self._free(index, value)
         if preferred is not None and preferred in free:
             free.remove(preferred)
             return preferred
-        return free.pop()
+        return free.pop() if free else None
+
+    def _free(self, index: int, value: Value) -> list[int]:
+        """The results that input `index` could alias and that are not taken, last one first."""
+        return self.free.get((self.kind(value.type), self.inputs[index].entries.get(LAYOUT_MODE)), [])
 
     def _preferred(self, attributes: DictAttr | None) -> int | None:
         """The result of this fragment that becomes the function result to which the argument is aliased."""
