@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pytest
 from jax.sharding import Mesh
 
 import mpmd_trace
@@ -197,8 +198,9 @@ def test_an_operand_takes_the_place_of_what_is_made_of_all_that_reads_it() -> No
     assert last("!s, !s", both, ours=True) == f"[{place(1)}, {place(0)}]"
 
 
-def test_updates_copy_no_gradients() -> None:
-    """XLA copies an operand whose place a result takes that is there too early."""
+@pytest.mark.parametrize("donated", [(), (0, 1)])
+def test_updates_copy_no_gradients(donated: tuple[int, ...]) -> None:
+    """XLA copies an operand whose place a result takes that is there too early, and pairs what is left."""
     mesh = Mesh(np.array(jax.devices()[:1]), ("data",))
     config = mpmd_trace.make_config(
         {"a": mesh, "b": Mesh(np.array(jax.devices()[1:2]), ("data",))},
@@ -224,7 +226,7 @@ def test_updates_copy_no_gradients() -> None:
     rng = np.random.default_rng(0)
     w = [rng.normal(size=(8, 8)).astype(np.float32) for _ in range(2)]
     args = w, optimizer.init(w), rng.normal(size=(4, 3, 8)).astype(np.float32)
-    compiled = mpmd_trace.jit(step, config).lower(*args).compile()
+    compiled = mpmd_trace.jit(step, config, donate_argnums=donated).lower(*args).compile()
     updates = [one.as_text() for one in compiled.executables() if "power" in one.as_text()]
     assert len(updates) == 2 and not any("f32[8,8]{1,0} copy(" in text for text in updates)
     for wanted, got in zip(*(jax.tree.leaves(f(*args)) for f in (jax.jit(step), compiled)), strict=True):
