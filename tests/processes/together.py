@@ -277,6 +277,23 @@ def arguments_of_all_kinds() -> None:
 
 
 @check
+def what_one_process_moves_alone() -> None:
+    """Others neither wait for it nor count it: what goes between processes afterwards has the same number in all."""
+
+    def step(x: Any, w: Any) -> Any:
+        return mt.named_computation(lambda a: a * 2, name="f1")(mt.named_computation(layer, name="f0")(w, x))
+
+    for places in (SECOND_ALONE, ONE_EACH):
+        made = mt.make_config(
+            topology(places, False), {"f0": "m0", "f1": "m1"}, partitioning_options={"mpmd_infer_transfers": True}
+        )
+        jitted, x, w = mt.jit(step, made), batch()[0], weights(1)[0]
+        back = jitted(x, w)
+        assert back.sharding.device_set == set(made.topology["m1"].devices.flat)
+        same(mt.fetch(jitted(back, w)), mt.fetch(jitted(mt.fetch(back), w)))
+
+
+@check
 def created_and_placed() -> None:
     made = mt.make_config(
         topology(STAGES, False), {"f0": "m0", "f1": "m1"}, partitioning_options={"mpmd_infer_transfers": True}

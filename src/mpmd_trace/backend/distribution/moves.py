@@ -25,6 +25,10 @@ def move(job: Job, array: jax.Array, to: jax.ShapeDtypeStruct) -> jax.Array:
     if not isinstance(source, NamedSharding):
         raise MpmdError(f"an array of {source} cannot go to another process; give it a jax.sharding.NamedSharding")
     me = job.process
+    spec = jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=target)
+    owners = {*owners_of(source), *owners_of(target)}
+    if len(owners) == 1 and me not in owners:  # the one that has it all moves it alone, and tells nobody
+        return Parcel(spec, source, sends={}, receives={}, own=(), arrives=False).nothing()
     number = job.next_move()
     parts = parts_of(array.shape, source, target)
     between = {pair: (at, pieces) for at, (pair, pieces) in enumerate(parts.items()) if pair[0] != pair[1]}
@@ -32,7 +36,6 @@ def move(job: Job, array: jax.Array, to: jax.ShapeDtypeStruct) -> jax.Array:
     receives = {p: found for (p, q), found in between.items() if q == me}
     tags = {("to", q): tag_of(0, number, at) for q, (at, _) in sends.items()}
     tags.update({("from", p): tag_of(0, number, at) for p, (at, _) in receives.items()})
-    spec = jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=target)
     parcel = Parcel(
         spec,
         source,
