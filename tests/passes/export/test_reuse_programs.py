@@ -33,10 +33,12 @@ def types(names: str, mesh: str | None = None) -> str:
     return ", ".join(t if mesh is None else f'!mpmd.mesh_tensor<"{mesh}", {t}>' for t in local)
 
 
-def fragment(mesh: str, ops: str, returned: str) -> str:
-    """A fragment of the two arguments of its mesh."""
-    text = f"""%{mesh}:{len(returned.split(","))} = mpmd.fragment<mesh="{mesh}", origin=[]>
-    (%{mesh}0, %{mesh}1) (%u: !t, %k: !s) {{
+def fragment(mesh: str, ops: str, returned: str, microbatch: int | None = None) -> str:
+    """A fragment of the two arguments of its mesh; `%a`, or `%am0` of a microbatch."""
+    name = mesh if microbatch is None else f"{mesh}m{microbatch}"
+    attrs = "" if microbatch is None else f"{{call_counter = {microbatch} : ui32}}"
+    text = f"""%{name}:{len(returned.split(","))} = mpmd.fragment<mesh="{mesh}", origin=[]>
+    (%{mesh}0, %{mesh}1) {attrs} (%u: !t, %k: !s) {{
       {ops}
       mpmd.return {returned} : {types(returned)}
     }} : ({types("%u, %r", mesh)}) -> ({types(returned, mesh)})"""
@@ -192,13 +194,12 @@ def test_norms_of_all_stages_are_one_program() -> None:
 def test_transfers_must_pay(sent: str, cost: int, wanted: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Values that one fragment sends travel together; apart they cost as much as so many ops, for each microbatch."""
     a, b = types("%w", "a"), types("%w", "b")
-    whole = fragment("b", f"%x = stablehlo.sine %u : !t\n{PART}", "%x, %w").replace("(%u:", "{call_counter = 0} (%u:")
     values = [i for i, name in enumerate(("%x", "%w")) if name in sent]
     results = ", ".join([a] * (1 + 2 * len(values)))
     lines = [fragment("a", PART, "%w")]
     for n in range(2):
-        lines.append(whole.replace("%b:", f"%b{n}r:").replace("call_counter = 0", f"call_counter = {n} : ui32"))
-        lines += [f"%t{n}{i} = mpmd.transfer %b{n}r#{i} : ({b}) -> {a}" for i in values]
+        lines.append(fragment("b", f"%x = stablehlo.sine %u : !t\n{PART}", "%x, %w", n))
+        lines += [f"%t{n}{i} = mpmd.transfer %bm{n}#{i} : ({b}) -> {a}" for i in values]
     returned = ", ".join(["%a#0", *[f"%t{n}{i}" for n in range(2) for i in values]])
     text = (
         f"func.func public @main(%a0: {a}, %a1: {types('%r', 'a')}, %b0: {b}, %b1: {types('%r', 'b')})"

@@ -25,25 +25,23 @@ def move(job: Job, array: jax.Array, to: jax.ShapeDtypeStruct) -> jax.Array:
     if not isinstance(source, NamedSharding):
         raise MpmdError(f"an array of {source} cannot go to another process; give it a jax.sharding.NamedSharding")
     me = job.process
-    spec = jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=target)
-    owners = {*owners_of(source), *owners_of(target)}
-    if len(owners) == 1 and me not in owners:  # the one that has it all moves it alone, and tells nobody
-        return Parcel(spec, source, sends={}, receives={}, own=(), arrives=False).nothing()
-    number = job.next_move()
     parts = parts_of(array.shape, source, target)
     between = {pair: (at, pieces) for at, (pair, pieces) in enumerate(parts.items()) if pair[0] != pair[1]}
     sends = {q: found for (p, q), found in between.items() if p == me}
     receives = {p: found for (p, q), found in between.items() if q == me}
-    tags = {("to", q): tag_of(0, number, at) for q, (at, _) in sends.items()}
-    tags.update({("from", p): tag_of(0, number, at) for p, (at, _) in receives.items()})
     parcel = Parcel(
-        spec,
+        jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=target),
         source,
         sends={q: pieces for q, (_, pieces) in sends.items()},
         receives={p: pieces for p, (_, pieces) in receives.items()},
         own=parts.get((me, me), ()),
         arrives=me in owners_of(target),
     )
+    if len({*owners_of(source), *owners_of(target)}) == 1:  # that one puts it where it is to be without this function
+        return parcel.nothing()
+    number = job.next_move()
+    tags = {("to", q): tag_of(0, number, at) for q, (at, _) in sends.items()}
+    tags.update({("from", p): tag_of(0, number, at) for p, (at, _) in receives.items()})
 
     def what(way: str, process: int) -> str:
         ends = f"send to process {process}" if way == "to" else f"receive from process {process}"

@@ -7,7 +7,7 @@ computes of its arguments is looked up once for all fragments that have the body
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import TypeVar, cast
 
 from mpmd_trace.ir.attributes import TensorShardingAttr
@@ -116,8 +116,6 @@ class Numbering:
         self.fragments = [op for op in function.body if isinstance(op, FragmentOp) and counters(op)]
         self._shared = self._read_by_several()
         self._of_value: dict[Value, Expression] = {}
-        #: Operands of fragments that say nothing of shardings.
-        self._plain: dict[Value, Expression | None] = {}
         self._memo: dict[Hashable, Known] = {}
         self._open: frozenset[Expression] = frozenset()
         self.known = {fragment: self._learn(fragment) for fragment in self.fragments}
@@ -139,7 +137,8 @@ class Numbering:
     # Expressions of a fragment.
 
     def _learn(self, fragment: FragmentOp) -> Known:
-        given = tuple(self._operands(fragment))
+        values = fragment.operands[: len(fragment.body.block.args)]
+        given = tuple([self._operand(fragment, i, value) for i, value in enumerate(values)])
         key = (fragment.body, given, fragment.in_shardings)
         if key not in self._memo:
             self._memo[key] = self._in_body(fragment, given)
@@ -151,18 +150,6 @@ class Numbering:
             if same_axes(outside, found.sharding, found.type.rank):
                 self._of_value[result] = found
         return known
-
-    def _operands(self, fragment: FragmentOp) -> Iterator[Expression | None]:
-        values = fragment.operands[: len(fragment.body.block.args)]
-        known = self._plain if fragment.in_shardings is None else None
-        for i, value in enumerate(values):
-            if known is None or value in self._of_value:
-                yield self._operand(fragment, i, value)
-            elif value in known:
-                yield known[value]
-            else:
-                known[value] = found = self._operand(fragment, i, value)
-                yield found
 
     def _operand(self, fragment: FragmentOp, index: int, value: Value) -> Expression | None:
         found = self._of_value.get(value)
