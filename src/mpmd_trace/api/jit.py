@@ -121,9 +121,10 @@ class Jitted:
         sharding, as under `jax.jit`.
         """
 
-        def lower(hooks: Sequence[Hook]) -> Lowered:
+        def lower(hooks: Sequence[Hook], platform: str) -> Lowered:
             with self.adapter.calling():
-                return self._lower(args, kwargs, hooks, None if self.config.assigns_names else traced)
+                known = None if self.config.assigns_names else traced
+                return self._lower(args, kwargs, hooks, known, platform)
 
         with self.adapter.calling():
             args, kwargs = self.adapter.wrap((args, kwargs))
@@ -187,25 +188,33 @@ class Jitted:
             check_names(traced, config.assignments, config.where)
         return traced
 
-    def _settled(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Config:
+    def _settled(self, args: tuple[Any, ...], kwargs: dict[str, Any], platform: str | None) -> Config:
         """The configuration with every name on a mesh, for a call with these arguments."""
         config = self.config
         if not config.assigns_names:
             return config
         try:
-            found = balanced(parse(self._trace(args, kwargs).mlir_text(debug_info=False)), list(config.topology))
+            traced = self._trace(args, kwargs)
+            traced = traced if platform is None else traced.on_platform(platform)
+            found = balanced(parse(traced.mlir_text(debug_info=False)), list(config.topology))
         except MpmdError as error:
             raise at_users_place(error, config.where) from None
         return dataclasses.replace(config, assignments=MappingProxyType(found), assigns_names=False)
 
     def _lower(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], hooks: Sequence[Hook] = (), traced: Traced | None = None
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        hooks: Sequence[Hook] = (),
+        traced: Traced | None = None,
+        platform: str | None = None,
     ) -> Lowered:
-        config = self._settled(args, kwargs)
+        config = self._settled(args, kwargs, platform)
         schedule = choose_schedule(config)
         name = getattr(self.fn, "__name__", "function")
         with stage("trace", name, loud=bool(jax.config.jax_log_compiles)):
             traced = traced or self._trace(args, kwargs, config, rewrites=False)
+            traced = traced if platform is None else traced.on_platform(platform)
         numbered = jax.tree.unflatten(traced.out_tree, range(traced.out_tree.num_leaves))
         together = tuple(map(tuple, self.adapter.together(numbered)))
         more = (self.engine, self.compiler_options, self.keep_unused, self.donation.warns, together)

@@ -26,6 +26,7 @@ from mpmd_trace.frontend.config import Config
 from mpmd_trace.frontend.errors import callers_place, problem, raise_problems, recorded_warnings, warn
 from mpmd_trace.frontend.trace import Traced
 from mpmd_trace.ir.collector import paused_collector
+from mpmd_trace.jax_compat.lowering import platform_of
 
 __all__ = ["Lowered"]
 
@@ -74,6 +75,7 @@ class Lowered(PartitionedProgram):
             )
             raise MpmdError([problem(message, self.config.where)])
         _check_devices(self.config)
+        _check_platform(self.config, self.traced)
         started = time.monotonic()
         ready = {} if self.stored is None or more else self.stored.ready
         name = self.traced.name
@@ -156,6 +158,16 @@ def _warn_of_donations(program: LoadedProgram, traced: Traced) -> None:
         warn(
             f"no program of {traced.name} reuses the memory of these donated arguments, which is freed after the step: "
             + ", ".join(shortened(names))
+        )
+
+
+def _check_platform(config: Config, traced: Traced) -> None:
+    """Raise `MpmdError` for a program that was lowered for devices that the meshes do not have."""
+    platforms = {platform_of(mesh) for mesh in config.topology.values()}
+    if len(platforms) == 1 and traced.platform not in platforms:
+        raise MpmdError(
+            f"{traced.name} was lowered for {traced.platform}, and the devices of the meshes are "
+            f"{', '.join(map(str, platforms))}: leave lowering_platforms out to compile for them"
         )
 
 

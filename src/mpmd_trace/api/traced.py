@@ -10,6 +10,7 @@ import jax
 
 from mpmd_trace.api.described import Adapter, Described
 from mpmd_trace.api.lowered import Lowered
+from mpmd_trace.frontend.errors import mistake
 from mpmd_trace.frontend.trace import Traced
 from mpmd_trace.passes.manager import Hook
 
@@ -22,11 +23,21 @@ class TracedStep(Described):
 
     traced: Traced
     adapter: Adapter
-    _lower: Callable[[Sequence[Hook]], Lowered]
+    _lower: Callable[[Sequence[Hook], str], Lowered]
 
-    def lower(self, *, hooks: Sequence[Hook] = ()) -> Lowered:
-        """Partition it; `hooks` see every pass.  Raises `MpmdError` with every problem found."""
-        lowered = self._lower(hooks)
+    def lower(self, *, lowering_platforms: Sequence[str] | None = None, hooks: Sequence[Hook] = ()) -> Lowered:
+        """Partition it; `hooks` see every pass.  Raises `MpmdError` with every problem found.
+
+        `lowering_platforms`: the one platform to lower for ("cpu", "cuda", "rocm", "tpu"), which need not be there;
+        by default that of the meshes.  What is lowered for another one cannot be compiled here.
+        """
+        given = (lowering_platforms,) if isinstance(lowering_platforms, str) else tuple(lowering_platforms or ())
+        if lowering_platforms is not None and len(given) != 1:
+            raise mistake(
+                f"lowering_platforms has one platform for mpmd_trace, not {list(given)}: programs differ between "
+                "platforms; lower once for each"
+            )
+        lowered = self._lower(hooks, given[0] if given else self.traced.platform)
         _ = lowered.partitioned
         return lowered
 

@@ -85,6 +85,8 @@ class Traced:
     name: str
     #: Rewrites the program; raises `FrontendError` with what is wrong in it.
     rewrite: Callable[[], Rewritten]
+    #: `out_shardings` and `out_memories` on a platform.
+    results_on: Callable[[str], tuple[_Specs, tuple[str | None, ...]]] | None = None
     #: How arrays of the user are in pieces here; None where all are whole.
     stacks: Stacks | None = None
 
@@ -99,6 +101,13 @@ class Traced:
     def rewritten(self) -> Rewritten:
         """The program after rewriting, when it is first asked for."""
         return self.rewrite()
+
+    def on_platform(self, platform: str) -> Traced:
+        """Return the same program, to be lowered for this platform."""
+        if platform == self.platform or self.results_on is None:
+            return self
+        out_specs, out_memories = self.results_on(platform)
+        return dataclasses.replace(self, platform=platform, out_shardings=out_specs, out_memories=out_memories)
 
     @property
     def names(self) -> dict[str, list[str]]:
@@ -227,7 +236,7 @@ def trace(
         in_shardings: a pytree prefix of the tuple of dynamic arguments, of NamedSharding, Format or None.
         out_shardings: a pytree prefix of the result, likewise.
         meshes: where `in_shardings` says nothing, committed arguments on one of these keep their sharding.
-        platform: what to lower for (`cpu`, `cuda`, `tpu`); by default JAX's default backend.
+        platform: what to lower for (`cpu`, `cuda`, `tpu`); by default that of `meshes`, or JAX's default backend.
         place: the mesh and stage of a name: what `jax.checkpoint` recomputes is cut there.  None: nowhere.
         assigned: the names that are assigned, of which ranges of layers cut stacked ones (`scan`).
         parts: into how many parts stacked layers are cut that are not assigned yet.
@@ -274,7 +283,7 @@ def trace(
     outputs = tuple(Leaf.of(name, aval) for name, aval in zip(out_names, tracing.out_avals(closed), strict=True))
     raise_problems(effect_problems(closed), place_of(fn))
 
-    platform = platform or jax.default_backend().replace("gpu", "cuda")
+    platform = platform or _platform_of(meshes)
     kept = [placements.kept_sharding(leaf, meshes) for leaf in leaves]
     layouts = placements.given_layouts(leaves, meshes)
 
@@ -305,7 +314,8 @@ def trace(
         rewrite()  # raises them with all others
     returned = returned_arguments(closed)
     in_specs = placements.staying(in_specs, kept, only_returned(closed), leaves, meshes)
-    out_specs, out_memories = divide_results(closed, out_specs, platform)
+    results_on = functools.partial(divide_results, closed, out_specs)
+    out_specs, out_memories = results_on(platform)
     traced = Traced(
         jaxpr=closed,
         in_tree=given.in_tree,
@@ -320,12 +330,20 @@ def trace(
         returned=returned,
         platform=platform,
         name=given.name,
-        rewrite=rewrite,
+        rewrite=functools.cache(rewrite),
+        results_on=results_on,
         stacks=None if pieces is None else pieces.stacks,
     )
     if rewrites:
         _ = traced.rewritten
     return traced
+
+
+def _platform_of(meshes: Sequence[Any]) -> str:
+    """Return the platform of the meshes; JAX's default backend where they say nothing, or several."""
+    default = jax.default_backend().replace("gpu", "cuda")
+    said = {lowering.platform_of(mesh) for mesh in meshes} - {None}
+    return said.pop() or default if len(said) == 1 else default
 
 
 def _say_in_users_words(error: Exception, fn: Callable[..., Any], leaves: Sequence[Leaf]) -> None:

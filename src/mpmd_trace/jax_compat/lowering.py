@@ -12,6 +12,7 @@ from typing import Any
 
 from jax._src import core
 from jax._src.interpreters import mlir as jax_mlir
+from jax.sharding import AbstractMesh
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import func as func_dialect
 from jaxlib.mlir.dialects import mpmd
@@ -201,6 +202,16 @@ def run_plainly(program: Any, args: Sequence[Any]) -> list[Any]:
         return tracing.rebind(eqn, values)
 
     return tracing.interpret(program, args, plainly)
+
+
+def platform_of(mesh: Any) -> str | None:
+    """The platform to lower for, as the devices of a mesh say it; None for an abstract mesh that says nothing."""
+    device = mesh.abstract_device if isinstance(mesh, AbstractMesh) else mesh.devices.flat[0]
+    if device is None:
+        return None
+    # GPUs are lowered for by the name of their maker's software, which the client knows.
+    platform = getattr(getattr(device, "client", None), "_raw_platform", device.platform)
+    return "cuda" if platform == "gpu" else str(platform)
 
 
 def lower(program: Any, platform: str) -> tuple[ir.Module, tuple[Any, ...]]:
