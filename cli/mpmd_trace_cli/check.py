@@ -10,7 +10,14 @@ from typing import Any
 from jax.sharding import AbstractMesh, Mesh
 
 from mpmd_trace.api.program import Program
-from mpmd_trace.backend.distribution.deadlock import Deadlock, Parts, find_deadlock, find_faults, least_buffers
+from mpmd_trace.backend.distribution.deadlock import (
+    Deadlock,
+    Parts,
+    find_deadlock,
+    find_faults,
+    find_faults_of_runtime,
+    least_buffers,
+)
 from mpmd_trace.backend.distribution.order import Action, Receive, Send, Work, describe, distribute
 from mpmd_trace.backend.dtypes import dtype_of
 from mpmd_trace.backend.plan import Free, Plan, Run
@@ -46,7 +53,7 @@ def check_program(
     plan, notes = _planned(program)
     order = distribute(plan, owners)
     parts: Parts = {**dict.fromkeys(range(count), ()), **order.parts()}
-    faults = find_faults(plan, order, parts)
+    faults = [*find_faults(plan, order, parts), *find_faults_of_runtime(plan, order)]
     deadlock = find_deadlock(parts)
     if as_json:
         data(_as_data(plan, owners, parts, faults, deadlock, notes))
@@ -62,7 +69,7 @@ def check_program(
         room = "no number of buffers is enough" if least is None else f"with {least} buffers each it would end"
         faults.append(f"{deadlock.text(plan, parts, notes)}\n  ({room})")
     if faults:
-        raise MpmdError("the program would not end on these processes: " + "\n".join(shortened(faults)))
+        raise MpmdError("the program does not work on these processes: " + "\n".join(shortened(faults)))
 
 
 def owners_of(topology: Mapping[str, Mesh | AbstractMesh], processes: int | None = None) -> dict[str, tuple[int, ...]]:

@@ -13,11 +13,20 @@ from exported import PIPELINE
 from fuzz.deadlocks import check, check_swapped
 from fuzz.plans import random_example, swapped
 from fuzz.threads import play
-from mpmd_trace.backend.distribution.deadlock import Parts, check_order, find_deadlock, find_faults, least_buffers
+from mpmd_trace.backend.distribution.deadlock import (
+    Parts,
+    check_order,
+    find_deadlock,
+    find_faults,
+    find_faults_of_runtime,
+    least_buffers,
+)
 from mpmd_trace.backend.distribution.order import Action, Keep, Message, Order, Receive, Send, Work, distribute
+from mpmd_trace.backend.distribution.parts import issued
 from mpmd_trace.backend.plan import Plan, ProgramSpec, Run, Slot, Transfer
 from mpmd_trace.backend.planner import make_plan
 from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace.ir.sharding_attributes import parse_sharding_body
 from mpmd_trace.ir.text import parse
 from mpmd_trace.ir.types import TensorType, mesh_tensor, parse_type
 
@@ -303,7 +312,41 @@ def test_an_order_that_would_not_end_is_an_error() -> None:
     wrong = dataclasses.replace(order, actions=tuple(sorted(order.actions, key=_receives_before_sends)))
     with pytest.raises(MpmdError) as caught:
         check_order(plan, wrong)
-    assert "the processes of the plan would not end: 2 processes wait for each other in a circle" in str(caught.value)
+    assert "the plan does not work on these processes: 2 processes wait for each other in a circle" in str(caught.value)
+
+
+def test_what_a_runtime_cannot_send_is_an_error() -> None:
+    plan = _plan("ab")
+    tensor = parse_type("tensor<4xf32>")
+    assert isinstance(tensor, TensorType)
+    partial = mesh_tensor("a", tensor, parse_sharding_body('<@mesh, [{}], unreduced={"x"}>'))
+    slots = (plan.slots[0]._replace(type=partial), *plan.slots[1:])
+    plan = dataclasses.replace(plan, meshes=dict.fromkeys(plan.meshes, '<["x"=2]>'), slots=slots)
+    check_order(plan, distribute(plan, {"a": (0, 0), "b": (0, 0)}))
+    order = distribute(plan, {"a": (0, 0), "b": (1, 1)})
+    with pytest.raises(MpmdError, match=r"%0 f32\[4\] is not reduced, and cannot go to another process like that"):
+        check_order(plan, order)
+
+
+def test_the_checker_plays_what_runtimes_issue() -> None:
+    """Values in turn: first all that is sent, then what comes, whatever the order of the processes' numbers."""
+    plan = _plan("ab")
+    plan = dataclasses.replace(plan, meshes=dict.fromkeys(plan.meshes, '<["x"=2]>'))
+    shardings = ['[{"x"}]', "[{}]"]
+    tensor = parse_type("tensor<4xf32>")
+    assert isinstance(tensor, TensorType)
+    types = [mesh_tensor(m, tensor, parse_sharding_body(f"<@mesh, {s}>")) for m, s in zip("ab", shardings, strict=True)]
+    slots = (plan.slots[0]._replace(type=types[0]), plan.slots[1], plan.slots[2]._replace(type=types[1]))
+    plan = dataclasses.replace(plan, slots=slots)
+    order = distribute(plan, {"a": (0, 1), "b": (0, 1)})
+    kinds = {p: [type(a) for a in actions if not isinstance(a, Work)] for p, actions in issued(plan, order).items()}
+    assert kinds == {0: [Send, Receive, Keep], 1: [Send, Receive, Keep]}
+    assert [type(a) for a in order.of(1) if not isinstance(a, Work)] == [Receive, Send, Keep]
+    assert find_faults_of_runtime(plan, order) == []
+    # What a process reads before it has it is found in what is issued, too.
+    late = tuple(sorted(order.actions, key=lambda a: isinstance(a, Work)))
+    faults = find_faults_of_runtime(plan, dataclasses.replace(order, actions=late))
+    assert any("process 0 has no %0" in fault for fault in faults)
 
 
 def _receives_before_sends(action: Action) -> int:

@@ -15,7 +15,7 @@ import time
 
 from fuzz.plans import Example, random_example, swapped
 from fuzz.threads import play
-from mpmd_trace.backend.distribution.deadlock import Parts, find_deadlock, find_faults
+from mpmd_trace.backend.distribution.deadlock import Parts, find_deadlock, find_faults, find_faults_of_runtime
 from mpmd_trace.backend.distribution.order import Order, Work, distribute
 
 __all__ = ["check", "check_swapped", "main"]
@@ -30,7 +30,7 @@ def check(seed: int, *, execute: bool = False) -> tuple[Example, Order, Parts]:
     example = random_example(rng)
     order = distribute(example.plan, example.owners)
     parts = order.parts()
-    faults = find_faults(example.plan, order, parts)
+    faults = [*find_faults(example.plan, order, parts), *find_faults_of_runtime(example.plan, order)]
     assert not faults, f"seed {seed}: {faults[0]}"
     deadlock = find_deadlock(parts)
     assert deadlock is None, f"seed {seed}: {deadlock.text(example.plan, parts)}"

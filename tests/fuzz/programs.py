@@ -271,9 +271,11 @@ def later_setup(setup: Setup, rng: random.Random) -> Setup:
 
 
 def over_processes(setup: Setup, rng: random.Random, processes: int) -> Setup:
-    """The setup with devices of several processes: mostly meshes in turns, or some over several of them."""
-    if rng.random() < 0.6:
-        owners = [i % processes for i, size in enumerate(setup.meshes) for _ in range(size)]
+    """The setup with devices of several processes: meshes in turns, each in any process, or some over several."""
+    kind = rng.random()
+    if kind < 0.7:
+        own = [i % processes if kind < 0.35 else rng.randrange(processes) for i in range(len(setup.meshes))]
+        owners = [process for process, size in zip(own, setup.meshes, strict=True) for _ in range(size)]
     else:
         owners = [rng.randrange(processes) for _ in range(sum(setup.meshes))]
     return dataclasses.replace(setup, processes=tuple(owners))

@@ -146,6 +146,24 @@ def stages_in_turns() -> None:
 
 
 @check
+def several_meshes_of_a_process() -> None:
+    """Copies between its own meshes are neighbors in its part, whatever others do in between."""
+
+    def loss(ws: Any, x: Any) -> Any:
+        return jnp.mean(forward(ws, x) ** 2)
+
+    def step(ws: Any, batch: Any) -> Any:
+        value, grads = mt.value_and_grad(loss, microbatches=8)(ws, batch)
+        return [w - 0.1 * g for w, g in zip(ws, grads, strict=True)], value
+
+    rows = np.random.default_rng(1).normal(size=(16, WIDTH)).astype(np.float32)
+    for owners in ((0, 1, 0, 1), (0, 0, 1, 1), (1, 0, 0, 0)):
+        places = {f"m{i}": [(p, owners[:i].count(p))] for i, p in enumerate(owners)}
+        for schedule in ("GPipe", "1F1B"):
+            run(step, (weights(4), rows), places, pipeline_schedule=schedule)
+
+
+@check
 def meshes_over_two_processes() -> None:
     spec = NamedSharding(topology(ACROSS, False)["m0"], PartitionSpec(None, "x"))
     here = NamedSharding(topology(ACROSS, True)["m0"], PartitionSpec(None, "x"))

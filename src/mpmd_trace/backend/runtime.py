@@ -21,6 +21,7 @@ from mpmd_trace.backend.executables import Executable
 from mpmd_trace.backend.placement import Placement
 from mpmd_trace.backend.plan import Free, Plan, Run, Slot, Transfer
 from mpmd_trace.backend.profiled import annotated_calls
+from mpmd_trace.backend.steps import Places, Step, make_steps
 from mpmd_trace.jax_compat import runtime as compat
 from mpmd_trace.jax_compat.layouts import put
 from mpmd_trace.jax_compat.profiling import is_profiling, step_annotation
@@ -30,8 +31,8 @@ __all__ = ["Runtime"]
 Call = Callable[[Sequence[Any]], Sequence[Any]]
 #: Where a value is copied to, and whether the copy must not share the buffer of its source.
 Copy = tuple[NamedSharding, bool]
-#: call, choice of its inputs, first and last+1 result slot, slots to drop afterwards.
-Step = tuple[Call, Callable[[list[Any]], Sequence[Any]], int, int, tuple[int, ...]]
+#: call, choice of its inputs, first and last+1 place of its results, places to empty afterwards.
+Issued = tuple[Call, Callable[[list[Any]], Sequence[Any]], int, int, tuple[int, ...]]
 
 
 class Runtime:
@@ -52,32 +53,20 @@ class Runtime:
         #: The instructions that take time, and what carries out each of them on its own.
         self.instructions: list[Run | Transfer] = []
         self.calls: list[Call] = []
-        groups: list[list[int]] = []  # the instructions of each step
-        dropped: list[tuple[int, ...]] = []  # after each step
-        leading: tuple[int, ...] = ()
         for instruction in plan.instructions:
-            if isinstance(instruction, Free):
-                if groups:
-                    dropped[-1] += instruction.slots
-                else:
-                    leading += instruction.slots
-                continue
-            number = len(self.instructions)
-            self.instructions.append(instruction)
-            self.calls.append(self._call(instruction))
-            if groups and self._joins(groups[-1], instruction):
-                groups[-1].append(number)
-            else:
-                groups.append([number])
-                dropped.append(())
+            if not isinstance(instruction, Free):
+                self.instructions.append(instruction)
+                self.calls.append(self._call(instruction))
+        leading, steps = make_steps(plan.instructions, self._is_copy)
+        places = Places(plan, steps)
         #: What `run` goes through.
-        self.steps: list[Step] = [self._step(g, frees) for g, frees in zip(groups, dropped, strict=True)]
-        self._groups = groups
-        self._leading = leading
-        self._results = _chooser(plan.results)
+        self.steps: list[Issued] = [self._issued(step, places) for step in steps]
+        self._groups = [step.numbers for step in steps]
+        self._leading = places.of(leading)
+        self._results = _chooser(places.of(plan.results))
         self._donated = sorted(plan.donated.difference(plan.results))
         self._started = 0
-        self._room = [None] * (len(plan.slots) - len(plan.arguments))
+        self._room = [None] * places.room
 
     def run(self, args: list[jax.Array]) -> list[jax.Array]:
         """The results for these arrays, which must be exactly what the plan expects.
@@ -96,11 +85,11 @@ class Runtime:
             return self._issue(args, self._annotated_steps)
 
     @functools.cached_property
-    def _annotated_steps(self) -> list[Step]:
+    def _annotated_steps(self) -> list[Issued]:
         calls = annotated_calls(self.plan, self.instructions, self._groups, [step[0] for step in self.steps])
         return [(call, *step[1:]) for call, step in zip(calls, self.steps, strict=True)]
 
-    def _issue(self, args: list[jax.Array], steps: Sequence[Step]) -> list[jax.Array]:
+    def _issue(self, args: list[jax.Array], steps: Sequence[Issued]) -> list[jax.Array]:
         slots: list[Any] = [*args, *self._room]
         donated = self.donated(args)
         args.clear()
@@ -166,23 +155,17 @@ class Runtime:
             return executable.call
         return self.mover(instruction)
 
-    def _joins(self, group: Sequence[int], instruction: Run | Transfer) -> bool:
-        """Whether the instruction and those of the group before it are copies of values that exist already."""
-        members = [self.instructions[i] for i in group]
-        if not all(isinstance(i, Transfer) and self._copies(i) for i in (*members, instruction)):
-            return False
-        return not {s for i in members for s in i.outputs}.intersection(instruction.inputs)
+    def _is_copy(self, transfer: Transfer) -> bool:
+        """Whether a transfer is plain copies, which may share a call with others."""
+        return bool(self._copies(transfer))
 
-    def _step(self, group: Sequence[int], frees: tuple[int, ...]) -> Step:
-        instructions = [self.instructions[i] for i in group]
-        inputs = [s for i in instructions for s in i.inputs]
-        outputs = [s for i in instructions for s in i.outputs]
+    def _issued(self, step: Step, places: Places) -> Issued:
+        outputs = places.of(step.outputs)
         first = outputs[0] if outputs else 0
-        assert outputs == list(range(first, first + len(outputs)))
-        call = self.calls[group[0]]
-        if len(group) > 1:
-            call = self._batch([c for i in instructions if isinstance(i, Transfer) for c in self._copies(i)])
-        return call, _chooser(inputs), first, first + len(outputs), frees
+        call = self.calls[step.numbers[0]]
+        if len(step.numbers) > 1:
+            call = self._batch([c for i in step.instructions if isinstance(i, Transfer) for c in self._copies(i)])
+        return call, _chooser(places.of(step.inputs)), first, first + len(outputs), places.of(step.frees)
 
     # Transfers.
 

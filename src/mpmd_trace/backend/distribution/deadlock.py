@@ -15,11 +15,21 @@ import dataclasses
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 
-from mpmd_trace.backend.distribution.order import Action, Keep, Order, Receive, Send, Work, describe
+from mpmd_trace.backend.distribution.order import MESSAGES, Action, Keep, Order, Receive, Send, Work, describe
+from mpmd_trace.backend.distribution.parts import issued
 from mpmd_trace.backend.plan import Free, Plan, Run
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
 
-__all__ = ["Deadlock", "Parts", "Wait", "check_order", "find_deadlock", "find_faults", "least_buffers"]
+__all__ = [
+    "Deadlock",
+    "Parts",
+    "Wait",
+    "check_order",
+    "find_deadlock",
+    "find_faults",
+    "find_faults_of_runtime",
+    "least_buffers",
+]
 
 #: What each process does, in order.
 Parts = Mapping[int, Sequence[Action]]
@@ -257,15 +267,38 @@ def find_faults(plan: Plan, order: Order, parts: Parts) -> list[str]:
     return faults
 
 
+def find_faults_of_runtime(plan: Plan, order: Order) -> list[str]:
+    """What is wrong with what the runtimes of processes make of their parts (`parts.issued`).
+
+    They give away what they send and go on, so any number of messages may lie there.
+    """
+    faults = [*_unsendable(plan, order)]
+    parts = issued(plan, order)
+    for process, actions in parts.items():
+        faults += _unready(plan, order, process, actions)
+    deadlock = find_deadlock(parts, None)
+    return faults if deadlock is None else [*faults, deadlock.text(plan, parts)]
+
+
 def check_order(plan: Plan, order: Order) -> None:
     """Raise `MpmdError` unless every process comes to its end with the right values, even without any buffers."""
     parts = order.parts()
-    problems = find_faults(plan, order, parts)
+    problems = [*find_faults(plan, order, parts), *find_faults_of_runtime(plan, order)]
     deadlock = find_deadlock(parts)
     if deadlock is not None:
         problems.append(deadlock.text(plan, parts))
     if problems:
-        raise MpmdError([Diagnostic("error", f"the processes of the plan would not end: {p}") for p in problems])
+        raise MpmdError([Diagnostic("error", f"the plan does not work on these processes: {p}") for p in problems])
+
+
+def _unsendable(plan: Plan, order: Order) -> Iterator[str]:
+    """Values that cannot be sent."""
+    if len(order.messages) > MESSAGES:
+        yield f"a step has {len(order.messages)} messages between processes, and there may be {MESSAGES}"
+    for message in order.messages:
+        slot = plan.slots[message.slot]
+        if slot.type.sharding is not None and slot.type.sharding.unreduced:
+            yield f"%{slot.number} {slot} is not reduced, and cannot go to another process like that; reduce it before"
 
 
 def _unmatched(plan: Plan, parts: Parts) -> Iterator[str]:

@@ -90,7 +90,7 @@ class _Part(Measurement):
     """
 
     def __init__(self, runtime: ProcessRuntime, args: Sequence[jax.Array]) -> None:
-        self.part = runtime
+        self.process_runtime = runtime
         super().__init__(runtime, args)
         made = {slot for instruction in runtime.instructions for slot in instruction.outputs}
         for slot, future in enumerate(self.values):
@@ -104,7 +104,7 @@ class _Part(Measurement):
                 runs.append(at)
 
     def _first(self, at: int) -> Any:
-        return self.part.actions[self.part.numbers[at]][0]
+        return self.process_runtime.part.actions[self.process_runtime.numbers[at]][0]
 
     def _is_collective(self, at: int) -> bool:
         first = self._first(at)
@@ -123,14 +123,14 @@ class _Part(Measurement):
         # At a fault some of them wait for what never comes; they end with the process.
         for thread in threads:
             while thread.is_alive():
-                self.part.job.peers.check()
+                self.process_runtime.job.peers.check()
                 thread.join(_GLANCE)
 
     def spans(self, offset: float) -> list[Span]:
         """The place in the plan of each instruction, and its times by another clock."""
         begin = self.origin + offset
         return [
-            (self.part.numbers[at], begin + entry.start, begin + entry.end)
+            (self.process_runtime.numbers[at], begin + entry.start, begin + entry.end)
             for at, entry in enumerate(self.entries)
             if entry is not None
         ]

@@ -17,7 +17,24 @@ from mpmd_trace.backend.distribution.boxes import Box, Piece, boxes, pieces
 from mpmd_trace.backend.plan import Free, Plan, Run, Slot, Transfer
 from mpmd_trace.ir.attributes import MeshAttr, parse_attribute
 
-__all__ = ["Action", "Keep", "Message", "Order", "Receive", "Send", "Work", "describe", "distribute", "processes_of"]
+__all__ = [
+    "MESSAGES",
+    "MESSAGE_BITS",
+    "Action",
+    "Keep",
+    "Message",
+    "Order",
+    "Receive",
+    "Send",
+    "Work",
+    "describe",
+    "distribute",
+    "processes_of",
+]
+
+#: Bits for the number of a message in the order of a step, and how many messages there may be.
+MESSAGE_BITS = 20
+MESSAGES = 1 << MESSAGE_BITS
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

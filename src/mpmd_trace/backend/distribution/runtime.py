@@ -24,21 +24,18 @@ from mpmd_trace.backend.distribution.order import (
     distribute,
 )
 from mpmd_trace.backend.distribution.parcels import Parcel, sample
-from mpmd_trace.backend.distribution.transport import MESSAGES, DevicePut, Log, here, tag_of
+from mpmd_trace.backend.distribution.parts import Exchanged, part_of, value_of
+from mpmd_trace.backend.distribution.transport import DevicePut, Log, here, tag_of
 from mpmd_trace.backend.distribution.waits import Wait
 from mpmd_trace.backend.executables import Executable
 from mpmd_trace.backend.placement import Placement
-from mpmd_trace.backend.plan import Free, Instruction, Plan, Run, Slot, Transfer
-from mpmd_trace.backend.runtime import Call, Copy, Runtime
+from mpmd_trace.backend.plan import Free, Plan, Run, Slot, Transfer
+from mpmd_trace.backend.runtime import Call, Runtime
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.jax_compat.layouts import put
 from mpmd_trace.jax_compat.runtime import from_shards
 
 __all__ = ["ProcessRuntime", "process_runtime"]
-
-
-#: What a process does for a value that goes between processes.
-Exchanged = Send | Receive | Keep
 
 
 class ProcessRuntime(Runtime):
@@ -65,26 +62,17 @@ class ProcessRuntime(Runtime):
         program: int,
     ) -> None:
         self.order, self.job, self.program, self.step = order, job, program, 0
-        #: What this process does for each instruction of the plan, by its number there.
-        self.actions: dict[int, list[Action]] = {}
-        part: list[Instruction] = []
-        for action in order.of(job.process):
-            if isinstance(action, Free):
-                part.append(action)
-                continue
-            if action.at not in self.actions:
-                part.append(plan.instructions[action.at])
-            self.actions.setdefault(action.at, []).append(action)
-        self.numbers = list(self.actions)
+        #: What this process issues.
+        self.part = part_of(plan, order, job.process)
+        #: The numbers of its instructions in the plan.
+        self.numbers = list(self.part.actions)
         #: The values whose buffers programs reuse, and those whose buffers may be reused while they are sent.
         self._given = frozenset(run.inputs[position] for run in plan.runs for position in run.donated)
-        #: The values that may be pending (`transport.Pending`), as they come from other processes.
-        self._arriving: set[int] = set()
         self._lent = self._given.union(plan.arguments, plan.results)
         slots = (plan.slots[s] for s in plan.results)
         #: For each result what makes its array where no device of it is this process's.
         self._elsewhere = [from_shards(placement.spec(*slot.place)) for slot in slots]
-        super().__init__(dataclasses.replace(plan, instructions=tuple(part)), executables, placement)
+        super().__init__(dataclasses.replace(plan, instructions=self.part.instructions), executables, placement)
 
     def from_all(self, what: str, mine: dict[str, int]) -> list[dict[str, int]]:
         """These numbers of each process that has a part in the program; all of them call this."""
@@ -111,17 +99,16 @@ class ProcessRuntime(Runtime):
         return [self._elsewhere[i]([]) if x is None else here(x) for i, x in enumerate(found)]
 
     def _call(self, instruction: Run | Transfer) -> Call:
-        actions = self.actions[self.numbers[len(self.instructions) - 1]]
+        actions = self.part.actions[self.numbers[len(self.instructions) - 1]]
         first = actions[0]
         if not isinstance(first, Work):
             assert isinstance(instruction, Transfer)
-            self._arriving.update(a.value for a in actions if isinstance(a, Keep) and a.tags)
             return self._waiting(instruction, self._exchange(instruction, actions))
         return self._waiting(instruction, self._work(instruction, first))
 
     def _waiting(self, instruction: Run | Transfer, call: Call) -> Call:
         """The call, which waits for those of its inputs that are not there yet."""
-        if self._arriving.isdisjoint(instruction.inputs):
+        if self.part.arriving.isdisjoint(instruction.inputs):
             return call
         return lambda arrays: call([here(array) for array in arrays])
 
@@ -159,14 +146,8 @@ class ProcessRuntime(Runtime):
 
         return collective
 
-    def _joins(self, group: Sequence[int], instruction: Run | Transfer) -> bool:
-        return self._arriving.isdisjoint(instruction.inputs) and super()._joins(group, instruction)
-
-    def _copies(self, transfer: Transfer) -> tuple[Copy, ...]:
-        source, target = (self.order.members(mesh) for mesh in (transfer.source, transfer.target))
-        if transfer.source != transfer.target and (source != target or len(source) > 1):
-            return ()
-        return super()._copies(transfer)
+    def _is_copy(self, transfer: Transfer) -> bool:
+        return self.part.is_copy(transfer, self.order) and super()._is_copy(transfer)
 
     def _what(self, action: Action, step: int) -> str:
         """An action in words, with its place in the step."""
@@ -183,7 +164,7 @@ class ProcessRuntime(Runtime):
         calls = []
         parts = [a for a in actions if isinstance(a, Send | Receive | Keep)]
         for slot, value in zip(transfer.inputs, transfer.outputs, strict=True):
-            mine = [a for a in parts if _value(a) == value]
+            mine = [a for a in parts if value_of(a) == value]
             calls.append(self._value_call(self.plan.slots[slot], self.plan.slots[value], mine) if mine else _nothing)
         return lambda arrays: [call(array) for call, array in zip(calls, arrays, strict=True)]
 
@@ -204,8 +185,6 @@ class ProcessRuntime(Runtime):
         usual = self.placement.spec(before.type, before.memory_kind)
         wanted = self.placement.spec(after.type, after.memory_kind)
         source = self.sharding(before.number)
-        if before.type.sharding is not None and before.type.sharding.unreduced:
-            raise MpmdError(f"a value that is not reduced ({before}) cannot go to another process; reduce it first")
         prepare: Callable[[Any], Any] | None = None
         transport = self.job.transport
         if isinstance(transport, DevicePut):
@@ -261,8 +240,6 @@ def process_runtime(
     """The runtime of this process; `executables` are those of its own programs, `program` its number in the job."""
     order = distribute(plan, {name: _processes(mesh) for name, mesh in placement.meshes.items()})
     check_order(plan, order)
-    if len(order.messages) > MESSAGES:
-        raise MpmdError(f"a step with {len(order.messages)} messages between processes; there may be {MESSAGES}")
     if program:
         _ = job.transport  # all processes set it up together, also those that send nothing
     made = {e.spec.number: e for e in executables}
@@ -279,10 +256,6 @@ def _as_it_is(array: Any) -> Any:
 
 def _first(program: Call) -> Callable[[Any], Any]:
     return lambda array: program([array])[0]
-
-
-def _value(action: Exchanged) -> int:
-    return action.value if isinstance(action, Keep) else action.message.value
 
 
 def _nothing(array: Any) -> None:

@@ -16,6 +16,7 @@ import jax
 import numpy as np
 
 from mpmd_trace.backend.distribution.in_flight import InFlight
+from mpmd_trace.backend.distribution.order import MESSAGE_BITS, MESSAGES
 from mpmd_trace.backend.distribution.parcels import Parcel, sample
 from mpmd_trace.backend.distribution.peers import Peers
 from mpmd_trace.backend.distribution.post import Arrival, Post
@@ -23,22 +24,18 @@ from mpmd_trace.backend.distribution.waits import Wait
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.jax_compat.runtime import from_memory
 
-__all__ = ["MESSAGES", "DevicePut", "Log", "Pending", "Posting", "Transport", "here", "tag_of"]
+__all__ = ["DevicePut", "Log", "Pending", "Posting", "Transport", "here", "tag_of"]
 
 #: For each message of a process its way (`"to"` or `"from"`), its other end, and its tag.
 Tags = Mapping[tuple[str, int], int]
-#: Bits of the three parts of a tag.
-_STEP, _MESSAGE = 28, 20
-#: How many messages a step may have.
-MESSAGES = 1 << _MESSAGE
+#: Bits for a program and for a step in a tag; beyond that they start again.
+_PROGRAM, _STEP = 16, 28
 
 
 def tag_of(program: int, step: int, message: int) -> int:
-    """The number of a message, as no other one of the job has it: 16 bits program, 28 bits step, 20 bits message."""
-    assert 0 <= message < 1 << _MESSAGE
-    assert 0 <= step < 1 << _STEP
-    assert 0 <= program < 1 << 16
-    return (program << _STEP | step) << _MESSAGE | message
+    """The number of a message, as no other one that is on its way: 16 bits program, 28 bits step, 20 bits message."""
+    assert 0 <= message < MESSAGES
+    return (program % (1 << _PROGRAM) << _STEP | step % (1 << _STEP)) << MESSAGE_BITS | message
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -1,0 +1,97 @@
+"""What the runtime of one process issues of a plan, as data: `runtime.py` binds it, `deadlock.py` plays it through."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+
+from mpmd_trace.backend.distribution.order import Action, Keep, Order, Receive, Send
+from mpmd_trace.backend.plan import Free, Instruction, Plan, Transfer
+from mpmd_trace.backend.steps import make_steps
+
+__all__ = ["Exchanged", "Part", "issued", "part_of", "value_of"]
+
+#: What a process does for a value that goes between processes.
+Exchanged = Send | Receive | Keep
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """The part of one process.
+
+    Attributes:
+        process: its number.
+        instructions: those of the plan that the process has a part in, in order; a `Free` names only what it holds.
+        actions: what it does for each of them that is no `Free`, by its number in the plan; in the same order.
+        arriving: the values that may be pending, as they come from other processes.
+    """
+
+    process: int
+    instructions: tuple[Instruction, ...]
+    actions: Mapping[int, tuple[Action, ...]]
+    arriving: frozenset[int]
+
+    def is_copy(self, transfer: Transfer, order: Order) -> bool:
+        """Whether a transfer may be plain copies: among the process's own devices, of values that are there."""
+        return _is_local(transfer, order) and self.arriving.isdisjoint(transfer.inputs)
+
+
+def part_of(plan: Plan, order: Order, process: int) -> Part:
+    """The part of a process in a plan."""
+    return _part(plan, process, order.of(process))
+
+
+def _part(plan: Plan, process: int, those: Sequence[Action]) -> Part:
+    actions: dict[int, list[Action]] = {}
+    instructions: list[Instruction] = []
+    arriving: set[int] = set()
+    for action in those:
+        if isinstance(action, Free):
+            instructions.append(action)
+            continue
+        if action.at not in actions:
+            instructions.append(plan.instructions[action.at])
+        actions.setdefault(action.at, []).append(action)
+        if isinstance(action, Keep) and action.tags:
+            arriving.add(action.value)
+    in_turn = {at: tuple(sorted(found, key=_turn)) for at, found in actions.items()}
+    return Part(process, tuple(instructions), in_turn, frozenset(arriving))
+
+
+def issued(plan: Plan, order: Order) -> dict[int, tuple[Action, ...]]:
+    """What the runtime of each process does, in order.
+
+    Copies that share a call are one after the other, as many as may, and what is dropped between them is dropped
+    after them.
+    """
+    found: dict[int, tuple[Action, ...]] = {}
+    for process, those in order.parts().items():
+        part = _part(plan, process, those)
+        leading, steps = make_steps(part.instructions, functools.partial(part.is_copy, order=order))
+        actions: list[Action] = [Free(leading)] if leading else []
+        groups = iter(part.actions.values())
+        for step in steps:
+            for _ in step.numbers:
+                actions += next(groups)
+            if step.frees:
+                actions.append(Free(step.frees))
+        found[process] = tuple(actions)
+    return found
+
+
+def value_of(action: Exchanged) -> int:
+    """The value that an action is for, on the mesh where it arrives."""
+    return action.value if isinstance(action, Keep) else action.message.value
+
+
+def _turn(action: Action) -> tuple[int, int]:
+    """The transport takes the values one after the other: it gives away what is sent, and then asks for the rest."""
+    if not isinstance(action, Send | Receive | Keep):
+        return 0, 0
+    return value_of(action), (Send, Receive, Keep).index(type(action))
+
+
+def _is_local(transfer: Transfer, order: Order) -> bool:
+    source, target = order.members(transfer.source), order.members(transfer.target)
+    return transfer.source == transfer.target or (source == target and len(source) == 1)
