@@ -56,19 +56,6 @@ def pytest_configure(config: pytest.Config) -> None:
     shared_work.share_contexts()
 
 
-@pytest.fixture(autouse=True)
-def programs_apart(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Programs of tests take less time than starting them, and stay apart: what runs is what the schedule says.
-
-    Tests marked `merged` run them as they are run by default.
-    """
-    if "merged" not in request.keywords:
-        from mpmd_trace.api import partitioned
-        from mpmd_trace.passes.export.merge_small_calls import MergeSmallCalls
-
-        monkeypatch.setattr(partitioned, "SMALL", MergeSmallCalls(launch=0))
-
-
 @pytest.fixture(scope="module")
 def cpp() -> Iterator[CppPartitioner]:
     """The C++ partitioner, in a process for all tests of a module."""

@@ -19,7 +19,7 @@ def compile_program(file: str, out: str, settings: Sequence[str]) -> dict[str, A
     program = load_program(file, settings)
     with progress() as shown:
         task = shown.add_task("trace, passes", total=1, info=program.name)
-        lowered = program.jitted(apart=False).lower(*program.args)
+        lowered = program.jitted().lower(*program.args)
         shown.update(task, completed=1)
         compiled = lowered.compile(progress=compiling(shown))
     os.makedirs(os.path.dirname(os.path.abspath(out)), exist_ok=True)

@@ -96,7 +96,7 @@ def test_the_first_mesh_begins_before_it_makes_large_zeros() -> None:
 
     ws = [0.1 * jax.random.normal(k, (512, 512)) for k in jax.random.split(jax.random.key(0), 2)]
     xs = jax.random.normal(jax.random.key(1), (2, 4, 512))
-    settings = config(pipeline_schedule="1F1B", merge_small_programs=False)
+    settings = config(pipeline_schedule="1F1B")
     found = mpmd_trace.jit(step, settings).lower(ws, xs).compile()
     rows: dict[str, list[str]] = {"m0": [], "m1": []}
     for run in found.program.plan.runs:

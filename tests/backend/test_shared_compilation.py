@@ -116,7 +116,7 @@ def test_functions_of_equal_stages_share_their_body_but_where_a_hook_may_change_
 def test_a_shared_body_is_printed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     step, arguments = _jitted(8)
     lowered = step.lower(*arguments)
-    distinct = set(_bodies(lowered.executed))
+    distinct = set(_bodies(lowered.partitioned.module))
     printed: list[Region] = []
     monkeypatch.setattr(bodies, "print_region", lambda region: printed.append(region) or print_region(region))
     lowered.compile()

@@ -55,7 +55,6 @@ def make_config(
     optimizer_sharding: str | Sequence[str] | None = None,
     remat: Literal["auto"] | None = None,
     offload: Literal["auto"] | None = None,
-    merge_small_programs: bool = True,
 ) -> Config:
     """A configuration, checked as far as that is possible without a program.
 
@@ -97,8 +96,6 @@ def make_config(
         remat: `"auto"` recomputes activations of the stages where that lets a step fit into the memory of a device, at
             the least cost.
         offload: `"auto"` keeps activations in host memory instead, where that is cheaper.
-        merge_small_programs: whether a step whose programs take less time than starting them runs as few programs, all
-            microbatches of a stage in one, whatever the schedule says (`docs/slow.md`).
 
     Raises:
         FrontendError: with every mistake found.
@@ -154,8 +151,6 @@ def make_config(
             problems.append(f"{name} is 'auto' or None, not {value!r}.")
     if remat is not None and options.get("mpmd_fragment_remat"):
         problems.append("remat='auto' and the option mpmd_fragment_remat both recompute. Leave one of them out.")
-    if not isinstance(merge_small_programs, bool):
-        problems.append(f"merge_small_programs is True or False, not {merge_small_programs!r}.")
     state_axes = _axes(optimizer_sharding, meshes, problems)
     where = callers_place()
     config = Config(
@@ -176,7 +171,6 @@ def make_config(
         optimizer_sharding=state_axes,
         remat=remat,
         offload=offload,
-        merge_small_programs=merge_small_programs,
         where=where,
     )
     try:

@@ -93,7 +93,7 @@ class Lowered(PartitionedProgram):
                     progress(done, total, program)
 
             program = load(
-                (lambda: self.executed) if plan is not None else self.executed,
+                (lambda: self.partitioned.module) if plan is not None else self.partitioned.module,
                 dict(self.config.topology),
                 progress=count,
                 compiler_options=options,

@@ -19,12 +19,11 @@ from mpmd_trace.backend.planner import make_plan
 from mpmd_trace.backend.residence import Residence, residence
 from mpmd_trace.backend.stored import Stored, stored_form
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError, Note
-from mpmd_trace.diagnostics.progress import LOG, stage
+from mpmd_trace.diagnostics.progress import stage
 from mpmd_trace.frontend.config import Config
 from mpmd_trace.frontend.errors import at_users_place, problem, recorded_warnings, users_place, warn
 from mpmd_trace.frontend.memories import HOST
 from mpmd_trace.frontend.trace import Traced
-from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import Module, TransferOp
 from mpmd_trace.ir.parser import parse_generic
 from mpmd_trace.ir.text import parse
@@ -32,7 +31,6 @@ from mpmd_trace.ir.types import MeshTensorType
 from mpmd_trace.jax_compat.mlir import prettify
 from mpmd_trace.passes.common.verify_stage_merging import VerifyStageMerging
 from mpmd_trace.passes.cpp_engine import partition_with_cpp
-from mpmd_trace.passes.export.merge_small_calls import MergeSmallCalls
 from mpmd_trace.passes.manager import Hook
 from mpmd_trace.passes.optimize.pipeline_scheduler import INEXACT
 from mpmd_trace.passes.optimize.rule_orders import UserRules
@@ -53,8 +51,6 @@ from mpmd_trace.scheduling.user_rules import (
 __all__ = ["PartitionedProgram", "Stage", "loud"]
 
 Stage = Literal["jaxpr", "stablehlo", "mpmd", "plan"]
-#: What `make_config(merge_small_programs=True)` does.
-SMALL = MergeSmallCalls()
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -149,26 +145,6 @@ class PartitionedProgram(Described):
         with recorded_warnings(self.warned):
             self._tell_of_detours(found)
         return found
-
-    @functools.cached_property
-    def executed(self) -> Module:
-        """What is compiled: `partitioned.module`, but for programs that take less time than starting them.
-
-        Each stays as it is where it is looked at, by `hooks` or by `jax_debug_nans` and `jax_debug_infs`; where several
-        processes run them; and with the C++ engine.  Raises `MpmdError`.
-        """
-        module = self.partitioned.module
-        if not self.config.merge_small_programs or self.stored is not None or self.engine == "cpp":
-            return module
-        looked_at = self.hooks or jax.config.jax_debug_nans or jax.config.jax_debug_infs
-        if looked_at or jax.process_count() > 1 or not SMALL.may_pay(module):
-            return module
-        merged = module.clone()
-        if not SMALL.run(merged, Diagnostics()):
-            return module
-        text = "%s: its programs take less time than starting them, and run as few (make_config(merge_small_programs=))"
-        LOG.info(text, self.traced.name)
-        return merged
 
     def _tell_of_detours(self, found: Partitioned) -> None:
         """Warn of named values that were to be on the host, where a mesh keeps nothing at all on it."""
@@ -291,7 +267,7 @@ class PartitionedProgram(Described):
 
     def stored_form(self, program: LoadedProgram) -> Stored:
         """What is kept of it and of what XLA made of it."""
-        text = self.executed.to_generic(debug_info=True)
+        text = self.partitioned.module.to_generic(debug_info=True)
         return stored_form(program, text, self.traced.name, self.schedule.name, tuple(self.warned))
 
 

@@ -86,17 +86,13 @@ class Program:
         leaves = jax.tree.leaves(tree)
         return [leaf for leaf in leaves if is_dynamic(leaf)] if self.filters else leaves
 
-    def jitted(self, engine: str = "python", *, apart: bool = True) -> Jitted:
-        """The step under `mpmd_trace.jit` or `mpmd_trace.filter_jit`.
-
-        `apart`: with each program as the schedule has it, to be looked at, also where they are so small that running
-        them as few programs is faster.
-        """
+    def jitted(self, engine: str = "python") -> Jitted:
+        """Return the step under `mpmd_trace.jit` or `mpmd_trace.filter_jit`."""
         make = filter_jit if self.filters else jit
         try:
             return make(
                 self.fn,
-                dataclasses.replace(self.config, merge_small_programs=False) if apart else self.config,
+                self.config,
                 in_shardings=self.in_shardings,
                 out_shardings=self.out_shardings,
                 donate_argnums=self.donate_argnums,

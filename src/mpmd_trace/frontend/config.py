@@ -59,7 +59,6 @@ class Config:
     optimizer_sharding: tuple[str, ...] = ()
     remat: str | None = None
     offload: str | None = None
-    merge_small_programs: bool = True
     #: Where it was made (`file:line`), for messages.
     where: str | None = None
 

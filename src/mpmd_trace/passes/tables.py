@@ -89,7 +89,6 @@ _FOLDERS = {
         "lower-to-fragment-calls",
         "validate-no-reshards",
         "validate-no-backward-deps",
-        "merge-small-calls",
     ),
 }
 #: Those whose names say something else.
