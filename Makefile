@@ -24,13 +24,17 @@ PLANS ?= 100000
 # `make faults`: how many programs over three processes, each with a fault in one of them.
 RUNS ?= 50
 
+# `make frozen`: the commit to compare with, and further arguments.
+REF ?= HEAD
+FROZEN_ARGS ?=
+
 # `make explorer`: of which programs.
 PROGRAMS ?= tests/programs/tiny.py tests/programs/uneven.py examples/char_gpt.py
 
 # `make grid`: which of its parts, all by default.
 GRID ?=
 
-.PHONY: demo test test-newest fuzz deadlocks faults grid explorer docs lint bench clean setup $(if $(STALE),$(STAMP))
+.PHONY: demo test test-newest fuzz deadlocks faults frozen grid explorer docs lint bench clean setup $(if $(STALE),$(STAMP))
 .DELETE_ON_ERROR:
 
 demo: $(STAMP)
@@ -61,6 +65,10 @@ explorer: $(STAMP)
 docs: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 	@echo "open site/index.html"
+
+# Compares modules after every pass and plans with those of a commit (tests/frozen.py).
+frozen: $(STAMP)
+	$(BIN)/python tests/frozen.py --ref $(REF) $(FROZEN_ARGS)
 
 faults: $(STAMP)
 	PYTHONPATH=tests/processes $(BIN)/python -m injections --runs $(RUNS) $(if $(SEED),--seed $(SEED))
