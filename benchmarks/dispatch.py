@@ -2,10 +2,10 @@
 
     python benchmarks/dispatch.py [--steps 50] [--rounds 9] [--batch 64] [--synchronous] [--json] [--check]
 
-An MLP of 8 layers 16x16, batch 64, 4 stages on 4 CPU devices, 8 microbatches, 1F1B; forward, backward and update against
-plain `jax.jit` of the same step on one device: once by default, and once with a loop in Python over the microbatches and
-options that merge forwards with backwards.  What is measured is the time that the calling thread spends on an
-instruction of the plan outside of JAX.  `--check`: exit 1 above 10 us.
+An MLP of 8 layers 16x16, batch 64, 4 stages on 4 CPU devices, 8 microbatches, 1F1B; forward, backward and update
+against plain `jax.jit` of the same step on one device: once by default, and once with a loop in Python over the
+microbatches and options that merge forwards with backwards.  What is measured is the time that the calling thread
+spends on an instruction of the plan outside of JAX.  `--check`: exit 1 above 10 us.
 
 With `--synchronous` no thread waits for another one (`jax_cpu_enable_async_dispatch` is off): faster where, as
 here, waking a thread takes longer than a program, and slower everywhere else.

@@ -183,12 +183,7 @@ def issuing(compiled: mpmd_trace.Compiled, parameters: Any, x: Any, y: Any, step
 
 
 def main(
-    description: str | None,
-    cases: dict[str, tuple[Case, float]],
-    *,
-    steps: int,
-    rounds: int,
-    measure: str = "ratio",
+    description: str | None, cases: dict[str, tuple[Case, float]], *, steps: int, rounds: int, measure: str = "ratio"
 ) -> int:
     """The command line of a benchmark that compares cases with plain `jax.jit`; the exit status.
 

@@ -21,7 +21,6 @@ from mpmd_trace.passes.constants import constant_key, constants_stay
 from mpmd_trace.passes.greedy import Choices, Pattern, Rewriter, apply_greedily, rewrites, walk_mutable
 from mpmd_trace.passes.mlir_parts import frozen_bodies, result_of, run_on_bodies, run_on_functions
 from mpmd_trace.passes.plain_bodies import as_read
-from mpmd_trace.passes.settled import Settled
 
 __all__ = ["PIPELINE", "CanonicalizeMpmd", "canonical_body"]
 
@@ -73,8 +72,7 @@ class CanonicalizeMpmd(Pass):
                 elif is_constant_like(op):
                     has_constants = True
             patterns = Choices(_PATTERNS)
-            settled = Settled(patterns, unique_constants=has_constants)
-            result = apply_greedily(function, patterns, unique_constants=has_constants, settled=settled)
+            result = apply_greedily(function, patterns, unique_constants=has_constants)
             changed = changed or result.changed or has_constants
         return run_on_functions(foreign, PIPELINE, module) or changed
 

@@ -77,17 +77,14 @@ def _replace(op: Op, known: Op) -> None:
     op.erase()
 
 
-def constants_stay(region: Region, *, anywhere: bool = False) -> bool:
-    """Whether the constants of a region of one block stay: all different, in front of everything else.
-
-    `anywhere`: between other ops of the block is as good as in front.
-    """
+def constants_stay(region: Region) -> bool:
+    """Return whether the constants of a region of one block stay: all different, in front of everything else."""
     known: set[Hashable] = set()
     leading = True
     for op in region.blocks[0]:
         if is_constant_like(op):
             key = constant_key(op)
-            if key in known or not (leading or anywhere):
+            if key in known or not leading:
                 return False
             known.add(key)
         else:

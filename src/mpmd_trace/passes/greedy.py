@@ -108,9 +108,6 @@ class Rewriter:
         """Whether a visit of `op` is scheduled."""
         return op in self._stack
 
-    def about_to_change(self, op: Op) -> None:
-        """A pattern is going to change `op` before it calls another method; for those who only ask (`settled.py`)."""
-
     # Notifications.
 
     def push(self, op: Op) -> None:
@@ -332,15 +329,13 @@ def apply_greedily(
     max_rounds: int = 10,
     top_down: bool = False,
     settle: Callable[[], None] | None = None,
-    settled: Callable[[Region], bool] | None = None,
 ) -> GreedyResult:
     """Apply `patterns` to everything below `root` until a round changes nothing, at most `max_rounds` times.
 
     For an op the patterns are tried in order; the first that succeeds ends the visit.  `unique_constants`
     unifies and hoists constants when a round starts; `region_dce` removes unused code after each round.
     `top_down` visits producers before users, and an op before those nested in it.  `settle` is called when a
-    round has nothing more to visit, for changes that patterns have put off.  `settled` may know before a round
-    that it would change nothing (`settled.py`).
+    round has nothing more to visit, for changes that patterns have put off.
     """
     if isinstance(root, Region):
         scope = root
@@ -350,8 +345,6 @@ def apply_greedily(
     choices = patterns if isinstance(patterns, Choices) else Choices(patterns)
     changed = False
     for _ in range(max_rounds):
-        if settled is not None and settled(scope):
-            return GreedyResult(changed, True)
         rewriter.changed = False
         rewriter._fill(unique_constants, top_down)
         rewriter._drain(choices, settle)

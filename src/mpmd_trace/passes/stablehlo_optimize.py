@@ -16,7 +16,6 @@ from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.passes.base import FunctionPass, option
 from mpmd_trace.passes.greedy import Choices, Pattern, apply_greedily
-from mpmd_trace.passes.settled import Settled
 
 __all__ = ["StablehloOptimize"]
 
@@ -73,20 +72,17 @@ class StablehloOptimize(FunctionPass):
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         patterns = Choices(self.patterns)
-        settled = Settled(patterns, unique_constants=True)
-        changed = self._bodies(function.regions[0], patterns, settled)
-        return _simplify(function.regions[0], patterns, settled) or changed
+        changed = self._bodies(function.regions[0], patterns)
+        return _simplify(function.regions[0], patterns) or changed
 
-    def _bodies(self, region: Region, patterns: Choices, settled: Settled) -> bool:
+    def _bodies(self, region: Region, patterns: Choices) -> bool:
         """Simplify the frozen bodies in the region, each distinct one once."""
         key = ("stablehlo-optimize", self.fold_op_element_limit, self.optimize_float)
 
         def simplified(body: Region) -> Region:
-            if settled(body):
-                return body
             copy = body.clone()
-            changed = self._bodies(copy, patterns, settled)
-            changed = _simplify(copy, patterns, settled) or changed
+            changed = self._bodies(copy, patterns)
+            changed = _simplify(copy, patterns) or changed
             return freeze(copy) if changed else body
 
         changed = False
@@ -96,7 +92,5 @@ class StablehloOptimize(FunctionPass):
         return changed
 
 
-def _simplify(region: Region, patterns: Choices, settled: Settled) -> bool:
-    return apply_greedily(
-        region, patterns, unique_constants=True, top_down=True, max_rounds=_MAX_ROUNDS, settled=settled
-    ).changed
+def _simplify(region: Region, patterns: Choices) -> bool:
+    return apply_greedily(region, patterns, unique_constants=True, top_down=True, max_rounds=_MAX_ROUNDS).changed

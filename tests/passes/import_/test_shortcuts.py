@@ -18,9 +18,8 @@ from mpmd_trace.ir import core
 from mpmd_trace.ir.ops import FragmentOp, Module
 from mpmd_trace.ir.text import parse
 from mpmd_trace.passes import greedy
-from mpmd_trace.passes.import_ import absorb_meshless, infer_mesh_finalize, introduce_transfers
+from mpmd_trace.passes.import_ import absorb_meshless, infer_mesh_finalize
 from mpmd_trace.passes.import_ import insert_nameless_clone_of_negligible_ops as clones
-from mpmd_trace.passes.import_ import simplify_named_computations as simplify
 from mpmd_trace.passes.import_.infer_mesh_rewrite_using_analysis import InferMeshRewriteUsingAnalysis
 from mpmd_trace.passes.manager import run_passes
 from oracle import assert_same_meaning
@@ -29,9 +28,7 @@ from oracle import assert_same_meaning
 SHORTCUTS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "finalize": (infer_mesh_finalize, "drop_pairs", lambda *_: None),
     "absorb": (absorb_meshless.Absorber, "absorb_again", lambda absorber, op: False),
-    "introduce": (introduce_transfers, "stays", lambda op, settled: False),
     "clones": (clones, "holds_computations", lambda body: True),
-    "simplify": (simplify, "Settled", lambda patterns: lambda region: False),
 }
 
 
@@ -68,7 +65,7 @@ def outcome(text: str, passes: list[str]) -> list[object]:
         return [str(error)]
 
 
-@pytest.mark.parametrize("shortcut", ["finalize", "absorb", "introduce"])
+@pytest.mark.parametrize("shortcut", ["finalize", "absorb"])
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     seed=st.integers(0, 10**6),
@@ -84,7 +81,7 @@ def test_mesh_inference(shortcut: str, seed: int, steps: int, transfers: bool, m
         assert outcome(text, passes) == expected
 
 
-@pytest.mark.parametrize("shortcut", ["simplify", "clones"])
+@pytest.mark.parametrize("shortcut", ["clones"])
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 10**6), depth=st.integers(0, 2))
 def test_named_computations(shortcut: str, seed: int, depth: int) -> None:
@@ -192,23 +189,6 @@ def test_what_goes_in_one_walk_where_orders_are_free(seed: int, steps: int, max_
         assert isinstance(found, str) and isinstance(walked, str)
         assert walked.count('"mpmd.transfer"') < found.count('"mpmd.transfer"')
         assert_same_meaning(parse(found), parse(walked))
-
-
-@pytest.mark.parametrize("name", ["mpmd-simplify-named-computations", "mpmd-introduce-transfers"])
-def test_nothing_to_do_is_found_out_by_looking(name: str) -> None:
-    text = """
-        func.func @main(%a: !T, %b: !T) -> !T attributes {topology = #topo} {
-          %0 = mpmd.named_computation<"f"> (%a, %b) (%x: !T, %y: !T) {
-            %9 = stablehlo.add %x, %y : !T
-            mpmd.return %9 : !T
-          } : (!T, !T) -> !T
-          %1 = stablehlo.add %0, %a : !T
-          return %1 : !T
-        }
-        """
-    with mock.patch.object(greedy.Rewriter, "push") as push:
-        run(text, name)
-    assert not push.called
 
 
 def test_bodies_without_computations_are_not_copied() -> None:

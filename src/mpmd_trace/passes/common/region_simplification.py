@@ -43,7 +43,6 @@ class SimplifyRegionOp:
                 rewriter.erase(op)
                 return True
             if merged:
-                rewriter.about_to_change(op)
                 op.regions[0] = _reduced(body, merged, set(), set(), rewriter)
             return False
         if not gone_results and not gone_operands:

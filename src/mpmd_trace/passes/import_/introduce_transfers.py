@@ -19,7 +19,6 @@ from mpmd_trace.ir.ops import (
     make_transfer,
     make_unassign,
 )
-from mpmd_trace.ir.semantics import trivially_dead
 from mpmd_trace.passes.base import Pass, option
 from mpmd_trace.passes.greedy import Pattern, Rewriter, apply_greedily
 from mpmd_trace.passes.import_.building_blocks import (
@@ -29,9 +28,8 @@ from mpmd_trace.passes.import_.building_blocks import (
     redirect_other_uses,
     wrap_in_fragment,
 )
-from mpmd_trace.passes.settled import Settled
 
-__all__ = ["IntroduceTransfers", "existing_transfer", "stays"]
+__all__ = ["IntroduceTransfers", "existing_transfer"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,18 +80,7 @@ class IntroduceTransfers(Pass):
         patterns: list[Pattern] = [_AssignOfUnassign()]
         if not self.direct_only:
             patterns.append(_AssignOfSum(diagnostics))
-        settled = Settled(patterns)
-        left = [op for op in module.body if not stays(op, settled)]
-        if len(left) == 1 and isinstance(left[0], FuncOp):
-            return apply_greedily(left[0], patterns).changed or changed
-        return (bool(left) and apply_greedily(module, patterns).changed) or changed
-
-
-def stays(op: Op, settled: Settled) -> bool:
-    """Whether step 2 changes nothing in this op of the module."""
-    if not isinstance(op, FuncOp):
-        return not op.regions and not trivially_dead(op)
-    return op.is_declaration or settled(op.regions[0])
+        return apply_greedily(module, patterns).changed or changed
 
 
 # Step 1: callees learn the meshes that all callers agree on.
@@ -156,7 +143,6 @@ class _AssignOfUnassign:
             return True
         transfer = existing_transfer(value, op)
         if transfer is not None and transfer.block is op.block:
-            rewriter.about_to_change(op)
             if op.is_before(transfer):
                 transfer.move_before(op)
             rewriter.replace_op(op, transfer.results)

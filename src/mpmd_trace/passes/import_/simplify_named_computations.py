@@ -13,7 +13,6 @@ from mpmd_trace.passes.base import FunctionPass
 from mpmd_trace.passes.common.region_simplification import SimplifyRegionOp
 from mpmd_trace.passes.greedy import Pattern, Rewriter, apply_greedily, walk_mutable
 from mpmd_trace.passes.import_.building_blocks import holds_computations, interned_body
-from mpmd_trace.passes.settled import Settled
 
 __all__ = ["SimplifyNamedComputations"]
 
@@ -56,8 +55,6 @@ class SimplifyNamedComputations(FunctionPass):
             if isinstance(op, NamedComputationOp) and holds_computations(op.body)
         ]
         simplify = SimplifyRegionOp("mpmd.named_computation", keep_attributes=False)
-        if not thawed and Settled([*barriers, simplify])(function.regions[0]):
-            return False
         for op in thawed:
             _thaw(op)
         changed = apply_greedily(function, barriers).changed
@@ -101,7 +98,6 @@ class _BypassBarriersInBody:
             return apply_greedily(region, [_BypassBarrier(region)]).changed
 
         if any(nested.name == _BARRIER for nested in body.block):
-            rewriter.about_to_change(op)
             op.body = map_ops(body, "bypass-barriers", rewrite)
         return op.body is not body
 

@@ -9,7 +9,6 @@ from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.passes.base import FunctionPass
 from mpmd_trace.passes.common.region_simplification import SimplifyRegionOp
 from mpmd_trace.passes.greedy import Choices, apply_greedily
-from mpmd_trace.passes.settled import Settled
 
 __all__ = ["SimplifyProgram"]
 
@@ -43,8 +42,7 @@ class SimplifyProgram(FunctionPass):
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         patterns = Choices([SimplifyRegionOp("mpmd.fragment", keep_attributes=True)])
-        settled = Settled(patterns, unique_constants=True)
-        result = apply_greedily(function, patterns, unique_constants=True, region_dce=True, settled=settled)
+        result = apply_greedily(function, patterns, unique_constants=True, region_dce=True)
         if not result.converged:
             diagnostics.error(
                 function, f"@{function.sym_name} still changes after ten rounds of simplification; this is a bug"

@@ -104,7 +104,6 @@ def _drop_unused(op: Op, rewriter: Rewriter) -> bool:
     needed = _arguments_behind([block.terminator.operand(i) for i in kept], block)
     if not needed <= allowed:
         return False
-    rewriter.about_to_change(op)
     both = gone | {i + count for i in gone}
     block.terminator.erase_operands(gone)
     for nested in reversed(block):
@@ -161,7 +160,6 @@ def _sort(op: Op, rewriter: Rewriter) -> bool:
         props["dimension"] = IntegerAttr.get(0)
     if not gone and props == op.props:
         return False
-    rewriter.about_to_change(op)
     if gone:
         props.setdefault("is_stable", BoolAttr.get(False))
     block.erase_args([j for i in gone for j in (2 * i, 2 * i + 1)])

@@ -305,7 +305,6 @@ class _EmptyOperands:
         found = [i for i, v in enumerate(op.operands) if _is_empty(v.type) and not constant(v)]
         if not found or not is_pure(op):
             return False
-        rewriter.about_to_change(op)
         for i in found:
             type_ = op.operand(i).type
             assert isinstance(type_, TensorType)
