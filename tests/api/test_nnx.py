@@ -404,3 +404,14 @@ def test_stacked_layers_are_cut_and_stay_one_variable() -> None:
     np.testing.assert_array_equal(run(model, X), X)
     assert [s.device.id for s in model.layers.count.get_raw_value().addressable_shards] == [0, 1]
     np.testing.assert_array_equal(model.layers.count[...], [1, 1, 1, 1])
+
+
+def test_a_function_may_close_over_a_model_that_it_does_not_change() -> None:
+    model = Pair()
+    for layer in model.layers:
+        layer.mode, layer.weight[...] = "test", X[1]
+    wanted = model(X)
+    mnnx.name_layers(model, "layers")
+    for run in (mt.jit(lambda x: model(x), pair_config()), mnnx.jit(lambda x: model(x), pair_config())):
+        np.testing.assert_allclose(run(X), wanted, rtol=1e-6)
+    np.testing.assert_allclose(model(X), wanted, rtol=1e-6)

@@ -101,7 +101,11 @@ def split(tree: Any, tag: Hashable) -> Any:
 def merged(tree: Any, tag: Hashable, *, inner: bool) -> Any:
     """`tree` with objects in the place of `Parts`: steps 2 (inner) and 4, where they are those that were given."""
     with nnx.merge_context(tag, inner) as context:
-        return jax.tree.map(lambda x: context.merge(x.graph, x.state) if _is_parts(x) else x, tree, is_leaf=_is_parts)
+        return _merge_parts(tree, context)
+
+
+def _merge_parts(tree: Any, context: Any) -> Any:
+    return jax.tree.map(lambda x: context.merge(x.graph, x.state) if _is_parts(x) else x, tree, is_leaf=_is_parts)
 
 
 def all_parts(tree: Any) -> list[Parts]:
@@ -187,8 +191,68 @@ def lifted(changes: Callable[..., Any], tag: Hashable) -> Callable[..., Any]:
 
     def call(*args: Any, **kwargs: Any) -> Any:
         with given(tag):
-            args, kwargs = split((args, kwargs), tag)
-            result = changes(*args, **kwargs).result(jax.tree.leaves((args, kwargs)))
-            return merged(result, tag, inner=False)[1]
+            before = split((args, kwargs), tag)
+            after, result = changes(*before[0], **before[1]).result(jax.tree.leaves(before))
+            new = _new_arrays(all_parts(before), all_parts(after))
+            if new is None:
+                return _rebuilt((args, kwargs), (after, result), tag)
+            _write(new)
+            with nnx.merge_context(tag, False) as context:
+                context.index_ref.update(nnx.graph.current_update_context(tag).outer_index_outer_ref)
+                return _merge_parts(result, context)
 
     return call
+
+
+def _new_arrays(before: list[Parts], after: list[Parts]) -> list[tuple[nnx.Variable[Any], Any]] | None:
+    """The variables in `before` that have other values in `after`, and these; None where more than that changed.
+
+    All else is left alone: a variable that nothing changes may be one that nothing may change here, because the
+    function under the transformation closes over its model.
+    """
+    new: list[tuple[nnx.Variable[Any], Any]] = []
+    for old, now in zip(before, after, strict=True):
+        if old.graph.with_same_outer_index() != now.graph:
+            return None
+        for variable, x in zip(_leaves(old.state), _leaves(now.state), strict=True):
+            if not isinstance(variable, nnx.Variable):
+                if variable is not x:
+                    return None
+            elif variable.get_raw_value() is not x.get_raw_value():
+                new.append((variable, x.get_raw_value()))
+    return new
+
+
+def _leaves(state: Any) -> list[Any]:
+    leaves: list[Any] = jax.tree.leaves(state, is_leaf=lambda x: isinstance(x, nnx.Variable))
+    return leaves
+
+
+def _write(new: list[tuple[nnx.Variable[Any], Any]]) -> None:
+    """Give each variable its new value, or none of them."""
+    old = [(variable, variable.get_raw_value()) for variable, _ in new]
+    done = 0
+    try:
+        for variable, value in new:
+            variable.set_raw_value(value)
+            done += 1
+    except BaseException:
+        for variable, value in old[:done]:
+            variable.set_raw_value(value)
+        raise
+
+
+def _rebuilt(objects: Any, parts: tuple[Any, Any], tag: Hashable) -> Any:
+    """The result in `parts`, the other half of which goes into `objects`: all of it or nothing."""
+    modules = [(node, dict(vars(node))) for node in nodes(objects, nnx.Pytree)]
+    variables = [(node, node.copy()) for node in nodes(objects, nnx.Variable)]
+    try:
+        return merged(parts, tag, inner=False)[1]
+    except BaseException:
+        for module, attributes in modules:
+            vars(module).clear()
+            vars(module).update(attributes)
+        for variable, copy in variables:
+            if variable.get_raw_value() is not copy.get_raw_value():
+                variable.update_from_state(copy)
+        raise
