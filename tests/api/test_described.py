@@ -104,7 +104,7 @@ def test_they_print_in_a_line():
     jitted = mt.jit(step, found)
     lowered = jitted.lower(*ARGS, scale=jnp.float32(2))
     assert repr(jitted) == "<mpmd_trace.jit of step over m0, m1>"
-    assert repr(lowered) == "<mpmd_trace Lowered: step, 4 arrays in, 4 out; m0, m1; GPipe>"
+    assert repr(lowered) == "<mpmd_trace Lowered: step, 4 arrays in, 4 out; m0, m1; program order>"
     assert repr(lowered.compile()).startswith("<mpmd_trace Compiled: step, 4 arrays in, 4 out; ")
     program = mt.Program(step, (*ARGS, 1.0), found, name="mine", steps=2)
     assert repr(program) == "<mpmd_trace Program mine: step, 4 leaves in, 2 steps; m0, m1>"

@@ -74,7 +74,8 @@ def make_config(
         output_mesh_assignment: a pytree prefix of the result, likewise; or `MeshOfInput(argument)`, for results
             that are to be where an argument is.
         partitioning_options: options of the compiler, by name.
-        pipeline_schedule: a schedule, the name of one, "auto", or a comparator of two fragments.
+        pipeline_schedule: a schedule, the name of one, "auto", or a comparator of two fragments; by default
+            microbatches run one after the other, in the order of the program (`docs/schedules.md`).
         fragment_merge_rules: which fragments become one: rules, their text, or functions that make rules of the
             program's fragments; see `mpmd_trace.rules`.
         fragment_schedule_rules: likewise which fragments run in a given order, on top of the schedule.

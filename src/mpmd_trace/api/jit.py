@@ -210,7 +210,7 @@ class Jitted:
         platform: str | None = None,
     ) -> Lowered:
         config = self._settled(args, kwargs, platform)
-        schedule = choose_schedule(config)
+        schedule = choose_schedule(config, self.engine)
         name = getattr(self.fn, "__name__", "function")
         with stage("trace", name, loud=bool(jax.config.jax_log_compiles)):
             traced = traced or self._trace(args, kwargs, config, rewrites=False)

@@ -1,4 +1,4 @@
-"""Whether a step that asks for a pipeline schedule has microbatches that it can order."""
+"""What a pipeline schedule would order in a step: microbatches, if it has some."""
 
 from __future__ import annotations
 
@@ -6,7 +6,16 @@ import collections
 
 from mpmd_trace.ir.ops import FragmentOp, Module
 
-__all__ = ["without_microbatches"]
+__all__ = ["waiting_meshes", "without_microbatches"]
+
+
+def waiting_meshes(module: Module) -> int:
+    """How many meshes wait for each other in program order: of a training step with microbatches, after the import
+    phase; 0 where they do not."""
+    counted = [op for op in module.main.body if isinstance(op, FragmentOp) and op.is_user and op.call_counter]
+    meshes = len({op.mesh for op in counted})
+    trains = any(origin.transpose_count for op in counted for origin in op.origin)
+    return meshes if trains and meshes > 1 else 0
 
 
 def without_microbatches(module: Module, schedule: str) -> str | None:

@@ -12,14 +12,14 @@ import jax
 from mpmd_trace.api import finishing
 from mpmd_trace.api.described import PLAIN, Adapter, Described
 from mpmd_trace.api.estimates import EstimatedProgram
-from mpmd_trace.api.microbatches import without_microbatches
+from mpmd_trace.api.microbatches import waiting_meshes, without_microbatches
 from mpmd_trace.api.request import Asked
 from mpmd_trace.backend.load import LoadedProgram, MemoryAnalysis
 from mpmd_trace.backend.planner import make_plan
 from mpmd_trace.backend.residence import Residence, residence
 from mpmd_trace.backend.stored import Stored, stored_form
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError, Note
-from mpmd_trace.diagnostics.progress import stage
+from mpmd_trace.diagnostics.progress import LOG, stage
 from mpmd_trace.frontend.config import Config
 from mpmd_trace.frontend.errors import at_users_place, problem, recorded_warnings, users_place, warn
 from mpmd_trace.frontend.memories import HOST
@@ -37,7 +37,7 @@ from mpmd_trace.passes.optimize.rule_orders import UserRules
 from mpmd_trace.passes.partition import Partitioned, partition_as
 from mpmd_trace.passes.placement.whole import WHOLE
 from mpmd_trace.passes.request import PartitionRequest
-from mpmd_trace.scheduling.bridge import ScheduleChoice
+from mpmd_trace.scheduling.bridge import PROGRAM_ORDER, ScheduleChoice
 from mpmd_trace.scheduling.fragments import Fragments, fragments_of
 from mpmd_trace.scheduling.user_rules import (
     MERGE,
@@ -183,7 +183,14 @@ class PartitionedProgram(Described):
             raise at_users_place(self._explained(error), self.config.where) from None
 
     def _check_schedule(self, module: Module) -> None:
-        """Warn of a schedule that was asked for and has nothing to order."""
+        """Warn of a schedule that was asked for and has nothing to order, and tell where meshes wait without one."""
+        if self.schedule.name == PROGRAM_ORDER and (meshes := waiting_meshes(module)):
+            _tell_once(
+                f"{self.traced.name}: without a pipeline_schedule the microbatches run one after the other, in the "
+                f"order of the program, and of {meshes} meshes one works at a time. "
+                "make_config(pipeline_schedule='1F1B') has all of them work at once, 'auto' chooses a schedule "
+                "(docs/schedules.md)"
+            )
         asked = self.config.pipeline_schedule is not None and self.schedule.name.lower() not in ("none", "gpipe")
         text = without_microbatches(module, self.schedule.name) if asked else None
         if text is not None:
@@ -269,6 +276,11 @@ class PartitionedProgram(Described):
         """What is kept of it and of what XLA made of it."""
         text = self.partitioned.module.to_generic(debug_info=True)
         return stored_form(program, text, self.traced.name, self.schedule.name, tuple(self.warned))
+
+
+@functools.cache
+def _tell_once(text: str) -> None:
+    LOG.warning("%s", text)
 
 
 def loud() -> bool:

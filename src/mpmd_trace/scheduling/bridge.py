@@ -33,7 +33,7 @@ from mpmd_trace.scheduling.auto import AutoSchedule, best_schedule, forward_sche
 if TYPE_CHECKING:
     from mpmd_trace.frontend.config import Config
 
-__all__ = ["ScheduleChoice", "choose_schedule", "constraints_of", "settle"]
+__all__ = ["PROGRAM_ORDER", "ScheduleChoice", "choose_schedule", "constraints_of", "settle"]
 
 #: Schedules that run the weight-gradient part apart from the rest, so the backward must be split for them.
 _SPLITS = "mpmd_split_bwd_fragments"
@@ -41,6 +41,9 @@ _SPLITS = "mpmd_split_bwd_fragments"
 _SCHEDULE = "mpmd_pipeline_schedule"
 #: The schedule that is made for the stages that a program has.
 _FORWARD = "forward"
+#: What is done where no schedule is asked for: each mesh runs its part of one microbatch after the other, forward and
+#: backward, as the step is written and as `jax.jit` would.
+PROGRAM_ORDER = "program order"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,14 +60,14 @@ class ScheduleChoice:
     auto: AutoSchedule | None = None
 
 
-def choose_schedule(config: Config) -> ScheduleChoice:
+def choose_schedule(config: Config, engine: str = "python") -> ScheduleChoice:
     """The schedule of a configuration: a name of the reference's or of the library's, a `Schedule`, "auto" or
     an `AutoSchedule`, or a comparator `(unit, unit) -> bool` that says which of two fragments of a mesh runs
-    first.
+    first.  Without any it is the order of the program, or the reference's default with the engine "cpp".
 
     Raises `MpmdError` for a name that neither has, and for options that want something else than the schedule.
     """
-    choice = _choice(config)
+    choice = _choice(config, engine)
     problems = [problem(text, config.where) for text in _conflicts(config, choice)]
     if problems:
         raise MpmdError(problems)
@@ -89,8 +92,10 @@ def _conflicts(config: Config, choice: ScheduleChoice) -> Iterator[str]:
         )
 
 
-def _choice(config: Config) -> ScheduleChoice:
+def _choice(config: Config, engine: str) -> ScheduleChoice:
     wanted = config.pipeline_schedule
+    if wanted is None and _SCHEDULE not in config.partitioning_options and engine != "cpp":
+        return ScheduleChoice(PROGRAM_ORDER, {_SCHEDULE: SCHEDULES["none"]})
     if wanted is None:
         named = config.partitioning_options.get(_SCHEDULE, "GPipe") or "none"
         return ScheduleChoice(str(find_schedule(str(named)) or named))
