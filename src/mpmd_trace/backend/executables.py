@@ -230,6 +230,7 @@ def compile_programs(
                     compiled = future.result()
                 except jax.errors.JaxRuntimeError as error:
                     hint = _FFT_HINT if "stablehlo.fft" in computed(spec.callee) else ""
+                    hint = _EFFECT_HINT if "Side-effect HLO" in str(error) else hint
                     problems.append(f"XLA cannot compile @{spec.callee} for mesh '{spec.mesh}': {error}{hint}")
                     continue
                 if compiled is None:  # on this platform executables belong to their devices
@@ -313,6 +314,10 @@ def _check_options(placement: Placement, options: CompilerOptions) -> None:
         raise MpmdError([Diagnostic("error", f"{text} (for mesh {', '.join(on)})") for text, on in refused.items()])
 
 
+_EFFECT_HINT = (
+    "\nXLA divides no call of jax.ffi with side effects among the devices of a mesh: put it into jax.shard_map, which "
+    "says what each device does, or on a mesh of one device."
+)
 _FFT_HINT = (
     "\nThe program has an FFT, around which XLA's partitioner cannot change every sharding to every other one (nor for "
     "jax.jit): give its operand and its result one sharding with jax.lax.with_sharding_constraint, which leaves the "

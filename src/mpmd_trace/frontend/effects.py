@@ -1,4 +1,5 @@
-"""Callbacks for what they do (`jax.debug.print`, `jax.debug.callback`, `io_callback`), some of them in order.
+"""Callbacks for what they do (`jax.debug.print`, `jax.debug.callback`, `io_callback`), some of them in order, and calls
+of libraries that have side effects (`jax.ffi.ffi_call`).
 
 Ordered ones get and return a token, an array without meaning: what takes the token of another callback comes
 after it.  There is a chain of tokens for each mesh and one for code without a name, so that order costs no
@@ -66,7 +67,7 @@ class Order:
         if id(closed) not in self._memo:
             found: dict[Chain, None] = {}
             for eqn in opened(closed).eqns:
-                if tracing.is_callback(eqn) and tracing.is_ordered(eqn):
+                if tracing.calls_out(eqn) and tracing.is_ordered(eqn):
                     found[None] = None
                 tag = tag_of(eqn)
                 if tag is not None and tag.kind == "named_computation":
@@ -134,7 +135,7 @@ def effect_problems(closed: Any) -> list[Diagnostic]:
         for eqn, alive in zip(opened(jaxpr).eqns, live_equations(jaxpr), strict=True):
             inner = list(tracing.subjaxprs(eqn))
             kinds = ", ".join(sorted(map(str, eqn.effects)))
-            if alive and eqn.effects and not inner and not tracing.is_callback(eqn):
+            if alive and eqn.effects and not inner and not tracing.calls_out(eqn):
                 problems.append(
                     problem(
                         f"{eqn.primitive.name} has a side effect ({kinds}), "

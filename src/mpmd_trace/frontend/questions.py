@@ -173,7 +173,7 @@ class Questions:
         """Whether control flow that stays contains something that cannot stay."""
         return self.has_names(closed) or any(
             eqn.primitive.name == "sharding_constraint"
-            or (tracing.is_callback(eqn) and tracing.is_ordered(eqn))
+            or (tracing.calls_out(eqn) and tracing.is_ordered(eqn))
             or memories.names_devices(eqn)
             or without_devices(eqn) is not eqn.params
             for eqn in tracing.equations(closed)

@@ -205,7 +205,7 @@ class Rewriter:
                     return folded
             if eqn.primitive is markers.transposes_p:
                 return args
-            if tracing.is_callback(eqn):
+            if tracing.calls_out(eqn):
                 results = self._order.bind(eqn, [folding.whole(a) for a in args], scope.chain)
                 return once(results) if scope.is_open else results
             if name in MARKERS:

@@ -361,9 +361,9 @@ def pruned(branches: Sequence[Closed]) -> tuple[list[int], list[Callable[..., An
 _CALLBACKS = frozenset({"debug_callback", "debug_print", "io_callback"})
 
 
-def is_callback(eqn: Equation) -> bool:
-    """Whether `eqn` calls back a Python function for what it does."""
-    return eqn.primitive.name in _CALLBACKS
+def calls_out(eqn: Equation) -> bool:
+    """Whether `eqn` calls a function in Python, or a library by `jax.ffi`, for what it does."""
+    return eqn.primitive.name in _CALLBACKS or (eqn.primitive.name == "ffi_call" and bool(eqn.effects))
 
 
 def is_ordered(part: Closed | Equation) -> bool:
