@@ -16,6 +16,7 @@ TYPES = {
     "t": "tensor<4xf32>",
     "s": "tensor<f32>",
     "m": "tensor<4x4xf32>",
+    "d": "tensor<1x4x4xf32>",
     "r": "tensor<1x4xf32>",
     "o": "tensor<1xf32>",
     "i": "tensor<4xi32>",
@@ -67,6 +68,11 @@ _IOTAS = [(f"stablehlo.iota dim = 0 : ${t}", t) for t in "timo"]
 NO_RULE = [
     *((f"chlo.{name} %t : $t -> $t", "t") for name in _CHLO.split()),
     ("chlo.top_k(%t, k = 4) : $t -> ($t, $i)", "ti"),
+    (
+        '"chlo.ragged_dot"(%m, %m, %w) <{ragged_dot_dimension_numbers = #chlo.ragged_dot<lhs_contracting_dimensions = '
+        "[1], rhs_contracting_dimensions = [0], lhs_ragged_dimensions = [1]>}> : ($m, $m, $w) -> $d",
+        "d",
+    ),
     ("stablehlo.custom_call @foo(%t) : ($t) -> $t", "t"),
     ("stablehlo.custom_call @foo(%t) {has_side_effect = true} : ($t) -> $t", "t"),
     ("stablehlo.get_dimension_size %t, dim = 0 : ($t) -> $n", "n"),

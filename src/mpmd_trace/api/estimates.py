@@ -23,6 +23,7 @@ from mpmd_trace.ir.sharding_attributes import TensorShardingAttr, TensorSharding
 from mpmd_trace.ir.shardings import bit_width, local_shape, mesh_of, mesh_symbols
 from mpmd_trace.ir.types import TensorType
 from mpmd_trace.jax_compat.mlir import run_pipeline
+from mpmd_trace.passes.sharding.chlo_rules import add_rules
 from mpmd_trace.passes.sharding.shardy import propagation_pipeline
 from mpmd_trace.scheduling.costs import flops
 
@@ -112,6 +113,7 @@ class EstimatedProgram:
         assert copy is not None
         copy.sym_name, copy.visibility = "main", "public"
         copy.attrs.clear()
+        add_rules(copy.regions[0])
         text, _ = run_pipeline(alone.to_generic(), propagation_pipeline())
         return parse_generic(text).main
 
@@ -189,7 +191,7 @@ _WRITTEN = frozenset(
         *("gather", "if", "reduce", "reduce_window", "scatter", "select_and_scatter", "sort", "triangular_solve"),
         "while",
     )
-)
+) | {"chlo.ragged_dot", "chlo.top_k"}
 #: Ops that make nothing, or what others make again for themselves.
 _NOTHING = frozenset(
     f"stablehlo.{n}" for n in ("constant", "iota", "broadcast_in_dim", "reshape", "optimization_barrier", "tuple")
@@ -208,5 +210,5 @@ def _is_loop(op: Op) -> bool:
 
 
 def _heavy(body: Region) -> list[Op]:
-    names = ("stablehlo.dot_general", "stablehlo.convolution")
+    names = ("stablehlo.dot_general", "stablehlo.convolution", "chlo.ragged_dot")
     return [op for block in body.blocks for op in block if op.name in names]

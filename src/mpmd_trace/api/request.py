@@ -103,6 +103,7 @@ class Asked:
             cut_in_calls=cut,
             senders_apart=cut,
             goes_back=self.schedule.goes_back,
+            keeps_chlo=self.engine != "cpp",
             hoist=self._hoist(besides),
             reduce=ReduceOnce(limit, besides) if config.gradient_reduction == "step" else None,
             state=ShardOptimizerState(config.optimizer_sharding, self._replaced) if config.optimizer_sharding else None,

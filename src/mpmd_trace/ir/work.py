@@ -3,19 +3,40 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import cast
 
 from mpmd_trace.ir.core import Op
 from mpmd_trace.ir.types import TensorType
 
-__all__ = ["elements_computed"]
+__all__ = ["RAGGED_DOT", "elements_computed", "products_of_ragged_dot"]
+
+#: The product of rows with the matrix of their group, as in a mixture of experts.
+RAGGED_DOT = "chlo.ragged_dot"
 
 
 def elements_computed(op: Op) -> float:
     """The elements that an op computes, and the multiply-adds of a contraction."""
     elements = sum(t.num_elements for r in op.results if isinstance(t := r.type, TensorType) and t.is_ranked)
+    if op.name == RAGGED_DOT:
+        return elements * products_of_ragged_dot(op)
     if op.name in ("stablehlo.dot_general", "stablehlo.convolution") and elements:
         left, right = (cast(TensorType, v.type).num_elements for v in op.operands[:2])
         # The size of what is contracted; exact for one matrix product.
         return float(elements * max(1.0, math.sqrt(left * right / elements)))
     return float(elements)
+
+
+def products_of_ragged_dot(op: Op) -> float:
+    """Return how many products a `chlo.ragged_dot` adds up for an element of its result: no row is multiplied twice."""
+    numbers = op.props["ragged_dot_dimension_numbers"].text
+
+    def listed(name: str) -> set[int]:
+        found = re.search(rf"\b{name}_dimensions = \[([\d, ]*)", numbers)
+        return {int(n) for n in found[1].split(",") if n.strip()} if found is not None else set()
+
+    left, sizes = (cast(TensorType, op.operand(i).type).shape or () for i in (0, 2))
+    contracting = listed("lhs_contracting")
+    total = math.prod(left[i] for i in contracting)
+    # Groups of what is contracted have a result each.
+    return total / max(sizes[-1], 1) if listed("lhs_ragged") <= contracting else float(total)

@@ -138,6 +138,7 @@ def phase_passes(
             senders_apart=request.senders_apart,
             microbatches_apart=options.mpmd_equal_microbatches,
             goes_back=request.goes_back,
+            keeps_chlo=request.keeps_chlo,
         ).passes()
     )
     if phases == "import":
@@ -162,7 +163,13 @@ def phase_passes(
     if phases == "optimize":
         return
     yield ShardingPropagationPipeline(
-        request.copies_between_hosts, request.own_meshes, request.hoist, request.reduce, request.state, request.fit
+        copies_between_hosts=request.copies_between_hosts,
+        own_meshes=request.own_meshes,
+        chlo=request.keeps_chlo,
+        hoist=request.hoist,
+        reduce=request.reduce,
+        state=request.state,
+        fit=request.fit,
     ).passes()
     yield (
         ExportPipeline(
@@ -260,7 +267,7 @@ def partition_as(
     with paused_collector():  # once for all phases: enabling it again makes it scan the whole program
         # With hooks each step is seen by itself; otherwise MLIR cleans up the module while it has it.
         is_mlir = isinstance(module, str) or hasattr(module, "operation")
-        cleaned = read_clean(module) if is_mlir and not hooks else None
+        cleaned = read_clean(module, keeps_chlo=request.keeps_chlo) if is_mlir and not hooks else None
         work = read_module(module) if cleaned is None else cleaned[0]
         main = work.lookup("main")
         if main is None:

@@ -12,7 +12,7 @@ from mpmd_trace.ir.core import Op, Region
 from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.semantics import is_constant_like
 
-__all__ = ["PLAIN_OPS", "as_read", "is_plain", "op_names"]
+__all__ = ["CHLO_UNARY", "PLAIN_OPS", "as_read", "is_plain", "op_names"]
 
 #: The ops without regions.
 _SIMPLE = """
@@ -27,7 +27,9 @@ _SIMPLE = """
 """
 #: The ops with regions that see the values around them.
 _NESTING = "case map reduce reduce_window scatter select_and_scatter sort while"
-_CHLO = "acos acosh asin asinh atan atanh cosh digamma erf erf_inv erfc lgamma sinh square tan top_k"
+#: The elementwise ops of CHLO with one operand.
+CHLO_UNARY = "acos acosh asin asinh atan atanh cosh digamma erf erf_inv erfc lgamma sinh square tan"
+_CHLO = f"{CHLO_UNARY} ragged_dot top_k"
 PLAIN_OPS = frozenset(
     {
         *(f"stablehlo.{name}" for name in f"{_SIMPLE} {_NESTING}".split()),

@@ -137,6 +137,7 @@ class PartitionRequest:
     senders_apart: whether what is made of gradients for another mesh stays out of backward fragments that are split,
         into which the reference merges it.
     goes_back: whether the schedule runs backward passes from the last microbatch to the first.
+    keeps_chlo: whether ops of CHLO stay what they are, since XLA knows them; the reference writes them out.
     hoist: how what is the same for all microbatches is computed once; None: each time, as the reference does.
     reduce: how sums over devices are finished once per step; None: for each microbatch, as the reference does.
     state: how the state of an optimiser is sharded; None: as the program says, as the reference does.
@@ -166,6 +167,7 @@ class PartitionRequest:
     cut_in_calls: bool = False
     senders_apart: bool = False
     goes_back: bool = False
+    keeps_chlo: bool = False
     hoist: HoistInvariants | None = None
     reduce: ReduceOnce | None = None
     state: ShardOptimizerState | None = None

@@ -15,6 +15,7 @@ from mpmd_trace.ir.bodies import remembered
 from mpmd_trace.ir.core import Op, Region, Value
 from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.ir.types import TensorType
+from mpmd_trace.ir.work import RAGGED_DOT, products_of_ragged_dot
 
 __all__ = ["flops"]
 
@@ -101,11 +102,13 @@ def _op(op: Op) -> _Count:
         inner = op.regions[0].blocks[0].terminator
         local = _elements(inner.operands) if inner is not None else 0
         return _times(_region(op.regions[0]), _elements(op.results) / local if local else 1.0)
+    if name == RAGGED_DOT:
+        return 2.0 * _elements(op.results) * products_of_ragged_dot(op), ()
     if name in _FREE or name.startswith(("sdy.", "mpmd.return", "func.")):
         return 0.0, ()
     if name in _COMBINING:
         return float(_elements(op.operands)), ()
-    if name == "stablehlo.sort":
+    if name in ("stablehlo.sort", "chlo.top_k"):
         count = _elements(op.operands)
         return count * max(1.0, math.log2(max(count, 1))), ()
     if op.regions:

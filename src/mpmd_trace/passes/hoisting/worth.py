@@ -14,8 +14,10 @@ from collections.abc import Mapping
 from mpmd_trace.ir.attributes import MeshAttr
 from mpmd_trace.ir.core import Op
 from mpmd_trace.ir.shardings import bit_width, local_shape, mesh_of
+from mpmd_trace.ir.work import RAGGED_DOT, products_of_ragged_dot
 from mpmd_trace.passes.hoisting.axes import dot_dimensions
 from mpmd_trace.passes.hoisting.expressions import Expression
+from mpmd_trace.passes.plain_bodies import CHLO_UNARY
 from mpmd_trace.passes.sharding.edges import CONSTRAINT
 from mpmd_trace.passes.stablehlo.reading import shape_of
 
@@ -32,7 +34,7 @@ _TRANSCENDENTAL = frozenset(
         *("atan2", "cbrt", "cosine", "exponential", "exponential_minus_one", "log", "log_plus_one", "logistic"),
         *("power", "rsqrt", "sine", "sqrt", "tan", "tanh"),
     )
-)
+) | frozenset(f"chlo.{name}" for name in CHLO_UNARY.split() if name != "square")
 _PER_ELEMENT, _PER_FUNCTION, PER_MULTIPLICATION, _PER_RECEIVED = 0.125, 4.0, 0.01, 8.0
 
 Meshes = Mapping[str, MeshAttr]
@@ -68,11 +70,13 @@ def _own_work(one: Expression, meshes: Meshes) -> float:
     if name in LAYOUT:
         return 0.0
     count = _elements(one, meshes)
+    if name == RAGGED_DOT:
+        return count * products_of_ragged_dot(one.op) * PER_MULTIPLICATION
     if name in _TRANSCENDENTAL:
         return count * _PER_FUNCTION
     if name == "stablehlo.dot_general":
         return count * contracted(one.op) * PER_MULTIPLICATION
-    if one.op.regions or name in ("stablehlo.gather", "stablehlo.convolution", "stablehlo.sort"):
+    if one.op.regions or name in ("stablehlo.gather", "stablehlo.convolution", "stablehlo.sort", "chlo.top_k"):
         return sum(kept_bytes(operand, meshes) for operand in one.operands) + kept_bytes(one, meshes)
     return count * _PER_ELEMENT
 

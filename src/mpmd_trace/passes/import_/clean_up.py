@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from typing import Any, ClassVar
 
@@ -24,9 +25,10 @@ _CANONICALIZE = (
 _CHLO = "func.func(chlo-legalize-to-stablehlo)"
 _INLINE = "inline{default-pipeline=canonicalize max-iterations=4}"
 _SIMPLIFY = f"func.func(cse,{_CANONICALIZE})"
-_WITHOUT_CALLS = f"{_CHLO},{_INLINE},{_SIMPLIFY}"
+_WITHOUT_CALLS = f"{_INLINE},{_SIMPLIFY}"
 
 
+@dataclasses.dataclass(frozen=True)
 class CleanUp(Pass):
     """There are no chlo ops, no `func.call`s, no repeated expressions, and no op has a simpler form.
 
@@ -59,12 +61,15 @@ class CleanUp(Pass):
     name: ClassVar[str] = "mpmd-clean-up"
     summary: ClassVar[str] = "chlo-legalize-to-stablehlo, inline, cse and canonicalize"
 
+    #: `mpmd_trace.jit` sets this, since XLA knows these ops; the text form does not have it.
+    keeps_chlo: bool = False
+
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
         steps: list[Pass]
         if has_calls(module):
-            steps = [MlirPass(_CHLO), InlineCalls(), MlirPass(_SIMPLIFY)]
+            steps = [*([] if self.keeps_chlo else [MlirPass(_CHLO)]), InlineCalls(), MlirPass(_SIMPLIFY)]
         else:  # then MLIR's own inliner is good enough, and all steps are one run
-            steps = [MlirPass(_WITHOUT_CALLS)]
+            steps = [MlirPass(_without_calls(self.keeps_chlo))]
         changed = False
         for step in steps:
             changed = step.run(module, diagnostics) or changed
@@ -74,7 +79,11 @@ class CleanUp(Pass):
         return changed
 
 
-def read_clean(given: Any) -> tuple[Module, list[Diagnostic], float] | None:
+def _without_calls(keeps_chlo: bool) -> str:
+    return _WITHOUT_CALLS if keeps_chlo else f"{_CHLO},{_WITHOUT_CALLS}"
+
+
+def read_clean(given: Any, *, keeps_chlo: bool = False) -> tuple[Module, list[Diagnostic], float] | None:
     """`given`, MLIR text or a jaxlib module, as `CleanUp` leaves it, what was reported, and the passes' CPU seconds.
 
     MLIR reads the text, or copies the module, once and cleans it before we read it, instead of printing it for MLIR a
@@ -82,7 +91,7 @@ def read_clean(given: Any) -> tuple[Module, list[Diagnostic], float] | None:
     """
     through = to_generic_through if isinstance(given, str) else copy_to_generic_through
     try:
-        generic, found, seconds = through(given, f"builtin.module({_WITHOUT_CALLS})")
+        generic, found, seconds = through(given, f"builtin.module({_without_calls(keeps_chlo)})")
     except MpmdError:
         return None
     if '"func.call"' in generic:

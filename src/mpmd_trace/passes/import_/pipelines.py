@@ -149,6 +149,8 @@ class ImportPipeline(Pipeline):
     microbatches_apart: bool = False
     #: Whether backward passes run from the last microbatch to the first, so that calls cannot hand on sums.
     goes_back: bool = False
+    #: Likewise: CHLO's ops stay what they are, since XLA knows them.
+    keeps_chlo: bool = False
 
     def __post_init__(self) -> None:
         if self.placement not in PLACEMENTS:
@@ -160,7 +162,7 @@ class ImportPipeline(Pipeline):
 
     def _named_program(self) -> list[Pass]:
         """The steps before anything has a mesh."""
-        steps: list[Pass] = [CleanUp(), CopyTopologyFromMain()]
+        steps: list[Pass] = [CleanUp(self.keeps_chlo), CopyTopologyFromMain()]
         if self.enable_heterogeneous_meshes:
             steps.append(GenerateSdyMeshesFromTopology())
         return [

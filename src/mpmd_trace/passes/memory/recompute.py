@@ -11,6 +11,7 @@ from mpmd_trace.ir.core import Op, Region, Value
 from mpmd_trace.ir.semantics import is_removable
 from mpmd_trace.ir.shardings import bit_width
 from mpmd_trace.ir.types import TensorType
+from mpmd_trace.ir.work import RAGGED_DOT, products_of_ragged_dot
 from mpmd_trace.passes.hoisting.worth import PER_MULTIPLICATION, contracted
 from mpmd_trace.passes.reached import reached
 from mpmd_trace.passes.sharding.constants_apart import EXPRESSIONS
@@ -122,6 +123,9 @@ def _work(ops: Sequence[Op], written: Sequence[Value]) -> float:
     for op in ops:
         if op.name == "stablehlo.dot_general":
             total += _elements(op.results[0]) * contracted(op) * PER_MULTIPLICATION + sum(map(_bytes, op.operands))
+        elif op.name == RAGGED_DOT:
+            total += _elements(op.results[0]) * products_of_ragged_dot(op) * PER_MULTIPLICATION
+            total += sum(map(_bytes, op.operands))
         elif op.name == "stablehlo.convolution":
             kernel = _elements(op.operand(1)) / max(1, (shape_of(op.operand(1)) or (1,))[-1])
             total += _elements(op.results[0]) * kernel * PER_MULTIPLICATION + sum(map(_bytes, op.operands))

@@ -50,16 +50,16 @@ def _mentions_shardings(body: Region) -> bool:
     return remembered(body, "mentions shardings", look)
 
 
-def propagate_in_bodies(module: Module, function: FuncOp, diagnostics: Diagnostics) -> bool:
+def propagate_in_bodies(module: Module, function: FuncOp, diagnostics: Diagnostics, *, chlo: bool = False) -> bool:
     """Replace every body by what Shardy makes of it.  Gives False, and changes nothing, when that fails.
 
-    Equal bodies should be one object.
+    Equal bodies should be one object.  `chlo`: Shardy is given rules for CHLO.
     """
     fragments = [op for op in function.body if isinstance(op, FragmentOp)]
     firsts: dict[Region, FragmentOp] = {}
     for op in fragments:
         firsts.setdefault(op.body, op)
-    new_body = {body: with_constants_apart(body) for body in firsts if can_do(body)}
+    new_body = {body: with_constants_apart(body) for body in firsts if can_do(body, chlo=chlo)}
     shown = {body: op for body, op in firsts.items() if body not in new_body}
     if shown:
         made = _propagated(module, function, list(shown.values()), diagnostics)

@@ -20,7 +20,7 @@ from mpmd_trace.ir.bodies import remembered
 from mpmd_trace.ir.core import Block, Op, Region, Value, op_like
 from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.semantics import trivially_dead
-from mpmd_trace.passes.plain_bodies import PLAIN_OPS, op_names
+from mpmd_trace.passes.plain_bodies import CHLO_UNARY, PLAIN_OPS, op_names
 
 __all__ = ["EXPRESSIONS", "can_do", "with_constants_apart"]
 
@@ -36,22 +36,24 @@ _ELEMENTWISE = """
 EXPRESSIONS = frozenset(
     f"stablehlo.{name}"
     for name in f"{_ELEMENTWISE} bitcast_convert broadcast_in_dim constant iota reshape slice".split()
-)
+) | frozenset(f"chlo.{name}" for name in CHLO_UNARY.split())
 #: Shardy has no sharding rule for these and says so: it has to see them.
 _WITHOUT_RULE = frozenset(
     f"stablehlo.{name}"
     for name in ["batch_norm_grad", "batch_norm_training", "custom_call", "get_dimension_size", "map", "rng"]
 )
-#: It need not see bodies of these, to which CHLO's and its own ops do not belong.
+#: It need not see bodies of these, to which its own ops do not belong.
 _KNOWN = frozenset(name for name in PLAIN_OPS if not name.startswith(("chlo.", "sdy."))) - _WITHOUT_RULE
+#: Nor these, where they have rules of ours.
+_CHLO = frozenset(name for name in PLAIN_OPS if name.startswith("chlo."))
 #: Their results have edges, which keep them alive.
 _WITH_EDGES = frozenset({"stablehlo.case", "stablehlo.optimization_barrier", "stablehlo.while"})
 
 
-def can_do(body: Region) -> bool:
-    """Whether `with_constants_apart` knows what Shardy does to a body without shardings."""
+def can_do(body: Region, *, chlo: bool = False) -> bool:
+    """Whether `with_constants_apart` knows what Shardy does to a body without shardings; `chlo`: given rules."""
     names = op_names(body)
-    return names is not None and names <= _KNOWN
+    return names is not None and names <= (_KNOWN | _CHLO if chlo else _KNOWN)
 
 
 def with_constants_apart(body: Region) -> Region:

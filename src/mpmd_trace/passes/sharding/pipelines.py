@@ -39,6 +39,8 @@ class ShardingPropagationPipeline(Pipeline):
     copies_between_hosts: bool = False
     #: Likewise: a sharding means the axes of the mesh of its value, so that transfers between meshes reshard.
     own_meshes: bool = False
+    #: Likewise: Shardy is given rules for CHLO's ops.
+    chlo: bool = False
     #: Likewise: compute once what is the same for all microbatches.
     hoist: HoistInvariants | None = None
     #: Likewise: finish sums over devices once per step.
@@ -53,7 +55,7 @@ class ShardingPropagationPipeline(Pipeline):
         steps: list[Pass] = [
             UniquifyFunctionInputsOutputs(use_transfer_instead_of_fragment=True),
             *([PreferRows()] if self.hoist is not None else []),
-            ShardyPropagation(),
+            ShardyPropagation(chlo=self.chlo),
             PopulateUnreducedOutSharding(),
             EnforceUserShardings(),
         ]

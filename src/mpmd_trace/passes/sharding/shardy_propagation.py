@@ -12,6 +12,7 @@ from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
 from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.equal_bodies import share_equal_bodies
 from mpmd_trace.passes.sharding.bodies_alone import has_no_shardings, propagate_in_bodies
+from mpmd_trace.passes.sharding.chlo_rules import with_rules
 from mpmd_trace.passes.sharding.kinds import Kinds
 from mpmd_trace.passes.sharding.reduction import Reduction, reducible
 from mpmd_trace.passes.sharding.shardy import run_shardy, run_shardy_with_rules
@@ -61,6 +62,8 @@ class ShardyPropagation(Pass):
 
     #: Programs with at most so many ops, bodies of fragments counted for each fragment, are not reduced.
     whole_up_to: int = 5_000
+    #: Whether Shardy is given rules for CHLO, of which it knows nothing.
+    chlo: bool = False
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
         functions = [f for f in module.functions if not f.is_declaration]
@@ -69,7 +72,11 @@ class ShardyPropagation(Pass):
         function = functions[0]
         share_equal_bodies(functions)
         if self.whole_up_to and has_no_shardings(module, function):
-            return propagate_in_bodies(module, function, diagnostics) or not diagnostics.failed
+            return propagate_in_bodies(module, function, diagnostics, chlo=self.chlo) or not diagnostics.failed
+        if self.chlo:
+            for op in function.body:
+                if isinstance(op, FragmentOp):
+                    op.body = with_rules(op.body)
         size = _size(function.body)
         for kinds in _choices(function, reduced=size > self.whole_up_to):
             reduction = Reduction(module, function, kinds)
