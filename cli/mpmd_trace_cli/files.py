@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import stat
 import sys
 
+from mpmd_trace.diagnostics import files
 from mpmd_trace.diagnostics.messages import MpmdError
 
 __all__ = ["check_output", "explain_os_error", "read_text", "write_text"]
@@ -44,34 +43,15 @@ def read_text(file: str) -> tuple[str, str]:
 
 
 def check_output(path: str, *, folders: bool = False) -> None:
-    """Raise `MpmdError` when a file cannot be written there, before there is work that would be lost.
-
-    folders: whether those that are not there yet will be made.
-    """
-    if path == "-":
-        return
-    if os.path.isdir(path):
-        raise MpmdError(f"cannot write {path}: it is a folder; name a file in it")
-    folder = os.path.dirname(os.path.abspath(path))
-    while folders and not os.path.lexists(folder):
-        folder = os.path.dirname(folder)
-    if not os.path.isdir(folder):
-        raise MpmdError(f"cannot write {path}: there is no folder {folder}")
+    """Raise `MpmdError` when a file cannot be written there, as `diagnostics.files.check_output`; `-` is stdout."""
+    if path != "-":
+        files.check_output(path, folders=folders)
 
 
 def write_text(path: str, text: str) -> None:
     """Write a file whole or not at all; `-` is stdout.  Raises `MpmdError`."""
-    if path == "-":
-        sys.stdout.write(text)
-        sys.stdout.flush()
+    if path != "-":
+        files.write_file(path, text)
         return
-    check_output(path)
-    special = os.path.exists(path) and not stat.S_ISREG(os.stat(path).st_mode)  # /dev/null, a pipe
-    part = path if special else f"{path}.part"
-    try:
-        with open(part, "w", encoding="utf-8") as file:
-            file.write(text)
-        if not special:
-            os.replace(part, path)
-    except OSError as error:
-        raise MpmdError(f"cannot write {path}: {error.strerror or error}") from None
+    sys.stdout.write(text)
+    sys.stdout.flush()

@@ -436,6 +436,9 @@ def saved_and_restored() -> None:
         assert "exists" in str(error)
     else:
         raise AssertionError("a checkpoint is overwritten")
+    mt.save(os.path.join(folder, "saved"), state, overwrite=True)
+    assert sorted(os.listdir(folder)) == ["managed", "saved"]
+    same(mt.fetch(mt.restore(os.path.join(folder, "saved"), state)), mt.fetch(state))
 
 
 @check

@@ -17,6 +17,7 @@ from mpmd_trace.backend.load import LoadedProgram, MemoryAnalysis
 from mpmd_trace.backend.residence import Residence
 from mpmd_trace.backend.stored import written
 from mpmd_trace.backend.timeline import Timeline
+from mpmd_trace.diagnostics.files import check_output, write_file
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.jax_compat.layouts import place_of, put
 from mpmd_trace.passes.partition import IoSpec
@@ -85,9 +86,12 @@ class Compiled(Described):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the program to a file: its plan and executables, which `mpmd_trace.load` reads without tracing.
 
-        Raises `MpmdError` for a program that calls back Python functions, or whose arguments have static parts that
-        cannot be written, and where several processes run it.
+        A file that is there is replaced when the new one is complete.
+
+        Raises `MpmdError` where it cannot be written, for a program that calls back Python functions, or whose
+        arguments have static parts that cannot be written, and where several processes run it.
         """
+        check_output(os.fspath(path))
         lowered = self.lowered
         if lowered.stored is None and lowered.traced.host_callbacks:
             raise MpmdError(
@@ -97,8 +101,7 @@ class Compiled(Described):
         if jax.process_count() > 1:
             raise MpmdError("a program of several processes cannot be written to a file: each of them has a part of it")
         data = written(lowered.stored_form(self.program), warm.signature(lowered.traced, lowered.adapter))
-        with open(path, "wb") as file:
-            file.write(data)
+        write_file(path, data)
 
     # What is known about it.
 

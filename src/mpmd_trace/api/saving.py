@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
+from mpmd_trace.api.checkpoint_folders import Replacement, check, complete
 from mpmd_trace.api.checkpoints import checkpoint_handler, orbax
 from mpmd_trace.api.filter_jit import is_dynamic
 from mpmd_trace.api.jit import Compiled
@@ -30,13 +32,6 @@ def _checkpointer() -> Any:
     return ocp.PyTreeCheckpointer() if current() is None else ocp.Checkpointer(checkpoint_handler())
 
 
-def _exists(path: str) -> bool:
-    """Whether there is something at the path, as process 0 sees it before anything is written."""
-    job = current()
-    found = os.path.exists(path)
-    return found if job is None else job.peers.agree("path to save to", str(int(found)).encode())[0] == b"1"
-
-
 def _named(tree: Any) -> dict[str, Any]:
     """The arrays of `tree` by their paths."""
     found = jax.tree_util.tree_leaves_with_path(tree)
@@ -53,26 +48,54 @@ def save(path: str | os.PathLike[str], tree: Any, *, overwrite: bool = False) ->
     """Write the arrays of `tree`, wherever they are, to the folder `path`.
 
     What is neither an array nor a number is not written.  Returns when everything is on disk; until then there is no
-    such folder.
+    such folder, or what was there before: it is written beside the path (`.NAME.new`) and gets there when it is
+    complete.  What a process that was killed has left there is taken away by the next one that saves to the path.
     In a job of several processes all of them call this, and each writes what is on its devices.
 
     Raises:
-        MpmdError: when orbax is missing, there is no array, or `path` exists and `overwrite` is False.
+        MpmdError: when orbax is missing, there is no array, `path` exists and `overwrite` is False, or it cannot be
+            written; the old one stays.
+        PeerError: when another process cannot write its part.
     """
     orbax()
-    path = os.path.abspath(os.fspath(path))
-    if _exists(path) and not overwrite:
-        raise MpmdError(f"{path} exists; save to another folder, or with overwrite=True")
+    path = os.path.realpath(path)
     arrays = {n: jax.random.key_data(x) if is_key(x) else x for n, x in _named(tree).items()}
     arrays = {n: np.asarray(x) if isinstance(x, Pieces) else x for n, x in arrays.items()}
     if not arrays:
         raise MpmdError("there is no array to save")
     arrays |= {name: np.asarray(number) for name, number in _numbers(tree).items()}
-    with _checkpointer() as checkpointer:
-        checkpointer.save(path, arrays, force=overwrite)
+    new = Replacement(path, overwrite=overwrite)
+    try:
+        with _working(f"save to {path}", together=True), _checkpointer() as checkpointer:
+            checkpointer.save(new.folder, arrays)
+    except MpmdError:
+        if current() is None:
+            with contextlib.suppress(OSError):
+                new.clear()
+        raise
+    new.put()
 
 
-def restore(path: str | os.PathLike[str], like: Any, argnums: int | Sequence[int] = 0) -> Any:
+@contextlib.contextmanager
+def _working(doing: str, hint: str = "", *, together: bool = False) -> Iterator[None]:
+    """While orbax does something; its errors, tensorstore's and the system's become `MpmdError`.
+
+    hint: what else to say of them.
+    together: whether the processes of a job wait for each other in it, so that an error of one is one of all.
+    """
+    job = current() if together else None
+    try:
+        with job.peers.telling(f"to {doing}") if job is not None else contextlib.nullcontext():
+            yield
+    except MpmdError:
+        raise
+    except Exception as error:
+        lines = str(error).strip().splitlines() or [""]
+        words = error.strerror if isinstance(error, OSError) and error.strerror else lines[0]
+        raise MpmdError(f"cannot {doing}{hint}: {type(error).__name__}: {words}") from error
+
+
+def restore(path: str | os.PathLike[str], like: Any, argnums: int | Sequence[int] = 0, *, verify: bool = True) -> Any:
     """What was saved at `path`, each array where `like` has it.
 
     Args:
@@ -81,19 +104,24 @@ def restore(path: str | os.PathLike[str], like: Any, argnums: int | Sequence[int
             and whose other leaves are kept, numbers excepted; or a compiled program, for its arguments at `argnums`.
             What was saved as a number may be an array here.
         argnums: see `abstract`; only for a compiled program.
+        verify: whether to read all files first and compare their checksums, which `save` has written.
 
     Raises:
-        MpmdError: when orbax or the folder is missing, or the arrays have other names, shapes or dtypes.
+        MpmdError: when orbax or the folder is missing, something in it is damaged, or the arrays have other names,
+            shapes or dtypes.
     """
     ocp = orbax()
-    path = os.path.abspath(os.fspath(path))
+    path = complete(os.path.realpath(path))
     if not os.path.isdir(path):
         raise MpmdError(f"there is no folder {path} to restore from")
+    if verify:
+        check(path)
     is_program = isinstance(like, Compiled)
     tree = abstract(like, argnums) if is_program else like
     wanted = _named(tree)
     with _checkpointer() as checkpointer:
-        saved = _saved(checkpointer.metadata(path))
+        with _working(f"restore from {path}", " (it may be damaged)"):
+            saved = _saved(checkpointer.metadata(path))
         scalars = _scalars(wanted, {} if is_program else _numbers(tree), saved)
         plain = {key for key in saved if key.startswith(_NUMBER)}.union(scalars.values())
         wanted = {name: leaf for name, leaf in wanted.items() if name not in scalars}
@@ -111,7 +139,12 @@ def restore(path: str | os.PathLike[str], like: Any, argnums: int | Sequence[int
         for key in plain:
             types[key] = jax.ShapeDtypeStruct((), saved[key].dtype)
             arguments[key] = ocp.RestoreArgs(restore_type=np.ndarray)
-        arrays = checkpointer.restore(path, item=types, restore_args=arguments)
+        bare = next((n for n, t in types.items() if t.sharding is None and n not in plain and not is_program), None)
+        hint = " (it may be damaged)"
+        if bare is not None:
+            hint = f" (the type of {bare or 'the value'} has no sharding: give it one of the devices there are)"
+        with _working(f"restore from {path}", hint, together=True):
+            arrays = checkpointer.restore(path, item=types, restore_args=arguments)
     named, structure = jax.tree_util.tree_flatten_with_path(tree)
     leaves = []
     for key_path, leaf in named:

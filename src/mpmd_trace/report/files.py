@@ -8,6 +8,8 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
+from mpmd_trace.diagnostics.files import replace_folder
+
 __all__ = ["MARKER", "check_folder", "write_folder"]
 
 #: Folders that we made carry this file; others are never replaced.
@@ -50,7 +52,6 @@ def write_folder(folder: str, files: Iterable[tuple[str, str | bytes]]) -> None:
     parent = os.path.dirname(folder)
     os.makedirs(parent, exist_ok=True)
     fresh = tempfile.mkdtemp(prefix=os.path.basename(folder) + ".", dir=parent)
-    old = None
     try:
         for name, content in files:
             path = Path(fresh, name)
@@ -58,15 +59,7 @@ def write_folder(folder: str, files: Iterable[tuple[str, str | bytes]]) -> None:
             path.write_bytes(content.encode() if isinstance(content, str) else content)
         Path(fresh, MARKER).write_text("written by mpmd-trace; replaced by the next run\n", encoding="utf-8")
         os.chmod(fresh, 0o755)
-        if os.path.exists(folder):
-            old = tempfile.mkdtemp(prefix=".old.", dir=parent)
-            os.rename(folder, os.path.join(old, "out"))
-        os.rename(fresh, folder)
+        replace_folder(fresh, folder, f"{fresh}.old")
     except BaseException:
         shutil.rmtree(fresh, ignore_errors=True)
-        if old is not None and not os.path.exists(folder) and os.path.exists(os.path.join(old, "out")):
-            os.rename(os.path.join(old, "out"), folder)
         raise
-    finally:
-        if old is not None:
-            shutil.rmtree(old, ignore_errors=True)

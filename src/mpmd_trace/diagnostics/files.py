@@ -1,0 +1,122 @@
+"""Writing files and folders whole or not at all: what was there stays until the new one is complete."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import stat
+import sys
+from collections.abc import Iterator
+
+from mpmd_trace.diagnostics.messages import MpmdError
+
+__all__ = ["check_output", "replace_folder", "write_file"]
+
+
+def check_output(path: str, *, folders: bool = False) -> None:
+    """Raise `MpmdError` when a file cannot be written there, before there is work that would be lost.
+
+    folders: whether those that are not there yet will be made.
+    """
+    if os.path.isdir(path):
+        raise MpmdError(f"cannot write {path}: it is a folder; name a file in it")
+    folder = os.path.dirname(os.path.abspath(path))
+    while folders and not os.path.lexists(folder):
+        folder = os.path.dirname(folder)
+    if not os.path.isdir(folder):
+        raise MpmdError(f"cannot write {path}: there is no folder {folder}")
+
+
+def write_file(path: str | os.PathLike[str], content: str | bytes) -> None:
+    """Write a file: readers see the old content or the new one, also when the disk is full or the process is killed.
+
+    Raises `MpmdError`.
+    """
+    check_output(os.fspath(path))
+    data = content.encode() if isinstance(content, str) else content
+    target = os.path.realpath(path)
+    try:
+        mode = os.stat(target).st_mode if os.path.exists(target) else None
+        if mode is not None and not stat.S_ISREG(mode):  # /dev/null, a pipe
+            with open(target, "wb") as file:
+                file.write(data)
+            return
+        part = os.path.join(os.path.dirname(target), f".{os.path.basename(target)}.part")
+        with _locked(part) as number:
+            try:
+                with open(number, "wb", closefd=False) as file:
+                    file.truncate(0)  # what a process that was killed has left
+                    file.write(data)
+                os.fsync(number)
+                if mode is not None:
+                    os.chmod(part, stat.S_IMODE(mode))
+                os.replace(part, target)
+            except BaseException:
+                os.unlink(part)
+                raise
+    except OSError as error:
+        raise MpmdError(f"cannot write {os.fspath(path)}: {error.strerror or error}") from None
+
+
+@contextlib.contextmanager
+def _locked(path: str) -> Iterator[int]:
+    """Open a file that no other process writes to meanwhile, and give its descriptor."""
+    while True:
+        number = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            if sys.platform != "win32":
+                import fcntl  # not everywhere
+
+                with contextlib.suppress(OSError):  # a file system without locks
+                    fcntl.flock(number, fcntl.LOCK_EX)
+            if _is_at(path, number):  # the one before us may have moved it to its place while we waited
+                yield number
+                return
+        finally:
+            os.close(number)
+
+
+def _is_at(path: str, number: int) -> bool:
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(number))
+    except FileNotFoundError:
+        return False
+
+
+def replace_folder(new: str, folder: str, aside: str) -> None:
+    """Put the folder `new` in the place of `folder`, if there is one, and remove that.
+
+    Where the system can exchange folders, there is the old one or the new one at any moment.  Elsewhere a process that
+    is killed in the middle leaves the old one as `aside`, the complete new one as `new`, and no `folder`.
+
+    Args:
+        new: a folder beside `folder`.
+        folder: what it is to be.
+        aside: a name beside them for what is to be removed.  Nothing may be there.
+
+    Raises:
+        OSError: when it cannot be done; `folder` is what it was.
+    """
+    if not os.path.lexists(folder):
+        os.rename(new, folder)
+        return
+    if _exchange(new, folder):
+        os.rename(new, aside)  # `new` is always a complete new one
+    else:
+        os.rename(folder, aside)
+        try:
+            os.rename(new, folder)
+        except OSError:
+            os.rename(aside, folder)
+            raise
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def _exchange(one: str, other: str) -> bool:
+    """Exchange two folders in one moment; whether the system can."""
+    import ctypes  # few commands need it
+
+    call = getattr(ctypes.CDLL(None), "renameat2", None) if sys.platform == "linux" else None
+    at_here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    return call is not None and call(at_here, os.fsencode(one), at_here, os.fsencode(other), exchange) == 0
