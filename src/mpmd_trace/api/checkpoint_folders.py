@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 import zlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -67,7 +68,7 @@ class Replacement:
         for entry in sorted(os.listdir(parent)):
             is_partial = entry.startswith(f"{name}.orbax-checkpoint-tmp")
             if is_partial or entry in (name, os.path.basename(_beside(self.path, "old"))):
-                shutil.rmtree(os.path.join(parent, entry))
+                _remove(os.path.join(parent, entry))
 
     def put(self) -> None:
         """Put the new folder, in which everything is, in its place."""
@@ -82,6 +83,20 @@ class Replacement:
                 raise _unsaved(self.path, error) from None
 
         _once("end of the saving", replace, patient=True)
+
+
+def _remove(folder: str, tries: int = 20) -> None:
+    """Remove a folder to which threads of a save that has failed may still write.  Raises `OSError`."""
+    for last in range(tries):
+        try:
+            shutil.rmtree(folder)
+            return
+        except FileNotFoundError:
+            return
+        except OSError:
+            if last == tries - 1:
+                raise
+            time.sleep(0.1)
 
 
 def _beside(path: str, what: str) -> str:
