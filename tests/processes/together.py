@@ -54,7 +54,7 @@ SECOND_ALONE = {"m0": [(1, 0)], "m1": [(1, 1)]}
 def values(tree: Any) -> Any:
     """As `mpmd_trace.fetch`, for arrays of this process alone."""
     is_key = lambda x: jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)  # noqa: E731
-    return jax.tree.map(lambda x: x if is_key(x) else np.asarray(x), tree)
+    return jax.tree.map(lambda x: jnp.asarray(x) if is_key(x) else np.asarray(x), tree)
 
 
 def same(found: Any, expected: Any) -> None:
@@ -67,6 +67,10 @@ def same(found: Any, expected: Any) -> None:
 
 
 def close(found: Any, expected: Any) -> None:
+    is_key = lambda x: jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)  # noqa: E731
+    found, expected = (
+        jax.tree.map(lambda x: jax.random.key_data(x) if is_key(x) else x, tree) for tree in (found, expected)
+    )
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-6), found, expected)
 
 
@@ -328,6 +332,30 @@ def created_and_placed() -> None:
     (placed,) = mt.place(compiled, weights(2))
     assert [x.sharding for x in placed] == [x.sharding for x in state]
     compiled(placed, batch())
+
+
+@check
+def layers_in_unequal_pieces() -> None:
+    """Results that are no array of JAX are fetched and passed back as others are."""
+
+    def step(p: Any, x: Any) -> Any:
+        def block(x: Any, own: Any) -> Any:
+            return jnp.tanh(x @ own["w"]) + own["empty"].sum() + jax.random.uniform(own["key"]), None
+
+        y, _ = mt.scan(block, x, p, name="blocks")
+        return {**p, "w": 0.5 * p["w"]}, jnp.sum(y)
+
+    keys = jax.random.split(jax.random.key(1), 3)
+    p = {"w": np.stack(weights(3)), "key": keys, "empty": np.zeros((3, 0, 2), np.float32)}
+    names = {"blocks[0:1]": "m0", "blocks[1:3]": "m1"}
+    for places in (STAGES, UNEQUAL, SECOND_ALONE):
+        run(step, (p, batch()[0]), places, names=names, placement="cut")
+    made = mt.make_config(topology(STAGES, False), names, placement="cut")
+    compiled = mt.jit(step, made).lower(p, batch()[0]).compile()
+    found, value = compiled(*compiled.place(p, batch()[0])[0])
+    assert isinstance(found["w"], mt.Pieces)
+    same(mt.fetch(compiled(*mt.place(compiled, found), batch()[0])), mt.fetch(compiled(mt.fetch(found), batch()[0])))
+    assert mt.fetch(value).shape == ()
 
 
 @check

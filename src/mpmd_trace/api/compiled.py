@@ -122,11 +122,13 @@ class Compiled(Described):
 
     @property
     def out_info(self) -> Any:
-        """Type and sharding of each result, as `jax.ShapeDtypeStruct`."""
+        """Type and sharding of each result, as `jax.ShapeDtypeStruct`; layers in unequal pieces have no sharding."""
         types, treedef = jax.tree.flatten(super().out_info)
         places = treedef.flatten_up_to(self.output_shardings)
         found = [
-            jax.ShapeDtypeStruct(t.shape, t.dtype, sharding=place) if isinstance(t, jax.ShapeDtypeStruct) else t
+            jax.ShapeDtypeStruct(t.shape, t.dtype, sharding=place if isinstance(place, jax.sharding.Sharding) else None)
+            if isinstance(t, jax.ShapeDtypeStruct)
+            else t
             for t, place in zip(types, places, strict=True)
         ]
         return jax.tree.unflatten(treedef, found)

@@ -11,6 +11,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from mpmd_trace.api.filter_jit import is_dynamic
 from mpmd_trace.api.jit import Compiled
+from mpmd_trace.backend.stacked import check_not_deleted
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
 from mpmd_trace.frontend.arguments import path_name
 from mpmd_trace.frontend.statics import Statics, divided, join
@@ -40,9 +41,10 @@ def place(compiled: Compiled, *args: Any) -> tuple[Any, ...]:
         model, opt_state = place(compiled, model, opt_state)
 
     Raises:
-        MpmdError: when an argument has another structure, shape or dtype than the program was compiled for.
+        MpmdError: when an argument has another structure, shape or dtype than the program was compiled for, or is gone.
     """
     wanted = abstract(compiled, range(len(args)))
+    check_not_deleted(args)
     leaves, structure = _matched(wanted, args, compiled)
     # Layers in unequal pieces have no sharding of the whole; the program takes them from where they are.
     placed = [put(x, spec) if is_dynamic(spec) and spec.sharding is not None else x for x, spec in leaves]

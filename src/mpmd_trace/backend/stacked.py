@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace.diagnostics.messages import MpmdError, shortened
 from mpmd_trace.jax_compat.layouts import put
 from mpmd_trace.jax_compat.runtime import assembled, shards_of
 
-__all__ = ["Pieces", "StackedArrays", "union"]
+__all__ = ["Pieces", "StackedArrays", "check_not_deleted", "union"]
 
 #: The axis of the layers, and where an array is cut along it: `(0, (0, 4, 8))`.
 Rows = tuple[int, tuple[int, ...]]
@@ -24,8 +24,8 @@ class Pieces:
     """An array of stacked layers whose pieces are on several meshes, where it cannot be one `jax.Array`.
 
     That is so where the pieces have different numbers of layers, or one mesh has several of them.  It is a leaf of
-    pytrees, is passed back to the next step as it is, and NumPy, `jax.device_get` and `jax.numpy` see the whole array
-    (they gather it).
+    pytrees and is passed back to the next step as it is; `np.asarray`, `jnp.asarray` and `jax.device_get` make the
+    whole array of it, and so does `mpmd_trace.fetch`, wherever the pieces are.
 
     Args:
         bounds: where it is cut, such as `(0, 3, 8)`.
@@ -70,11 +70,19 @@ class Pieces:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         if copy is False:
             raise ValueError("the pieces are in several places, so an array of them is a copy")
-        whole = np.concatenate([np.asarray(part) for part in self.parts], self.axis)
+        whole: np.ndarray[Any, Any] = self.whole(self.parts)  # typed keys for `jax.device_get`, which NumPy refuses
         return whole if dtype is None else whole.astype(dtype)
 
     def __jax_array__(self) -> jax.Array:
-        return jax.numpy.asarray(np.asarray(self))
+        return jax.numpy.asarray(self.whole(self.parts))
+
+    def whole(self, parts: Iterable[Any]) -> Any:
+        """The whole array of these parts, each an array of NumPy or of typed keys."""
+        those = list(parts)
+        if not _is_key(self):
+            return np.concatenate([np.asarray(part) for part in those], self.axis)
+        data = [np.asarray(jax.random.key_data(part)) for part in those]
+        return jax.random.wrap_key_data(np.concatenate(data, self.axis), impl=jax.random.key_impl(those[0]))
 
     def is_deleted(self) -> bool:
         """Whether a piece was donated or deleted."""
@@ -93,6 +101,24 @@ class Pieces:
     def __repr__(self) -> str:
         cuts = ", ".join(f"{a}:{b}" for a, b in itertools.pairwise(self.bounds))
         return f"Pieces({self.dtype}{list(self.shape)}, layers {cuts}{f' of axis {self.axis}' if self.axis else ''})"
+
+
+def check_not_deleted(tree: Any) -> None:
+    """Raise `MpmdError` when an array of `tree` was donated or deleted."""
+    gone = [
+        jax.tree_util.keystr(path) or "the value"
+        for path, x in jax.tree_util.tree_leaves_with_path(tree)
+        if isinstance(x, jax.Array | Pieces) and not isinstance(x, jax.core.Tracer) and x.is_deleted()
+    ]
+    if gone:
+        raise MpmdError(
+            "\n".join(
+                shortened(
+                    [f"{name} was donated to an earlier call, or deleted, and its buffer is gone" for name in gone]
+                )
+            )
+            + "\nUse what that call returned instead, or do not donate it."
+        )
 
 
 def _resized(shape: Sequence[int], axis: int, size: int) -> tuple[int, ...]:
@@ -166,9 +192,11 @@ class StackedArrays:
         """The arrays of the program.  Raises `MpmdError` for those that are gone."""
         found: list[Any] = []
         for i, (x, form) in enumerate(zip(arrays, self.forms, strict=True)):
+            if isinstance(x, Pieces) and (x.axis, x.bounds) != form and not x.is_deleted():
+                x = jax.numpy.asarray(x)  # cut elsewhere, or not at all
             if form is None:
                 found.append(x)
-            elif _is_key(x):
+            elif _is_key(x) and not isinstance(x, Pieces):
                 impl = jax.random.key_impl(x)
                 data = self._apart(i, jax.random.key_data(x), form)
                 found += [jax.random.wrap_key_data(part, impl=impl) for part in data]

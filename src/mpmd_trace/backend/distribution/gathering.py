@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 
@@ -9,6 +10,7 @@ import jax
 import numpy as np
 
 from mpmd_trace.backend.distribution.job import Job
+from mpmd_trace.backend.stacked import Pieces, check_not_deleted
 from mpmd_trace.diagnostics.messages import MpmdError
 
 __all__ = ["gather"]
@@ -18,8 +20,22 @@ _MOST = 64 << 20
 
 
 def gather(job: Job | None, tree: Any) -> Any:
-    """The arrays of `tree` as NumPy arrays; those with devices of other processes go through the job's store."""
-    leaves, structure = jax.tree.flatten(tree)
+    """The arrays of `tree` as NumPy arrays; those with devices of other processes go through the job's store.
+
+    Raises:
+        MpmdError: for arrays that are gone.
+    """
+    check_not_deleted(tree)
+    given, structure = jax.tree.flatten(tree)
+    leaves: list[Any] = []  # an array for each piece
+    for x in given:
+        leaves += x.parts if isinstance(x, Pieces) else [x]
+    parts = iter(_gathered(job, leaves))
+    found = [x.whole(itertools.islice(parts, len(x.parts))) if isinstance(x, Pieces) else next(parts) for x in given]
+    return jax.tree.unflatten(structure, found)
+
+
+def _gathered(job: Job | None, leaves: list[Any]) -> list[Any]:
     keys = {i: str(jax.random.key_impl(x)) for i, x in enumerate(leaves) if _is_key(x)}
     arrays = [jax.random.key_data(x) if i in keys else x for i, x in enumerate(leaves)]
     # Whether an array is all in this process does not tell whether others have it.
@@ -32,7 +48,7 @@ def gather(job: Job | None, tree: Any) -> Any:
     found = [whole.get(i, x) for i, x in enumerate(arrays)]
     for i, impl in keys.items():
         found[i] = jax.random.wrap_key_data(found[i], impl=impl)
-    return jax.tree.unflatten(structure, found)
+    return found
 
 
 def _is_shared(job: Job | None, array: jax.Array) -> bool:
