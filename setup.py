@@ -1,7 +1,7 @@
 """What pyproject.toml cannot say: the README as an index of packages shows it.
 
-The address of the repository is written once, as `Source` in `project.urls`.  As long as there is none, names of files
-stay names, and pictures are left out.
+The address of the repository is written once, as `Source` in `project.urls`.  As long as there is none, links to files
+become plain text, and pictures are left out.
 """
 
 import re
@@ -12,13 +12,14 @@ from setuptools import setup
 
 
 def linked(readme: str, urls: dict[str, str]) -> str:
-    """The README with its pictures and, for "`docs/steps.md`", links, if the address of the repository is known."""
+    """Return the README with absolute links to pictures and files, or without them if the repository has no address."""
     picture = r"!\[([^]]*)\]\((docs/\w+\.svg)\)"
+    link = r"\[([^]]*)\]\(((?:docs|examples)/\w+\.\w+)\)"
     if "Source" not in urls:
-        return re.sub(rf"{picture}\n\n", "", readme)
+        return re.sub(link, r"\1", re.sub(rf"{picture}\n\n", "", readme))
     source = urls["Source"].rstrip("/")
     readme = re.sub(picture, rf"![\1]({source}/raw/HEAD/\2)", readme)
-    return re.sub(r"(?<!\[)`((?:docs|examples)/\w+\.\w+)`", rf"[`\1`]({source}/blob/HEAD/\1)", readme)
+    return re.sub(link, rf"[\1]({source}/blob/HEAD/\2)", readme)
 
 
 if __name__ == "__main__":
