@@ -14,17 +14,17 @@ from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.ops import FuncOp
 from mpmd_trace.ir.semantics import is_constant_like
 
-__all__ = ["ConstantUniquer", "constant_key", "constants_stay", "home_of", "with_unique_constants"]
+__all__ = ["ISOLATED", "ConstantUniquer", "constant_key", "constants_stay", "home_of", "with_unique_constants"]
 
 #: Ops that are not functions or frozen bodies and whose regions see nothing from outside either.
-_ISOLATED = frozenset({"sdy.manual_computation"})
+ISOLATED = frozenset({"sdy.manual_computation"})
 
 
 def home_of(region: Region, scope: Region) -> Region:
     """The region to which constants of `region` move: the outermost one, up to `scope`, that it can see."""
     while region is not scope:
         parent = region.parent
-        if parent is None or parent.block is None or isinstance(parent, FuncOp) or parent.name in _ISOLATED:
+        if parent is None or parent.block is None or isinstance(parent, FuncOp) or parent.name in ISOLATED:
             return region
         above = parent.block.parent
         if above is None:

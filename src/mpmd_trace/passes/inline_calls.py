@@ -17,12 +17,19 @@ from mpmd_trace.ir.core import Block, Op, Region, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.ops import FuncOp, Module
+from mpmd_trace.ir.postorder import postorder
 from mpmd_trace.passes.base import Pass, option
+from mpmd_trace.passes.constants import ISOLATED
+from mpmd_trace.passes.expand_calls import Expander
 from mpmd_trace.passes.greedy import walk_mutable
 from mpmd_trace.passes.mlir_pass import MlirPass
-from mpmd_trace.passes.symbol_dce import SymbolDce
+from mpmd_trace.passes.plain_bodies import PLAIN_OPS, all_names
+from mpmd_trace.passes.symbol_dce import References, SymbolDce
 
 __all__ = ["InlineCalls", "has_calls"]
+
+#: What a callee may consist of when calls in it are inlined together with it: canonicalisation may decide a `case`.
+_EXPANDED = (PLAIN_OPS | {"func.call", "func.return"}) - {"stablehlo.case"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +66,8 @@ class InlineCalls(Pass):
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
         changed = self._simplify(module, diagnostics)
+        if self.default_pipeline in ("", "canonicalize") and _at_once(module, hoists=bool(self.default_pipeline)):
+            return self._inline_at_once(module, diagnostics) or changed
         # Callees at depth 0 call nothing, those at depth 1 call them, ...
         for functions in _by_depth(module):
             inliner = _Inliner({f.sym_name: f for f in module.functions})
@@ -68,6 +77,23 @@ class InlineCalls(Pass):
                 changed = True
                 self._simplify(module, diagnostics)
         return SymbolDce().run(module, diagnostics) or changed
+
+    def _inline_at_once(self, module: Module, diagnostics: Diagnostics) -> bool:
+        inliner = _Inliner({f.sym_name: f for f in module.functions})
+        expander = Expander(inliner.inlinable, hoists=bool(self.default_pipeline))
+        private = {f.sym_name: f for f in module.functions if f.visibility == "private"}
+        pending = [op for op in module.body if not isinstance(op, FuncOp) or op.visibility != "private"]
+        references = References()
+        changed = False
+        while pending:
+            op = pending.pop()
+            if isinstance(op, FuncOp) and not op.is_declaration:
+                changed = expander.expand(op.regions[0], op) or changed
+            pending += [private.pop(name) for name in sorted(references.of(op)) if name in private]
+        changed = SymbolDce().run(module, diagnostics) or changed
+        if changed:
+            self._simplify(module, diagnostics)
+        return changed
 
     def _simplify(self, module: Module, diagnostics: Diagnostics) -> bool:
         if not self.default_pipeline:
@@ -111,19 +137,30 @@ def _by_depth(module: Module) -> list[list[str]]:
     """The names of the functions that call others, those that call only functions of earlier lists first."""
     calls = {f.sym_name: _called(f.regions[0]) for f in module.functions if not f.is_declaration}
     depths: dict[str, int] = {}
-
-    def depth(name: str, above: tuple[str, ...]) -> int:
-        if name in above or name not in calls:
-            return 0
-        if name not in depths:
-            inner = [depth(callee, (*above, name)) + 1 for callee in calls[name]]
-            depths[name] = max(inner, default=0)
-        return depths[name]
-
-    found: dict[int, list[str]] = {}
+    for name in postorder(calls, lambda name: calls.get(name, ())):
+        depths[name] = max((depths.get(callee, 0) + 1 for callee in calls.get(name, ())), default=0)
+    by_depth: dict[int, list[str]] = {}
     for name in calls:
-        found.setdefault(depth(name, ()), []).append(name)
-    return [found[d] for d in sorted(found) if d > 0]
+        by_depth.setdefault(depths[name], []).append(name)
+    return [by_depth[d] for d in sorted(by_depth) if d > 0]
+
+
+def _at_once(module: Module, *, hoists: bool) -> bool:
+    """Whether `Expander` does the same: no recursion and, if it `hoists` constants, callees of plain ops alone."""
+    functions = {f.sym_name: f for f in module.functions if not f.is_declaration}
+    calls = {name: _called(f.regions[0]) for name, f in functions.items()}
+    done: set[str] = set()
+    for name in postorder(calls, lambda name: calls.get(name, ())):
+        if not done.issuperset(callee for callee in calls.get(name, ()) if callee in calls):
+            return False
+        done.add(name)
+    if not hoists:
+        return True
+    if any(op.name in ISOLATED for f in functions.values() for op in walk_mutable(f.regions[0])):
+        return False
+    callees = dict.fromkeys(callee for called in calls.values() for callee in called if callee in calls)
+    names = [all_names(functions[name].regions[0]) for name in callees]
+    return all(found is not None and found <= _EXPANDED for found in names)
 
 
 class _Inliner:
@@ -141,7 +178,7 @@ class _Inliner:
                         changed = changed or op.regions[i] is not nested
                     else:
                         changed = self.into_region(nested, function) or changed
-                callee = self._inlinable(op, function)
+                callee = self.inlinable(op, function)
                 if callee is not None:
                     _inline(op, callee.body, block)
                     changed = True
@@ -155,7 +192,7 @@ class _Inliner:
             self.bodies[body] = found
         return found
 
-    def _inlinable(self, op: Op, function: FuncOp) -> FuncOp | None:
+    def inlinable(self, op: Op, function: FuncOp) -> FuncOp | None:
         """The callee, if `op` is a call that can be inlined."""
         if op.name != "func.call":
             return None

@@ -12,7 +12,7 @@ from mpmd_trace.ir.core import Op, Region
 from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.semantics import is_constant_like
 
-__all__ = ["CHLO_UNARY", "PLAIN_OPS", "as_read", "is_plain", "op_names"]
+__all__ = ["CHLO_UNARY", "PLAIN_OPS", "all_names", "as_read", "is_plain", "op_names"]
 
 #: The ops without regions.
 _SIMPLE = """
@@ -54,11 +54,13 @@ def op_names(body: Region) -> frozenset[str] | None:
     None if a region has several blocks, if a body is nested in it, or if canonicalisation knows a branch.
     """
 
-    def look() -> frozenset[str] | None:
-        found: set[str] = set()
-        return frozenset(found) if _collect_names(body, found) else None
+    return remembered(body, "op names", lambda: all_names(body))
 
-    return remembered(body, "op names", look)
+
+def all_names(region: Region) -> frozenset[str] | None:
+    """As `op_names`, of a region that need not be frozen."""
+    names: set[str] = set()
+    return frozenset(names) if _collect_names(region, names) else None
 
 
 def _collect_names(region: Region, found: set[str]) -> bool:

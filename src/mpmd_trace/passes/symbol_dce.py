@@ -17,7 +17,7 @@ from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.reached import reached
 
-__all__ = ["SymbolDce"]
+__all__ = ["References", "SymbolDce"]
 
 
 class SymbolDce(Pass):
@@ -44,7 +44,7 @@ class SymbolDce(Pass):
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
         functions = {f.sym_name: f for f in module.functions}
-        references = _References()
+        references = References()
         kept: list[Op] = [op for op in module.body if not isinstance(op, FuncOp) or op.visibility != "private"]
         live = reached(kept, lambda op: [functions[name] for name in references.of(op) if name in functions])
         dead = [f for f in functions.values() if f not in live]
@@ -53,7 +53,7 @@ class SymbolDce(Pass):
         return bool(dead)
 
 
-class _References:
+class References:
     """The symbols that ops mention.  Attributes are few, so each is looked into once."""
 
     def __init__(self) -> None:
