@@ -186,6 +186,8 @@ def _run_pass(one: Pass, module: Module, options: Options, found: Diagnostics) -
         pass
     except MpmdError as error:
         found.found += error.diagnostics
+    except RecursionError:
+        found.error(module.op.loc, f"{_name(one)}: ops are nested too deeply in each other, perhaps by inlining")
     except Exception as error:  # a mistake of ours: still a message, and no traceback unless asked for
         if options.on("mlir-print-stacktrace-on-diagnostic"):
             traceback.print_exc()

@@ -10,6 +10,7 @@ from mpmd_trace.diagnostics.spelling import unquote
 __all__ = ["UNKNOWN", "Location", "fused"]
 
 _FILE = re.compile(r'("(?:[^"\\]|\\.)*"):(\d+):(\d+)')
+_ALIAS = re.compile(r"#loc\d*")
 _NAME = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 
@@ -30,13 +31,7 @@ class Location:
     def resolved(self) -> str:
         """The location with every alias replaced by its definition."""
         if self._resolved is None:
-            text, table = self.text, self.table or {}
-            for _ in range(200):
-                replaced = re.sub(r"#loc\d*", lambda m: table.get(m.group(), "unknown"), text)
-                if replaced == text:
-                    break
-                text = replaced
-            self._resolved = text
+            self._resolved = "".join(_expanded(self.text, self.table or {}))
         return self._resolved
 
     @property
@@ -72,6 +67,19 @@ class Location:
 
     def __repr__(self) -> str:
         return f"<Location {self}>"
+
+
+def _expanded(text: str, table: dict[str, str]) -> Iterator[str]:
+    """The pieces of the text with its aliases, and those in their definitions, replaced."""
+    pending = [(text, 0)]
+    while pending:
+        text, start = pending.pop()
+        match = _ALIAS.search(text, start)
+        if match is None:
+            yield text[start:]
+        else:
+            yield text[start : match.start()]
+            pending += [(text, match.end()), (table.get(match.group(), "unknown"), 0)]
 
 
 UNKNOWN = Location("unknown")

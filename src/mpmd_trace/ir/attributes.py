@@ -146,7 +146,7 @@ def _parse(text: str) -> Attribute:
             name = match.group(1)
             return SymbolRefAttr.get(unquote(name) if name.startswith('"') else name)
     if first == "[":
-        return ArrayAttr.get(parse_attribute(p) for p in split_top_level(text[1:-1]))
+        return ArrayAttr.get(list(map(parse_attribute, split_top_level(text[1:-1]))))
     if first == "{":
         return DictAttr.get(parse_dict_body(text[1:-1]))
     if first == "(" or text.startswith(("tensor<", "!")):

@@ -18,8 +18,11 @@ def parse(
     """The module spelled by `text`: pretty or generic MLIR, in any dialect that jaxlib knows.
 
     `filename` appears in diagnostics; `allow_unregistered` takes ops of unknown dialects, too.  Warnings and remarks
-    of the parser go to `diagnostics`.  Raises `MpmdError` with every diagnostic of the parser and verifier.
+    of the parser go to `diagnostics`.  Raises `MpmdError` with every diagnostic of the parser and verifier, also for
+    text with more than 200 brackets around a place.
     """
+    if not isinstance(text, str):
+        raise TypeError(f"parse takes MLIR text, a str, not {type(text).__name__}")
     generic = to_generic(text, filename=filename, allow_unregistered=allow_unregistered, diagnostics=diagnostics)
     try:
         return parse_generic(generic)

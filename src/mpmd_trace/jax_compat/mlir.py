@@ -17,6 +17,7 @@ from typing import Any
 
 from mpmd_trace.diagnostics.location import Location
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError, Note
+from mpmd_trace.diagnostics.nesting import check_nesting
 from mpmd_trace.diagnostics.spelling import quote
 
 __all__ = ["normalize_attribute", "prettify", "run_pipeline", "to_generic"]
@@ -187,6 +188,7 @@ def to_generic(
 
     Warnings and remarks go to `diagnostics`.  Raises `MpmdError` with what parser and verifier report.
     """
+    check_nesting(text, filename)
     with text_context(allow_unregistered=allow_unregistered) as context:
         generic = _generic(_parse(text, context, filename, diagnostics))
     if filename == "-":
@@ -201,6 +203,7 @@ def to_generic_through(text: str, pipeline: str) -> tuple[str, list[Diagnostic],
     Raises `MpmdError` when something fails.
     """
     found: list[Diagnostic] = []
+    check_nesting(text, "-")
     with text_context() as context:
         module = _parse(text, context, "-", found)
         started = time.process_time()
