@@ -171,3 +171,21 @@ def test_no_public_name_is_that_of_a_submodule() -> None:
     submodules = {path.stem for path in ROOT.iterdir()}
     public = set(mpmd_trace.__all__) - {"equinox", "linen", "nnx", "rules", "schedules"}
     assert not public & submodules
+
+
+def test_the_lazy_names_are_those_that_type_checkers_see() -> None:
+    """The imports under TYPE_CHECKING and the table of lazy imports name the same objects in the same modules."""
+    [guarded] = [
+        node
+        for node in ast.parse((ROOT / "__init__.py").read_text(encoding="utf-8")).body
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+    ]
+    seen = {
+        alias.asname: node.module
+        for node in guarded.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+        if alias.name == alias.asname
+    }
+    lazy = {name: f"{PACKAGE}.{module}" for name, module in mpmd_trace._WHERE.items()}
+    assert seen == lazy | dict.fromkeys(mpmd_trace._MODULES, PACKAGE)

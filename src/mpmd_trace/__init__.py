@@ -79,7 +79,7 @@ _WHERE = {
     "Module": "ir.ops",
     "MpmdError": "diagnostics.messages",
     "MpmdWarning": "diagnostics.messages",
-    "PeerError": "backend.distribution.peers",
+    "PeerError": "backend.distribution.faults",
     "Pieces": "backend.stacked",
     "Program": "api.program",
     "ScheduleRule": "passes.fragment_rules",
