@@ -34,7 +34,7 @@ PROGRAMS ?= tests/programs/tiny.py tests/programs/uneven.py examples/char_gpt.py
 # `make grid`: which of its parts, all by default.
 GRID ?=
 
-.PHONY: demo test test-newest fuzz deadlocks faults frozen grid explorer docs lint bench clean setup $(if $(STALE),$(STAMP))
+.PHONY: demo test test-newest nightly fuzz deadlocks faults frozen grid explorer docs lint bench clean setup $(if $(STALE),$(STAMP))
 .DELETE_ON_ERROR:
 
 demo: $(STAMP)
@@ -45,6 +45,10 @@ test: $(STAMP)
 	$(BIN)/ruff format --check --quiet src cli tests examples benchmarks
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS)
+
+# What `make test` leaves out: nine of ten generated programs, the benchmarks at their smallest sizes, the docs site.
+nightly: $(STAMP)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m nightly $(PYTEST_ARGS)
 
 test-newest:
 	@newest=$$(scripts/newest_python); \

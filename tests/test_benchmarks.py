@@ -31,6 +31,7 @@ def test_all_are_here() -> None:
     assert scripts == RUNS.keys()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("script", RUNS)
 def test_a_benchmark_runs(script: str) -> None:
     arguments, wanted = RUNS[script]

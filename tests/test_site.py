@@ -84,6 +84,7 @@ def test_every_option_command_and_pass_is_there(pages: dict[str, str]) -> None:
     assert passes.count("\nBefore:") >= 60
 
 
+@pytest.mark.nightly
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(tmp_path)],

@@ -1,4 +1,4 @@
-"""A thousand generated programs, the same ones each time: `make fuzz` runs others, and runs them whole.
+"""A hundred generated programs, a thousand in `make nightly`, the same ones each time; `make fuzz` runs others, whole.
 
 What a step computes is compared with JAX's own module of it, both op by op; so the steps share the executables of
 their ops, and a program costs a tenth of a second.
@@ -34,7 +34,7 @@ ONCE: tuple[dict[str, Any], ...] = (
 SHAPES = ((3, 2),)
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.nightly) for part in range(1, PARTS))])
 def test_partitioned_steps_compute_what_jax_does(part: int) -> None:
     checked = refused = 0
     for seed in range(part, STEPS, PARTS):
