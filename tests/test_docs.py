@@ -172,8 +172,8 @@ for a, b in zip(again, new_weights):
     np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=2e-5, atol=1e-6)
 print(picture.startswith("<svg"), jitted.lower(weights, batch).schedule.name)
 """
-    out = run("\n".join([*blocks("README.md"), *blocks("docs/inventing.md"), check]), tmp_path)
-    shown = re.findall(r"\n    (\S.*)", (ROOT / "docs/inventing.md").read_text())
+    out = run("\n".join([*blocks("README.md"), *blocks("docs/custom_schedules.md"), check]), tmp_path)
+    shown = re.findall(r"\n    (\S.*)", (ROOT / "docs/custom_schedules.md").read_text())
     said = [line for line in shown if re.match(r"(1f1b|eager) ", line)]
     lines = out.splitlines()
     assert lines[0].startswith("deadlock: mesh 0 is at 0B0") and lines[-3:-1] == said and lines[-1] == "True eager", out
