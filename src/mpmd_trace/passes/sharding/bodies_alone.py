@@ -9,24 +9,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mpmd_trace.ir.attributes import IntegerAttr
-from mpmd_trace.ir.bodies import remembered
-from mpmd_trace.ir.core import Block, Region, Value
+from mpmd_trace.ir.attributes import IntegerAttr, MeshAttr, StringAttr, TensorShardingAttr
+from mpmd_trace.ir.bodies import remembers
+from mpmd_trace.ir.core import Block, Op, Region, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
-from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, make_return
+from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, TransferOp, make_return
 from mpmd_trace.passes.equal_bodies import first_equal
-from mpmd_trace.passes.plain_bodies import op_names
 from mpmd_trace.passes.sharding.constants_apart import can_do, with_constants_apart
 from mpmd_trace.passes.sharding.reduction import NUMBER, numbered, with_body
 from mpmd_trace.passes.sharding.shardy import run_shardy
 
-__all__ = ["has_no_shardings", "propagate_in_bodies"]
+__all__ = ["drop_unused_transfers", "has_no_shardings", "propagate_in_bodies"]
 
 
 def has_no_shardings(module: Module, function: FuncOp) -> bool:
-    """Whether nothing in the module mentions a sharding, and every op of the function is used."""
-    if any(op is not function for op in module.body):
-        return False
+    """Whether nothing spreads in the function: no shardings but constraints on meshes without axes, and no unused op.
+
+    JAX constrains typed keys to such a mesh, which tells nothing outside of the body.
+    """
+    bare: set[str | None] = set()
+    for op in module.body:
+        if op is function:
+            continue
+        if op.name != "sdy.mesh" or "stablehlo.mesh" not in op.attrs:  # Shardy adds that attribute
+            return False
+        if _has_no_axes(op):
+            bare.add(_name_of(op))
     for entries in (*function.arg_attrs, *function.res_attrs):
         if any("sharding" in name for name in entries.entries):
             return False
@@ -36,18 +44,39 @@ def has_no_shardings(module: Module, function: FuncOp) -> bool:
             continue
         if not op.has_uses or any("sharding" in name for name in (*op.attrs, *op.props)):
             return False
-        if isinstance(op, FragmentOp) and _mentions_shardings(op.body):
+        if isinstance(op, FragmentOp) and not bare.issuperset(_meshes_of_shardings(op.body)):
             return False
     return True
 
 
-def _mentions_shardings(body: Region) -> bool:
-    def look() -> bool:
-        names = {name for op in body.walk() for name in (*op.attrs, *op.props)}
-        ops = op_names(body) or {op.name for op in body.walk()}
-        return any("sharding" in name for name in names) or any(name.startswith("sdy.") for name in ops)
+def drop_unused_transfers(function: FuncOp) -> None:
+    """Erase the transfers that nothing reads, as Shardy's pipeline does."""
+    for op in reversed(function.body):
+        if isinstance(op, TransferOp) and not op.has_uses:
+            op.erase()
 
-    return remembered(body, "mentions shardings", look)
+
+def _name_of(mesh: Op) -> str | None:
+    name = mesh.props.get("sym_name")
+    return name.value if isinstance(name, StringAttr) else None
+
+
+def _has_no_axes(mesh: Op) -> bool:
+    value = mesh.props.get("mesh")
+    return isinstance(value, MeshAttr) and not value.axes and not value.device_ids
+
+
+@remembers
+def _meshes_of_shardings(body: Region) -> frozenset[str | None]:
+    """The meshes of the sharding constraints in the body; None stands for all else that says something of shardings."""
+    meshes: set[str | None] = set()
+    for op in body.walk():
+        sharding = op.props.get("sharding")
+        if op.name == "sdy.sharding_constraint" and isinstance(sharding, TensorShardingAttr):
+            meshes.add(sharding.mesh_name)
+        elif op.name.startswith("sdy.") or any("sharding" in name for name in (*op.attrs, *op.props)):
+            meshes.add(None)
+    return frozenset(meshes)
 
 
 def propagate_in_bodies(module: Module, function: FuncOp, diagnostics: Diagnostics, *, chlo: bool = False) -> bool:
