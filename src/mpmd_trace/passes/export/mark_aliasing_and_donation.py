@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import operator
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from mpmd_trace.ir.attributes import ArrayAttr, Attribute, BoolAttr, DictAttr, IntegerAttr
 from mpmd_trace.ir.bodies import effective_operands, remembers
@@ -123,7 +123,7 @@ class MarkAliasingAndDonation(FunctionPass):
         return known[key]
 
     def _marker(self, op: FragmentOp, function: FuncOp, diagnostics: Diagnostics) -> _Marker:
-        late = _late_results(op.body) if self.equal_microbatches else ()
+        late = _late_results(op.body) if self.equal_microbatches else None
         return _Marker(op, function, diagnostics, self._kind, late)
 
 
@@ -146,27 +146,44 @@ def _last_uses(function: FuncOp) -> tuple[list[tuple[FragmentOp, list[Use]]], se
     return found, transferred
 
 
-@remembers
-def _late_results(body: Region) -> tuple[tuple[int, ...], ...]:
-    """For each argument the results that are computed from all that reads it, so that it is not needed any more.
+class _LateResults(NamedTuple):
+    """For each argument of a body the results computed from all that reads it, so that it is not needed any more.
 
-    Those that most ops go into are first: XLA computes again what two results have in common.
+    A set of results is a number with a bit for each: bit r for result `order[r]`.  Those that most ops go into are
+    first: XLA computes again what two results have in common.
     """
+
+    order: tuple[int, ...]
+    after: tuple[int, ...]
+
+
+@remembers
+def _late_results(body: Region) -> _LateResults:
     block = body.block
-    number = {op: i for i, op in enumerate(block)}
+    ops = list(block)[:-1]
     #: The ops that an op depends on, itself among them, as bits.
     before: dict[Op, int] = {}
-    for op, i in number.items():
+    for i, op in enumerate(ops):
         makers = [before[maker] for value in effective_operands(op) if (maker := value.defining_op) is not None]
         before[op] = functools.reduce(operator.or_, makers, 1 << i)
-    readers: list[int] = [0] * len(block.args)
-    for op, i in number.items():
-        for value in () if op.is_terminator else effective_operands(op):
-            if isinstance(value, BlockArg):
-                readers[value.index] |= 1 << i
-    made = [0 if (maker := value.defining_op) is None else before[maker] for value in body.returned]
-    latest = sorted(range(len(made)), key=lambda k: -made[k].bit_count())
-    return tuple([tuple([k for k in latest if mask and not mask & ~made[k]]) for mask in readers])
+    makers_of_results = [value.defining_op for value in body.returned]
+    counts = [0 if maker is None else before[maker].bit_count() for maker in makers_of_results]
+    order = sorted(range(len(counts)), key=lambda k: -counts[k])
+    #: The results that depend on an op.
+    after: dict[Op, int] = dict.fromkeys(ops, 0)
+    for rank, k in enumerate(order):
+        if (maker := makers_of_results[k]) is not None:
+            after[maker] |= 1 << rank
+    every = (1 << len(order)) - 1
+    of_args: list[int | None] = [None] * len(block.args)
+    for op in reversed(ops):
+        for value in effective_operands(op):
+            if (maker := value.defining_op) is not None:
+                after[maker] |= after[op]
+            elif isinstance(value, BlockArg):
+                known = of_args[value.index]
+                of_args[value.index] = after[op] & (every if known is None else known)
+    return _LateResults(tuple(order), tuple([results or 0 for results in of_args]))
 
 
 def _read_by_its_like(use: Use, op: FragmentOp, program: Mapping[Region, Region]) -> bool:
@@ -203,6 +220,11 @@ def _given_away(attributes: DictAttr) -> bool:
     return _donated(attributes) or isinstance(attributes.entries.get(ALIASING_OUTPUT), IntegerAttr)
 
 
+def _bits(number: int) -> list[int]:
+    """The bits that are set, the lowest first."""
+    return [i for i, digit in enumerate(reversed(bin(number)[2:])) if digit == "1"]
+
+
 class _Marker:
     """Decides for the candidates of one fragment, in order; an output is aliased at most once."""
 
@@ -212,26 +234,27 @@ class _Marker:
         function: FuncOp,
         diagnostics: Diagnostics,
         kind: Callable[[Type], Hashable],
-        late: Sequence[Sequence[int]],
+        late: _LateResults | None,
     ) -> None:
         self.op = op
         self.kind = kind
-        #: See `_late_results`; empty if it does not matter.
+        #: None if it does not matter.
         self.late = late
         self.function = function
         self.diagnostics = diagnostics
         self.inputs = list(value_dicts(op, "arg_attrs") or [EMPTY] * op.num_operands)
         self.outputs: Sequence[DictAttr] = value_dicts(op, "res_attrs") or [EMPTY] * len(op.results)
-        self.free: dict[tuple[Hashable, Attribute | None], list[int]] = {}
-        for k in range(len(op.results) - 1, -1, -1):
+        #: The results that an input of that kind could alias and that are not taken: bit k for result k.
+        self.free: dict[tuple[Hashable, Attribute | None], int] = {}
+        for k in range(len(op.results)):
             if not is_pinned_host(self.outputs[k]):
                 key = (kind(op.results[k].type), self.outputs[k].entries.get(LAYOUT_MODE))
-                self.free.setdefault(key, []).append(k)  # lowest index last, to be popped
+                self.free[key] = self.free.get(key, 0) | 1 << k
 
     def mark(self, candidates: Sequence[Use], given: dict[Value, DictAttr]) -> ArrayAttr | None:
         """The `arg_attrs` of the fragment with these operands marked; None if none is."""
         marked = False
-        late = self._late(candidates, given) if self.late else {}
+        late = {} if self.late is None else self._late(self.late, candidates, given)
         for use in candidates:
             i, value = use.index, use.value
             if is_pinned_host(self.inputs[i]):
@@ -247,37 +270,38 @@ class _Marker:
             marked = True
         return array_of(self.inputs) if marked else None
 
-    def _late(self, candidates: Sequence[Use], given: dict[Value, DictAttr]) -> dict[int, int]:
+    def _late(self, late: _LateResults, candidates: Sequence[Use], given: dict[Value, DictAttr]) -> dict[int, int]:
         """The late results that inputs take the place of, those with the fewest to choose from first."""
-        fitting: dict[int, list[int]] = {}
-        places: dict[int, list[int]] = {}
-        for use in candidates:
-            i = use.index
-            if use.value not in given and not is_pinned_host(self.inputs[i]):
-                places[i] = self._free(i, use.value)
-                fitting[i] = [k for k in self.late[i] if k in places[i]]
-        found: dict[int, int] = {}
-        for i in sorted(fitting, key=lambda i: len(fitting[i])):
-            k = next((k for k in fitting[i] if k in places[i]), None)
-            if k is not None:
-                found[i] = k
-                places[i].remove(k)
-        return found
+        rank = {k: r for r, k in enumerate(late.order)}
+        free = {key: sum(1 << rank[k] for k in _bits(results)) for key, results in self.free.items()}
+        keys = {u.index: self._key(u.index, u.value) for u in candidates if u.value not in given}
+        fitting = {i: late.after[i] & free.get(key, 0) for i, key in keys.items() if not is_pinned_host(self.inputs[i])}
+        taken: dict[int, int] = {}
+        for i in sorted(fitting, key=lambda i: fitting[i].bit_count()):
+            results = fitting[i] & free.get(keys[i], 0)
+            if results:
+                first = results & -results
+                taken[i] = k = late.order[first.bit_length() - 1]
+                free[keys[i]] ^= first
+                self.free[keys[i]] ^= 1 << k
+        return taken
 
     def _insert(self, index: int, key: str, value: Attribute) -> None:
         self.inputs[index] = inserted(self.op, self.inputs[index], key, value, self.diagnostics)
 
     def _take(self, index: int, value: Value, preferred: int | None) -> int | None:
-        """The result that input `index` aliases, from now on taken."""
-        free = self._free(index, value)
-        if preferred is not None and preferred in free:
-            free.remove(preferred)
-            return preferred
-        return free.pop() if free else None
+        """The result that input `index` aliases, from now on taken: the preferred one, or else the first."""
+        key = self._key(index, value)
+        free = self.free.get(key, 0)
+        if not free:
+            return None
+        first = (free & -free).bit_length() - 1
+        k = preferred if preferred is not None and free >> preferred & 1 else first
+        self.free[key] = free ^ 1 << k
+        return k
 
-    def _free(self, index: int, value: Value) -> list[int]:
-        """The results that input `index` could alias and that are not taken, last one first."""
-        return self.free.get((self.kind(value.type), self.inputs[index].entries.get(LAYOUT_MODE)), [])
+    def _key(self, index: int, value: Value) -> tuple[Hashable, Attribute | None]:
+        return self.kind(value.type), self.inputs[index].entries.get(LAYOUT_MODE)
 
     def _preferred(self, attributes: DictAttr | None) -> int | None:
         """The result of this fragment that becomes the function result to which the argument is aliased."""

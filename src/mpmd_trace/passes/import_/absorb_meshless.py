@@ -167,9 +167,10 @@ class Absorber:
                 assign = plan.made[number] = plan.make_assign(number)
                 plan.slots[number] = Use(user, number, assign.results[0])
 
-    def absorb(self, op: Op, fragment: FragmentOp) -> None:
+    def absorb(self, op: Op, fragment: FragmentOp, fed: dict[int, int]) -> None:
         """Put a copy of `op` at the start of the fragment and feed it what it reads.
 
+        `fed`: the operands that read `op`, itself or assigned, with the numbers of the results.
         The results of `op` that reach the fragment through assigns are then computed inside; its own operands
         become the last operands of the fragment.  `op` stays where it is.
         """
@@ -177,7 +178,6 @@ class Absorber:
         if plan is None:
             types = self._types.setdefault(fragment.mesh, {})
             plan = self._plans[fragment] = _Plan(fragment, types)
-        fed = _read_at(op, fragment)
         values = list(dict.fromkeys([*free_values(op), *op.operands]))
         self._advance(plan, op, values, fed)
         plan.fill(fed)
@@ -252,18 +252,3 @@ class Absorber:
 def _short_key(op: Op, number: int) -> Hashable:
     """What `op`, without attributes and with distinct operands, is to a fragment that reads it at that slot."""
     return (op.name, number, op.results[0].type, *[use.value.type for use in op._operands])
-
-
-def _read_at(op: Op, fragment: FragmentOp) -> dict[int, int]:
-    """The slots in which `fragment` reads `op`, itself or assigned, with the numbers of the results."""
-    found = {}
-    for result in op.results:
-        for use in result.uses:
-            user = use.owner
-            if user is fragment:
-                found[use.index] = result.index
-            elif isinstance(user, AssignOp):
-                for inner in user.results[0].uses:
-                    if inner.owner is fragment:
-                        found[inner.index] = result.index
-    return found

@@ -195,28 +195,35 @@ class _Rewrite:
         if len(op.results) == 1 and self.absorber.absorb_again(op):
             return
         assigns: list[AssignOp] = []
-        fragments: dict[FragmentOp, None] = {}
+        #: For each fragment the operands that read the op, by number, and which of its results.
+        read: dict[FragmentOp, dict[int, int]] = {}
+        tokens: list[Use] = []
         elsewhere = False
         for result in op.results:
             for use in result.uses:
                 user = use.owner
                 if isinstance(user, AssignOp):
                     assigns.append(user)
-                    for reader in user.result.users:
-                        if isinstance(reader, FragmentOp):
-                            fragments[reader] = None
+                    for inner in user.result.uses:
+                        if isinstance(inner.owner, FragmentOp):
+                            read.setdefault(inner.owner, {})[inner.index] = result.index
                         else:
                             elsewhere = True
                 elif self.absorber.assigned_type(use) is not None:
-                    fragments[cast(FragmentOp, user)] = None
+                    read.setdefault(cast(FragmentOp, user), {})[use.index] = result.index
                 elif isinstance(result.type, TensorType):
                     raise self._still_used(user, f"the result of {op_line(op)}")
+                else:
+                    tokens.append(use)
         most = max(self.max_clones, 1)  # into its only reader an op goes whatever it is
-        if not fragments or elsewhere or (len(fragments) > most and op.num_operands and not _is_trivial(op)):
+        if not read or elsewhere or (len(read) > most and op.num_operands and not _is_trivial(op)):
             self.wrap(op)
         else:
-            for fragment in fragments:
-                self.absorber.absorb(op, fragment)
+            for use in tokens:
+                if isinstance(use.owner, FragmentOp) and use.owner in read:
+                    read[use.owner][use.index] = cast(OpResult, use.value).index
+            for fragment, operands in read.items():
+                self.absorber.absorb(op, fragment, operands)
             for assign in assigns:
                 assign.erase()
             op.erase()
