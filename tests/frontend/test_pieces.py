@@ -29,7 +29,7 @@ def touched(w, x):
 def cut(fn, *args):
     """`fn` in pieces, and which of its arguments are."""
     with layers.assigned_parts(NAMES):
-        closed = jax.make_jaxpr(fn)(*args)
+        closed = tracing.lowered(jax.make_jaxpr(fn)(*args))
     cuts = pieces.Cuts(closed)
     cuts.find()
     made = piecewise.in_pieces(closed, cuts, [f"argument{i}" for i in range(len(args))])
@@ -98,6 +98,53 @@ UNARY = {
     "conditional": lambda v: lax.cond(jnp.sum(v) > 0.123, lambda v: v * 2, lambda v: v - 1, v),
     "scanned": lambda v: lax.scan(lambda c, x: (c + x, x), v, jnp.arange(3.0))[0],
 }
+
+
+def square(a):
+    """A positive definite matrix."""
+    return jnp.einsum("ab,cb->ac", a, a) + jnp.eye(ROWS)
+
+
+#: Functions of one layer, under `vmap` over the layers.
+BY_LAYER = {
+    "rows by number": lambda a: a[jnp.array([1, 0, 1])],
+    "rows found": lambda a: a[jnp.argmax(a, 0)],
+    "one row": lambda a: lax.dynamic_slice(a, (jnp.argmax(a[:, 0]), 0), (1, 2)),
+    "one row set": lambda a: lax.dynamic_update_slice(a, a[:1, :1], (jnp.argmax(a[:, 0]), 0)),
+    "set": lambda a: a.at[1].set(0.0),
+    "set where found": lambda a: a.at[jnp.argmax(a, 0)].set(a[0]),
+    "added": lambda a: a.at[jnp.array([1, 1])].add(a),
+    "sort": jnp.sort,
+    "argsort": jnp.argsort,
+    "top_k": lambda a: lax.top_k(a, 2)[0],
+    "quantile": lambda a: jnp.quantile(a, 0.3, axis=1),
+    "searchsorted": lambda a: jnp.searchsorted(jnp.sort(a[0]), a[1]),
+    "cholesky": lambda a: jnp.linalg.cholesky(square(a)),
+    "qr": lambda a: jnp.abs(jnp.linalg.qr(a)[1]),
+    "triangular_solve": lambda a: jax.scipy.linalg.solve_triangular(square(a), a, lower=True),
+    "solve": lambda a: jnp.linalg.solve(square(a), a),
+    "inverse": lambda a: jnp.linalg.inv(square(a)),
+    "slogdet": lambda a: jnp.linalg.slogdet(square(a))[1],
+    "eigh": lambda a: jnp.linalg.eigh(square(a))[0],
+    "svd": lambda a: jnp.linalg.svd(a, compute_uv=False),
+    "expm": lambda a: jax.scipy.linalg.expm(square(a)),
+    "fft": lambda a: jnp.abs(jnp.fft.fft(a)),
+    "noise": lambda a: a * jax.random.normal(jax.random.fold_in(jax.random.key(0), jnp.argmax(a)), a.shape),
+    "window": lambda a: lax.reduce_window(a, 0.0, lax.add, (2, 2), (1, 1), "SAME"),
+    "scan": lambda a: lax.scan(lambda c, x: (c + x, c * x), a[0], a)[1],
+    "cond": lambda a: lax.cond(a[0, 0] > 0, lambda a: a + 1, lambda a: a - 1, a),
+    "while": lambda a: lax.while_loop(lambda c: jnp.sum(c[0]) < 3, lambda c: (c[0] + 0.5, c[1] + 1), (a, 0)),
+}
+UNARY |= {f"vmap {name}": jax.vmap(f) for name, f in BY_LAYER.items()}
+UNARY |= {
+    "stop_gradient": lax.stop_gradient,
+    "straight through": lambda v: v + lax.stop_gradient(jnp.round(v) - v),
+    "columns by number": lambda v: v[:, :, jnp.array([1, 0])],
+    "columns at": lambda v: lax.dynamic_slice(v, (0, 0, jnp.argmax(X)), (LAYERS, ROWS, 1)),
+    "columns set": lambda v: jnp.asarray(v).at[:, :, jnp.array([0])].set(1.0),
+    "scanned rows": lambda v: lax.scan(lambda c, x: (c + x, c * x), v[:, 0], jnp.swapaxes(v, 0, 1), reverse=True),
+}
+OPS = [name for name, f in UNARY.items() if getattr(jax.eval_shape(f, W), "shape", ()) == W.shape]
 BINARY = {
     "plus": jnp.add,
     "times": jnp.multiply,
@@ -109,7 +156,7 @@ BINARY = {
 
 @settings(max_examples=30, deadline=None, derandomize=True)
 @given(
-    st.lists(st.tuples(st.sampled_from(sorted({*UNARY, *BINARY})), st.integers(0, 5), st.integers(0, 5)), max_size=6),
+    st.lists(st.tuples(st.sampled_from(sorted({*OPS, *BINARY})), st.integers(0, 5), st.integers(0, 5)), max_size=6),
     st.booleans(),
     st.integers(0, 2),
 )
@@ -139,7 +186,9 @@ def test_random_programs_in_pieces_give_the_same_and_join_nothing(ops, gradient,
 
 @pytest.mark.parametrize("name", sorted(UNARY))
 def test_each_op_keeps_pieces_apart(name):
-    made, split = check(lambda w, x: (touched(w, x), UNARY[name](w)), W, X)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        made, split = check(lambda w, x: (touched(w, x), UNARY[name](w)), W, X)
     assert split == [True, False]
     assert joins(made) == []
 
@@ -154,3 +203,39 @@ def test_the_gradient_of_outputs_is_in_pieces():
         made, split = check(jax.grad(loss), W, X)
     assert split == [True, False]
     assert joins(made) == []
+
+
+def nested(depth, v):
+    """Conditionals in conditionals, and functions in functions."""
+    if depth == 0:
+        return jnp.tanh(v)
+    return lax.cond(
+        jnp.sum(v) > depth / 8, lambda v: jax.jit(lambda v: nested(depth - 1, v) + 1)(v), lambda v: v * 2, v
+    )
+
+
+def work(depth, monkeypatch):
+    """How many equations are looked at, and how many the program in pieces has."""
+    looked = []
+    look = pieces.Cuts._equation
+    monkeypatch.setattr(pieces.Cuts, "_equation", lambda self, i, eqn: (looked.append(i), look(self, i, eqn)))
+    made, split = check(lambda w, x: (touched(w, x), nested(depth, w)), W, X)
+    assert split == [True, False]
+    assert joins(made) == []
+    return np.array([len(looked), str(made).count(" = ")])
+
+
+def test_nested_control_flow_takes_work_in_proportion(monkeypatch):
+    small, large = work(4, monkeypatch), work(8, monkeypatch)
+    assert (large < 3 * small).all()
+
+
+def test_a_loop_over_layers_whose_iterations_are_not_those_of_each_layer_joins_them():
+    """The loop ends by a value of all layers, and with a test for each row."""
+
+    def fn(w, x):
+        return touched(w, x), jax.vmap(lambda a: lax.while_loop(lambda a: jnp.sum(a) < 9, lambda a: a + 1, a), 1, 1)(w)
+
+    with pytest.warns(mt.MpmdWarning, match="'while' needs all layers of argument0 in one place"):
+        _, split = check(fn, W, X)
+    assert split == [True, False]

@@ -154,6 +154,9 @@ def one_piece(eqn: Equation, args: list[Any], axis: int, start: int, size: int) 
             params["shape"] = aval.shape
         case "reshape":
             params["new_sizes"] = aval.shape
+        case "gather" | "dynamic_slice":
+            whole = zip(params["slice_sizes"], eqn.invars[0].aval.shape, args[0].shape, strict=True)
+            params["slice_sizes"] = tuple(own if size == length else size for size, length, own in whole)
         case "slice":
             limits = list(params["limit_indices"])
             limits[axis] = args[0].shape[axis]

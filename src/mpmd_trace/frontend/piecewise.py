@@ -6,6 +6,7 @@ computes for each layer alone is bound once per piece.  One that needs all layer
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Sequence
@@ -17,8 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from mpmd_trace.frontend.calls import live_equations
 from mpmd_trace.frontend.errors import warn
+from mpmd_trace.frontend.piece_links import PAIRWISE, REDUCTIONS, Link, contracted, cut_axis, linked
 from mpmd_trace.frontend.piece_values import (
     Form,
     Pieces,
@@ -31,8 +32,8 @@ from mpmd_trace.frontend.piece_values import (
     sizes,
     taken_rows,
 )
-from mpmd_trace.frontend.pieces import PAIRWISE, REDUCTIONS, Cut, Cuts, Link, Rows, contracted, cut_axis, linked, rows
-from mpmd_trace.frontend.questions import REMAT, applied
+from mpmd_trace.frontend.pieces import Cut, Cuts, Rows, bodies, rows
+from mpmd_trace.frontend.questions import REMAT
 from mpmd_trace.frontend.scope import is_computation, tag_of
 from mpmd_trace.jax_compat import tracing
 from mpmd_trace.jax_compat.tracing import Closed, Equation
@@ -60,16 +61,15 @@ class _Interpreter:
     def __init__(self) -> None:
         self._told: set[tuple[str | None, str]] = set()
 
-    def evaluate(self, cuts: Cuts, args: Sequence[Any], wanted: Sequence[bool] | None = None) -> list[Any]:
-        """The results for `args`, which are in pieces as `cuts` says; those that are not `wanted` are None."""
+    def evaluate(self, cuts: Cuts, args: Sequence[Any]) -> list[Any]:
+        """The results for `args`, which are in pieces as `cuts` says."""
         parts = cuts.parts
         env: dict[Any, Any] = dict(zip(parts.constvars, parts.consts, strict=True))
         env.update(zip(parts.invars, args, strict=True))
         for v in parts.constvars:
             env[v] = self._as_cut(env[v], cuts.rows(v))
-        alive = cuts.alive if wanted is None else live_equations(cuts.closed, wanted)
         for i, eqn in enumerate(parts.eqns):
-            if not alive[i]:
+            if not cuts.alive[i]:
                 continue
             operands = [v.val if tracing.is_literal(v) else env[v] for v in eqn.invars]
             bounds = [cuts.rows(v) for v in eqn.outvars]
@@ -77,10 +77,7 @@ class _Interpreter:
                 results = self._equation(eqn, operands, bounds, cuts.inner.get(i))
                 for v, result, b in zip(eqn.outvars, results, bounds, strict=True):
                     env[v] = self._as_cut(result, b, eqn)
-        return [
-            None if wanted is not None and not wanted[i] else v.val if tracing.is_literal(v) else env[v]
-            for i, v in enumerate(parts.outvars)
-        ]
+        return [v.val if tracing.is_literal(v) else env[v] for v in parts.outvars]
 
     # ---- wholes and pieces ----------------------------------------------------------------
 
@@ -242,7 +239,7 @@ class _Interpreter:
                 return self._rebuilt(eqn, args, inner[0])
             case _ if tag is not None and tag.kind == "call":
                 return self._call(eqn, args, inner[0])
-        assert applied(eqn) is not None
+        args = [args[n] for n in bodies(eqn)[0].operands]
         return self.evaluate(inner[0], self._entering(inner[0].parts.invars, inner[0], args, eqn))
 
     def _entering(self, atoms: Sequence[Any], cuts: Cuts, args: Sequence[Any], eqn: Equation) -> list[Any]:
@@ -284,19 +281,31 @@ class _Interpreter:
         constants, carry, scanned = layout.split(args)
         constants = self._entering(constant_atoms, cuts, constants, eqn)
         start = self._entering(carry_atoms, cuts, carry, eqn)
-        scanned = [self._whole(a, eqn) for a in scanned]
+        turns = Form(
+            [cuts.rows(v) for v in scanned_atoms], [a.name if isinstance(a, Pieces) else None for a in scanned]
+        )
+        scanned = [self._as_cut(a, _in_turns(r), eqn) for a, r in zip(scanned, turns.rows, strict=True)]
         like = Form.of(start)
+        outputs: list[Form] = []
 
         def body(carry: list[Any], xs: list[Any]) -> tuple[list[Any], list[Any]]:
-            inputs = self._entering(scanned_atoms, cuts, xs, eqn)
-            results = self.evaluate(cuts, [*constants, *like.values(carry), *inputs])
-            outputs = [self._whole(r, eqn) for r in results[layout.carries :]]
-            return flat_arrays(self._alike(like, results[: layout.carries], eqn)), outputs
+            results = self.evaluate(cuts, [*constants, *like.values(carry), *turns.values(xs)])
+            outputs.append(Form.of(results[layout.carries :]))
+            return (
+                flat_arrays(self._alike(like, results[: layout.carries], eqn)),
+                flat_arrays(results[layout.carries :]),
+            )
 
-        final, outputs = lax.scan(
-            body, flat_arrays(start), scanned, layout.length, reverse=layout.reverse, unroll=eqn.params["unroll"]
+        final, found = lax.scan(
+            body,
+            flat_arrays(start),
+            flat_arrays(scanned),
+            layout.length,
+            reverse=layout.reverse,
+            unroll=eqn.params["unroll"],
         )
-        return [*like.values(final), *outputs]
+        stacked = dataclasses.replace(outputs[-1], rows=list(map(_in_turns, outputs[-1].rows)))
+        return [*like.values(final), *stacked.values(found)]
 
     def _while(self, eqn: Equation, args: list[Any], inner: list[Cuts]) -> list[Any]:
         test, step = inner
@@ -305,6 +314,9 @@ class _Interpreter:
         for_step = self._entering(step.parts.invars[:consts], step, args[tests : tests + consts], eqn)
         start = self._entering(step.parts.invars[consts:], step, args[tests + consts :], eqn)
         like = Form.of(start)
+
+        if test.parts.outvars[0].aval.shape:  # for each row of what it carries
+            return self._whiles(eqn, inner, for_test, for_step, start) or self._on_wholes(eqn, args)
 
         def goes_on(carry: list[Any]) -> Any:
             values = self._entering(test.parts.invars[tests:], test, like.values(carry), eqn)
@@ -315,49 +327,78 @@ class _Interpreter:
 
         return like.values(lax.while_loop(goes_on, body, flat_arrays(start)))
 
+    def _whiles(
+        self, eqn: Equation, inner: list[Cuts], for_test: list[Any], for_step: list[Any], start: list[Any]
+    ) -> list[Any] | None:
+        """A loop for each piece, whose layers go on until each is done; None where pieces need each other."""
+        test, step = inner
+        like = Form.of(start)
+        flat = flat_arrays(start)
+
+        def run_test(*arrays: Any) -> list[Any]:
+            constants, carry = arrays[: len(flat_test)], arrays[len(flat_test) :]
+            values = self._entering(test.parts.invars[len(for_test) :], test, like.values(carry), eqn)
+            return flat_arrays(self.evaluate(test, [*Form.of(for_test).values(constants), *values])[:1])
+
+        def run_step(*arrays: Any) -> list[Any]:
+            constants, carry = arrays[: len(flat_step)], arrays[len(flat_step) :]
+            found = self.evaluate(step, [*Form.of(for_step).values(constants), *like.values(carry)])
+            return flat_arrays(self._alike(like, found, eqn))
+
+        flat_test, flat_step = flat_arrays(for_test), flat_arrays(for_step)
+        tested = tracing.make_closed(run_test, list(map(jax.typeof, [*flat_test, *flat])))
+        stepped = tracing.make_closed(run_step, list(map(jax.typeof, [*flat_step, *flat])))
+        goes_on = test.rows(test.parts.outvars[0])
+        if goes_on is None or any(r is None or r[0] != goes_on.axis for r in like.rows):
+            return None
+        count = len(goes_on.pairs)
+        results: list[Any] = [None] * len(flat)
+        for k in range(count):
+            mine = range(k, len(flat), count)
+            found = tracing.rebind_while(
+                eqn, tracing.LoopPart(tested, flat_test, [k]), tracing.LoopPart(stepped, flat_step, mine), mine, flat
+            )
+            if found is None:
+                return None
+            for n, value in zip(mine, found, strict=True):
+                results[n] = value
+        return like.values(results)
+
     def _cond(self, eqn: Equation, args: list[Any], inner: list[Cuts]) -> list[Any]:
         """A conditional for each piece, and one for what is whole: each piece may be on a mesh of its own."""
         index, *operands = args
         entering = self._entering(inner[0].parts.invars, inner[0], operands, eqn)
         arrays, like = flat_arrays(entering), Form.of(entering)
         bounds = [inner[0].rows(v) for v in inner[0].parts.outvars]
-        results: list[Any] = [None if b is None else Pieces(b, [None] * (len(b.bounds) - 1)) for b in bounds]
-        groups: dict[int | None, list[int]] = {}
-        for n, b in enumerate(bounds):
-            for k in [None] if b is None else range(len(b.bounds) - 1):
-                groups.setdefault(k, []).append(n)
-        for k, members in sorted(groups.items(), key=lambda item: -1 if item[0] is None else item[0]):
-            branches = [self._branch(cuts, eqn, like, arrays, bounds, members, k) for cuts in inner]
-            needed, functions = tracing.pruned(branches)
-            number = index.astype(np.int32) if index.dtype == np.bool_ else index
+        branches = [self._branch(cuts, eqn, like, arrays, bounds) for cuts in inner]
+        number = index.astype(np.int32) if index.dtype == np.bool_ else index
+        groups: dict[int, list[int]] = {}
+        for at, k in enumerate(k for b in bounds for k in ([-1] if b is None else range(len(b.pairs)))):
+            groups.setdefault(k, []).append(at)
+        results: list[Any] = [None] * sum(map(len, groups.values()))
+        for _, members in sorted(groups.items()):
+            needed, functions = tracing.pruned(branches, members)
             found = lax.switch(number, functions, *(arrays[i] for i in needed))
-            for n, value in zip(members, found, strict=True):
-                if k is None:
-                    results[n] = value
-                else:
-                    results[n].parts[k] = value
-        return results
+            for at, value in zip(members, found, strict=True):
+                results[at] = value
+        return Form(bounds, [None] * len(bounds)).values(results)
 
     def _branch(
-        self,
-        cuts: Cuts,
-        eqn: Equation,
-        like: Form,
-        arrays: Sequence[Any],
-        bounds: Sequence[Rows | None],
-        members: Sequence[int],
-        k: int | None,
+        self, cuts: Cuts, eqn: Equation, like: Form, arrays: Sequence[Any], bounds: Sequence[Rows | None]
     ) -> Closed:
-        """Piece `k` of some results of a branch, as a jaxpr of all arrays of its operands."""
-        wanted = [n in members for n in range(len(bounds))]
+        """A branch as a jaxpr of arrays, which returns those of its results."""
 
         def run(*flat: Any) -> list[Any]:
-            values = self._entering(cuts.parts.invars, cuts, like.values(flat), eqn)
-            found = self.evaluate(cuts, values, wanted)
-            as_wanted = [self._as_cut(found[n], bounds[n], eqn) for n in members]
-            return [jnp.asarray(v) if k is None else as_array(v.parts[k]) for v in as_wanted]
+            found = self.evaluate(cuts, self._entering(cuts.parts.invars, cuts, like.values(flat), eqn))
+            as_wanted = [self._as_cut(value, b, eqn) for value, b in zip(found, bounds, strict=True)]
+            return list(map(jnp.asarray, flat_arrays(as_wanted)))
 
         return tracing.make_closed(run, [jax.typeof(a) for a in arrays])
+
+
+def _in_turns(known: Rows | None) -> Rows | None:
+    """How an array is cut that has such arrays along a new first axis."""
+    return None if known is None else known._replace(axis=known.axis + 1)
 
 
 def _described(eqn: Equation) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -342,20 +342,73 @@ def rebind_checkpoint(eqn: Equation, args: Sequence[Any], body: Closed) -> list[
     return rebind(eqn, [*constants, *args], {**eqn.params, "jaxpr": inner})
 
 
-def pruned(branches: Sequence[Closed]) -> tuple[list[int], list[Callable[..., Any]]]:
-    """The arguments that some of these jaxprs need, and each as a function of those alone, which returns a list."""
-    opens = [_without_constants(closed) for closed in branches]
-    needed: set[int] = set()
-    for inner, constants in opens:
-        _, used = partial_eval.dce_jaxpr(inner, [True] * len(inner.outvars))
-        needed.update(i for i, is_used in enumerate(used[len(constants) :]) if is_used)
+def _smaller(closed: Closed, results: Sequence[int], needed: Iterable[int]) -> tuple[Any, list[Any]]:
+    """An open jaxpr of the constants, then the needed arguments, for some results; and the constants."""
+    inner, constants = _without_constants(closed)
+    wanted, several = set(results), set(needed)
+    kept = [True] * len(constants) + [i in several for i in range(len(inner.invars) - len(constants))]
+    smaller, _ = partial_eval.dce_jaxpr(inner, [i in wanted for i in range(len(inner.outvars))], instantiate=kept)
+    return smaller, constants
 
-    def function(inner: Any, constants: list[Any]) -> Callable[..., Any]:
-        kept = [True] * len(constants) + [i in needed for i in range(len(inner.invars) - len(constants))]
-        smaller, _ = partial_eval.dce_jaxpr(inner, [True] * len(inner.outvars), instantiate=kept)
+
+def _needed(closed: Closed, results: Sequence[int]) -> set[int]:
+    """The arguments of a jaxpr that some of its results need."""
+    inner, constants = _without_constants(closed)
+    wanted = set(results)
+    _, used = partial_eval.dce_jaxpr(inner, [i in wanted for i in range(len(inner.outvars))])
+    return {i for i, is_used in enumerate(used[len(constants) :]) if is_used}
+
+
+def pruned(branches: Sequence[Closed], results: Sequence[int]) -> tuple[list[int], list[Callable[..., Any]]]:
+    """The arguments that `results` of these jaxprs need, and each as a function of those that returns these results."""
+    needed = sorted(set().union(*(_needed(closed, results) for closed in branches)))
+
+    def function(closed: Closed) -> Callable[..., Any]:
+        smaller, constants = _smaller(closed, results, needed)
         return lambda *args: core.eval_jaxpr(smaller, (), *constants, *args)
 
-    return sorted(needed), [function(*one) for one in opens]
+    return needed, [function(closed) for closed in branches]
+
+
+@dataclass(frozen=True, slots=True)
+class LoopPart:
+    """What a loop does with some of the values that it carries: a test or step, and arrays that it reads.
+
+    `closed` has the arrays of `constants`, then all that the loop carries, as arguments; `results` are those wanted.
+    """
+
+    closed: Closed
+    constants: Sequence[Any]
+    results: Sequence[int]
+
+    def of(self, carried: Sequence[int]) -> tuple[Closed, list[Any]] | None:
+        """A jaxpr of arrays, then these carried values, and the arrays; None where others are needed as well."""
+        count = len(self.constants)
+        needed = _needed(self.closed, self.results)
+        if any(i >= count and i - count not in carried for i in needed):
+            return None
+        kept = [*(i for i in range(count) if i in needed), *(count + i for i in carried)]
+        smaller, own = _smaller(self.closed, self.results, kept)
+        arrays = [*own, *(self.constants[i] for i in range(count) if i in needed)]
+        return partial_eval.close_jaxpr(smaller), arrays
+
+
+def rebind_while(
+    eqn: Equation, test: LoopPart, step: LoopPart, carried: Sequence[int], start: Sequence[Any]
+) -> list[Any] | None:
+    """The results of a `while` of some of its values alone; None where these need others."""
+    tested, stepped = test.of(carried), step.of(carried)
+    if tested is None or stepped is None:
+        return None
+    (cond, cond_arrays), (body, body_arrays) = tested, stepped
+    params = {
+        **eqn.params,
+        "cond_jaxpr": cond,
+        "cond_nconsts": len(cond_arrays),
+        "body_jaxpr": body,
+        "body_nconsts": len(body_arrays),
+    }
+    return rebind(eqn, [*cond_arrays, *body_arrays, *(start[i] for i in carried)], params)
 
 
 _CALLBACKS = frozenset({"debug_callback", "debug_print", "io_callback"})
