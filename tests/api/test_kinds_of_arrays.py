@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -147,6 +148,30 @@ def test_calls_take_them(program: mt.Compiled, state: Any) -> None:
             same(compiled(other)(state, X), wanted)
 
 
+@pytest.mark.parametrize("like", ["program", "results", "types", "other program"])
+def test_saved_and_restored(tmp_path: Path, program: mt.Compiled, state: Any, like: str) -> None:
+    mt.save(tmp_path / "saved", state)
+    targets = {
+        "program": program,
+        "results": state,
+        "types": jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), state_of(len(state["layers"]["w"]))),
+        "other program": compiled("in turns" if program is compiled("equal") else "equal"),
+    }
+    if like == "types":
+        spec = NamedSharding(topology()["m0"], PartitionSpec())
+        targets["types"] = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=spec), targets["types"]
+        )
+    if like == "other program" and state["layers"]["w"].shape[0] != 4:
+        with pytest.raises(mt.MpmdError, match=r"\['layers'\]\['w'\] was saved as float32\[3, 4, 4\]"):
+            mt.restore(tmp_path / "saved", targets[like])
+        return
+    found = mt.restore(tmp_path / "saved", targets[like])
+    same(found, expected(program)[0])
+    if like != "types":
+        same((targets[like] if like == "other program" else program)(found, X), jax.jit(step)(expected(program)[0], X))
+
+
 def test_types_are_told(program: mt.Compiled, state: Any) -> None:
     for described in (mt.abstract(program), program.out_info[0], program.function_types.outputs[0]):
         for spec, x in zip(jax.tree.leaves(described), jax.tree.leaves(state), strict=True):
@@ -156,7 +181,7 @@ def test_types_are_told(program: mt.Compiled, state: Any) -> None:
     assert repr(program) and str(program.output_formats)
 
 
-def test_what_is_gone_is_named() -> None:
+def test_what_is_gone_is_named(tmp_path: Path) -> None:
     for cut in CUTS:
         donating = compiled(cut, donated=True)
         given = mt.place(donating, state_of(CUTS[cut][0]))[0]
@@ -164,7 +189,7 @@ def test_what_is_gone_is_named() -> None:
         second, _ = donating(first, X)
         same(mt.fetch(second), jax.jit(step)(expected(compiled(cut))[0], X)[0])
         assert first["layers"]["w"].is_deleted()
-        for use in (mt.fetch, lambda tree, donating=donating: mt.place(donating, tree)):
+        for use in (mt.fetch, lambda x, to=donating: mt.place(to, x), lambda x: mt.save(tmp_path / "saved", x)):
             with pytest.raises(mt.MpmdError, match=r"\['layers'\]\['w'\] was donated to an earlier call, or deleted"):
                 use(first)
         with pytest.raises(mt.MpmdError, match="was donated to an earlier call, or deleted"):

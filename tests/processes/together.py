@@ -356,6 +356,11 @@ def layers_in_unequal_pieces() -> None:
     assert isinstance(found["w"], mt.Pieces)
     same(mt.fetch(compiled(*mt.place(compiled, found), batch()[0])), mt.fetch(compiled(mt.fetch(found), batch()[0])))
     assert mt.fetch(value).shape == ()
+    saved = os.environ["FOLDER"] + ".pieces"
+    mt.save(saved, found)  # nobody has all of it
+    equal = mt.make_config(topology({**STAGES, "m2": [(1, 2)]}, False), {"blocks": ["m0", "m1", "m2"]}, placement="cut")
+    for like in (compiled, found, mt.jit(step, equal).lower(p, batch()[0]).compile()):
+        same(mt.fetch(mt.restore(saved, like)), mt.fetch(found))
 
 
 @check

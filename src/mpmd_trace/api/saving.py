@@ -15,8 +15,9 @@ from mpmd_trace.api.checkpoints import checkpoint_handler, orbax
 from mpmd_trace.api.filter_jit import is_dynamic
 from mpmd_trace.api.jit import Compiled
 from mpmd_trace.api.placing import abstract
+from mpmd_trace.api.saved_arrays import in_folder, saved_arrays
 from mpmd_trace.backend.distribution.job import current
-from mpmd_trace.backend.stacked import Pieces
+from mpmd_trace.backend.stacked import Pieces, check_not_deleted
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
 from mpmd_trace.jax_compat.layouts import put
 from mpmd_trace.jax_compat.tracing import is_key, key_implementation
@@ -53,14 +54,14 @@ def save(path: str | os.PathLike[str], tree: Any, *, overwrite: bool = False) ->
     In a job of several processes all of them call this, and each writes what is on its devices.
 
     Raises:
-        MpmdError: when orbax is missing, there is no array, `path` exists and `overwrite` is False, or it cannot be
-            written; the old one stays.
+        MpmdError: when orbax is missing, there is no array, or one that was deleted, `path` exists and `overwrite` is
+            False, or it cannot be written; the old one stays.
         PeerError: when another process cannot write its part.
     """
     orbax()
     path = os.path.realpath(path)
-    arrays = {n: jax.random.key_data(x) if is_key(x) else x for n, x in _named(tree).items()}
-    arrays = {n: np.asarray(x) if isinstance(x, Pieces) else x for n, x in arrays.items()}
+    check_not_deleted(tree)
+    arrays = in_folder(_named(tree))
     if not arrays:
         raise MpmdError("there is no array to save")
     arrays |= {name: np.asarray(number) for name, number in _numbers(tree).items()}
@@ -121,12 +122,15 @@ def restore(path: str | os.PathLike[str], like: Any, argnums: int | Sequence[int
     wanted = _named(tree)
     with _checkpointer() as checkpointer:
         with _working(f"restore from {path}", " (it may be damaged)"):
-            saved = _saved(checkpointer.metadata(path))
+            entries = _saved(checkpointer.metadata(path))
+        saved = saved_arrays(entries)
         scalars = _scalars(wanted, {} if is_program else _numbers(tree), saved)
         plain = {key for key in saved if key.startswith(_NUMBER)}.union(scalars.values())
         wanted = {name: leaf for name, leaf in wanted.items() if name not in scalars}
         _check(wanted, {name: found for name, found in saved.items() if name not in plain}, path)
-        types = {name: _data_type(leaf) for name, leaf in wanted.items()}
+        # What is put together here, and then goes where it is wanted.
+        whole = {name: saved[name] for name in wanted if saved[name].entries != (name,)}
+        types = {name: _data_type(leaf) for name, leaf in wanted.items() if name not in whole}
         arguments = {
             name: ocp.ArrayRestoreArgs(sharding=t.sharding, global_shape=t.shape, dtype=t.dtype)
             if t.sharding is not None
@@ -136,10 +140,10 @@ def restore(path: str | os.PathLike[str], like: Any, argnums: int | Sequence[int
             )
             for name, t in types.items()
         }
-        for key in plain:
-            types[key] = jax.ShapeDtypeStruct((), saved[key].dtype)
+        for key in (*plain, *(entry for one in whole.values() for entry in one.entries)):
+            types[key] = jax.ShapeDtypeStruct(entries[key].shape, entries[key].dtype)
             arguments[key] = ocp.RestoreArgs(restore_type=np.ndarray)
-        bare = next((n for n, t in types.items() if t.sharding is None and n not in plain and not is_program), None)
+        bare = next((n for n, t in types.items() if t.sharding is None and n in wanted and not is_program), None)
         hint = " (it may be damaged)"
         if bare is not None:
             hint = f" (the type of {bare or 'the value'} has no sharding: give it one of the devices there are)"
@@ -155,11 +159,19 @@ def restore(path: str | os.PathLike[str], like: Any, argnums: int | Sequence[int
         if not is_dynamic(leaf):
             leaves.append(leaf)
             continue
-        array = arrays[name]
+        array = arrays[name] if name not in whole else _placed(whole[name].whole(arrays), leaf, is_program)
         if is_key(leaf):
             array = jax.random.wrap_key_data(array, impl=key_implementation(leaf))
         leaves.append(put(array, leaf) if isinstance(leaf, jax.ShapeDtypeStruct) and leaf.sharding else array)
     return jax.tree.unflatten(structure, leaves)
+
+
+def _placed(array: np.ndarray[Any, Any], leaf: Any, is_program: bool) -> Any:
+    """An array that was put together, where `leaf` is, as orbax would have read it."""
+    spec = _data_type(leaf)
+    if spec.sharding is not None:
+        return put(array, spec)
+    return array if is_program or isinstance(leaf, Pieces) else jax.numpy.asarray(array)
 
 
 def _scalars(wanted: dict[str, Any], numbers: dict[str, Any], saved: dict[str, Any]) -> dict[str, str]:
@@ -188,7 +200,7 @@ def _data_type(leaf: Any) -> jax.ShapeDtypeStruct:
     """Shape, dtype and sharding of the saved array for `leaf`."""
     sharding = getattr(leaf, "sharding", None)
     if is_key(leaf):
-        data = jax.eval_shape(jax.random.key_data, leaf)
+        data = jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct(leaf.shape, leaf.dtype))
         return jax.ShapeDtypeStruct(data.shape, data.dtype, sharding=sharding)
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 

@@ -1,0 +1,103 @@
+"""How arrays are written that orbax does not take as they are: layers in pieces, and arrays without elements.
+
+In a job of several processes nobody has all pieces of an array, so each is written on its own, as
+`rows 0:3 of axis 0 of NAME`.  Of what has no elements the type is written: `empty float32[3,0] NAME`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mpmd_trace.backend.distribution.job import current
+from mpmd_trace.backend.stacked import Pieces
+from mpmd_trace.jax_compat.tracing import is_key
+
+__all__ = ["Saved", "in_folder", "saved_arrays"]
+
+_ROWS = re.compile(r"rows (\d+):(\d+) of axis (\d+) of (.*)", re.DOTALL)
+_EMPTY = re.compile(r"empty (\w+)\[([\d,]+)\] (.*)", re.DOTALL)
+
+
+@dataclasses.dataclass(frozen=True)
+class Saved:
+    """An array in a folder.
+
+    Attributes:
+        shape: of the whole array.
+        dtype: likewise.
+        entries: the names of its parts in the folder, in order.
+        axis: along which they are put together.
+    """
+
+    shape: tuple[int, ...]
+    dtype: Any
+    entries: tuple[str, ...]
+    axis: int = 0
+
+    def whole(self, entries: Mapping[str, Any]) -> np.ndarray[Any, Any]:
+        """The array of what was read."""
+        if not np.prod(self.shape):
+            return np.zeros(self.shape, self.dtype)
+        return np.concatenate([np.asarray(entries[name]) for name in self.entries], self.axis)
+
+
+def in_folder(arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """What orbax writes for these arrays: typed keys are their data."""
+    found: dict[str, Any] = {}
+    for name, x in arrays.items():
+        parts = [jax.random.key_data(part) if is_key(part) else part for part in (x.parts if _is_cut(x) else [x])]
+        if not _size(x):
+            spec = jax.ShapeDtypeStruct(x.shape, x.dtype)
+            spec = jax.eval_shape(jax.random.key_data, spec) if is_key(x) else spec
+            shape = ",".join(map(str, spec.shape))
+            found[f"empty {np.dtype(spec.dtype).name}[{shape}] {name}"] = np.zeros(1, np.int8)
+        elif not _is_cut(x):
+            found[name] = parts[0]
+        elif current() is None:
+            found[name] = np.concatenate([np.asarray(part) for part in parts], x.axis)
+        else:
+            for (a, b), part in zip(itertools.pairwise(x.bounds), parts, strict=True):
+                found[f"rows {a}:{b} of axis {x.axis} of {name}"] = part
+    return found
+
+
+def saved_arrays(entries: Mapping[str, Any]) -> dict[str, Saved]:
+    """The arrays in a folder by their names.
+
+    Args:
+        entries: shape and dtype of what orbax has written, by its name.
+    """
+    found: dict[str, Saved] = {}
+    rows: dict[str, list[tuple[int, int, int, str]]] = {}
+    for entry, of in entries.items():
+        if (match := _ROWS.fullmatch(entry)) is not None:
+            a, b, axis = map(int, match.groups()[:3])
+            rows.setdefault(match[4], []).append((a, b, axis, entry))
+        elif (match := _EMPTY.fullmatch(entry)) is not None:
+            shape = tuple(map(int, match[2].split(",")))
+            found[match[3]] = Saved(shape, jnp.dtype(match[1]), (entry,))
+        else:
+            found[entry] = Saved(tuple(of.shape), of.dtype, (entry,))
+    for name, parts in rows.items():
+        parts.sort()
+        (_, last, axis, first) = parts[-1]
+        of = entries[first].shape
+        whole = (*of[:axis], last, *of[axis + 1 :])
+        found[name] = Saved(whole, entries[first].dtype, tuple(part[3] for part in parts), axis)
+    return found
+
+
+def _is_cut(x: Any) -> bool:
+    return isinstance(x, Pieces)
+
+
+def _size(x: Any) -> int:
+    return int(np.prod(x.shape))
