@@ -37,7 +37,7 @@ def test_texts(lowered: mpmd_trace.Lowered, compiled: mpmd_trace.Compiled) -> No
     assert exported == compiled.as_text("mpmd") == compiled.as_text()
     assert exported == str(mpmd_trace.parse(exported)), "the text can be read back"
     assert "run" in compiled.as_text("plan") and "transfer" in compiled.as_text("plan")
-    with pytest.raises(ValueError, match="stage is 'jaxpr'"):
+    with pytest.raises(ValueError, match="dialect is 'jaxpr'"):
         lowered.as_text("hlo")  # type: ignore[arg-type]
 
 

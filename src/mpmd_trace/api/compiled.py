@@ -11,7 +11,7 @@ from mpmd_trace.api import warm
 from mpmd_trace.api.calling import Caller
 from mpmd_trace.api.described import Described, InOut
 from mpmd_trace.api.executables import ExecutableInfo, executables
-from mpmd_trace.api.partitioned import PartitionedProgram, Stage
+from mpmd_trace.api.partitioned import Dialect, PartitionedProgram
 from mpmd_trace.backend.collectives import Collectives
 from mpmd_trace.backend.load import LoadedProgram, MemoryAnalysis
 from mpmd_trace.backend.residence import Residence
@@ -186,6 +186,6 @@ class Compiled(Described):
         """What each mesh holds (its peak with scratch memory), and what moves between them, by cause."""
         return self.program.residence()
 
-    def as_text(self, stage: Stage = "mpmd", *, debug_info: bool = False) -> str:
-        """The program as text: "jaxpr", "stablehlo" or "mpmd" as `Lowered.as_text` has them, "plan" as it runs."""
-        return str(self.program.plan) if stage == "plan" else self.lowered.as_text(stage, debug_info=debug_info)
+    def as_text(self, dialect: Dialect = "mpmd", *, debug_info: bool = False) -> str:
+        """Return the program as text: "jaxpr", "stablehlo", "mpmd" as `Lowered.as_text`, "plan" as it runs."""
+        return str(self.program.plan) if dialect == "plan" else self.lowered.as_text(dialect, debug_info=debug_info)

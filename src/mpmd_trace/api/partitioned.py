@@ -48,9 +48,9 @@ from mpmd_trace.scheduling.user_rules import (
     rules_of_program,
 )
 
-__all__ = ["PartitionedProgram", "Stage", "loud"]
+__all__ = ["Dialect", "PartitionedProgram", "loud"]
 
-Stage = Literal["jaxpr", "stablehlo", "mpmd", "plan"]
+Dialect = Literal["jaxpr", "stablehlo", "mpmd", "plan"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -242,35 +242,35 @@ class PartitionedProgram(Described):
         """What each mesh holds and what moves between them, as far as that is known before XLA compiles it."""
         return residence(make_plan(self.partitioned.module))
 
-    def compiler_ir(self, stage: Literal["stablehlo", "mpmd"] = "mpmd") -> Module:
-        """The program as a module: "stablehlo" with named ops as traced, "mpmd" as exported; not to be changed.
+    def compiler_ir(self, dialect: Literal["stablehlo", "mpmd"] = "mpmd") -> Module:
+        """Return the program as a module: "stablehlo" with named ops as traced, "mpmd" as exported; not to be changed.
 
         XLA has no module of the whole; `Compiled.executables` has the parts.  Raises `MpmdError`, and `ValueError` for
-        another stage.
+        another dialect.
         """
-        if stage == "stablehlo":
+        if dialect == "stablehlo":
             return parse(self.traced.mlir_text())
-        if stage == "mpmd":
+        if dialect == "mpmd":
             return self.partitioned.module
-        raise ValueError(f"compiler_ir has 'stablehlo' and 'mpmd', not {stage!r}")
+        raise ValueError(f"compiler_ir has 'stablehlo' and 'mpmd', not {dialect!r}")
 
-    def as_text(self, stage: Stage = "mpmd", *, debug_info: bool = False) -> str:
-        """The program as text: "jaxpr" as traced, "stablehlo" with named ops, "mpmd" as exported.
+    def as_text(self, dialect: Dialect = "mpmd", *, debug_info: bool = False) -> str:
+        """Return the program as text: "jaxpr" as traced, "stablehlo" with named ops, "mpmd" as exported.
 
         `debug_info`: of modules, with places in source files.
         """
-        if stage == "jaxpr":
+        if dialect == "jaxpr":
             if self.traced.jaxpr is None:
                 _ = self.traced.rewritten  # says that it was loaded from a file
             return str(self.traced.jaxpr)
-        if stage == "stablehlo":
+        if dialect == "stablehlo":
             return self.traced.mlir_text(debug_info)
-        if stage == "mpmd":
+        if dialect == "mpmd":
             module = self.partitioned.module
             return prettify(module.to_generic(debug_info=True), debug_info=True) if debug_info else str(module)
-        if stage == "plan":
+        if dialect == "plan":
             return str(make_plan(self.partitioned.module))
-        raise ValueError(f"stage is 'jaxpr', 'stablehlo', 'mpmd' or 'plan', not {stage!r}")
+        raise ValueError(f"dialect is 'jaxpr', 'stablehlo', 'mpmd' or 'plan', not {dialect!r}")
 
     def stored_form(self, program: LoadedProgram) -> Stored:
         """What is kept of it and of what XLA made of it."""
