@@ -237,3 +237,44 @@ def test_the_names_are_public_and_need_no_equinox(tmp_path: Path) -> None:
         assert meshes_of(found, meshes) == {"w": ["m0", "m1"]}
         assert_same(compiled(found, x), plain(state, x))
     assert mpmd_trace.abstract(compiled)["w"][0].shape == (WIDTH, WIDTH)
+
+
+class Regularized(eqx.Module):
+    """Its only leaves that are no arrays are numbers."""
+
+    linear: eqx.nn.Linear
+    dropout: eqx.nn.Dropout
+
+    def __call__(self, x: jax.Array, key: jax.Array) -> jax.Array:
+        return self.dropout(jax.vmap(self.linear)(x), key=key)
+
+
+def descend(model: list[Regularized], x: jax.Array, key: jax.Array) -> Any:
+    @eqx.filter_value_and_grad
+    def loss(model: list[Regularized]) -> jax.Array:
+        y = x
+        for i, layer in enumerate(model):
+            y = layer(y, jax.random.fold_in(key, i))
+        return jnp.mean(y**2)
+
+    value, grads = loss(model)
+    return eqx.apply_updates(model, jax.tree.map(lambda g: -0.1 * g, grads)), value
+
+
+def regularized() -> tuple[Any, ...]:
+    layers = [Regularized(eqx.nn.Linear(4, 4, key=jax.random.key(i)), eqx.nn.Dropout(0.5)) for i in range(2)]
+    return name_layers(layers, lambda m: m, name=["one", "two"]), jnp.ones((2, 4)), jax.random.key(2)
+
+
+def test_a_program_of_a_model_with_numbers_filters() -> None:
+    program = mpmd_trace.Program(descend, regularized(), config({"one": "m0", "two": "m1"}))
+    assert program.filters
+    assert_same(program.arrays(program.jitted()(*program.args)), program.arrays(program.plain()(*program.args)))
+    numbers = mpmd_trace.Program(lambda rate, x: rate * x, (0.5, jnp.ones(3)), config({}))
+    assert not numbers.filters, "numbers outside of modules are arguments"
+
+
+def test_jit_of_a_model_with_numbers_says_what_takes_it() -> None:
+    text = r"model\[0\].dropout.p, model\[0\].dropout.inference, .* and 1 more\).* Use mpmd_trace.filter_jit"
+    with pytest.raises(MpmdError, match=text):
+        mpmd_trace.jit(descend, config({"one": "m0", "two": "m1"}))(*regularized())

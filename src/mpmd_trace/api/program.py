@@ -15,6 +15,7 @@ from mpmd_trace.diagnostics.location import UNKNOWN
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.frontend.config import Config
 from mpmd_trace.frontend.errors import callers_place, raise_problems
+from mpmd_trace.frontend.module_fields import numbers_in_modules
 
 __all__ = ["Program"]
 
@@ -46,7 +47,7 @@ class Program:
     out_shardings: Any = None
     #: Whether arrays alone are inputs, and everything else in `args` and the result is part of the program, as for
     #: `mpmd_trace.filter_jit`: for steps that take and return models.  None: when there is something in `args` that
-    #: `jax.jit` does not take, such as the activation function of an Equinox model.
+    #: `jax.jit` does not take as it is, such as the activation function or dropout rate of an Equinox model.
     filter_jit: bool | None = None
     #: Options of XLA; see `mpmd_trace.jit`.
     compiler_options: Mapping[str, Any] | None = None
@@ -73,8 +74,10 @@ class Program:
         if self.filter_jit is not None or not isinstance(self.args, tuple):
             return bool(self.filter_jit)
         static = {number % len(self.args) for number in self.static_argnums} if self.args else set()
-        leaves = jax.tree.leaves([arg for number, arg in enumerate(self.args) if number not in static])
-        return any(callable(leaf) and not is_dynamic(leaf) for leaf in leaves)
+        args = [arg for number, arg in enumerate(self.args) if number not in static]
+        return bool(numbers_in_modules("", args)) or any(
+            callable(leaf) and not is_dynamic(leaf) for leaf in jax.tree.leaves(args)
+        )
 
     def dynamic(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """The arguments that a compiled step takes: all but the static ones, which `filter_jit` takes, too."""

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 
 from mpmd_trace.diagnostics.spelling import quote
-from mpmd_trace.frontend import arguments, in_place, placements
+from mpmd_trace.frontend import arguments, in_place, module_fields, placements
 from mpmd_trace.frontend.arguments import Leaf
 from mpmd_trace.frontend.effects import effect_problems
 from mpmd_trace.frontend.errors import FrontendError, place_of, problem, raise_problems, warn
@@ -264,7 +264,7 @@ def trace(
     except jax.errors.UnexpectedTracerError as error:
         raise _leak(fn, given.name, str(error).split("\n", 1)[0]) from error
     except Exception as error:
-        told = in_place.explained(error, fn)
+        told = in_place.explained(error, fn) or module_fields.explained(error, fn, args, kwargs)
         if told is None:
             _say_in_users_words(error, fn, given.leaves)
             raise
