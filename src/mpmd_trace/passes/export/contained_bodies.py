@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from mpmd_trace.ir.bodies import BodyBuilder, effective_operands, remembers
 from mpmd_trace.ir.core import BlockArg, Op, OpResult, Region, Value
@@ -76,13 +76,15 @@ def divided(whole: Region, part: Region) -> Division | None:
 class _Walk:
     """Looks for ops among others, in order.
 
-    `images`: for each value of the part the value of the whole in its place.
+    `images`: for each value of the part the value of the whole in its place; `alike`: pairs of values besides that
+    are equal.
     """
 
     def __init__(self, moving: set[Value], cheap: set[Op]) -> None:
         self.moving = moving
         self.cheap = cheap
         self.images: dict[Value, Value] = {}
+        self.alike: set[tuple[Value, Value]] = set()
 
     def finds(self, wanted: Sequence[Op], ops: Sequence[Op]) -> bool:
         rest = iter(ops)
@@ -93,32 +95,47 @@ class _Walk:
         if not look_alike(a, b):
             return False
         more: dict[Value, Value] = {}
-        if not all(self._same(mine, other, more) for mine, other in zip(a.operands, b.operands, strict=True)):
+        alike: set[tuple[Value, Value]] = set()
+        if not self._same(zip(a.operands, b.operands, strict=True), more, alike):
             return False
-        inside = {**self.images, **more}
-        if not all(same_regions(x, y, inside) for x, y in zip(a.regions, b.regions, strict=True)):
-            return False
+        if a.regions:
+            inside = {**self.images, **more}
+            if not all(same_regions(x, y, inside) for x, y in zip(a.regions, b.regions, strict=True)):
+                return False
         self.images.update(more)
         self.images.update(zip(a.results, b.results, strict=True))
+        self.alike |= alike
         return True
 
-    def _same(self, mine: Value, other: Value, more: dict[Value, Value]) -> bool:
-        known = self.images.get(mine) or more.get(mine)
-        if known is not None:
-            return known is other
-        if mine.type is not other.type:
-            return False
-        if isinstance(mine, BlockArg):
-            more[mine] = other
-            return other in self.moving
-        # What is cheap, or a constant, is in no order.
-        if not isinstance(mine, OpResult) or not isinstance(other, OpResult) or mine.index != other.index:
-            return False
-        if not look_alike(mine.op, other.op) or not (mine.op in self.cheap or other not in self.moving):
-            return False
-        return not mine.op.regions and all(
-            self._same(x, y, more) for x, y in zip(mine.op.operands, other.op.operands, strict=True)
-        )
+    def _same(
+        self, pairs: Iterable[tuple[Value, Value]], more: dict[Value, Value], alike: set[tuple[Value, Value]]
+    ) -> bool:
+        """Whether values are equal, pair by pair; gets images of more arguments, and pairs of other values."""
+        pending = list(pairs)
+        while pending:
+            pair = mine, other = pending.pop()
+            if pair in self.alike or pair in alike:
+                continue
+            known = self.images.get(mine) or more.get(mine)
+            if known is other:
+                continue
+            if known is not None or mine.type is not other.type:
+                return False
+            if isinstance(mine, BlockArg):
+                if other not in self.moving:
+                    return False
+                more[mine] = other
+                continue
+            # What is cheap, or a constant, is in no order.
+            if not isinstance(mine, OpResult) or not isinstance(other, OpResult) or mine.index != other.index:
+                return False
+            if not look_alike(mine.op, other.op) or not (mine.op in self.cheap or other not in self.moving):
+                return False
+            if mine.op.regions:
+                return False
+            alike.add(pair)
+            pending += zip(mine.op.operands, other.op.operands, strict=True)
+        return True
 
 
 class _Divider:

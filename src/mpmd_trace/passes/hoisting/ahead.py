@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 from mpmd_trace.ir.attributes import TensorShardingPerValueAttr
 from mpmd_trace.ir.core import Op, Value, make_op
 from mpmd_trace.ir.ops import FragmentOp
+from mpmd_trace.ir.postorder import postorder
 from mpmd_trace.passes.hoisting.expressions import Expression, Known
 from mpmd_trace.passes.sharding.edges import SHARDING, body_sharding, sharding_list
 
@@ -74,11 +75,9 @@ def tie(gathers: Sequence[tuple[Gathered, Op]]) -> None:
 
 def _move(value: Value, before: Op) -> None:
     """Move what makes a value, of arguments alone, in front of an op."""
-    pending, late = [value], []
-    while pending:
-        op = pending.pop().defining_op
-        if op is not None and op not in late and before.is_before(op):
-            late.append(op)
-            pending += op.operands
-    for op in reversed(late):
+
+    def late(values: Iterable[Value]) -> list[Op]:
+        return [op for v in values if (op := v.defining_op) is not None and before.is_before(op)]
+
+    for op in list(postorder(late([value]), lambda op: late(op.operands))):
         op.move_before(before)

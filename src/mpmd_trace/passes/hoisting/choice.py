@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import heapq
-import math
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from mpmd_trace.ir.core import Op, Use, Value
 from mpmd_trace.ir.ops import FragmentOp
-from mpmd_trace.passes.hoisting.copies import Copy, Timeline
-from mpmd_trace.passes.hoisting.expressions import Expression, Known, Numbering, are_of_several
-from mpmd_trace.passes.hoisting.worth import LAYOUT, Meshes, kept_bytes, work
+from mpmd_trace.passes.hoisting.copies import Timeline
+from mpmd_trace.passes.hoisting.expressions import Expression, Known, Numbering
+from mpmd_trace.passes.hoisting.room import Held, Room
+from mpmd_trace.passes.hoisting.selection import Kept, Selection
+from mpmd_trace.passes.hoisting.worth import Worth
 
-__all__ = ["GATHER", "Choice", "Gather", "Kept", "Limits", "choose"]
+__all__ = ["GATHER", "Choice", "Gather", "Limits", "choose"]
 
 #: How long gathered copies are kept: for the step; for a phase, in which fragments of a mesh that read them follow on
 #: each other; for a microbatch; or as memory allows.
@@ -33,24 +33,6 @@ class Limits:
 
 
 @dataclasses.dataclass(frozen=True)
-class Kept:
-    """An expression that is computed in front of `starts`, and not by each fragment that wants it.
-
-    bytes: what it takes; saved: the work (in bytes) that it saves in a step; gathers: whether that saves collectives.
-    readers: the fragments that read it, in their order, the first of which is the first of `starts`.
-    """
-
-    expression: Expression
-    bytes: float
-    saved: float
-    gathers: bool
-    readers: tuple[FragmentOp, ...] = ()
-    starts: tuple[FragmentOp, ...] = ()
-    #: Whether it waits for its first reader, so that its memory is not taken before.
-    is_late: bool = False
-
-
-@dataclasses.dataclass(frozen=True)
 class Choice:
     """What is kept on a mesh; what would be worth it, but does not fit; what saves less than a program costs.
 
@@ -64,91 +46,60 @@ class Choice:
 
 
 def choose(
-    fragments: Sequence[FragmentOp], numbering: Numbering, meshes: Meshes, limits: Limits, timeline: Timeline
+    fragments: Sequence[FragmentOp], numbering: Numbering, worth: Worth, limits: Limits, timeline: Timeline
 ) -> Choice:
     """What fragments of a mesh share and is worth keeping, in the memory that there is.
 
     As long as there is too much, a copy goes from where it is not read, or altogether: whatever costs least for its
     bytes.  Nothing is kept, if all of it saves less than launching a program takes, and no collective.
     """
-    wanted, stored = _read_from_outside(fragments, numbering)
-    refused: dict[Expression, Kept] = {}
-    asked: dict[Expression, Kept] = {}
-    dropped: dict[Expression, set[int]] = {}
+    selection = Selection(*_read_from_outside(fragments, numbering), worth, limits.least)
+    room = Room(timeline, limits.bytes, limits.launch)
+    held: dict[Expression, Held] = {}
+    too_large: list[Kept] = []
+    each_time: list[Kept] = []
     while True:
-        kept = _worth_keeping(wanted, stored, meshes, {**refused, **asked}, limits.least)
-        once = {one: work(one, meshes) for one in kept}
-        copies = {one: timeline.copy(k.readers, dropped.setdefault(one, set())) for one, k in kept.items()}
-        if limits.gather in ("phase", "microbatch"):
-            for one, copy in copies.items():
-                if kept[one].gathers:
-                    copy.dropped.update(copy.gaps)
-            each = [
-                one
-                for one, copy in copies.items()
-                if kept[one].gathers and (limits.gather == "microbatch" or _saved(kept[one], copy, once[one]) <= 0)
-            ]
-            if each:
-                asked.update((one, kept[one]) for one in each)
-                continue
-        movable = [one for one in kept if limits.gather == "auto" or not kept[one].gathers]
-        worst = _fit(kept, copies, once, movable, timeline, limits)
+        each: list[Expression] = []
+        for one in selection.take_changes():
+            held.pop(one, None)
+            if one in selection.kept:
+                held[one] = _hold(selection.kept[one], worth, limits, timeline)
+                if _is_each_time(held[one], limits):
+                    each.append(one)
+            room.put(one, held.get(one))
+        if each:
+            each_time += [selection.kept[one] for one in each]
+            selection.refuse(each)
+            continue
+        worst = room.fit()
         if worst is None:
             break
-        refused[worst] = kept[worst]
+        too_large.append(selection.kept[worst])
+        selection.refuse([worst])
     found = tuple(
-        dataclasses.replace(
-            k, saved=_saved(k, copies[one], once[one]), starts=copies[one].starts, is_late=copies[one].is_late
-        )
-        for one, k in kept.items()
+        dataclasses.replace(h.kept, saved=h.saved, starts=h.copy.starts, is_late=h.copy.is_late)
+        for _, h in sorted(held.items(), key=lambda item: item[0].number)
     )
-    large, each_time = tuple(refused.values()), tuple(asked.values())
+    large, asked = tuple(too_large), tuple(each_time)
     if not any(one.gathers for one in found) and sum(one.saved for one in found) < limits.launch:
-        return Choice((), large, found, each_time)
-    return Choice(found, large, (), each_time)
+        return Choice((), large, found, asked)
+    return Choice(found, large, (), asked)
 
 
-def _saved(one: Kept, copy: Copy, once: float) -> float:
-    """The work that is saved when the copy is made again after each gap where it is dropped."""
-    return one.saved - once * (len(copy.starts) - 1)
+def _hold(kept: Kept, worth: Worth, limits: Limits, timeline: Timeline) -> Held:
+    """A copy, which is there as long as was asked for."""
+    copy = timeline.copy(kept.readers)
+    if kept.gathers and limits.gather in ("phase", "microbatch"):
+        copy.dropped.update(copy.gaps)
+    is_movable = limits.gather == "auto" or not kept.gathers
+    return Held(kept, copy, worth.work(kept.expression), is_movable)
 
 
-def _fit(
-    kept: Mapping[Expression, Kept],
-    copies: Mapping[Expression, Copy],
-    once: Mapping[Expression, float],
-    movable: Sequence[Expression],
-    timeline: Timeline,
-    limits: Limits,
-) -> Expression | None:
-    """Drop copies in gaps until all fits; or the expression that has to be given up before."""
-    if math.isinf(limits.bytes) or not movable:
-        return None
-    held = timeline.held([(kept[one].bytes, copy) for one, copy in copies.items()])
-    while True:
-        there = timeline.held([(kept[one].bytes, copies[one]) for one in movable], base=False)
-        at = max((t for t, size in enumerate(there) if size > 0), key=held.__getitem__, default=None)
-        if at is None or held[at] <= limits.bytes:
-            return None
-        best: tuple[float, int, int | None, Expression] | None = None
-        for one in movable:
-            copy, size = copies[one], max(kept[one].bytes, 1.0)
-            if not copy.is_held(at):
-                continue
-            offers: list[tuple[float, int | None]] = [(_saved(kept[one], copy, once[one]), None)]
-            gap = copy.gap(at)
-            if gap is not None:
-                offers.append((limits.launch + (once[one] if gap >= 0 else 0.0), gap))
-            for cost, which in offers:
-                offer = (cost / size, one.number, which, one)
-                if best is None or offer[:2] < best[:2]:
-                    best = offer
-        assert best is not None
-        _, _, gap, worst = best
-        if gap is None:
-            return worst
-        copies[worst].dropped.add(gap)
-        held = timeline.held([(kept[one].bytes, copy) for one, copy in copies.items()])
+def _is_each_time(held: Held, limits: Limits) -> bool:
+    """Whether it is gathered by each microbatch because that was asked for."""
+    if not held.kept.gathers:
+        return False
+    return limits.gather == "microbatch" or (limits.gather == "phase" and held.saved <= 0)
 
 
 def _read_from_outside(
@@ -203,47 +154,3 @@ def _read_and_handed(fragment: FragmentOp, known: Known) -> tuple[dict[Expressio
 
 def _is_known(op: Op, values: Mapping[Value, Expression]) -> bool:
     return any(result in values for result in op.results)
-
-
-def _worth_keeping(
-    wanted: Mapping[Expression, set[FragmentOp]],
-    stored: Mapping[Expression, set[FragmentOp]],
-    meshes: Meshes,
-    refused: Mapping[Expression, Kept],
-    least: float,
-) -> dict[Expression, Kept]:
-    """Users before operands: what is not worth it is computed each time, of operands that may be."""
-    readers = {one: set(fragments) for one, fragments in wanted.items()}
-    pending = [(-one.number, one) for one in readers]
-    heapq.heapify(pending)
-    kept: dict[Expression, Kept] = {}
-    while pending:
-        one = heapq.heappop(pending)[1]
-        own = readers.pop(one, None)
-        if own is None or one.value is not None:
-            continue
-        found = None if one in refused else _judged(one, own, stored.get(one, set()), meshes, least)
-        if found is not None:
-            kept[one] = found
-            continue
-        for operand in one.operands:
-            if operand not in readers:
-                readers[operand] = set()
-                heapq.heappush(pending, (-operand.number, operand))
-            readers[operand] |= own
-    return dict(sorted(kept.items(), key=lambda item: item[0].number))
-
-
-def _judged(
-    one: Expression, readers: set[FragmentOp], stored: set[FragmentOp], meshes: Meshes, least: float
-) -> Kept | None:
-    if not are_of_several(readers):
-        return None
-    size, once = kept_bytes(one, meshes), work(one, meshes)
-    gathers = any(p.is_reshard and kept_bytes(p, meshes) > kept_bytes(p.operands[0], meshes) for p in one.parts())
-    is_layout = one.op is not None and one.op.name in LAYOUT
-    if stored and once > 0:
-        pass  # it is kept anyway, and by each microbatch
-    elif is_layout or once < max(size, 0.0 if gathers else least):
-        return None
-    return Kept(one, size, once * (len(readers | stored) - 1), gathers, tuple(readers))

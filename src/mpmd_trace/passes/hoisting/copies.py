@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import functools
 import itertools
@@ -40,23 +41,32 @@ class Copy:
         """The fragments in front of which the copy is made."""
         return tuple(r for i, r in enumerate(self.readers) if i == 0 or i - 1 in self.dropped)
 
+    @property
+    def made_again(self) -> int:
+        """How often the copy is made after the first time."""
+        return len(self.dropped) - self.is_late
+
     def is_held(self, time: int) -> bool:
         """Whether the copy is there at a time."""
         first = self.gaps[_BEFORE][0] + 1 if _BEFORE in self.gaps else self.times[0] - 1
-        if not first <= time <= self.times[-1]:
-            return False
-        return not any(a < time < b for a, b in (self.gaps[i] for i in self.dropped if i in self.gaps))
+        return first <= time <= self.times[-1] and self._gap_around(time) not in self.dropped
 
     def gap(self, time: int) -> int | None:
         """The gap at a time, in which it may still be dropped."""
-        return next((i for i, (a, b) in self.gaps.items() if a < time < b and i not in self.dropped), None)
+        gap = self._gap_around(time)
+        return None if gap in self.dropped else gap
+
+    def _gap_around(self, time: int) -> int | None:
+        gap = bisect.bisect_left(self.times, time) - 1  # of the last reader before
+        first, last = self.gaps.get(gap, (time, time))
+        return gap if first < time < last else None
 
     def spans(self) -> Iterable[tuple[int, int]]:
         """The first and last time of each time that the copy is there."""
         begin = self.times[0] - 1
         if _BEFORE in self.gaps and not self.is_late:
             begin = self.gaps[_BEFORE][0] + 1
-        for i in sorted(self.dropped & self.gaps.keys() - {_BEFORE}):
+        for i in sorted(self.dropped - {_BEFORE}):
             yield begin, self.gaps[i][0]
             begin = self.gaps[i][1]
         yield begin, self.times[-1]
@@ -79,7 +89,7 @@ class Timeline:
         """The bytes at each time without copies."""
         return Liveness(*self._of).profile()
 
-    def copy(self, readers: Iterable[FragmentOp], dropped: set[int]) -> Copy:
+    def copy(self, readers: Iterable[FragmentOp]) -> Copy:
         """What these fragments read."""
         ordered = tuple(sorted(readers, key=self.time.__getitem__))
         times = tuple(map(self.time.__getitem__, ordered))
@@ -90,14 +100,4 @@ class Timeline:
         }
         if self._first is not None and self._first is not ordered[0]:
             gaps[_BEFORE] = self.time[self._first] - 2, times[0] - 1
-        return Copy(ordered, times, gaps, dropped)
-
-    def held(self, copies: Iterable[tuple[float, Copy]], *, base: bool = True) -> list[float]:
-        """The bytes at each time, of copies with their sizes, and with `base` of all else."""
-        steps = [0.0] * (len(self.base) + 1)
-        for size, copy in copies:
-            for start, end in copy.spans():
-                steps[start] += size
-                steps[end + 1] -= size
-        found = list(itertools.accumulate(steps[:-1]))
-        return [a + b for a, b in zip(found, self.base, strict=True)] if base else found
+        return Copy(ordered, times, gaps, set())

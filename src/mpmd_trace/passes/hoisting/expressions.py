@@ -7,25 +7,26 @@ computes of its arguments is looked up once for all fragments that have the body
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import TypeVar, cast
 
 from mpmd_trace.ir.attributes import TensorShardingAttr
 from mpmd_trace.ir.bodies import fingerprint, free_values
 from mpmd_trace.ir.core import Block, Op, Value
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, local_type
+from mpmd_trace.ir.postorder import postorder
 from mpmd_trace.ir.semantics import is_pure
 from mpmd_trace.ir.types import TensorType
 from mpmd_trace.passes.fragment_info import merged_call_counters
 from mpmd_trace.passes.hoisting.axes import ShardingOf, same_axes, wanted_sharding
 from mpmd_trace.passes.sharding.edges import CONSTRAINT, ValueShardings, body_sharding, in_sharding, per_value
 
-__all__ = ["SLICES", "Expression", "Known", "Numbering", "are_of_several"]
+__all__ = ["SLICES", "Expression", "Known", "Numbering", "are_of_several", "parts_of"]
 
 T = TypeVar("T")
 
-#: Descriptions of so many characters and more are cut.
-_LONGEST = 120
+#: Descriptions have fewer characters than this, and no more levels of operands.
+_LONGEST, _DEEPEST = 120, 6
 SLICES = ("stablehlo.slice", "stablehlo.dynamic_slice")
 
 
@@ -46,25 +47,27 @@ class Expression:
         return self.op is None and self.value is None
 
     def described(self) -> str:
-        """What it is, for people: `reshard(convert(weights[0]))`."""
+        """Return what it is, for people: `reshard(convert(weights[0]))`, as far in as a line has room."""
+        text = self._text(0)
+        for depth in range(1, _DEEPEST + 1):
+            before, text = text, self._text(depth)
+            if len(text) >= _LONGEST or text == before:
+                return before
+        return text
+
+    def _text(self, depth: int) -> str:
+        """Return the text with that many levels of operands."""
         if self.value is not None:
             return self.value.location.name or str(self.type)
         name = "reshard" if self.op is None else self.op.name.partition(".")[2]
-        text = f"{name}({', '.join(one.described() for one in self.operands[:3])})"
-        return text if len(text) < _LONGEST else f"{name}(...) : {self.type}"
+        if not depth:
+            return f"{name}(...) : {self.type}"
+        return f"{name}({', '.join(one._text(depth - 1) for one in self.operands[:3])})"
 
-    def parts(self) -> dict[Expression, None]:
-        """The expression and all that it is made of, operands first."""
-        found: dict[Expression, None] = {}
-        pending = [(self, False)]
-        while pending:
-            one, is_done = pending.pop()
-            if is_done:
-                found[one] = None
-            elif one not in found:
-                pending.append((one, True))
-                pending += [(operand, False) for operand in reversed(one.operands)]
-        return found
+
+def parts_of(expressions: Iterable[Expression]) -> Iterator[Expression]:
+    """Yield the expressions and all that they are made of, operands first, each once."""
+    return postorder(expressions, lambda one: one.operands)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Container, Mapping, Sequence
 from typing import ClassVar, cast
@@ -17,16 +18,18 @@ from mpmd_trace.ir.shardings import fully_closed, mesh_symbols
 from mpmd_trace.ir.types import mesh_tensor
 from mpmd_trace.passes.base import FunctionPass, option
 from mpmd_trace.passes.hoisting.ahead import Gathered, gathered, tie
-from mpmd_trace.passes.hoisting.choice import Choice, Gather, Kept, Limits, choose
+from mpmd_trace.passes.hoisting.choice import Choice, Gather, Limits, choose
 from mpmd_trace.passes.hoisting.copies import Timeline
-from mpmd_trace.passes.hoisting.expressions import Expression, Known, Numbering
+from mpmd_trace.passes.hoisting.expressions import Expression, Known, Numbering, parts_of
+from mpmd_trace.passes.hoisting.selection import Kept
+from mpmd_trace.passes.hoisting.worth import Worth
 from mpmd_trace.passes.memory.reserved import Reserved, room_on
 from mpmd_trace.passes.sharding.edges import (
     CONSTRAINT,
     UNSET,
     constrained,
     rank_of,
-    set_fragment_sharding,
+    set_fragment_shardings,
     sharding_list,
 )
 from mpmd_trace.passes.sharding.reduction import is_plain_fragment, reducible
@@ -118,7 +121,7 @@ class HoistInvariants(FunctionPass):
         if not reducible(function):
             return False
         meshes = mesh_symbols(module)
-        numbering = Numbering(function)
+        numbering, worth = Numbering(function), Worth(meshes)
         changed = False
         on_mesh: dict[str, list[FragmentOp]] = {}
         for fragment in numbering.fragments:
@@ -127,7 +130,7 @@ class HoistInvariants(FunctionPass):
         for mesh, fragments in on_mesh.items():
             timeline = Timeline(function, mesh, meshes, fragments)
             limits = Limits(room_on(mesh, self.limit, self.reserved), self.launch, self.least, self.gather)
-            found = choose(fragments, numbering, meshes, limits, timeline)
+            found = choose(fragments, numbering, worth, limits, timeline)
             room = limits.bytes - max(timeline.base) if self.limit else math.inf
             _tell(found, mesh, room, function, diagnostics)
             left = {one.expression for one in (*found.too_large, *found.each_time)}
@@ -179,6 +182,11 @@ class _Mesh:
         self.left = left
         #: The copies that are there in front of a fragment.
         self.value: dict[Expression, Value] = {}
+        self._place = {op: i for i, op in enumerate(function.body)}
+        #: What can be computed before it is read, by when that is, the latest first.
+        when = self._when_ready()
+        early = [(when[one], one) for one, k in self.kept.items() if not k.is_late]
+        self._early = sorted(early, key=lambda item: item[0], reverse=True)
 
     def run(self) -> bool:
         """Make the fragments that compute once, then those that read their results; whether there are any."""
@@ -205,35 +213,42 @@ class _Mesh:
                 changed = True
         return changed
 
+    def _when_ready(self) -> dict[Expression, int]:
+        """For each expression the place of the last op that makes a value of it."""
+        when: dict[Expression, int] = {}
+        for one in parts_of(self.kept):
+            if one.value is not None:
+                op = one.value.defining_op
+                when[one] = -1 if op is None else self._place[op]
+            else:
+                when[one] = max((when[operand] for operand in one.operands), default=-1)
+        return when
+
     def _ready(self, before: FragmentOp, missing: Sequence[Expression]) -> list[Expression]:
         """What can be computed in front of a fragment: what it misses, and all else that is made of values there."""
-
-        def is_there(value: Value) -> bool:
-            op = value.defining_op
-            return op is None or op.is_before(before)
-
-        others = [one for one, k in self.kept.items() if one not in self.value and one not in missing and not k.is_late]
-        ready = [one for one in others if all(p.value is None or is_there(p.value) for p in one.parts())]
-        return sorted([*missing, *ready], key=lambda one: one.number)
+        ready = dict.fromkeys(missing)
+        while self._early and self._early[-1][0] < self._place[before]:
+            one = self._early.pop()[1]
+            if one not in self.value:
+                ready[one] = None
+        return sorted(ready, key=lambda one: one.number)
 
     def _compute(self, expressions: Sequence[Expression], before: FragmentOp) -> None:
         """Insert the fragment that computes the expressions."""
         builder = BodyBuilder()
         made: dict[Expression, Value] = {}
-        roots: list[Expression] = []
-        for one in expressions:
-            for part in one.parts():
-                if part.value is not None and part not in made:
-                    made[part] = builder.arg(part.type, part.value.location)
-                    roots.append(part)
-        for one in expressions:
-            for part in one.parts():
-                if part not in made:
-                    made[part] = _emit(builder, part, made)
+        parts = list(parts_of(expressions))
+        roots = [part for part in parts if part.value is not None]
+        values = [part.value for part in parts if part.value is not None]
+        for root, value in zip(roots, values, strict=True):
+            made[root] = builder.arg(root.type, value.location)
+        for part in parts:
+            if part.value is None:
+                made[part] = _emit(builder, part, made)
         body = builder.finish([made[one] for one in expressions])
         fragment = make_fragment(
             self.mesh,
-            [root.value for root in roots if root.value is not None],
+            values,
             [mesh_tensor(self.mesh, one.type) for one in expressions],
             body,
             origin=[UserOriginAttr.get(HOISTED)],
@@ -293,8 +308,9 @@ def _reading(
     gathers: tuple[Gathered, ...],
 ) -> tuple[Region, tuple[bool, ...]]:
     """The body with arguments for `read` behind its own, and which of all these it uses; the others are gone."""
-    replaced = tuple((v, one) for v, one in known.values.items() if one in read)
-    uses = tuple((key, one) for key, one in known.uses.items() if one in read)
+    wanted = set(read)
+    replaced = tuple((v, one) for v, one in known.values.items() if one in wanted)
+    uses = tuple((key, one) for key, one in known.uses.items() if one in wanted)
 
     def make() -> tuple[Region, tuple[bool, ...]]:
         builder = BodyBuilder()
@@ -336,9 +352,8 @@ def _clean(body: Region) -> Region:
 
 def _set_shardings(fragment: FragmentOp, which: str, shown: Sequence[Expression], start: int = 0) -> None:
     """Say how operands or results are sharded that are expressions, from number `start` on."""
-    for i, one in enumerate(shown, start):
-        if one.sharding is not None:
-            set_fragment_sharding(fragment, which, i, one.sharding, others_open=False)
+    shardings = {i: one.sharding for i, one in enumerate(shown, start) if one.sharding is not None}
+    set_fragment_shardings(fragment, which, shardings, others_open=False)
 
 
 def _take_over_shardings(old: FragmentOp, new: FragmentOp, used: Sequence[bool], keep_results: Sequence[bool]) -> None:
@@ -357,8 +372,8 @@ def _take_over_shardings(old: FragmentOp, new: FragmentOp, used: Sequence[bool],
     new.props["in_shardings"] = sharding_list(tuple(found))
     unset = old.attrs.get(UNSET)
     if isinstance(unset, DenseArrayAttr):
-        at = [i for i, flag in enumerate(used) if flag]
-        left = [at.index(i) for i in unset.values if i in at]
+        at = {i: n for n, i in enumerate(itertools.compress(range(len(used)), used))}
+        left = [at[i] for i in unset.values if i in at]
         new.attrs.pop(UNSET)
         if left:
             new.attrs[UNSET] = DenseArrayAttr.get(left)

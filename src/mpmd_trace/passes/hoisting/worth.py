@@ -13,6 +13,7 @@ from collections.abc import Mapping
 
 from mpmd_trace.ir.attributes import MeshAttr
 from mpmd_trace.ir.core import Op
+from mpmd_trace.ir.postorder import postorder
 from mpmd_trace.ir.shardings import bit_width, local_shape, mesh_of
 from mpmd_trace.ir.work import RAGGED_DOT, products_of_ragged_dot
 from mpmd_trace.passes.hoisting.axes import dot_dimensions
@@ -21,7 +22,7 @@ from mpmd_trace.passes.plain_bodies import CHLO_UNARY
 from mpmd_trace.passes.sharding.edges import CONSTRAINT
 from mpmd_trace.passes.stablehlo.reading import shape_of
 
-__all__ = ["LAYOUT", "PER_MULTIPLICATION", "contracted", "kept_bytes", "work"]
+__all__ = ["LAYOUT", "PER_MULTIPLICATION", "Worth", "contracted"]
 
 #: Ops that only present their operand differently: XLA makes them a part of what reads it.
 LAYOUT = frozenset(
@@ -35,58 +36,101 @@ _TRANSCENDENTAL = frozenset(
         *("power", "rsqrt", "sine", "sqrt", "tan", "tanh"),
     )
 ) | frozenset(f"chlo.{name}" for name in CHLO_UNARY.split() if name != "square")
+#: So many parts of an expression are added up, each once; of more, the costliest operand stands for all.
+_PARTS = 32
 _PER_ELEMENT, _PER_FUNCTION, PER_MULTIPLICATION, _PER_RECEIVED = 0.125, 4.0, 0.01, 8.0
 
-Meshes = Mapping[str, MeshAttr]
 
+class Worth:
+    """What expressions take on the devices of some meshes, each looked at once."""
 
-def _elements(one: Expression, meshes: Meshes) -> int:
-    mesh = None if one.sharding is None else mesh_of(one.sharding, dict(meshes))
-    return math.prod(local_shape(one.type, one.sharding, mesh))
+    def __init__(self, meshes: Mapping[str, MeshAttr]) -> None:
+        self._meshes = dict(meshes)
+        self._seen: set[Expression] = set()
+        self._bytes: dict[Expression, float] = {}
+        #: What computing it takes when its operands are there.
+        self._own: dict[Expression, float] = {}
+        #: It and all that it is made of, operands first; None where these are many.
+        self._parts: dict[Expression, dict[Expression, None] | None] = {}
+        self._work: dict[Expression, float] = {}
+        self._gathers: set[Expression] = set()
+        #: What only presents values differently.
+        self._layouts: set[Expression] = set()
 
+    def bytes(self, one: Expression) -> float:
+        """Return the bytes that the value takes on a device."""
+        self._look_at(one)
+        return self._bytes[one]
 
-def kept_bytes(one: Expression, meshes: Meshes) -> float:
-    """The bytes that the value takes on a device."""
-    try:
-        return _elements(one, meshes) * bit_width(one.type.element) / 8
-    except ValueError:  # no element of known size
-        return math.inf
+    def work(self, one: Expression) -> float:
+        """Return what computing it takes, in bytes of memory traffic: nothing for what only changes the layout."""
+        self._look_at(one)
+        return 0.0 if one in self._layouts else self._work[one]
 
+    def gathers(self, one: Expression) -> bool:
+        """Return whether computing it takes a collective."""
+        self._look_at(one)
+        return one in self._gathers
 
-def work(one: Expression, meshes: Meshes) -> float:
-    """What computing the expression takes, in bytes of memory traffic.  Nothing for what only changes the layout."""
-    parts = list(one.parts())
-    if all(p.value is not None or (p.op is not None and p.op.name in LAYOUT) for p in parts):
-        return 0.0
-    return sum(_own_work(part, meshes) for part in parts)
+    def _look_at(self, one: Expression) -> None:
+        for part in postorder([one], lambda part: part.operands, self._seen):
+            self._bytes[part] = self._count_bytes(part)
+            self._own[part] = self._count_work(part)
+            parts = self._parts[part] = self._add_parts(part)
+            if parts is not None:
+                self._work[part] = sum(map(self._own.__getitem__, parts))
+            else:
+                self._work[part] = self._own[part] + max(map(self._work.__getitem__, part.operands))
+            if (part.is_reshard and self._received(part)) or not self._gathers.isdisjoint(part.operands):
+                self._gathers.add(part)
+            is_layout = part.op is not None and part.op.name in LAYOUT and self._layouts.issuperset(part.operands)
+            if part.value is not None or is_layout:
+                self._layouts.add(part)
 
+    def _add_parts(self, one: Expression) -> dict[Expression, None] | None:
+        added: dict[Expression, None] = {}
+        for operand in one.operands:
+            parts = self._parts[operand]
+            if parts is None:
+                return None
+            added |= parts
+        added[one] = None
+        return added if len(added) <= _PARTS else None
 
-def _own_work(one: Expression, meshes: Meshes) -> float:
-    if one.value is not None:
-        return kept_bytes(one, meshes)
-    if one.op is None or one.op.name == CONSTRAINT:
-        return _received(one, meshes) * _PER_RECEIVED
-    name = one.op.name
-    if name in LAYOUT:
-        return 0.0
-    count = _elements(one, meshes)
-    if name == RAGGED_DOT:
-        return count * products_of_ragged_dot(one.op) * PER_MULTIPLICATION
-    if name in _TRANSCENDENTAL:
-        return count * _PER_FUNCTION
-    if name == "stablehlo.dot_general":
-        return count * contracted(one.op) * PER_MULTIPLICATION
-    if one.op.regions or name in ("stablehlo.gather", "stablehlo.convolution", "stablehlo.sort", "chlo.top_k"):
-        return sum(kept_bytes(operand, meshes) for operand in one.operands) + kept_bytes(one, meshes)
-    return count * _PER_ELEMENT
+    def _count_elements(self, one: Expression) -> int:
+        mesh = None if one.sharding is None else mesh_of(one.sharding, self._meshes)
+        return math.prod(local_shape(one.type, one.sharding, mesh))
+
+    def _count_bytes(self, one: Expression) -> float:
+        try:
+            return self._count_elements(one) * bit_width(one.type.element) / 8
+        except ValueError:  # no element of known size
+            return math.inf
+
+    def _count_work(self, one: Expression) -> float:
+        if one.value is not None:
+            return self._bytes[one]
+        if one.op is None or one.op.name == CONSTRAINT:
+            return self._received(one) * _PER_RECEIVED
+        name = one.op.name
+        if name in LAYOUT:
+            return 0.0
+        count = self._count_elements(one)
+        if name == RAGGED_DOT:
+            return count * products_of_ragged_dot(one.op) * PER_MULTIPLICATION
+        if name in _TRANSCENDENTAL:
+            return count * _PER_FUNCTION
+        if name == "stablehlo.dot_general":
+            return count * contracted(one.op) * PER_MULTIPLICATION
+        if one.op.regions or name in ("stablehlo.gather", "stablehlo.convolution", "stablehlo.sort", "chlo.top_k"):
+            return sum(map(self._bytes.__getitem__, one.operands)) + self._bytes[one]
+        return count * _PER_ELEMENT
+
+    def _received(self, one: Expression) -> float:
+        """Return the bytes that another sharding brings to a device: what it did not have."""
+        return max(self._bytes[one] - self._bytes[one.operands[0]], 0.0)
 
 
 def contracted(op: Op) -> int:
     """How many products a `stablehlo.dot_general` adds up for an element of its result."""
     return math.prod(shape_of(op.operand(0))[d] for d in dot_dimensions(op).left_contracting)
-
-
-def _received(one: Expression, meshes: Meshes) -> float:
-    """The bytes that another sharding brings to a device: what it did not have."""
-    before, after = kept_bytes(one.operands[0], meshes), kept_bytes(one, meshes)
-    return max(after - before, 0.0)

@@ -190,8 +190,9 @@ class _Plan:
     def place_results(self, function: FuncOp) -> None:
         """Each result of the program is where it is made."""
         returning = function.body.terminator
+        known: dict[Value, str] = {}
         for i, value in enumerate(returning.operands):
-            mesh = self.home(value)
+            mesh = self.home(value, known)
             if mesh is None or not isinstance(value.type, TensorType):
                 continue
             if i in self.flow.pairs and function.body.args[self.flow.pairs[i]].type is not on_mesh(value.type, mesh):
@@ -201,23 +202,36 @@ class _Plan:
             function.body.insert_before(returning, assign)
             returning.set_operand(i, assign.result)
 
-    def home(self, value: Value) -> str | None:
-        """The mesh on which a value without a mesh is, if it is on one."""
-        producer = value.defining_op
-        if isinstance(producer, UnassignOp):
-            return producer.mesh_type.mesh
-        if producer in self.label:
-            return self.flow.meshes[self.label[producer]]
-        if isinstance(producer, CallOp):
-            callee = self.flow.graph.callees.get(producer.callee)
-            if callee is None:
-                return None
-            inside = callee.body.terminator.operand(value.index)
-            return self.home(producer.operand(inside.index) if isinstance(inside, BlockArg) else inside)
-        if producer in self.flow.free and producer.num_operands:
-            known = (*self.readers(value), *map(self.home, producer.operands), self.flow.meshes[0])
-            return next(mesh for mesh in known if mesh is not None)
-        return None
+    def home(self, value: Value, known: dict[Value, str]) -> str | None:
+        """Return the mesh on which a value without a mesh is, if it is on one.
+
+        Args:
+          value: what is asked for.
+          known: the meshes of free values that were looked at before; gets those that are looked at now.
+        """
+        pending, free = [value], list[Value]()
+        mesh = None
+        while pending and mesh is None:
+            value = pending.pop()
+            producer = value.defining_op
+            if isinstance(producer, UnassignOp):
+                mesh = producer.mesh_type.mesh
+            elif producer in self.label:
+                mesh = self.flow.meshes[self.label[producer]]
+            elif isinstance(producer, CallOp):
+                callee = self.flow.graph.callees.get(producer.callee)
+                if callee is not None:
+                    inside = callee.body.terminator.operand(value.index)
+                    pending.append(producer.operand(inside.index) if isinstance(inside, BlockArg) else inside)
+            elif producer in self.flow.free and producer.num_operands:
+                free.append(value)
+                mesh = known.get(value) or next(iter(self.readers(value)), None)
+                pending = list(reversed(producer.operands))  # it has a mesh: no other value is asked
+        if mesh is None and free:
+            mesh = self.flow.meshes[0]
+        if mesh is not None:
+            known.update(dict.fromkeys(free, mesh))
+        return mesh
 
     # Ops.
 
@@ -259,8 +273,9 @@ class _Plan:
     def _keep_unread(self, function: FuncOp) -> None:
         """Results of a callee that no call reads stay where they are made, and are not sent to the first mesh."""
         calls = self.flow.graph.calls[function]
+        known: dict[Value, str] = {}
         for i, value in enumerate(function.returned):
-            mesh, maker = self.home(value), self._maker(value)
+            mesh, maker = self.home(value, known), self._maker(value)
             if mesh is not None and maker is not None and not any(call.results[i].has_uses for call in calls):
                 maker.attrs[SRC_SET] = insert(EMPTY, mesh, _PLACED)
 

@@ -19,6 +19,7 @@ from collections.abc import Hashable
 from mpmd_trace.ir.bodies import remembered
 from mpmd_trace.ir.core import Block, Op, Region, Value, op_like
 from mpmd_trace.ir.freezing import freeze
+from mpmd_trace.ir.postorder import postorder
 from mpmd_trace.ir.semantics import trivially_dead
 from mpmd_trace.passes.plain_bodies import CHLO_UNARY, PLAIN_OPS, op_names
 
@@ -123,22 +124,29 @@ def _shared_expressions(region: Region) -> set[Op]:
 def _split(region: Region, expressions: set[Op]) -> None:
     """Give every operand of other ops that is a constant expression a copy of the expression."""
 
-    def copy(value: Value, copies: dict[Value, Value]) -> Value:
+    def maker(value: Value) -> Op | None:
         op = value.defining_op
-        if op is None or op not in expressions or not _is_split(op):
-            return value
-        if value not in copies:
-            new = op.clone(operands=[copy(v, copies) for v in op.operands])
+        return op if op in expressions and _is_split(op) else None
+
+    def operands(op: Op) -> list[Op]:
+        return [made for value in op.operands if (made := maker(value)) is not None]
+
+    def copy(root: Op) -> Value:
+        copies: dict[Value, Value] = {}
+        for op in postorder([root], operands):
+            new = op.clone(operands=[copies.get(value, value) for value in op.operands])
             assert op.block is not None
             op.block.insert_before(op, new)
-            copies[value] = new.results[0]
-        return copies[value]
+            copies[op.results[0]] = new.results[0]
+        return copies[root.results[0]]
 
     before = list(region.walk(post_order=False))
     for op in before:
         if op not in expressions:
             for i, value in enumerate(op.operands):
-                op.set_operand(i, copy(value, {}))
+                root = maker(value)
+                if root is not None:
+                    op.set_operand(i, copy(root))
     for op in reversed(before):
         if op in expressions and not op.has_uses:
             op.erase()

@@ -6,7 +6,7 @@ Those that say nothing are open shardings; `UNSET` lists which ones, so that the
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 from mpmd_trace.diagnostics.location import UNKNOWN, Location
@@ -27,6 +27,7 @@ __all__ = [
     "per_value",
     "rank_of",
     "set_fragment_sharding",
+    "set_fragment_shardings",
     "set_result_shardings",
     "sharding_list",
     "user_sharding",
@@ -108,22 +109,33 @@ def rank_of(value: Value) -> int:
 def set_fragment_sharding(
     op: FragmentOp, which: str, index: int, sharding: TensorShardingAttr, *, others_open: bool = True
 ) -> None:
-    """Set entry `index` of `in_shardings` or `out_shardings`.
+    """Set entry `index` of `in_shardings` or `out_shardings`, as `set_fragment_shardings` does."""
+    set_fragment_shardings(op, which, {index: sharding}, others_open=others_open)
+
+
+def set_fragment_shardings(
+    op: FragmentOp, which: str, entries: Mapping[int, TensorShardingAttr], *, others_open: bool = True
+) -> None:
+    """Set entries of `in_shardings` or `out_shardings`.
 
     The other entries of a new list are fully open; if not `others_open`, `UNSET` says that they say nothing.
     """
+    if not entries:
+        return
     found = op.props.get(which)
     unset: set[int] = set(_unset(op)) if which == "in_shardings" else set()
     if isinstance(found, TensorShardingPerValueAttr):
         shardings = list(found.shardings)
     else:
         values: Sequence[Value] = op.operands if which == "in_shardings" else op.results
-        shardings = [fully_open(sharding.mesh, rank_of(v)) for v in values]
+        mesh = next(iter(entries.values())).mesh
+        shardings = [fully_open(mesh, rank_of(v)) for v in values]
         unset = set() if others_open else set(range(len(shardings)))
-    shardings[index] = sharding
+    for index, sharding in entries.items():
+        shardings[index] = sharding
     op.props[which] = sharding_list(tuple(shardings))
     if which == "in_shardings":
-        unset.discard(index)
+        unset.difference_update(entries)
         if unset:
             op.attrs[UNSET] = DenseArrayAttr.get(sorted(unset))
         else:
