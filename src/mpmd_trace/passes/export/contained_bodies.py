@@ -12,6 +12,9 @@ from mpmd_trace.passes.equal_bodies import look_alike, same_regions
 
 __all__ = ["Division", "divided", "moving_ops"]
 
+#: So often an op of the whole is compared.
+_LOOKS = 8
+
 
 @dataclasses.dataclass(frozen=True)
 class Division:
@@ -60,13 +63,18 @@ def _moving(body: Region) -> set[Value]:
 def divided(whole: Region, part: Region) -> Division | None:
     """How `whole` is `part` and a rest; None when it is not, or when neither could run first.
 
-    Ops of both are compared in order: those of the part are a subsequence of those of the whole.
+    Ops of both are compared in order: those of the part are a subsequence of those of the whole.  Where the part might
+    begin at many ops that are alike, the first of them are tried.
     """
     if not all(is_pure(op) and (op.results or op.is_terminator) for op in whole.block):
         return None
     ops, wanted = moving_ops(whole), moving_ops(part)
+    looks = _LOOKS * len(ops)
     for start in range(len(ops) - len(wanted) + 1):
         if wanted and look_alike(wanted[0], ops[start]):
+            looks -= len(ops) - start
+            if looks < 0:
+                return None
             walk = _Walk(_moving(whole), _cheap_ops(part))
             if walk.finds(wanted, ops[start:]) and walk.images.keys() >= set(part.block.args):
                 return _Divider(whole, part, walk.images).division()

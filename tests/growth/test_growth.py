@@ -1,0 +1,58 @@
+"""Compiling takes work in proportion to what a user makes large, whatever that is.
+
+Work is counted in calls of functions of this package, so that no machine can be too slow.
+"""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+import mpmd_trace
+from growth.counting import calls_of
+from growth.knobs import KNOBS, Setup
+from mpmd_trace.backend.planner import make_plan
+
+#: The smallest of three sizes, each of which is twice the one before.
+SMALLEST = 6
+#: Knobs that cost much by themselves.
+SMALLER = {"draws of one key": 1, "draws between layers": 1, "nested scan": 3, "nested scan between layers": 3}
+#: The power of the size that work may grow with.
+MOST = 1.1
+#: What is known to grow faster.
+KNOWN: dict[str, str] = {
+    "all of a constant's graph between layers": "constants are copied for each of their readers",
+    "all of a constant's graph in a layer": "constants are copied for each of their readers",
+    "all of a constant's graph returned": "constants are copied for each result",
+    "metrics": "absorption looks at what a fragment has absorbed again",
+    "nested cond between layers": "ops of opened conditionals know all around them",
+    "nested cond": "ops inside are looked at once for each op around them",
+    "nested custom_vjp": "JAX's name stacks are as long as functions are nested",
+    "nested scan between layers": "ops inside are looked at once for each op around them",
+    "nested scan": "ops inside are looked at once for each op around them",
+}
+
+
+def lower(setup: Setup) -> None:
+    """Trace, partition and plan a step."""
+    step, config, arguments = setup.sized()
+    make_plan(mpmd_trace.jit(step, config).lower(*arguments).partitioned.module)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def warm() -> None:
+    """What is imported or remembered once is done."""
+    lower(Setup())
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.xfail(strict=True, reason=KNOWN[n])) if n in KNOWN else n for n in KNOBS]
+)
+def test_work_grows_with_the_program(name: str) -> None:
+    smallest = SMALLER.get(name, SMALLEST)
+    first, second, third = (calls_of(lambda n=n: lower(KNOBS[name](n))) for n in (smallest, 2 * smallest, 4 * smallest))
+    steps = second.total() - first.total(), third.total() - second.total()
+    more = {f: (first[f], second[f], third[f]) for f in third if third[f] - second[f] > 3 * (second[f] - first[f])}
+    fastest = sorted(more, key=lambda f: more[f][2] - more[f][1], reverse=True)[:8]
+    assert math.log2(steps[1] / steps[0]) <= MOST, [f"{f} {more[f]}" for f in fastest]
