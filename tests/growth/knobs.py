@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -69,7 +69,7 @@ class Setup:
     more: Callable[[Array, list[Any]], Any] = lambda batch, weights: ()
     leaves: Callable[[], Any] = lambda: jnp.ones((WIDTH, WIDTH))
     #: More arguments, and what the layers' input is of the batch and these.
-    arguments: Callable[[], list[Array]] = lambda: []
+    arguments: Callable[[], list[Array]] = list
     start: Callable[[Array, list[Array]], Array] = lambda x, more: x
     options: tuple[tuple[str, Any], ...] = (("pipeline_schedule", "1F1B"),)
 
@@ -225,7 +225,9 @@ KNOBS: dict[str, Callable[[int], Setup]] = {
     "fan-out in a layer": lambda n: Setup(layer=after(fanned(n))),
     "fan-out between layers": lambda n: Setup(between=fanned(n)),
     "fan-out of a result": lambda n: Setup(more=lambda batch, ws: [ws[0] * float(i) for i in range(n)]),
-    "unrolled ops in a layer": lambda n: Setup(layer=after(lambda x: functools.reduce(lambda x, _: jnp.sin(x), range(n), x))),
+    "unrolled ops in a layer": lambda n: Setup(
+        layer=after(lambda x: functools.reduce(lambda x, _: jnp.sin(x), range(n), x))
+    ),
     "unrolled ops between layers": lambda n: Setup(
         between=lambda x: functools.reduce(lambda x, _: jnp.sin(x), range(n), x)
     ),
