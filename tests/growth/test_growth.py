@@ -16,8 +16,15 @@ from mpmd_trace.backend.planner import make_plan
 
 #: The smallest of three sizes, each of which is twice the one before.
 SMALLEST = 6
-#: Knobs that cost much by themselves.
-SMALLER = {"draws of one key": 1, "draws between layers": 1, "nested scan": 3, "nested scan between layers": 3}
+#: Other sizes for knobs that cost much by themselves, or little.
+SIZES = {
+    "metrics": 24,
+    "depth of activations between layers": 12,
+    "draws of one key": 1,
+    "draws between layers": 1,
+    "nested scan": 3,
+    "nested scan between layers": 3,
+}
 #: The power of the size that work may grow with.
 MOST = 1.1
 #: What is known to grow faster.
@@ -25,6 +32,7 @@ KNOWN: dict[str, str] = {
     "all of a constant's graph between layers": "constants are copied for each of their readers",
     "all of a constant's graph in a layer": "constants are copied for each of their readers",
     "all of a constant's graph returned": "constants are copied for each result",
+    "depth of activations between layers": "absorption looks at what a fragment has absorbed again",
     "metrics": "absorption looks at what a fragment has absorbed again",
     "nested cond between layers": "ops of opened conditionals know all around them",
     "nested cond": "ops inside are looked at once for each op around them",
@@ -50,7 +58,7 @@ def warm() -> None:
     "name", [pytest.param(n, marks=pytest.mark.xfail(strict=True, reason=KNOWN[n])) if n in KNOWN else n for n in KNOBS]
 )
 def test_work_grows_with_the_program(name: str) -> None:
-    smallest = SMALLER.get(name, SMALLEST)
+    smallest = SIZES.get(name, SMALLEST)
     first, second, third = (calls_of(lambda n=n: lower(KNOBS[name](n))) for n in (smallest, 2 * smallest, 4 * smallest))
     steps = second.total() - first.total(), third.total() - second.total()
     more = {f: (first[f], second[f], third[f]) for f in third if third[f] - second[f] > 3 * (second[f] - first[f])}

@@ -12,8 +12,8 @@ from mpmd_trace.passes.equal_bodies import look_alike, same_regions
 
 __all__ = ["Division", "divided", "moving_ops"]
 
-#: So often an op of the whole is compared.
-_LOOKS = 8
+#: So often an op of the whole is compared, on average.
+_LOOKS = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,12 +72,12 @@ def divided(whole: Region, part: Region) -> Division | None:
     looks = _LOOKS * len(ops)
     for start in range(len(ops) - len(wanted) + 1):
         if wanted and look_alike(wanted[0], ops[start]):
-            looks -= len(ops) - start
             if looks < 0:
                 return None
             walk = _Walk(_moving(whole), _cheap_ops(part))
             if walk.finds(wanted, ops[start:]) and walk.images.keys() >= set(part.block.args):
                 return _Divider(whole, part, walk.images).division()
+            looks -= walk.looks
     return None
 
 
@@ -85,7 +85,7 @@ class _Walk:
     """Looks for ops among others, in order.
 
     `images`: for each value of the part the value of the whole in its place; `alike`: pairs of values besides that
-    are equal.
+    are equal; `looks`: how often ops were compared.
     """
 
     def __init__(self, moving: set[Value], cheap: set[Op]) -> None:
@@ -93,6 +93,7 @@ class _Walk:
         self.cheap = cheap
         self.images: dict[Value, Value] = {}
         self.alike: set[tuple[Value, Value]] = set()
+        self.looks = 0
 
     def finds(self, wanted: Sequence[Op], ops: Sequence[Op]) -> bool:
         rest = iter(ops)
@@ -100,6 +101,7 @@ class _Walk:
 
     def _fits(self, a: Op, b: Op) -> bool:
         """Whether the ops are equal for the images so far and those of more arguments, which are kept then."""
+        self.looks += 1
         if not look_alike(a, b):
             return False
         more: dict[Value, Value] = {}
