@@ -19,6 +19,8 @@ SMALLEST = 6
 #: Other sizes for knobs that cost much by themselves, or little.
 SIZES = {
     "metrics": 24,
+    "leaves": 12,
+    "depth of weights in a microbatch": 12,
     "depth of activations between layers": 12,
     "draws of one key": 1,
     "draws between layers": 1,
