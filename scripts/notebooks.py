@@ -20,9 +20,7 @@ from typing import Any
 
 def pages(notebooks: Sequence[Path]) -> dict[str, str]:
     """The page of each notebook, by its name.  Raises `RuntimeError` with the cell that raised, and what."""
-    done = subprocess.run(
-        [sys.executable, __file__, *map(str, notebooks)], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([sys.executable, __file__, *map(str, notebooks)], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"a notebook does not run:\n{done.stderr}")
     found: dict[str, str] = json.loads(done.stdout)

@@ -23,7 +23,7 @@ NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 #: The names of `mpmd_trace` by subject; those that are not listed come last.
 SUBJECTS = {
     "Configuring and running": [
-        *("make_config", "MeshOfInput", "Config", "jit", "filter_jit", "Jitted", "Lowered", "Compiled", "Program"),
+        *("make_config", "MeshOfInput", "Config", "jit", "filter_jit", "Jitted", "Lowered", "Compiled", "Program")
     ],
     "Naming parts of a program": ["named_computation", "named_tensor", "reduce", "broadcast"],
     "Microbatches": ["value_and_grad", "pad_rows", "enumerated_for", "fori_loop", "call"],
@@ -154,10 +154,7 @@ def _passes() -> str:
     from mpmd_trace.passes.registry import PASSES, PIPELINES, pass_class, pipeline_class
     from mpmd_trace_cli.inspect import list_passes
 
-    parts = [
-        "# Passes\n",
-        "Every pass and pipeline that `mpmd-trace opt` and `mpmd_trace.run_passes` know, by name.\n",
-    ]
+    parts = ["# Passes\n", "Every pass and pipeline that `mpmd-trace opt` and `mpmd_trace.run_passes` know, by name.\n"]
     for entry in list_passes(None):
         name = entry["name"]
         cls = pass_class(name) if name in PASSES else pipeline_class(name)

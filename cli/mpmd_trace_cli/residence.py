@@ -35,6 +35,7 @@ def as_data(found: Residence, why: Mapping[int, str]) -> dict[str, Any]:
     """The account as plain data."""
     return {
         "meshes": [dataclasses.asdict(held) for held in found.meshes],
+        "sharing_devices": found.sharing,
         "moves": {cause: {"count": n, "bytes": size} for cause, (n, size) in found.causes.items()},
         "sent": [dataclasses.asdict(sent) for sent in found.sent],
         "not_where_used": [{**dataclasses.asdict(one), "why": why.get(one.number)} for one in found.astray],
@@ -54,6 +55,11 @@ def as_text(found: Residence, why: Mapping[int, str], file: str, *, returning: b
     for cause, (count, size) in found.causes.items():
         moves.add_row(cause, f"{count:,}", f"{size:,}", CAUSES[cause])
     text = drawn(held, moves) if found.causes else drawn(held)
+    for meshes in found.sharing:
+        text += (
+            f"{', '.join(meshes)} share their devices: the peak is that of all together, one of them works at a "
+            "time, and what goes from one to another is not copied\n"
+        )
     if found.astray:
         lines, said = [], ""
         for one in found.astray:

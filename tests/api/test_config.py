@@ -109,11 +109,6 @@ def test_mistakes(topology: Any, assignment: Any, options: Any, message: str) ->
         make_config(topology, assignment, **options)
 
 
-def test_overlapping_meshes() -> None:
-    with pytest.raises(FrontendError, match="'m0' and 'm1' overlap: both have"):
-        make_config({"m0": _one_device(), "m1": _one_device()}, {})
-
-
 def test_a_device_twice_in_a_mesh() -> None:
     device = jax.devices()[0]
     with pytest.raises(FrontendError, match=r"the mesh 'm0' has .* 2 times\. Each device belongs once"):

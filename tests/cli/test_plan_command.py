@@ -266,6 +266,20 @@ def test_nothing_to_plan(command, program: str, message: str) -> None:  # type: 
     assert message in result.err and "Traceback" not in result.err
 
 
+def test_meshes_that_share_devices_take_turns(command: Command) -> None:
+    """Times and peaks are the sums of what they are on devices of their own; `explain` tells, too."""
+    tiny = str(PROGRAMS / "tiny.py")
+    apart, found = planned(command, tiny), planned(command, f"{tiny}:sharing")
+    own, other = apart["now"], found["now"]
+    assert own["schedule"] == other["schedule"] == "1f1b"
+    assert other["peak_bytes"]["m0"] == other["peak_bytes"]["m1"]
+    assert other["peak_bytes"]["m0"] == pytest.approx(sum(own["peak_bytes"].values()), rel=0.2)
+    assert other["step"] > 1.2 * own["step"]
+    assert found["placement"]["sharing_devices"] == [["m0", "m1"]] and not apart["placement"]["sharing_devices"]
+    result = command(f"{tiny}:sharing")
+    assert "m0, m1 share their devices: the peak is that of all together" in result.err
+
+
 def test_machines_that_are_not_there(command: Command) -> None:
     tiny = str(PROGRAMS / "tiny.py")
     real, found = planned(command, tiny), planned(command, f"{tiny}:abstract")

@@ -6,6 +6,7 @@ plain `jax.jit`: the first two must be equal bit for bit.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import time
@@ -36,9 +37,13 @@ def check(fn: Callable[[], None]) -> Callable[[], None]:
 def topology(places: Places, here: bool) -> dict[str, Mesh]:
     """The meshes, over all processes or as many devices of this one."""
     local = iter(jax.local_devices())
+    known: dict[tuple[int, int], jax.Device] = {}
     found = {}
     for name, those in places.items():
-        devices = [next(local) if here else jax.local_devices(process_index=p)[n] for p, n in those]
+        for p, n in those:
+            if (p, n) not in known:
+                known[p, n] = next(local) if here else jax.local_devices(process_index=p)[n]
+        devices = [known[place] for place in those]
         found[name] = Mesh(np.array(devices), ("x",))
     return found
 
@@ -165,6 +170,16 @@ def several_meshes_of_a_process() -> None:
         places = {f"m{i}": [(p, owners[:i].count(p))] for i, p in enumerate(owners)}
         for schedule in ("GPipe", "1F1B"):
             run(step, (weights(4), rows), places, pipeline_schedule=schedule)
+
+
+@check
+def meshes_that_share_devices() -> None:
+    """Of one process each, and with devices of both."""
+    first, second, both = [(0, 0)], [(1, 0)], [(0, 0), (1, 0)]
+    for places in ((first, first, second, second), (first, second, first, second), (both, both, both, both)):
+        meshes = {f"m{i}": place for i, place in enumerate(places)}
+        for schedule in (None, "1F1B"):
+            run(train, (weights(4), batch()), meshes, pipeline_schedule=schedule, jit={"donate_argnums": 0})
 
 
 @check
@@ -515,6 +530,7 @@ def errors_of_the_user() -> None:
 
 def main() -> None:
     mt.initialize()
+    logging.getLogger("mpmd_trace").setLevel(logging.ERROR)  # meshes wait for each other without a schedule: so be it
     wanted = sys.argv[1:]
     assert jax.process_count() == 2
     for one in CHECKS:

@@ -56,6 +56,14 @@ def program(rows: int = 8, names: Any = None, placement: str = "cut", **options:
     )
 
 
+def sharing() -> mpmd_trace.Program:
+    """Both meshes on the same devices."""
+    given = program()
+    meshes = dict.fromkeys(given.config.topology, given.config.topology["m0"])
+    config = mpmd_trace.make_config(meshes, {"first": "m0", "second": "m1"}, pipeline_schedule="1F1B")
+    return dataclasses.replace(given, config=config)
+
+
 def abstract() -> mpmd_trace.Program:
     """On machines that are not there."""
     mesh = AbstractMesh((2,), ("x",))

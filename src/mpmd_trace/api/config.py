@@ -12,6 +12,7 @@ import jax
 from jax.sharding import AbstractMesh, Mesh
 
 from mpmd_trace.api.one_mesh import meshes_along
+from mpmd_trace.backend.placement import overlaps
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.frontend.config import Config, MeshOfInput
 from mpmd_trace.frontend.errors import Problem, callers_place, raise_problems
@@ -59,7 +60,9 @@ def make_config(
     """A configuration, checked as far as that is possible without a program.
 
     Args:
-        topology: the meshes by name. An `AbstractMesh` serves for compiling only. Or one mesh, that `stage_axis` cuts.
+        topology: the meshes by name. An `AbstractMesh` serves for compiling only. Meshes of the same devices share
+            them: so a pipeline of several stages runs on one device (`docs/howto.md`). Or one mesh, that `stage_axis`
+            cuts.
         name_to_mesh_assignment: for each name `"mesh"`, `"mesh/stage"` or `(mesh, stage)`; a mesh
             may carry a memory kind for tensors, `"mesh#pinned_host"`. The layers of a `scan` may be given by ranges,
             `"blocks[0:4]"`, or with a list of these, for as many equal parts. Or `"auto"`: the names of a program in
@@ -240,7 +243,6 @@ def _option_problems(options: Mapping[str, Any]) -> Iterator[Problem]:
 
 def _topology(topology: Any, options: Mapping[str, Any], problems: list[Problem]) -> dict[str, Mesh | AbstractMesh]:
     meshes: dict[str, Mesh | AbstractMesh] = {}
-    owners: dict[Any, str] = {}
     if isinstance(topology, str) or not isinstance(topology, Iterable):
         problems.append(f"a topology lists (name, mesh) pairs or maps names to meshes; got {topology!r}.")
         return meshes
@@ -264,14 +266,14 @@ def _topology(topology: Any, options: Mapping[str, Any], problems: list[Problem]
         else:
             meshes[name] = mesh
             problems += _axis_name_problems(name, mesh)
-            problems += _device_problems(name, mesh, owners)
+            problems += _device_problems(name, mesh)
+    problems += overlaps(meshes)
     if options.get(_HETEROGENEOUS) is False:
         problems += _axes_problems(meshes)
     return meshes
 
 
-def _device_problems(name: str, mesh: Mesh | AbstractMesh, owners: dict[Any, str]) -> Iterator[str]:
-    """`owners`: the first mesh with each device, of those before this one."""
+def _device_problems(name: str, mesh: Mesh | AbstractMesh) -> Iterator[str]:
     if isinstance(mesh, AbstractMesh):
         return
     listed = list(mesh.devices.flat)
@@ -284,18 +286,9 @@ def _device_problems(name: str, mesh: Mesh | AbstractMesh, owners: dict[Any, str
         count = len(jax.devices())
         yield f"the mesh {name!r} has {wrong}. Make it of devices in jax.devices(); there are {count}."
         return
-    shared: dict[str, list[str]] = {}
     for device, times in collections.Counter(listed).items():
-        owner = owners.setdefault(device, name)
-        if owner != name:
-            shared.setdefault(owner, []).append(str(device))
         if times > 1:
             yield f"the mesh {name!r} has {device} {times} times. Each device belongs once."
-    for owner, devices in shared.items():
-        yield (
-            f"the meshes {owner!r} and {name!r} overlap: both have {', '.join(devices)}. Give each mesh devices of its "
-            "own."
-        )
 
 
 def _axis_name_problems(name: str, mesh: Mesh | AbstractMesh) -> Iterator[str]:

@@ -147,11 +147,13 @@ def _warn_of_donations(program: LoadedProgram, traced: Traced) -> None:
     plan = program.plan
     reused = set()
     for run in plan.runs:
-        free = [plan.slots[s].type for s in run.outputs]
-        for slot in (run.inputs[position] for position in run.donated):
-            if plan.slots[slot].type in free:
-                free.remove(plan.slots[slot].type)
-                reused.add(slot)
+        spec = plan.programs[run.program]
+        free = [type for type, *_ in spec.outputs]
+        for position in run.donated:
+            type = spec.inputs[position][0]
+            if type in free:
+                free.remove(type)
+                reused.add(run.inputs[position])
     constants = len(traced.constants)
     names = [traced.inputs[slot - constants].name for slot in sorted(plan.donated.difference(reused, plan.results))]
     if names:

@@ -11,9 +11,10 @@ __all__ = ["waiting_meshes", "without_microbatches"]
 
 def waiting_meshes(module: Module) -> int:
     """How many meshes wait for each other in program order: of a training step with microbatches, after the import
-    phase; 0 where they do not."""
+    phase; 0 where they do not.  Those that share devices are one."""
     counted = [op for op in module.main.body if isinstance(op, FragmentOp) and op.is_user and op.call_counter]
-    meshes = len({op.mesh for op in counted})
+    owners = module.main.device_owners
+    meshes = len({owners[op.mesh] for op in counted})
     trains = any(origin.transpose_count for op in counted for origin in op.origin)
     return meshes if trains and meshes > 1 else 0
 

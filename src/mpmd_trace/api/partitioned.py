@@ -126,6 +126,7 @@ class PartitionedProgram(Described):
             found = self._partition()
             self._tell(found.diagnostics)
         traced, main = self.traced, found.module.main
+        main.device_owners = self.request.device_owners
         kinds = dict(enumerate(traced.out_memories))
         assigned = self.config.output_meshes(traced.out_tree)
         kinds.update((i, a.memory_kind or kinds[i] or "device") for i, a in assigned.items())
@@ -184,7 +185,8 @@ class PartitionedProgram(Described):
 
     def _check_schedule(self, module: Module) -> None:
         """Warn of a schedule that was asked for and has nothing to order, and tell where meshes wait without one."""
-        if self.schedule.name == PROGRAM_ORDER and (meshes := waiting_meshes(module)):
+        waiting = self.schedule.name == PROGRAM_ORDER and jax.process_index() == 0
+        if waiting and (meshes := waiting_meshes(module)):
             _tell_once(
                 f"{self.traced.name}: without a pipeline_schedule the microbatches run one after the other, in the "
                 f"order of the program, and of {meshes} meshes one works at a time. "

@@ -86,8 +86,9 @@ def create(fn: Callable[..., Any], compiled: Compiled, *args: Any, argnums: int 
     specs = [spec for _, spec in leaves if is_dynamic(spec)]
     if any(spec.sharding is None for spec in specs):
         raise MpmdError(
-            f"{compiled.lowered.traced.name} has layers in unequal pieces, and there is no sharding to create such an "
-            "array with. Make it on the host, and pass it to the program; or cut the layers into equal parts."
+            f"{compiled.lowered.traced.name} has layers in unequal pieces, or several on a device, and there is no "
+            "sharding to create such an array with. Make it on the host, and pass it to the program; or cut the layers "
+            "into equal parts, one for each device."
         )
     arrays: list[Any] = [None] * len(specs)
     for mesh, indices in _by_mesh(specs).items():

@@ -7,6 +7,7 @@ import functools
 from collections.abc import Mapping
 
 from mpmd_trace.api import meshes
+from mpmd_trace.backend.placement import device_owners
 from mpmd_trace.backend.replacements import alike, replacements
 from mpmd_trace.frontend.config import Config
 from mpmd_trace.frontend.errors import raise_problems
@@ -108,6 +109,7 @@ class Asked:
             reduce=ReduceOnce(limit, besides) if config.gradient_reduction == "step" else None,
             state=ShardOptimizerState(config.optimizer_sharding, self._replaced) if config.optimizer_sharding else None,
             fit=self._fit(besides),
+            device_owners=device_owners(config.topology),
         )
 
     @functools.cached_property

@@ -40,7 +40,10 @@ class ArgumentChecker:
         #: The arguments that need not be anywhere.
         self.unused = frozenset[int]() if keep_unused else plan.unused.difference(self.donated)
         #: Arrays of one class may be copies of each other, that is, the same buffer.
-        self._classes = [(s.shape, s.dtype, plan.slots[i].mesh) for i, s in enumerate(self.specs)]
+        meshes = [plan.slots[i].mesh for i in range(len(self.specs))]
+        self._classes = [
+            (s.shape, s.dtype, plan.shared.get(mesh, mesh)) for s, mesh in zip(self.specs, meshes, strict=True)
+        ]
         #: The arrays of the caller in the last call.
         self._seen: list[weakref.ref[Any] | None] = [None] * len(self.specs)
         self._used = [i for i in range(len(self.specs)) if i not in self.unused]

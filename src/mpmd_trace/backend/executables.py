@@ -165,10 +165,10 @@ def compile_programs(
     """The executables of `plan.programs`, in that order.
 
     Programs that are equal but for their names, on meshes of the same shape and kind of device and with the same
-    options, are compiled once, for the first of these meshes, and bound to the devices of the others; and not at all
-    if they are `known` from another plan.  What is compiled becomes known, unless it calls back Python functions, which
-    each plan numbers for itself.  Lowering is Python and done here one after the other; threads compile and
-    bind meanwhile.
+    options, are compiled once, for the first of these meshes, and bound to the devices of the others, or are one
+    executable where meshes share devices; and not at all if they are `known` from another plan.  What is compiled
+    becomes known, unless it calls back Python functions, which each plan numbers for itself.  Lowering is Python and
+    done here one after the other; threads compile and bind meanwhile.
 
     Raises:
         MpmdError: when XLA refuses an option or a program (every refusal is in the message), or when a program
@@ -181,11 +181,15 @@ def compile_programs(
     computed = _what_is_computed(module)
     donated: dict[int, dict[int, int | None]] = {}
     equal: dict[Hashable, list[ProgramSpec]] = {}
+    twins: dict[Hashable, list[ProgramSpec]] = {}  # on the same devices
     for spec in plan.programs:
         donated[spec.number] = _donations(module, spec)
         kind = _kind(computed(spec.callee), spec, placement.meshes[spec.mesh], donated[spec.number])
         options = tuple(compiler_options.get(spec.mesh, {}).items())
-        equal.setdefault((kind, options), []).append(spec)
+        same = twins.setdefault((kind, options, placement.device_ids(spec.mesh)), [])
+        same.append(spec)
+        if len(same) == 1:
+            equal.setdefault((kind, options), []).append(spec)
 
     def compiling(spec: ProgramSpec, repeated: bool) -> Any:
         lowered = compat.lower_function(
@@ -210,7 +214,7 @@ def compile_programs(
         devices = list(placement.meshes[spec.mesh].devices.flat)
         return pool.submit(compat.rebound, like.compiled, devices, _structs(placement, spec.outputs))
 
-    total = len(plan.programs)
+    total = len(twins)
     workers = threads or max(1, min(total, os.cpu_count() or 1))
     done: dict[int, Executable] = {}
     problems: list[str] = []
@@ -244,6 +248,9 @@ def compile_programs(
                     progress(len(done), total, executable.name)
     if problems:
         raise MpmdError("\n".join(sorted(problems)))
+    for first, *others in twins.values():
+        made = done[first.number]
+        done.update({one.number: Executable(one, made.compiled, made.compiled_as) for one in others})
     return [done[spec.number] for spec in plan.programs]
 
 

@@ -15,7 +15,7 @@ from jax.sharding import Mesh, NamedSharding
 from mpmd_trace.backend.arguments import ArgumentChecker
 from mpmd_trace.backend.collectives import Collectives, collectives_of
 from mpmd_trace.backend.executables import CompilerOptions, Executable, Known, Progress, compile_programs
-from mpmd_trace.backend.placement import Placement, check_topology
+from mpmd_trace.backend.placement import Placement, check_topology, device_owners
 from mpmd_trace.backend.plan import Plan, ProgramSpec, parse_mesh
 from mpmd_trace.backend.planner import make_plan
 from mpmd_trace.backend.residence import Residence, residence
@@ -44,7 +44,8 @@ class MemoryAnalysis:
     """Bytes per device on one mesh.
 
     `peak` follows the plan: arguments, live values and the scratch memory of the program that runs.  It does
-    not count that issuing may run ahead of the devices.
+    not count that issuing may run ahead of the devices.  Meshes that share devices have the peak of these, each the
+    same; the rest is of a mesh alone.
     """
 
     peak: int
@@ -324,7 +325,9 @@ def load(
         MpmdError: when the module is not exported, meshes are missing or have other axes, or XLA refuses.
     """
     given = module if callable(module) else lambda: module
-    plan = plan or make_plan(given())
+    owners = device_owners(topology)
+    if plan is None or any(plan.shared.get(mesh, mesh) != owners.get(mesh) for mesh in plan.meshes):
+        plan, ready = make_plan(given(), owners=owners), {} if plan is not None else ready
     check_topology(TopologyAttr.get({name: parse_mesh(body) for name, body in plan.meshes.items()}), topology)
     placement = Placement({name: topology[name] for name in plan.meshes})
     options = compiler_options or {}
@@ -371,19 +374,24 @@ def _restored(
     """The programs whose executables are `ready`, but for those that the platform does not take."""
     found = {}
     first: dict[bytes, compat.Rebound] = {}
+    on_devices: dict[tuple[bytes, tuple[int, ...]], compat.Rebound | None] = {}
     for spec in programs:
         executable = ready.get(spec.number)
-        if executable is not None:
+        if executable is None:
+            continue
+        key = executable, placement.device_ids(spec.mesh)
+        if key not in on_devices:
             results = [placement.spec(*place) for place in spec.outputs]
             devices = list(placement.meshes[spec.mesh].devices.flat)
             like = first.get(executable)
             if like is None:
-                bound = compat.deserialized(executable, devices, results)
+                on_devices[key] = compat.deserialized(executable, devices, results)
             else:
-                bound = compat.rebound(like, devices, results)
-            if bound is not None:
-                first.setdefault(executable, bound)
-                found[spec.number] = Executable(spec, bound)
+                on_devices[key] = compat.rebound(like, devices, results)
+        bound = on_devices[key]
+        if bound is not None:
+            first.setdefault(executable, bound)
+            found[spec.number] = Executable(spec, bound)
     return found
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import jax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from mpmd_trace.backend.dtypes import dtype_of, tensor_type
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
@@ -15,7 +15,33 @@ from mpmd_trace.ir.attributes import Axis, TensorShardingAttr, TopologyAttr
 from mpmd_trace.ir.types import MeshTensorType, Type
 from mpmd_trace.jax_compat.layouts import Format, from_text
 
-__all__ = ["Placement", "check_topology", "spec_of"]
+__all__ = ["Placement", "check_topology", "device_owners", "overlaps", "spec_of"]
+
+
+def device_owners(topology: Mapping[str, Mesh | AbstractMesh]) -> dict[str, str]:
+    """For each mesh the first one with the same devices in the same order: itself, unless meshes share them."""
+    first: dict[tuple[jax.Device, ...], str] = {}
+    return {
+        name: first.setdefault(tuple(mesh.devices.flat), name) if isinstance(mesh, Mesh) else name
+        for name, mesh in topology.items()
+    }
+
+
+def overlaps(topology: Mapping[str, Mesh | AbstractMesh]) -> Iterator[str]:
+    """What is wrong with meshes that have some devices in common, and others not, or in another order."""
+    meshes = {name: mesh for name, mesh in topology.items() if isinstance(mesh, Mesh)}
+    owners = device_owners(meshes)
+    for (name, mesh), (other, after) in itertools.combinations(meshes.items(), 2):
+        common = [device for device in mesh.devices.flat if device in set(after.devices.flat)]
+        if not common or owners[name] == owners[other]:
+            continue
+        how = f"both have {', '.join(map(str, common))}"
+        if len(common) == mesh.devices.size == after.devices.size:
+            how = "both have the same devices, in different orders"
+        yield (
+            f"the meshes {name!r} and {other!r} overlap: {how}. Give each mesh devices of its own, or both the same "
+            "ones in the same order, which they share then."
+        )
 
 
 def check_topology(program: TopologyAttr, topology: Mapping[str, Mesh]) -> None:
@@ -39,6 +65,7 @@ def check_topology(program: TopologyAttr, topology: Mapping[str, Mesh]) -> None:
                 f"mesh '{name}' has axes ({shown}) with {given.devices.size} devices, and the program was "
                 f"compiled for ({wanted}) with {mesh.size}; give a mesh of that shape or compile again"
             )
+    problems += overlaps({name: mesh for name, mesh in topology.items() if name in program.meshes})
     if problems:
         raise MpmdError([Diagnostic("error", p) for p in problems])
 

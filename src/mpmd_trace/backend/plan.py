@@ -130,6 +130,16 @@ class Plan:
     result_names: tuple[str, ...]
     #: The arguments that may come with any sharding over their mesh.
     movable: frozenset[int] = frozenset()
+    #: For each mesh that has the devices of an earlier one, the first that has them.
+    shared: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    @functools.cached_property
+    def sharing(self) -> dict[str, tuple[str, ...]]:
+        """For each mesh all that have its devices, itself among them."""
+        groups: dict[str, list[str]] = {}
+        for mesh in self.meshes:
+            groups.setdefault(self.shared.get(mesh, mesh), []).append(mesh)
+        return {mesh: tuple(groups[self.shared.get(mesh, mesh)]) for mesh in self.meshes}
 
     @property
     def runs(self) -> list[Run]:
@@ -178,7 +188,7 @@ class Plan:
     def live_bytes(
         self, temporary: dict[int, int] | None = None, reused: dict[int, int] | None = None
     ) -> dict[str, int]:
-        """The peak of the bytes per device on each mesh, arguments included.
+        """The peak of the bytes per device on each mesh, arguments included.  Meshes that share devices have one peak.
 
         Arguments stay until the end, because the caller holds them, unless a program reuses their memory.
         `temporary`: bytes of scratch memory of each program, by number.  `reused`: bytes of donated values that
@@ -198,7 +208,8 @@ class Plan:
     ) -> Iterator[tuple[int, str, int]]:
         """What a device of a mesh holds while an instruction runs on it: (place of the instruction, mesh, bytes).
 
-        Instruction -1 stands for the start.  `counted`: the slots that count, all by default.  See `live_bytes`.
+        Of meshes that share devices each is told, and the bytes are those of all.  Instruction -1 stands for the start.
+        `counted`: the slots that count, all by default.  See `live_bytes`.
         """
         live = dict.fromkeys(self.meshes, 0)
         sizes = [0 if s.memory_kind == "pinned_host" else s.bytes for s in self.slots]
@@ -206,7 +217,8 @@ class Plan:
             sizes = [n if slot in counted else 0 for slot, n in enumerate(sizes)]
         for slot in self.arguments:
             live[self.slots[slot].mesh] += sizes[slot]
-        yield from ((-1, mesh, used) for mesh, used in live.items())
+        sharing = self.sharing
+        yield from ((-1, mesh, sum(map(live.__getitem__, sharing[mesh]))) for mesh in live)
         gone: set[int] = set(self.arguments)
         for at, instruction in enumerate(self.instructions):
             if isinstance(instruction, Free):
@@ -216,15 +228,18 @@ class Plan:
                 continue
             mesh = instruction.mesh if isinstance(instruction, Run) else instruction.target
             live[mesh] += sum(sizes[s] for s in instruction.outputs)
-            scratch = given = 0
+            scratch = 0
+            slots: list[int] = []
             if isinstance(instruction, Run):
                 slots = [instruction.inputs[position] for position in instruction.donated]
                 gone.update(slots)
                 given = sum(sizes[s] for s in slots)
                 scratch = (temporary or {}).get(instruction.program, 0)
                 scratch -= given if reused is None else min(given, reused.get(instruction.program, 0))
-            yield at, mesh, live[mesh] + scratch
-            live[mesh] -= given
+            used = sum(map(live.__getitem__, sharing[mesh])) + scratch
+            yield from ((at, one, used) for one in sharing[mesh])
+            for slot in slots:
+                live[self.slots[slot].mesh] -= sizes[slot]
 
     def __str__(self) -> str:
         return "\n".join(_lines(self)) + "\n"

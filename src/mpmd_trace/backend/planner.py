@@ -17,13 +17,13 @@ from mpmd_trace.ir.core import Op, Region, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import OFFLOADED, SHARDED_STATE, FragmentCallOp, FuncOp, Module, TransferOp
 from mpmd_trace.ir.shardings import local_shape
-from mpmd_trace.ir.types import MeshTensorType, TensorType, Type
+from mpmd_trace.ir.types import MeshTensorType, TensorType, Type, mesh_tensor
 from mpmd_trace.ir.work import elements_computed
 
 __all__ = ["make_plan"]
 
 
-def make_plan(module: Module, function: str = "main") -> Plan:
+def make_plan(module: Module, function: str = "main", owners: Mapping[str, str] | None = None) -> Plan:
     """The plan of an exported module.
 
     Instructions of one mesh keep the order of the module.  Between meshes the order is that of a simulation,
@@ -32,6 +32,7 @@ def make_plan(module: Module, function: str = "main") -> Plan:
     Args:
         module: `@main` consists of fragment calls and transfers.
         function: the function to plan.
+        owners: for each mesh the first one with the same devices; by default what the function says.
 
     Raises:
         MpmdError: when the module is not exported (all offending ops at once) or a callee is missing.
@@ -45,7 +46,7 @@ def make_plan(module: Module, function: str = "main") -> Plan:
         raise MpmdError(f"@{function} has no topology: it is not an MPMD program. Run jax.jit programs with jax.jit")
     callees = {f.sym_name: f for f in module.functions}
     _check(main, topology, callees)
-    return _Planner(module, main, topology, callees).plan()
+    return _Planner(module, main, topology, callees, owners or main.device_owners).plan()
 
 
 def _check(main: FuncOp, topology: TopologyAttr, callees: Mapping[str, FuncOp]) -> None:
@@ -91,8 +92,18 @@ _Known = tuple[int, Place, int]
 
 
 class _Planner:
-    def __init__(self, module: Module, main: FuncOp, topology: TopologyAttr, callees: Mapping[str, FuncOp]) -> None:
+    def __init__(
+        self,
+        module: Module,
+        main: FuncOp,
+        topology: TopologyAttr,
+        callees: Mapping[str, FuncOp],
+        owners: Mapping[str, str],
+    ) -> None:
         self.module, self.main, self.topology, self.callees = module, main, topology, callees
+        self.owners = owners
+        self.shared = {mesh: owner for mesh, owner in owners.items() if owner != mesh}
+        self.returned = set(main.returned)
         self.root: dict[Value, Value] = {}  # an aliasing transfer gives the value it takes
         self.slots: list[Slot] = []
         self.places: list[int] = []  # of each slot: the number of its type and memory
@@ -159,6 +170,7 @@ class _Planner:
             donated=frozenset(i for i, given in enumerate(donated) if given),
             result_names=tuple(_result_name(d.entries.get("jax.result_info")) for d in main.res_attrs),
             movable=frozenset(i for i, d in enumerate(main.arg_attrs) if SHARDED_STATE in d.entries),
+            shared=self.shared,
         )
 
     def _root(self, value: Value) -> Value:
@@ -212,26 +224,40 @@ class _Planner:
     def _drafts(self) -> list[_Draft]:
         """The instructions with the time at which each would start if every mesh ran on its own."""
         ready: dict[Value, float] = dict.fromkeys(self.main.args, 0.0)
-        free: dict[str, float] = dict.fromkeys(self.topology.meshes, 0.0)
+        owners = self.owners
+        free: dict[str, float] = dict.fromkeys(owners.values(), 0.0)
         drafts: list[_Draft] = []
         for order, op in enumerate(self.main.body):
             inputs = [self._root(v) for v in op.operands] if self.root else op.operands
             start = max(map(ready.__getitem__, inputs), default=0.0)
             if isinstance(op, FragmentCallOp):
-                start = max(start, free[op.mesh])
-                end = free[op.mesh] = start + self._cost(op.callee)
+                start = max(start, free[owners[op.mesh]])
+                end = free[owners[op.mesh]] = start + self._cost(op.callee)
             elif isinstance(op, TransferOp):
                 end = start
-                if _is_alias(op):
+                if _is_alias(op) or self._shares(op, inputs[0]):
                     self.root[op.results[0]] = inputs[0]
                     continue
                 if _comes_back(op):  # not before it is wanted: it was away to leave its memory to others
-                    end = start = max(start, free[op.target_type.mesh])
+                    end = start = max(start, free[owners[op.target_type.mesh]])
             else:
                 continue
             ready.update(dict.fromkeys(op.results, end))
             drafts.append(_Draft(op, inputs, start, order))
         return drafts
+
+    def _shares(self, op: TransferOp, root: Value) -> bool:
+        """Whether the transfer gives the buffer that it takes, to a mesh of the same devices.
+
+        Results of the step have buffers of their own: callers may donate one of them.
+        """
+        source, target, meshes = op.source_type, op.target_type, self.topology.meshes
+        if self.owners[source.mesh] != self.owners[target.mesh] or meshes[source.mesh] != meshes[target.mesh]:
+            return False
+        if op.results[0] in self.returned or self.layouts.get(root) is not None:
+            return False
+        kind = self.slots[self.number[root]].memory_kind if root in self.number else source.memory_kind
+        return {source.memory_kind, target.memory_kind, kind} <= {None, "device"} and _same_sharding(source, target)
 
     def _cost(self, callee: str) -> float:
         """About how long a function runs: elements computed, and multiply-adds of contractions."""
@@ -257,16 +283,28 @@ class _Planner:
         outputs = self._add(op.results, out_kinds)
         places = self.places
         in_places = tuple(map(places.__getitem__, inputs))
+        if self.shared and any(self.slots[s].mesh != op.mesh for s in inputs):
+            in_places = tuple(self._place_on(op.mesh, s) for s in inputs)
         key = (op.callee, op.mesh, in_places, tuple(map(places.__getitem__, outputs)), donated)
         program = self.programs.get(key)
         if program is None:
-            in_types = tuple(self.slots[s].place for s in inputs)
+            known = list(self.place_numbers)
+            in_types = tuple(map(known.__getitem__, in_places))
             out_types = tuple(self.slots[s].place for s in outputs)
             program = ProgramSpec(len(self.programs), op.callee, op.mesh, in_types, out_types, donated)
             self.programs[key] = program
         label = ", ".join(o.short.replace('"', "") for o in op.origin)
         origins = tuple((o.name, o.transpose_count) for o in op.origin)
         return Run(program.number, op.mesh, inputs, outputs, donated, label or "inferred", origins)
+
+    def _place_on(self, mesh: str, number: int) -> int:
+        """The number of the place that a value has as an argument of a program on `mesh`."""
+        slot = self.slots[number]
+        if slot.mesh == mesh:
+            return self.places[number]
+        type = slot.type
+        here = mesh_tensor(mesh, type.tensor, type.sharding, type.memory_kind)
+        return self._learn(here, slot.memory_kind, None)[0]
 
     def _transfer(self, ops: Sequence[TransferOp], inputs: tuple[int, ...]) -> Transfer:
         outputs = self._add([op.results[0] for op in ops], [None] * len(ops))
@@ -300,11 +338,11 @@ def _is_alias(op: TransferOp) -> bool:
     """Whether the transfer changes nothing: the same mesh, sharding and memory."""
     source, target = op.source_type, op.target_type
     memories = {source.memory_kind or "device", target.memory_kind or "device"}
-    return (
-        source.mesh == target.mesh
-        and len(memories) == 1
-        and (source.sharding is target.sharding or (_replicated(source) and _replicated(target)))
-    )
+    return source.mesh == target.mesh and len(memories) == 1 and _same_sharding(source, target)
+
+
+def _same_sharding(source: MeshTensorType, target: MeshTensorType) -> bool:
+    return source.sharding is target.sharding or (_replicated(source) and _replicated(target))
 
 
 def _plain(type: MeshTensorType) -> MeshTensorType:

@@ -75,7 +75,7 @@ class Held:
     `parameters`, `state` and `arguments` are there at the start; `gradients` (arrays of the type of a parameter there
     that backwards made, or with a part of it for each device), `hoisted` (gathered and cast parameters, and what else
     is computed once for all microbatches) and `activations` (all else that was made) at the `peak`, beside what is left
-    of the former.
+    of the former.  Where meshes share devices the `peak` is that of these; all else is what this mesh has of it.
     """
 
     mesh: str
@@ -151,6 +151,8 @@ class Residence:
     #: What each argument is, by name.
     roles: Mapping[str, Role]
     gathered: tuple[Gathered, ...] = ()
+    #: Meshes that share their devices.
+    sharing: tuple[tuple[str, ...], ...] = ()
 
     @property
     def causes(self) -> dict[Cause, tuple[int, int]]:
@@ -180,6 +182,7 @@ def residence(
         tuple(reader.returning()),
         {plan.slots[s].name: role for s, role in reader.roles.items()},
         tuple(reader.gathered()),
+        tuple(meshes for meshes in dict.fromkeys(plan.sharing.values()) if len(meshes) > 1),
     )
 
 
@@ -414,8 +417,15 @@ class _Reader:
         self, at: Mapping[str, tuple[int, int]], counted: set[int], reused: dict[int, int] | None = None
     ) -> dict[str, int]:
         """The bytes of some slots on each mesh while the instruction of its peak runs; see `Plan.live_bytes`."""
-        use = self.plan.memory_use(reused=reused, counted=counted)
-        return {mesh: used for place, mesh, used in use if at[mesh][1] == place}
+        found: dict[str, int] = {}
+        for meshes in dict.fromkeys(self.plan.sharing.values()):
+            for mesh in meshes:  # of those that share devices each by itself
+                own = {s for s in counted if self.plan.slots[s].mesh == mesh} if len(meshes) > 1 else counted
+                use = self.plan.memory_use(reused=reused, counted=own)
+                for place, one, used in use:
+                    if one == mesh and place == at[mesh][1]:
+                        found[mesh] = used
+        return found
 
 
 def _lost_axes(sent: Slot, here: Slot, sizes: Mapping[str, int]) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ from mpmd_trace.diagnostics.messages import MpmdError
 
 __all__ = ["Stored", "read", "stored_form", "versions", "written"]
 
-_FORMAT = 4
+_FORMAT = 5
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,6 +12,9 @@ from mpmd_trace.ir.types import FunctionType, function_type
 
 __all__ = ["FuncOp", "function_around", "make_function"]
 
+#: For each mesh that has the devices of an earlier one, the first that has them.
+SHARED_DEVICES = "mpmd.shared_devices"
+
 
 @op_class
 class FuncOp(Op):
@@ -70,6 +73,27 @@ class FuncOp(Op):
     def topology(self) -> TopologyAttr | None:
         found = self.attrs.get("topology")
         return found if isinstance(found, TopologyAttr) else None
+
+    @property
+    def device_owners(self) -> dict[str, str]:
+        """For each mesh of the topology the first one that has its devices: itself, unless meshes share them."""
+        meshes = () if self.topology is None else self.topology.meshes
+        found = self.attrs.get(SHARED_DEVICES)
+        shared = found.entries if isinstance(found, DictAttr) else {}
+        owners = {mesh: shared.get(mesh) for mesh in meshes}
+        return {mesh: owner.value if isinstance(owner, StringAttr) else mesh for mesh, owner in owners.items()}
+
+    @device_owners.setter
+    def device_owners(self, owners: Mapping[str, str]) -> None:
+        shared = {mesh: StringAttr.get(owner) for mesh, owner in owners.items() if owner != mesh}
+        self.attrs.pop(SHARED_DEVICES, None)
+        if shared:
+            self.attrs[SHARED_DEVICES] = DictAttr.get(shared)
+
+    def sharing(self, mesh: str) -> tuple[str, ...]:
+        """The meshes of the topology that have the devices of a mesh, itself among them."""
+        owners = self.device_owners
+        return tuple(other for other, owner in owners.items() if owner == owners[mesh])
 
     @property
     def is_mpmd(self) -> bool:

@@ -281,6 +281,7 @@ def partition_as(
                     f"@main of '{request.func_name}' has {len(declared)} {what}, but meshes are given for {len(given)}"
                 )
         main.attrs["topology"] = request.topology
+        main.device_owners = request.device_owners
         _mark_donated(main, request.donated)
         for number, results in enumerate(request.together):
             for result in results:

@@ -142,6 +142,8 @@ class PartitionRequest:
     reduce: how sums over devices are finished once per step; None: for each microbatch, as the reference does.
     state: how the state of an optimiser is sharded; None: as the program says, as the reference does.
     fit: how activations are made to fit into memory; None: they are kept, as the reference does.
+    device_owners: for each mesh the first one that has its devices, where meshes share them, as in the reference none
+        does.
     """
 
     func_name: str
@@ -172,6 +174,7 @@ class PartitionRequest:
     reduce: ReduceOnce | None = None
     state: ShardOptimizerState | None = None
     fit: FitMemory | None = None
+    device_owners: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def of(

@@ -134,19 +134,23 @@ def ranked(options: Sequence[Option]) -> list[Option]:
 def option_of(division: Division, choice: Choice, study: Study, limit: float | None) -> Option:
     """What to expect of the division with the orders of the choice; `limit`: bytes of a device."""
     own = {field.name: getattr(division, field.name) for field in dataclasses.fields(Division)}
-    gather, peaks = _gather(division, choice.schedule, limit)
+    gather, peaks = _gather(division, choice.schedule, limit, study)
     orders, copies = choice.schedule, division.copies
     again = cost_of(gather, orders, copies).time - cost_of("step", orders, copies).time
-    step = choice.makespan + max(study.once, default=0.0) + again + study.besides(*_idle(study, choice))
+    busy = [choice.unit * time for time in choice.result.busy]
+    work = max(choice.makespan, *study.on_devices(busy))
+    step = work + max(study.on_devices(study.once), default=0.0) + again + study.besides(*_idle(study, choice))
     fits = limit is None or max(peaks) <= limit
     return Option(**own, choice=choice, step=step, peak_bytes=peaks, fits=fits, gather=gather, limit=limit)
 
 
-def _gather(division: Division, schedule: Schedule, limit: float | None) -> tuple[Gather, tuple[float, ...]]:
+def _gather(
+    division: Division, schedule: Schedule, limit: float | None, study: Study
+) -> tuple[Gather, tuple[float, ...]]:
     """How long copies are kept, as long as there is memory for it, and the peak of each mesh then."""
     found: tuple[Gather, tuple[float, ...]] | None = None
     for gather in WORDS if any(one.bytes for one in division.copies) else WORDS[:1]:
-        peaks = _peaks(division, schedule, gather)
+        peaks = study.on_devices(_peaks(division, schedule, gather))
         if limit is None or max(peaks) <= limit:
             return gather, peaks
         if found is None or max(peaks) < max(found[1]):

@@ -91,7 +91,7 @@ def other_bytes(
     `temporary` and `reused` are as in `Plan.live_bytes`.
     """
     slots = tuple(s._replace(bytes=0) if s.number in apart else s for s in plan.slots)
-    others = dataclasses.replace(plan, slots=slots)
+    others = dataclasses.replace(plan, slots=slots, shared={})  # each mesh by itself, also where devices are shared
     held: dict[str, list[float]] = {mesh: [0.0] for mesh in plan.meshes}
     scratch: dict[str, list[float]] = {mesh: [0.0] for mesh in plan.meshes}
     known = actions_by_place(plan, actions)

@@ -82,6 +82,12 @@ class Study:
     copies: tuple[Copies, ...] = ()
     #: What a step took, in the median, where it was measured.
     measured_step: float | None = None
+    #: For each mesh those that have its devices, itself among them.
+    sharing: tuple[tuple[int, ...], ...] = ()
+
+    def on_devices(self, each: Sequence[float]) -> tuple[float, ...]:
+        """For each mesh the sum of what is given, over all meshes that share its devices."""
+        return tuple(sum(each[m] for m in meshes) for meshes in self.sharing) if self.sharing else tuple(each)
 
     def besides(self, starts: Mapping[str, float], spare: Mapping[str, float]) -> float:
         """How much longer a step takes because of what moves besides.
@@ -239,6 +245,7 @@ def study(
             ahead=keeps_barriers(compiled.lowered.traced.platform),
         ),
         measured_step=1000 * statistics.median(steps) if steps else None,
+        sharing=tuple(tuple(meshes.index(o) for o in plan.sharing[m] if o in meshes) for m in meshes),
     )
 
 

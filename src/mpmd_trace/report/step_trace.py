@@ -38,7 +38,9 @@ def step_trace(
     known = steps_by_place(plan, actions)
     functions = {f.sym_name: f for f in module.functions}
     sources = [_sources(functions.get(spec.callee)) for spec in plan.programs]
-    held: dict[int, tuple[str, int]] = {at: (mesh, used) for at, mesh, used in program.memory_use()}
+    held: dict[int, dict[str, int]] = {}
+    for at, mesh, used in program.memory_use():
+        held.setdefault(at, {})[mesh] = used
     origin = 0.0
     for number, one in enumerate(measured):
         slices: dict[int, Slice] = {}
@@ -59,8 +61,7 @@ def step_trace(
                 told = {"bytes on each device": sum(slot.bytes for slot in outputs), "arrays": len(outputs)}
                 told["values"] = ", ".join(map(str, outputs[:4]))
             slices[at] = trace.slice(1, row, instruction.label or word, word, start, end, step=number, **told)
-            if at in held:
-                mesh, used = held[at]
+            for mesh, used in held.get(at, {}).items():
                 trace.counter(1, f"memory of {mesh}", start, **{"bytes on a device": used})
         _arrows(trace, program, slices)
         origin += (1 + _GAP) * one.seconds

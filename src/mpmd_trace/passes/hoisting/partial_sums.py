@@ -42,6 +42,7 @@ class PartialSumAnalysis:
 
     def __init__(self, function: FuncOp, meshes: Mapping[str, MeshAttr]) -> None:
         self.symbols = dict(meshes)
+        self.owners = function.device_owners
         self.fragments = [op for op in function.body if is_plain_fragment(op)]
         #: A sharding over each mesh, for the fragments there that have none of their own.
         self._like = {op.mesh: like for op in reversed(self.fragments) if (like := _any_sharding(op)) is not None}
@@ -71,7 +72,10 @@ class PartialSumAnalysis:
             self.excluded |= excluded
 
     def spill(self, room: Mapping[str, float]) -> None:
-        """Exclude the chains that need most memory until the others fit into the bytes left on each mesh."""
+        """Exclude the chains that need most memory until the others fit into the bytes left on each mesh.
+
+        Meshes that share devices count as the first of them.
+        """
         while (spilled := self._too_large(room)) is not None:
             mesh, values = spilled
             self.excluded |= values
@@ -142,14 +146,16 @@ class PartialSumAnalysis:
         needs: dict[str, dict[Value, float]] = {}
         for value, axes in self.form.items():
             if axes != ZERO:
-                mesh = cast(MeshTensorType, value.type).mesh
-                chains = needs.setdefault(mesh, {})
+                owner = self.owners[cast(MeshTensorType, value.type).mesh]
+                chains = needs.setdefault(owner, {})
                 root = self._root(value)
                 chains[root] = max(chains.get(root, 0.0), self._more_bytes(value, axes))
-        for mesh, chains in needs.items():
-            if sum(chains.values()) > room[mesh]:
+        for owner, chains in needs.items():
+            if sum(chains.values()) > room[owner]:
                 worst = max(chains, key=lambda root: chains[root])
-                return mesh, {value for value in self.form if self._root(value) is worst}
+                return cast(MeshTensorType, worst.type).mesh, {
+                    value for value in self.form if self._root(value) is worst
+                }
         return None
 
     def _more_bytes(self, value: Value, axes: Form) -> float:

@@ -112,7 +112,8 @@ class ReduceOnce(FunctionPass):
             return False
         analysis.solve()
         if self.limit:
-            held = {mesh: max(Liveness(function, mesh, meshes).profile()) for mesh in analysis.meshes()}
+            owners = dict.fromkeys(function.device_owners[mesh] for mesh in analysis.meshes())
+            held = {mesh: max(Liveness(function, mesh, meshes).profile()) for mesh in owners}
             analysis.spill({mesh: room_on(mesh, self.limit, self.reserved) - used for mesh, used in held.items()})
         for mesh, (count, given_up) in analysis.counts().items():
             text = f"on mesh '{mesh}' {count} sums over devices are finished once per step"

@@ -75,16 +75,18 @@ class Stage:
     bytes: float
 
 
-def stages_of(function: FuncOp, shape: MeshAttr, held: Liveness, *, remat: bool, offload: bool) -> list[Stage]:
+def stages_of(
+    function: FuncOp, mesh: str, shape: MeshAttr, held: Liveness, *, remat: bool, offload: bool
+) -> list[Stage]:
     """The stages of a mesh, whose devices are laid out as `shape`, whose forwards leave something, with options."""
     groups: dict[object, list[Forward]] = {}
     for fragment in function.body:
-        if not is_plain_fragment(fragment) or fragment.mesh != held.mesh:
+        if not is_plain_fragment(fragment) or fragment.mesh != mesh:
             continue
         if is_forward(fragment) and call_counter(fragment) is not None:
             backwards = tuple(_backwards(fragment))
             # What is read directly afterwards is gone before anything else is made.
-            if backwards and not is_executed_immediately_after(fragment, backwards[0]):
+            if backwards and not is_executed_immediately_after(fragment, backwards[0], held.sharing):
                 key = fragment.stage if fragment.stage is not None else fragment.origin
                 groups.setdefault(key, []).append(Forward(fragment, backwards))
     devices = math.prod(size for _, size in shape.axes)

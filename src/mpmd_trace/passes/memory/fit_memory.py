@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from mpmd_trace.ir.attributes import UNIT, MeshAttr, TensorShardingAttr
@@ -111,10 +111,10 @@ class FitMemory(FunctionPass):
         assert function.topology is not None
         meshes = function.topology.meshes
         chosen: list[Option] = []
-        for mesh in meshes:
+        for mesh in dict.fromkeys(function.device_owners.values()):
             room = room_on(mesh, self.limit, self.reserved)
             held = Liveness(function, mesh, mesh_symbols(module))
-            chosen += self._of_mesh(function, meshes[mesh], held, room, diagnostics)
+            chosen += self._on_devices(function, meshes, held, room, diagnostics)
         for one in chosen:
             for forward, (results, made) in one.dropped.items():
                 _recompute(forward, results, made, one.offloaded.get(forward, ()))
@@ -123,12 +123,14 @@ class FitMemory(FunctionPass):
                     _offload(forward, moved, list(forward.backwards))
         return bool(chosen)
 
-    def _of_mesh(
-        self, function: FuncOp, shape: MeshAttr, held: Liveness, room: float, diagnostics: Diagnostics
+    def _on_devices(
+        self, function: FuncOp, meshes: Mapping[str, MeshAttr], held: Liveness, room: float, diagnostics: Diagnostics
     ) -> list[Option]:
-        """The options that change something on a mesh."""
-        mesh = held.mesh
-        stages = stages_of(function, shape, held, remat=self.remat, offload=self.offload)
+        """The options that change something on the devices of a mesh, or of several that share them."""
+        mesh = ", ".join(held.sharing)
+        stages: list[Stage] = []
+        for own in held.sharing:
+            stages += stages_of(function, own, meshes[own], held, remat=self.remat, offload=self.offload)
 
         def profile(choice: Sequence[int]) -> list[float]:
             return held.profile([stage.options[i].change for stage, i in zip(stages, choice, strict=True)])

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from mpmd_trace.ir.attributes import MeshAttr
 from mpmd_trace.ir.core import BlockArg, Op, Value
-from mpmd_trace.ir.ops import FragmentOp, FuncOp
+from mpmd_trace.ir.ops import FragmentOp, FuncOp, TransferOp
 from mpmd_trace.ir.shardings import byte_size
 from mpmd_trace.ir.types import MeshTensorType
 from mpmd_trace.passes.sharding.edges import ValueShardings
@@ -35,10 +35,13 @@ class Change:
 class Liveness:
     """The bytes on a device of `mesh`, by the order of the block: arguments stay, unless they are donated, and other
     values live until their last use.  A result takes the memory of a value of its type that ends where it is made.
+
+    The devices may be those of other meshes, too; what one of these has from another takes no memory of its own.
     """
 
     def __init__(self, function: FuncOp, mesh: str, meshes: Mapping[str, MeshAttr]) -> None:
         self.mesh = mesh
+        self.sharing = function.sharing(mesh)
         self.meshes = dict(meshes)
         self.shardings = ValueShardings(function)
         #: Twice the place of each op: something may come between two of them.
@@ -50,10 +53,22 @@ class Liveness:
         donated = [bool({"jax.buffer_donor", "tf.aliasing_output"} & d.entries.keys()) for d in function.arg_attrs]
         for arg, is_donated in zip(function.args, donated, strict=True):
             self._note(arg, 0, stays=not is_donated)
+        #: What each value has the memory of, where that is not its own.
+        self.root: dict[Value, Value] = {}
         for op in function.body:
+            if isinstance(op, TransferOp) and self._shares(op):
+                self.root[op.results[0]] = self.root.get(op.operand(0), op.operand(0))
+                continue
             for result in op.results:
                 self._note(result, self.time[op])
+        for value, root in self.root.items():
+            self.reads[root] += [self.time[use.owner] for use in value.uses]
         self._reuse(function)
+
+    def _shares(self, op: TransferOp) -> bool:
+        """Whether a transfer between meshes that share their devices moves nothing."""
+        source, target = op.operand(0), op.results[0]
+        return op.source_type.mesh != op.target_type.mesh and self.size(source) == self.size(target) > 0
 
     def _note(self, value: Value, start: int, stays: bool = False) -> None:
         size = self.size(value)
@@ -64,7 +79,7 @@ class Liveness:
     def size(self, value: Value) -> float:
         """The bytes of a value on a device of the mesh; 0 for those elsewhere."""
         type = value.type
-        if not isinstance(type, MeshTensorType) or type.mesh != self.mesh or type.on_host:
+        if not isinstance(type, MeshTensorType) or type.mesh not in self.sharing or type.on_host:
             return 0.0
         sharding = self.shardings.of(value)
         try:
@@ -76,12 +91,13 @@ class Liveness:
         """Let values end before the fragments whose results take their memory."""
         self.reused: set[Value] = set()
         for op in function.body:
-            if not isinstance(op, FragmentOp) or op.mesh != self.mesh:
+            if not isinstance(op, FragmentOp) or op.mesh not in self.sharing:
                 continue
             now = self.time[op]
-            free = [v for v in dict.fromkeys(op.operands) if v in self.sizes and max(self.reads[v]) == now]
+            read = dict.fromkeys(self.root.get(v, v) for v in op.operands)
+            free = [v for v in read if v in self.sizes and max(self.reads[v]) == now]
             for result in op.results:
-                fits = (v for v in free if v.type is result.type and self.sizes[v] == self.sizes.get(result))
+                fits = (v for v in free if _alike(v, result) and self.sizes[v] == self.sizes.get(result))
                 taken = next(fits, None)
                 if taken is not None:
                     free.remove(taken)
@@ -112,3 +128,10 @@ class Liveness:
     def _hold(steps: list[float], size: float, start: int, end: int) -> None:
         steps[start] += size
         steps[max(start, end) + 1] -= size
+
+
+def _alike(value: Value, other: Value) -> bool:
+    """Whether they are of one type, but perhaps on different meshes."""
+    a, b = value.type, other.type
+    assert isinstance(a, MeshTensorType) and isinstance(b, MeshTensorType)
+    return a.tensor is b.tensor
