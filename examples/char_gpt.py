@@ -164,5 +164,6 @@ def program():
         loss=lambda result: result[2],
         gradients=lambda result: result[3],
         in_shardings=(None, None, data_parallel),
+        tokens=BATCH * CONTEXT,
         name="char_gpt",
     )

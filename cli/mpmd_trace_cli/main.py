@@ -61,6 +61,10 @@ def run(
         int, typer.Option(help="In how many processes on this machine; FILE calls mpmd_trace.initialize() then.")
     ] = 1,
     trace: Annotated[str | None, typer.Option(help="A file for three measured steps, for ui.perfetto.dev.")] = None,
+    peak_flops: Annotated[
+        float | None,
+        typer.Option(help="Peak FLOP/s of one device, for MFU; known for common GPUs and TPUs (dense bfloat16)."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Compile and run a program, compare it with plain jax.jit, and write a report."""
@@ -70,7 +74,7 @@ def run(
         raise typer.Exit(launch(Job(["-m", "mpmd_trace_cli.entry", *sys.argv[1:]], processes, first_is_plain=True)))
     from mpmd_trace_cli.run import run_program  # late: needs jax
 
-    report = run_program(file, out, settings or [], trace=trace, quiet=json)
+    report = run_program(file, out, settings or [], trace=trace, peak=peak_flops, quiet=json)
     if json and report:
         data(report)
 

@@ -18,6 +18,7 @@ from mpmd_trace.api.processes import fetch, initialize
 from mpmd_trace.backend.distribution.job import current
 from mpmd_trace.diagnostics.messages import MpmdError, shortened
 from mpmd_trace.frontend.errors import at_users_place, place_of, problem
+from mpmd_trace.ir.ops import Module
 from mpmd_trace.ir.text import parse
 from mpmd_trace.report.curves import curves_svg
 from mpmd_trace.report.files import check_folder, write_folder
@@ -26,6 +27,7 @@ from mpmd_trace.report.reasons import reasons
 from mpmd_trace.report.snapshots import Snapshots
 from mpmd_trace.report.step_trace import step_trace
 from mpmd_trace.report.timeline import FragmentActions, bubble, measured_timeline, planned_timeline
+from mpmd_trace.report.utilization import Utilization, model_flops, peak_flops
 from mpmd_trace.schedules import draw, to_svg
 from mpmd_trace_cli import residence
 from mpmd_trace_cli.files import check_output, write_text
@@ -36,9 +38,17 @@ __all__ = ["compare_steps", "print_losses", "run_program"]
 
 
 def run_program(
-    file: str, out: str, settings: Sequence[str], *, trace: str | None = None, quiet: bool = False
+    file: str,
+    out: str,
+    settings: Sequence[str],
+    *,
+    trace: str | None = None,
+    peak: float | None = None,
+    quiet: bool = False,
 ) -> dict[str, Any]:
-    """Run the program of `file`, write the report to `out`, and give its numbers; `trace`: a file for measured steps.
+    """Run the program of `file`, write the report to `out`, and return its numbers.
+
+    `trace`: a file for measured steps; `peak`: FLOP/s of a device, by default that of `report.utilization`.
 
     In a job of several processes each runs its part; process 0 compares and reports, and the others give nothing.
 
@@ -62,7 +72,8 @@ def run_program(
         jitted = program.jitted()
         snapshots, actions = Snapshots(), FragmentActions()
         lowered = jitted.lower_lazily(*program.args, hooks=[snapshots, actions] if first else [])
-        snapshots.start(parse(lowered.traced.mlir_text()))
+        traced_module = parse(lowered.traced.mlir_text())
+        snapshots.start(traced_module)
         trace_seconds = time.perf_counter() - started
         shown.update(task, completed=1)
         task = shown.add_task("passes", total=1, info="")
@@ -121,6 +132,7 @@ def run_program(
         "bubble_measured": round(bubble(measured), 4),
         "step_seconds": result["seconds"],
         "step_seconds_plain": reference["seconds"],
+        **_utilization(program, traced_module, result["seconds"], peak),
         "trace_seconds": round(trace_seconds, 3),
         "pass_seconds": round(pass_seconds, 3),
         "xla_seconds": round(xla_seconds, 3),
@@ -165,6 +177,21 @@ def run_program(
     if problems:
         raise MpmdError("\n".join(problems))
     return report
+
+
+def _utilization(program: Any, module: Module, seconds: float, peak: float | None) -> dict[str, Any]:
+    """Return model FLOPs, rates and MFU of a step; MFU is None where the peak rate of the devices is not known."""
+    devices = {device for mesh in program.config.topology.values() for device in mesh.devices.flat}
+    peaks = [peak if peak is not None else peak_flops(device.device_kind) for device in devices]
+    least = None if None in peaks else min(one for one in peaks if one is not None)
+    used = Utilization(model_flops(module), seconds, len(devices), least, program.tokens)
+    return {
+        "devices": used.devices,
+        "model_flops": used.flops,
+        "model_flops_per_second": used.flops_per_second,
+        "mfu": used.mfu,
+        "tokens_per_second": used.tokens_per_second,
+    }
 
 
 def _check_all_have_devices(program: Any, processes: int) -> None:
@@ -354,11 +381,16 @@ def _tables(report: dict[str, Any]) -> Any:
         "bubble planned / measured": f"{report['bubble_planned']:.1%} / {report['bubble_measured']:.1%}",
         "step time": f"{1000 * report['step_seconds']:.1f} ms",
         "step time of plain jax.jit": f"{1000 * report['step_seconds_plain']:.1f} ms",
+        "model FLOPs per step": f"{report['model_flops']:.3g}, {report['model_flops_per_second']:.3g} per second",
         "trace, passes, XLA": (
             f"{report['trace_seconds']:.1f} s, {report['pass_seconds']:.1f} s, {report['xla_seconds']:.1f} s"
         ),
         "largest peak per device": f"{max(report['peak_bytes_per_device'].values()):,} bytes",
     }
+    if report["mfu"] is not None:
+        rows["MFU"] = f"{report['mfu']:.1%} of {report['devices']} devices"
+    if report["tokens_per_second"] is not None:
+        rows["tokens per second"] = f"{report['tokens_per_second']:,.0f}"
     if "gradient_error" in report:
         rows["gradients differ by at most"] = f"{report['gradient_error']:.1e} of their norm"
     if "loss_error" in report:

@@ -41,6 +41,8 @@ class Program:
     loss: Callable[[Any], Any] | None = None
     #: The gradients in a result, compared leaf by leaf with those of the plain program in the first step.
     gradients: Callable[[Any], Any] | None = None
+    #: How many tokens (or samples) a step handles, for `run` to say how many it does per second.
+    tokens: int | None = None
     donate_argnums: tuple[int, ...] = ()
     static_argnums: tuple[int, ...] = ()
     in_shardings: Any = None

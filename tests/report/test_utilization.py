@@ -1,0 +1,66 @@
+"""Model FLOPs, MFU and tokens per second against counts by hand."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh
+
+import mpmd_trace as mt
+from mpmd_trace.report.utilization import Utilization, model_flops, peak_flops
+
+ROWS, WIDTH, MICROBATCHES = 4, 16, 3
+
+
+def test_the_flops_of_a_training_step_are_those_of_its_products() -> None:
+    """Each layer: one product forward, one for the weights, and one for the activations but for the first layer."""
+
+    def loss(ws: list[jax.Array], x: jax.Array) -> jax.Array:
+        for i, w in enumerate(ws):
+            x = mt.named_computation(lambda w, x: x @ w, name=f"layer{i}")(w, x)
+        return jnp.sum(x**2)
+
+    def step(ws: list[jax.Array], batch: jax.Array) -> list[jax.Array]:
+        def microbatch(i: jax.Array, grads: list[jax.Array], x: jax.Array) -> list[jax.Array]:
+            return jax.tree.map(jnp.add, grads, jax.grad(loss)(ws, x))
+
+        return mt.enumerated_for(microbatch, jax.tree.map(jnp.zeros_like, ws), batch)
+
+    devices = np.array(jax.devices()[:2]).reshape(2, 1)
+    config = mt.make_config(
+        {"a": Mesh(devices[0], "x"), "b": Mesh(devices[1], "x")},
+        {"layer0": "a", "layer1": "b"},
+        pipeline_schedule="1F1B",
+    )
+    ws = [jnp.ones((WIDTH, WIDTH))] * 2
+    module = mt.jit(step, config).lower(ws, jnp.ones((MICROBATCHES, ROWS, WIDTH))).compiler_ir("stablehlo")
+    products = (2 + 2 + 1) * 2 * ROWS * WIDTH * WIDTH * MICROBATCHES
+    assert products <= model_flops(module) <= 1.15 * products
+
+
+def test_rates() -> None:
+    used = Utilization(flops=6e12, seconds=2.0, devices=4, peak=1e12, tokens=1000)
+    assert (used.flops_per_second, used.mfu, used.tokens_per_second) == (3e12, 0.75, 500.0)
+    unknown = Utilization(flops=6e12, seconds=2.0, devices=4)
+    assert unknown.mfu is None and unknown.tokens_per_second is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "peak"),
+    [
+        ("NVIDIA H100 80GB HBM3", 989.4e12),
+        ("NVIDIA H100 PCIe", 756e12),
+        ("NVIDIA A100-SXM4-80GB", 312e12),
+        ("NVIDIA L4", 121e12),
+        ("NVIDIA L40S", 362e12),
+        ("TPU v5 lite", 197e12),
+        ("TPU v5", 459e12),
+        ("TPU v5p", 459e12),
+        ("TPU v6 lite", 918e12),
+        ("cpu", None),
+    ],
+)
+def test_peaks_by_kind_of_device(kind: str, peak: float | None) -> None:
+    assert peak_flops(kind) == peak
