@@ -18,8 +18,9 @@ import jax
 from mpmd_trace.api.program import Program
 from mpmd_trace.diagnostics.location import Location
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
+from mpmd_trace.diagnostics.source_files import is_users
 from mpmd_trace.frontend.config import Config
-from mpmd_trace.frontend.errors import is_users, place_of, problem, raise_problems
+from mpmd_trace.frontend.errors import place_of, problem, raise_problems
 
 __all__ = ["check_arguments", "copied", "failed_while_running", "import_code", "load_program", "user_error"]
 

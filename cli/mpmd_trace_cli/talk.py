@@ -9,11 +9,13 @@ import math
 import os
 import re
 import sys
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ParamSpec, TextIO, TypeVar
 
+from mpmd_trace.diagnostics.internal import InternalError, internal_error
 from mpmd_trace.diagnostics.messages import MpmdError, MpmdWarning
 from mpmd_trace.diagnostics.progress import without_bar
 from mpmd_trace_cli.files import explain_os_error
@@ -179,12 +181,14 @@ def _warnings_as_talk() -> Iterator[None]:
 def guard(command: Callable[[], Any]) -> int:
     """Run a command; problems of the program or of the call become messages on stderr and exit status 1."""
     try:
-        with _warnings_as_talk():
+        with _warnings_as_talk(), _others_told():
             command()
     except MpmdError as error:
         for line in told(error):
             say(line)
         return 1
+    except InternalError as error:
+        return _say_bug(error, error.__cause__)
     except KeyboardInterrupt:
         say("interrupted")
         return 130
@@ -195,11 +199,35 @@ def guard(command: Callable[[], Any]) -> int:
         from mpmd_trace_cli.program import user_error  # late: needs jax, and few calls fail
 
         found = user_error(error)
+        bug = internal_error(error)
+        if bug is not None:
+            return _say_bug(bug, error)
         if found is not None:
             say(str(found))
         elif isinstance(error, OSError):  # a folder that cannot be written, a full disk
             say(f"error: {explain_os_error(error)}")
         else:
-            raise  # a fault of ours, which the traceback helps to find
+            raise  # of JAX or another library, which the traceback helps to find
         return 1
     return 0
+
+
+def _say_bug(bug: InternalError, error: BaseException | None) -> int:
+    """Print a bug of ours with its traceback, and what to do with them."""
+    if error is not None:
+        traceback.print_exception(error)
+    say(str(bug))
+    return 1
+
+
+@contextmanager
+def _others_told() -> Iterator[None]:
+    """Tell the other processes of a job at once why this one ends: no hook sees an error that becomes a message."""
+    try:
+        yield
+    except Exception as error:
+        jobs = sys.modules.get("mpmd_trace.backend.distribution.job")
+        job = None if jobs is None else jobs.current()
+        if job is not None:
+            job.peers.failed(error, "in mpmd-trace")
+        raise

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from mpmd_trace.backend.distribution.faults import PeerError as PeerError
     from mpmd_trace.backend.load import run_module as run_module
     from mpmd_trace.backend.stacked import Pieces as Pieces
+    from mpmd_trace.diagnostics.internal import InternalError as InternalError
     from mpmd_trace.diagnostics.messages import Diagnostic as Diagnostic
     from mpmd_trace.diagnostics.messages import MpmdError as MpmdError
     from mpmd_trace.diagnostics.messages import MpmdWarning as MpmdWarning
@@ -70,6 +71,7 @@ _WHERE = {
     "Config": "frontend.config",
     "Diagnostic": "diagnostics.messages",
     "FragmentInfo": "passes.fragment_rules",
+    "InternalError": "diagnostics.internal",
     "Jitted": "api.jit",
     "Link": "scheduling.transfers",
     "Links": "scheduling.transfers",

@@ -130,3 +130,17 @@ def test_who_is_late_because_it_waits_is_not_at_fault(peers: Callable[..., list[
     _together(lambda: waits(first), lambda: waits(third))
     wanted = "process 0 keeps others waiting: for 1 s process 1 has waited to receive x"
     assert sorted(errors) == [f"error: process {p} cannot go on: {wanted}" for p in (0, 2)]
+
+
+def test_a_listening_thread_that_fails_says_so(peers: Callable[..., list[Peers]]) -> None:
+    """Else the others wait for the whole timeout, and do not know why."""
+    first, second = peers(30.0)
+
+    def fails() -> None:
+        raise MemoryError
+
+    second._look = fails  # type: ignore[method-assign]
+    until = time.monotonic() + 20
+    while first.fault is None and time.monotonic() < until:
+        time.sleep(0.01)
+    assert first.fault == second.fault == Fault(1, "cannot listen to the others: MemoryError")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import socket
 import threading
 import time
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -246,3 +248,89 @@ def test_strangers_can_say_nothing(ends: list[Post]) -> None:
     assert not found.is_ready()
     ends[0].send(1, 530, [values(0)])
     np.testing.assert_array_equal(found.take().view(np.float32).reshape(LARGE), values(0))
+
+
+def test_a_thread_that_cannot_send_says_why(ends: list[Post]) -> None:
+    first, _ = ends
+    told: list[str] = []
+    first.on_failure = told.append
+
+    def fails(*args: Any) -> None:
+        raise MemoryError
+
+    first.send_part = fails  # type: ignore[method-assign]
+    first.send(1, 1, [values(1)])
+    until(lambda: told != [])
+    assert told == ["cannot send to process 1: MemoryError"]
+
+
+def test_a_thread_that_cannot_receive_says_why(ends: list[Post]) -> None:
+    first, second = ends
+    told: list[str] = []
+    second.on_failure = told.append
+
+    def fails(size: int) -> Any:
+        raise MemoryError(f"no {size} bytes")
+
+    second._rooms.lend = fails  # type: ignore[method-assign]
+    [arrival] = second.expect(0, 1, 1)
+    first.send(1, 1, [values(1)])
+    with pytest.raises(OSError, match="no 2097152 bytes"):
+        arrival.block_until_ready()
+    until(lambda: told != [])
+    assert told == ["cannot receive from another process: MemoryError: no 2097152 bytes"]
+
+
+@pytest.mark.parametrize("where", ["connect", "accept", "thread"])
+def test_too_many_open_files_and_threads_are_told(
+    ends: list[Post], monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    first, second = ends
+    told: list[str] = []
+    first.on_failure = second.on_failure = told.append
+
+    def fails(*args: Any, **options: Any) -> Any:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    class Thread(threading.Thread):
+        def start(self) -> None:
+            if self.name == "mpmd-receive":
+                raise RuntimeError("can't start new thread")
+            super().start()
+
+    if where == "connect":
+        monkeypatch.setattr(posting.socket, "create_connection", fails)
+    elif where == "thread":
+        monkeypatch.setattr(posting.threading, "Thread", Thread)
+    else:
+        monkeypatch.setattr(posting, "_PATIENCE", 0.05)
+        server = types.SimpleNamespace(accept=fails, getsockname=lambda: ("", 1), shutdown=print, close=print)
+        monkeypatch.setattr(posting.socket, "create_server", lambda *args, **options: server)
+        Post("127.0.0.1", 1).on_failure = told.append
+    if where != "accept":
+        first.send(1, 1, [values(1)])
+    until(lambda: told != [])
+    files = "OSError: [Errno 24] Too many open files"
+    assert (
+        told[0]
+        == {
+            "connect": f"cannot send to process 1: {files}",
+            "accept": f"cannot accept connections of other processes: {files}",
+            "thread": "cannot accept connections of other processes: RuntimeError: can't start new thread",
+        }[where]
+    )
+
+
+def test_the_end_of_the_other_process_is_no_fault_of_this_one(ends: list[Post]) -> None:
+    first, second = ends
+    told: list[str] = []
+    first.on_failure = second.on_failure = told.append
+    first.send(1, 1, [values(1)])
+    [arrival] = second.expect(0, 1, 1)
+    arrival.take()
+    second.break_off()
+    for tag in range(2, 5):
+        first.send(1, tag, [values(1)])
+    first.break_off()
+    time.sleep(0.1)
+    assert told == []

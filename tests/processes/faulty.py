@@ -1,8 +1,8 @@
 """A training loop in which one process does something bad: `faulty.py KIND VICTIM STEP INSTRUCTION [OPTION ...]`.
 
 Kinds: `kill` and `stop` (the signals), `withhold` (it does not send what it should), `delay` (it sends later, which is
-no fault), `fail` (an instruction raises), `crash` (a program on the device fails), `leave` (it ends in good order),
-`cut` (it dies while it sends an array).
+no fault), `fail` (an instruction raises), `bug` (its runtime cannot be made, by a bug of the package), `crash` (a
+program on the device fails), `leave` (it ends in good order), `cut` (it dies while it sends an array).
 With the option `across` every mesh is over two processes, with `measured` the step is one that is measured.  The others
 print the error that they get, and that they can still compute.
 """
@@ -25,6 +25,7 @@ import mpmd_trace as mt
 from mpmd_trace.backend.distribution.job import current
 from mpmd_trace.backend.distribution.post import HEAD
 from mpmd_trace.backend.distribution.transport import tag_of
+from mpmd_trace.backend.runtime import Runtime
 
 KIND, VICTIM, STEP, INSTRUCTION = sys.argv[1], *map(int, sys.argv[2:5])
 ACROSS, MEASURED = ("across" in sys.argv[5:]), ("measured" in sys.argv[5:])
@@ -119,8 +120,15 @@ def main() -> None:
     ws: Any = [(0.3 * generator.normal(size=(8, 8))).astype(np.float32) for _ in range(count)]
     x = generator.normal(size=(count + 1, 4, 8)).astype(np.float32)
     columns = NamedSharding(meshes["m0"], PartitionSpec(None, None, "x")) if ACROSS else None
-    compiled = mt.jit(step, config, in_shardings=(None, columns, None)).lower(ws, x, np.float32(0)).compile()
-    me = jax.process_index()
+    lowered, me = (
+        mt.jit(step, config, in_shardings=(None, columns, None)).lower(ws, x, np.float32(0)),
+        jax.process_index(),
+    )
+    if KIND == "bug" and me == VICTIM:
+        names: dict[str, Any] = {}
+        exec(compile("def broken(*args):\n    assert not args", Runtime.__init__.__code__.co_filename, "exec"), names)
+        Runtime._issued = names["broken"]  # type: ignore[method-assign]
+    compiled = lowered.compile()
     if me == VICTIM:
         inject(compiled)
     for number in range(STEPS):

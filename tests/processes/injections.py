@@ -19,7 +19,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 #: Seconds without a sign of life, and how much later an error may be on a busy machine.
 TIMEOUT, LATE = 4.0, 6.0
-KINDS = ("kill", "stop", "withhold", "fail", "delay", "leave", "cut")
+KINDS = ("kill", "stop", "withhold", "fail", "delay", "leave", "cut", "bug")
 WAITS = re.compile(
     r"receive %\d+ .* from mesh 'm\d' to 'm\d', from process \d, tag \d+ \(0x[0-9a-f]+\), instruction \d"
     r"|run @\S+ .* on mesh 'm\d', with processes \d, \d, instruction \d"
@@ -70,6 +70,8 @@ def inject(
             problems.append(f"process {p} blames another one: {said[2]}")
         if float(said[1]) > timeout + late:
             problems.append(f"process {p} took {said[1]} s")
+        if kind == "bug" and "internal error: AssertionError (backend/runtime.py:2, in broken)" not in said[2]:
+            problems.append(f"process {p} does not say why: {said[2]}")
         if kind in ("withhold", "leave", "cut") and not WAITS.search(said[2]):
             problems.append(f"process {p} does not say what is missing: {said[2]}")
     listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout

@@ -15,7 +15,14 @@ from injections import inject
 @pytest.mark.parametrize(
     # On a mesh over processes faults are for `make faults`, where time does not press.
     ("kind", "victim", "options"),
-    [("kill", 0, ()), ("stop", 1, ()), ("withhold", 1, ()), ("cut", 1, ()), ("withhold", 0, ("measured",))],
+    [
+        ("kill", 0, ()),
+        ("stop", 1, ()),
+        ("withhold", 1, ()),
+        ("cut", 1, ()),
+        ("bug", 1, ()),
+        ("withhold", 0, ("measured",)),
+    ],
 )
 def test_the_others_name_who_is_at_fault(kind: str, victim: int, options: tuple[str, ...]) -> None:
     # A machine that does much else lets a process that is well wait for seconds, too.

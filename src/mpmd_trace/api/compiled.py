@@ -18,6 +18,7 @@ from mpmd_trace.backend.residence import Residence
 from mpmd_trace.backend.stored import written
 from mpmd_trace.backend.timeline import Timeline
 from mpmd_trace.diagnostics.files import check_output, write_file
+from mpmd_trace.diagnostics.internal import explains_internal_errors
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.jax_compat.layouts import place_of, put
 from mpmd_trace.passes.partition import IoSpec
@@ -52,6 +53,7 @@ class Compiled(Described):
 
     # Calling.
 
+    @explains_internal_errors
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         with self.adapter.calling():
             return self.call_flat(self._caller.flat(args, kwargs))
@@ -62,6 +64,7 @@ class Compiled(Described):
         self._caller.delete_donated(flat)
         return self._caller.result(results)
 
+    @explains_internal_errors
     def measure(self, *args: Any, **kwargs: Any) -> tuple[Any, Timeline]:
         """The result, and when each program and transfer of the step ran on each mesh."""
         with self.adapter.calling():
@@ -76,6 +79,7 @@ class Compiled(Described):
         if stacked is not None:
             ours.update((id(s), s) for s in stacked.shardings if s is not None)
 
+    @explains_internal_errors
     def place(self, *args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments as `(args, kwargs)`, each array moved to the mesh and sharding the program wants."""
         with self.adapter.calling():
@@ -83,6 +87,7 @@ class Compiled(Described):
         found: tuple[tuple[Any, ...], dict[str, Any]] = self._caller.placed(physical)
         return found
 
+    @explains_internal_errors
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the program to a file: its plan and executables, which `mpmd_trace.load` reads without tracing.
 

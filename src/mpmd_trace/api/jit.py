@@ -23,6 +23,7 @@ from mpmd_trace.api.traced import TracedStep
 from mpmd_trace.backend.arguments import TracedArgument, WrongSharding
 from mpmd_trace.backend.executables import Known
 from mpmd_trace.backend.stacked import Pieces
+from mpmd_trace.diagnostics.internal import explains_internal_errors
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.diagnostics.progress import compiling, stage
 from mpmd_trace.frontend.config import Config
@@ -113,6 +114,7 @@ class Jitted:
         #: What marks an array as a result of one of them, which may be passed back from whichever mesh it is on.
         self._ours: dict[int, Any] = {}
 
+    @explains_internal_errors
     def trace(self, *args: Any, **kwargs: Any) -> TracedStep:
         """Trace the function on arrays or `jax.ShapeDtypeStruct`s and check its names; `lower` of what this gives
         partitions it.
@@ -131,6 +133,7 @@ class Jitted:
             traced = self._trace(args, kwargs)
         return TracedStep(traced, self.adapter, lower)
 
+    @explains_internal_errors
     def lower(self, *args: Any, hooks: Sequence[Hook] = (), **kwargs: Any) -> Lowered:
         """Trace on arrays or `jax.ShapeDtypeStruct`s and partition; `hooks` see every pass.
 
@@ -140,12 +143,14 @@ class Jitted:
         _ = lowered.partitioned
         return lowered
 
+    @explains_internal_errors
     def lower_lazily(self, *args: Any, hooks: Sequence[Hook] = (), **kwargs: Any) -> Lowered:
         """As `lower`, but partitioned when the result is first asked for that: for tools."""
         with self.adapter.calling():
             args, kwargs = self.adapter.wrap((args, kwargs))
             return self._lower(args, kwargs, hooks)
 
+    @explains_internal_errors
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
         """Type of each result, as `jax.ShapeDtypeStruct`, without partitioning anything; see `jax.eval_shape`."""
         return self.lower_lazily(*args, **kwargs).out_info
@@ -248,6 +253,7 @@ class Jitted:
         except MpmdError as error:
             raise at_users_place(error, config.where) from None
 
+    @explains_internal_errors
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.adapter is PLAIN:  # a training loop calls this again and again
             return self._call(args, kwargs)

@@ -15,6 +15,7 @@ from mpmd_trace.api.compiled import Compiled
 from mpmd_trace.api.lowered import Lowered
 from mpmd_trace.api.pickling import loads
 from mpmd_trace.backend.stored import Stored, read, versions
+from mpmd_trace.diagnostics.internal import explains_internal_errors
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
 from mpmd_trace.frontend.config import Config
 from mpmd_trace.frontend.trace import Rewritten, Traced
@@ -23,6 +24,7 @@ from mpmd_trace.scheduling.bridge import ScheduleChoice
 __all__ = ["load"]
 
 
+@explains_internal_errors
 def load(path: str | os.PathLike[str], topology: Mapping[str, Mesh] | None = None) -> Compiled:
     """A program that `Compiled.save` (or `mpmd-trace compile`) has written, ready to be called, without tracing.
 

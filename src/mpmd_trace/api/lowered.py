@@ -20,6 +20,7 @@ from mpmd_trace.api.placement_warnings import placement_warnings
 from mpmd_trace.backend.executables import CompilerOptions, Known
 from mpmd_trace.backend.load import LoadedProgram, load
 from mpmd_trace.backend.residence import residence
+from mpmd_trace.diagnostics.internal import explains_internal_errors
 from mpmd_trace.diagnostics.messages import MpmdError, shortened
 from mpmd_trace.diagnostics.progress import LOG, stage, without_bar
 from mpmd_trace.frontend.config import Config
@@ -52,6 +53,7 @@ class Lowered(PartitionedProgram):
         return f"<mpmd_trace Lowered: {self._summary()}; {', '.join(self.config.topology)}; {self.schedule.name}>"
 
     @paused_collector()
+    @explains_internal_errors
     def compile(
         self,
         compiler_options: Mapping[str, Any] | None = None,

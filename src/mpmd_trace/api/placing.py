@@ -12,6 +12,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from mpmd_trace.api.filter_jit import is_dynamic
 from mpmd_trace.api.jit import Compiled
 from mpmd_trace.backend.stacked import check_not_deleted
+from mpmd_trace.diagnostics.internal import explains_internal_errors
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
 from mpmd_trace.frontend.arguments import path_name
 from mpmd_trace.frontend.statics import Statics, divided, join
@@ -35,6 +36,7 @@ def abstract(compiled: Compiled, argnums: int | Sequence[int] = 0) -> Any:
     return inputs[argnums] if isinstance(argnums, int) else tuple(inputs[n] for n in numbers)
 
 
+@explains_internal_errors
 def place(compiled: Compiled, *args: Any) -> tuple[Any, ...]:
     """The leading arguments of the program, with each array on the mesh and sharding it is wanted at.
 
@@ -52,6 +54,7 @@ def place(compiled: Compiled, *args: Any) -> tuple[Any, ...]:
     return found
 
 
+@explains_internal_errors
 def create(fn: Callable[..., Any], compiled: Compiled, *args: Any, argnums: int | Sequence[int] = 0) -> Any:
     """What `fn(*args)` returns, each array made on the devices where the program wants it.
 

@@ -17,6 +17,7 @@ from mpmd_trace.backend.distribution.faults import Fault
 from mpmd_trace.backend.distribution.gathering import gather
 from mpmd_trace.backend.distribution.job import Job, Transfers
 from mpmd_trace.backend.distribution.peers import Peers
+from mpmd_trace.diagnostics.internal import explains_internal_errors
 from mpmd_trace.frontend.errors import mistake
 
 __all__ = ["fetch", "initialize"]
@@ -156,6 +157,7 @@ def _report_crashes(peers: Peers) -> None:
     sys.excepthook = hook
 
 
+@explains_internal_errors
 def fetch(tree: Any) -> Any:
     """The arrays of `tree` as NumPy arrays in every process, wherever they are.
 

@@ -18,6 +18,7 @@ from mpmd_trace.api.placing import abstract
 from mpmd_trace.api.saved_arrays import in_folder, saved_arrays
 from mpmd_trace.backend.distribution.job import current
 from mpmd_trace.backend.stacked import Pieces, check_not_deleted
+from mpmd_trace.diagnostics.internal import explains_internal_errors
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
 from mpmd_trace.jax_compat.layouts import put
 from mpmd_trace.jax_compat.tracing import is_key, key_implementation
@@ -45,6 +46,7 @@ def _numbers(tree: Any) -> dict[str, Any]:
     return {_NUMBER + jax.tree_util.keystr(path): leaf for path, leaf in found if type(leaf) in (int, float, complex)}
 
 
+@explains_internal_errors
 def save(path: str | os.PathLike[str], tree: Any, *, overwrite: bool = False) -> None:
     """Write the arrays of `tree`, wherever they are, to the folder `path`.
 
@@ -96,6 +98,7 @@ def _working(doing: str, hint: str = "", *, together: bool = False) -> Iterator[
         raise MpmdError(f"cannot {doing}{hint}: {type(error).__name__}: {words}") from error
 
 
+@explains_internal_errors
 def restore(path: str | os.PathLike[str], like: Any, argnums: int | Sequence[int] = 0, *, verify: bool = True) -> Any:
     """What was saved at `path`, each array where `like` has it.
 

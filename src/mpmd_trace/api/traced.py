@@ -10,6 +10,7 @@ import jax
 
 from mpmd_trace.api.described import Adapter, Described
 from mpmd_trace.api.lowered import Lowered
+from mpmd_trace.diagnostics.internal import explains_internal_errors
 from mpmd_trace.frontend.errors import mistake
 from mpmd_trace.frontend.trace import Traced
 from mpmd_trace.passes.manager import Hook
@@ -25,6 +26,7 @@ class TracedStep(Described):
     adapter: Adapter
     _lower: Callable[[Sequence[Hook], str], Lowered]
 
+    @explains_internal_errors
     def lower(self, *, lowering_platforms: Sequence[str] | None = None, hooks: Sequence[Hook] = ()) -> Lowered:
         """Partition it; `hooks` see every pass.  Raises `MpmdError` with every problem found.
 

@@ -21,6 +21,7 @@ from mpmd_trace.backend.planner import make_plan
 from mpmd_trace.backend.residence import Residence, residence
 from mpmd_trace.backend.runtime import Runtime
 from mpmd_trace.backend.timeline import Timeline, measure
+from mpmd_trace.diagnostics.internal import explains_internal_errors
 from mpmd_trace.diagnostics.messages import MpmdError, shortened
 from mpmd_trace.ir.attributes import TopologyAttr
 from mpmd_trace.ir.ops import Module
@@ -395,6 +396,7 @@ def _restored(
     return found
 
 
+@explains_internal_errors
 def run_module(
     module: Any, topology: Mapping[str, Mesh] | Sequence[tuple[str, Mesh]], args: Sequence[Any]
 ) -> list[jax.Array]:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import sys
-import sysconfig
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -14,6 +12,7 @@ from typing import Any, TypeAlias
 
 from mpmd_trace.diagnostics.location import UNKNOWN, Location
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError, MpmdWarning, Note
+from mpmd_trace.diagnostics.source_files import is_users
 
 
 class FrontendError(MpmdError):
@@ -75,16 +74,6 @@ def users_place(location: Location) -> Location:
     files = list(location.files)
     own = next((place for place in files if is_users(place[0])), None)
     return location if own is None or own == files[0] else _location(*own)
-
-
-_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-_COMMAND_LINE = f"{os.sep}mpmd_trace_cli{os.sep}"
-_LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib", "scripts")})
-
-
-def is_users(file: str) -> bool:
-    """Whether a source file is neither part of this package, its command line, nor of the libraries of this Python."""
-    return not file.startswith((_OURS, *_LIBRARIES, "<")) and _COMMAND_LINE not in file
 
 
 def mistake(message: str) -> FrontendError:

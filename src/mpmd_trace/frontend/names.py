@@ -7,7 +7,8 @@ import fnmatch
 from collections.abc import Iterable, Mapping, Sequence
 
 from mpmd_trace.diagnostics.messages import Diagnostic
-from mpmd_trace.frontend.errors import is_users, problem
+from mpmd_trace.diagnostics.source_files import is_users
+from mpmd_trace.frontend.errors import problem
 from mpmd_trace.ir.assignment import Assignment
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 
+from mpmd_trace.diagnostics.internal import explains_internal_errors
 from mpmd_trace.diagnostics.spelling import quote
 from mpmd_trace.frontend import arguments, in_place, module_fields, placements
 from mpmd_trace.frontend.arguments import Leaf
@@ -209,6 +210,7 @@ def _attributes(spec: Spec | None) -> dict[str, str]:
 
 
 @paused_collector()
+@explains_internal_errors
 def trace(
     fn: Callable[..., Any],
     *args: Any,

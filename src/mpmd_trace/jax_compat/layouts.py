@@ -17,6 +17,7 @@ from jax.experimental.layout import Format, Layout
 from jax.sharding import NamedSharding, SingleDeviceSharding
 from jaxlib import _jax
 
+from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.jax_compat.tracing import key_implementation
 
 __all__ = [
@@ -171,7 +172,10 @@ def _put_own_part(x: Any, to: jax.ShapeDtypeStruct) -> jax.Array:
         moved: jax.Array = jax.device_put(x, sharding)
         return moved
     if isinstance(x, jax.Array) and not x.is_fully_addressable:
-        raise ValueError(f"an array of {x.sharding} cannot be put on the devices of other processes")
+        raise MpmdError(
+            f"an array of {x.sharding} cannot be put on the devices of other processes; all of them may have it with "
+            "mpmd_trace.fetch"
+        )
     with jax.enable_x64(True):
         value = np.asarray(x).astype(to.dtype, copy=False)
         kind = sharding.memory_kind

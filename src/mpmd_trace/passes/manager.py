@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
+from mpmd_trace.diagnostics.internal import explains_internal_errors
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.collector import paused_collector
 from mpmd_trace.ir.core import Region
@@ -127,6 +128,7 @@ def check_bodies(one: Pass, before: Mapping[Region, str], diagnostics: Diagnosti
         diagnostics.fail()
 
 
+@explains_internal_errors
 def run_passes(module: Module, pipeline: str | Sequence[str | Pass], hooks: Sequence[Hook] = ()) -> Module:
     """Run a pipeline on the module in place and return it; `hooks` are called after each pass.  Raises `MpmdError`."""
     PassManager(pipeline, hooks).run(module)

@@ -11,6 +11,7 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from mpmd_trace.diagnostics.internal import explains_internal_errors
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
 from mpmd_trace.ir.attributes import BoolAttr, IntegerAttr, StringAttr
 from mpmd_trace.ir.collector import paused_collector
@@ -184,6 +185,7 @@ def phase_passes(
     )
 
 
+@explains_internal_errors
 def partition(
     module: Any,
     func_name: str,

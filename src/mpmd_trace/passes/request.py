@@ -237,6 +237,6 @@ class PartitionRequest:
 
 
 def check_phases(phases: str) -> None:
-    """Raise `ValueError` for what is no phase."""
+    """Raise `MpmdError` for what is no phase."""
     if phases not in ("import", "optimize", "all"):
-        raise ValueError(f"phases is 'import', 'optimize' or 'all', not {phases!r}")
+        raise MpmdError(f"phases is 'import', 'optimize' or 'all', not {phases!r}")

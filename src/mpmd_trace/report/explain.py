@@ -19,8 +19,9 @@ from typing import Any
 
 from mpmd_trace.diagnostics.location import Location
 from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace.diagnostics.source_files import is_users
 from mpmd_trace.diagnostics.spelling import quote
-from mpmd_trace.frontend.errors import is_users, users_place
+from mpmd_trace.frontend.errors import users_place
 from mpmd_trace.ir.core import BlockArg, Op, OpResult, Value
 from mpmd_trace.ir.ops import AssignOp, CallOp, ForOp, FragmentOp, FuncOp, Module, NamedComputationOp, UnassignOp
 from mpmd_trace.ir.types import MeshTensorType

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
-from mpmd_trace.frontend.errors import is_users
+from mpmd_trace.diagnostics.source_files import is_users
 from mpmd_trace.ir.core import Op
 
 __all__ = ["written_in"]

@@ -15,6 +15,7 @@ import selectors
 import socket
 import threading
 import time
+import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -22,6 +23,7 @@ from typing import Any
 from mpmd_trace.backend.distribution.faults import Fault, PeerError
 from mpmd_trace.backend.distribution.links import Link, Store, connected
 from mpmd_trace.backend.distribution.waits import Patience, Wait, is_broken, is_done, is_pending, is_there, reason
+from mpmd_trace.diagnostics.internal import in_words
 from mpmd_trace.diagnostics.messages import MpmdWarning
 
 __all__ = ["Peers"]
@@ -96,7 +98,7 @@ class Peers:
             self._links = connected(store, process, count, host, timeout)
             for other, link in self._links.items():
                 self._selector.register(link.socket, selectors.EVENT_READ, other)
-            self._thread = threading.Thread(target=self._listen, name="mpmd-peers", daemon=True)
+            self._thread = threading.Thread(target=self._listen_or_tell, name="mpmd-peers", daemon=True)
             self._thread.start()
 
     # What the others are asked.
@@ -258,8 +260,7 @@ class Peers:
         waits, self._waits = self._waits, collections.deque()
         if isinstance(error, PeerError):
             return error
-        text = str(error).strip().splitlines() or [""]
-        self.report(Fault(self.process, f"failed {where}: {type(error).__name__}: {text[0]}"), ours=True)
+        self.report(Fault(self.process, f"failed {where}: {in_words(error)}"), ours=True)
         self.is_told = True
         return error if self._is_ours else self.error(waits)
 
@@ -339,6 +340,13 @@ class Peers:
             self.report(Fault(culprit, text))
 
     # The connections.
+
+    def _listen_or_tell(self) -> None:
+        try:
+            self._listen()
+        except Exception as error:
+            traceback.print_exc()
+            self.report(Fault(self.process, f"cannot listen to the others: {in_words(error)}"))
 
     def _listen(self) -> None:
         while not self._closed:

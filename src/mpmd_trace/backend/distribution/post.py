@@ -9,18 +9,20 @@ what is behind them.  Whoever connects says a secret, which is in the address, a
 from __future__ import annotations
 
 import contextlib
+import errno
 import queue
 import secrets
 import socket
 import struct
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from mpmd_trace.backend.distribution.rooms import Rooms
+from mpmd_trace.diagnostics.internal import in_words
 
 __all__ = ["AHEAD", "HEAD", "Arrival", "Post"]
 
@@ -33,6 +35,9 @@ _HELLO = struct.Struct("=16sL")  # secret, number of the process
 HEAD = struct.Struct("=QLq")
 #: Bytes that wait for the receiver, on each side, where both are on one host: they stay in the processor's cache.
 _ON_THE_WAY = 1 << 18
+
+#: Errors of the system that have nothing to do with the other end.
+_OWN_FAULTS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 _Key = tuple[int, int]
 
@@ -97,6 +102,8 @@ class Post:
         self._ended: dict[int, str] = {}  # why no more comes from it
         self._broken: str | None = None
         self._unsent = 0  # messages
+        #: Called, with what cannot be done and why, when this process cannot send or receive any more.
+        self.on_failure: Callable[[str], None] = lambda text: None
         threading.Thread(target=self._accept, name="mpmd-post", daemon=True).start()
 
     def send(self, process: int, tag: int, parts: Sequence[Any]) -> None:
@@ -175,7 +182,7 @@ class Post:
 
     def _send(self, process: int, waiting: queue.SimpleQueue[tuple[int, Sequence[Any]]]) -> None:
         link: socket.socket | None = None
-        with contextlib.suppress(OSError):  # then the other end is gone, which others notice
+        with self._telling(f"send to process {process}"):
             while True:
                 tag, parts = waiting.get()
                 link = link or self._connected(process)
@@ -216,18 +223,39 @@ class Post:
     # The side that receives.
 
     def _accept(self) -> None:
-        while self._broken is None:
-            try:
-                link, _ = self._server.accept()
-            except OSError:  # there are too many open files, say: whoever wants to connect waits, and then says so
-                time.sleep(0.1)
-                continue
-            threading.Thread(target=self._receive, args=(link,), name="mpmd-receive", daemon=True).start()
+        failing = 0.0  # since when
+        with self._telling("accept connections of other processes"):
+            while self._broken is None:
+                try:
+                    link, _ = self._server.accept()
+                except OSError as error:  # there are too many open files, say: whoever wants to connect waits
+                    now = time.monotonic()
+                    failing = failing or now
+                    if now - failing > _PATIENCE and self._broken is None:
+                        self.on_failure(f"cannot accept connections of other processes: {in_words(error)}")
+                        break
+                    time.sleep(0.1)
+                    continue
+                failing = 0.0
+                try:
+                    threading.Thread(target=self._receive, args=(link,), name="mpmd-receive", daemon=True).start()
+                except RuntimeError:  # no more threads
+                    link.close()
+                    raise
         self._server.close()
+
+    @contextlib.contextmanager
+    def _telling(self, what: str) -> Iterator[None]:
+        """What a thread does; that the other end is gone, others notice, but nobody else knows what fails here."""
+        try:
+            yield
+        except Exception as error:
+            if self._broken is None and (not isinstance(error, OSError) or error.errno in _OWN_FAULTS):
+                self.on_failure(f"cannot {what}: {in_words(error)}")
 
     def _receive(self, link: socket.socket) -> None:
         process = None
-        with contextlib.suppress(OSError), link:
+        with self._telling("receive from another process"), link:
             self._remember(link)
             _tune(link)
             link.settimeout(_PATIENCE)
@@ -255,9 +283,9 @@ class Post:
                     self._deliver(process, key, room, None)
                     del room
                 key = None
-        except OSError as error:
+        except Exception as error:
             if key is not None:
-                self._deliver(process, key, None, str(error))
+                self._deliver(process, key, None, str(error) or in_words(error))
             raise
 
     def _wait_for_room(self, process: int, size: int) -> None:

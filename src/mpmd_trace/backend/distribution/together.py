@@ -38,6 +38,10 @@ class Together:
 
     def runtime(self, executables: Sequence[Executable]) -> Runtime:
         """What runs the part of this process, when all have compiled theirs."""
+        with self._job.peers.telling(f"to load {self._plan.name}"):
+            return self._loaded(executables)
+
+    def _loaded(self, executables: Sequence[Executable]) -> Runtime:
         # Who has less to compile must not start: waiting for the others would be a fault, and XLA waits half a minute.
         if self._number:  # a program of one process is compiled by that one alone
             self._job.peers.agree("end of compiling", b"", patient=True)

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
+from mpmd_trace.backend.distribution.faults import Fault
 from mpmd_trace.backend.distribution.in_flight import InFlight
 from mpmd_trace.backend.distribution.order import MESSAGE_BITS, MESSAGES
 from mpmd_trace.backend.distribution.parcels import Parcel, sample
@@ -123,6 +124,7 @@ class Posting:
         self.in_flight = in_flight
         post.addresses = [a.decode() for a in peers.agree("addresses of transfers", post.address.encode())]
         peers.on_fault.append(post.break_off)
+        post.on_failure = lambda text: peers.report(Fault(peers.process, text))
         peers.has_sent_all = lambda: post.has_sent_all
 
     def transfer(

@@ -1,0 +1,22 @@
+"""Whose a source file is: the user's, this package's, or a library's."""
+
+from __future__ import annotations
+
+import os
+import sysconfig
+
+__all__ = ["is_ours", "is_users"]
+
+_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_COMMAND_LINE = f"{os.sep}mpmd_trace_cli{os.sep}"
+_LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib", "scripts")})
+
+
+def is_ours(file: str) -> bool:
+    """Whether a source file is part of this package or of its command line."""
+    return file.startswith(_OURS) or _COMMAND_LINE in file
+
+
+def is_users(file: str) -> bool:
+    """Whether a source file is neither part of this package, its command line, nor of the libraries of this Python."""
+    return not is_ours(file) and not file.startswith((*_LIBRARIES, "<"))

@@ -1,0 +1,30 @@
+"""A bug of ours on the command line: its traceback, and what to send with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mpmd_trace.backend import runtime
+from mpmd_trace_cli.entry import main
+
+TINY = Path(__file__).parents[1] / "programs" / "tiny.py"
+
+
+@pytest.mark.parametrize("where", ["load", "command"])
+def test_a_bug_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, where: str
+) -> None:
+    names: dict[str, object] = {}
+    exec(compile("def broken(*args):\n    assert not args, 'no'", runtime.__file__, "exec"), names)
+    if where == "load":
+        monkeypatch.setattr(runtime, "make_steps", names["broken"])
+    else:
+        monkeypatch.setattr("mpmd_trace_cli.run.load_program", names["broken"])
+    with pytest.raises(SystemExit) as stop:
+        main(["run", str(TINY), "--out", str(tmp_path / "out")])
+    assert stop.value.code == 1
+    said = capsys.readouterr().err
+    assert "Traceback" in said and "internal error: AssertionError: no (backend/runtime.py:2, in broken)\n" in said
+    assert "This is a bug in mpmd_trace, not in your program" in said
