@@ -126,7 +126,10 @@ def _commands() -> str:
 
     from mpmd_trace_cli.main import app
 
-    parts = ["# Command line\n", "`mpmd-trace`, or `python -m mpmd_trace`.  Data goes to stdout, talk to stderr.\n"]
+    parts = [
+        "# Command line\n",
+        "`mpmd-trace`, or `python -m mpmd_trace`.  Results go to stdout, diagnostics to stderr.\n",
+    ]
     parts += _command(typer.main.get_command(app), "mpmd-trace")
     return "\n".join(parts)
 

@@ -65,8 +65,8 @@ def grouped(command: Callable[..., R]) -> Callable[..., R]:
 
 MemoryLimit = Annotated[float | None, typer.Option("--memory-limit", help="Microbatches of activations per mesh.")]
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file.")]
-Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
-Orders = Annotated[bool, typer.Option("--orders", help="Also give the order of each mesh.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Orders = Annotated[bool, typer.Option("--orders", help="Also print the order of each mesh.")]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -101,7 +101,9 @@ class ScheduleOptions(LibraryOptions):
             "--edges", help="Extra data flow between stages, e.g. 0-2,1-3; with a leading '=' instead of the chain."
         ),
     ] = None
-    stages_per_chunk: Annotated[int, typer.Option(help="Stages in a row where the schedule has one.", min=1)] = 1
+    stages_per_chunk: Annotated[
+        int, typer.Option(help="Number of consecutive stages in place of each stage of the schedule.", min=1)
+    ] = 1
 
     def load(self, memory: MemoryOptions, costs: Costs | None = None, *, checked: bool = True) -> Schedule:
         """A schedule of the library, or the table in a CSV file, checked unless told otherwise."""
@@ -150,7 +152,9 @@ class CostOptions:
         None
     )
     latency: Annotated[float, typer.Option("--latency", help="Time of a transfer between meshes.")] = 0.0
-    bandwidth: Annotated[float | None, typer.Option("--bandwidth", help="Size a link moves per unit of time.")] = None
+    bandwidth: Annotated[
+        float | None, typer.Option("--bandwidth", help="Size that a link transfers per unit of time.")
+    ] = None
     size: Annotated[str, typer.Option("--size", help="Size of a stage's output.")] = "0"
 
     def costs(self) -> Costs:
@@ -174,7 +178,8 @@ class MemoryOptions:
     weight_fraction: Annotated[
         float | None,
         typer.Option(
-            "--weight-fraction", help="Part of the activations a weight-gradient keeps; default 1, for zb-auto 0.5."
+            "--weight-fraction",
+            help="Fraction of the activations that a weight gradient keeps; default 1, for zb-auto 0.5.",
         ),
     ] = None
     memory_limit: MemoryLimit = None
@@ -197,10 +202,12 @@ class PlayOptions(MemoryOptions):
     transfers: Annotated[
         str,
         typer.Option(
-            "--transfers", help="async (in the background), exposed (occupy the sender) or blocking (both ends meet)."
+            "--transfers", help="async (in the background), exposed (occupy the sender) or blocking (rendezvous)."
         ),
     ] = "async"
-    fused: Annotated[str, typer.Option("--fused", help="Run fused actions as one block, or serial.")] = "block"
+    fused: Annotated[
+        str, typer.Option("--fused", help="Run fused actions as one block (block) or one after the other (serial).")
+    ] = "block"
 
     def run(self, schedule: Schedule, costs: Costs, weight_fraction: float | None) -> Simulation:
         """The simulation of a schedule; odd options are a `ScheduleError`."""

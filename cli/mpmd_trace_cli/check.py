@@ -1,4 +1,4 @@
-"""`mpmd-trace check`: whether a program comes to its end on several processes, whatever they wait for."""
+"""`mpmd-trace check`: prove that a program cannot deadlock in several processes."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def check_program(
     process: int | None = None,
     as_json: bool = False,
 ) -> None:
-    """Print what each process does of a program, and that all of them come to their end; see `mpmd-trace check`.
+    """Print the actions of each process of a program, and a proof that all of them terminate; see `mpmd-trace check`.
 
     Raises:
-        MpmdError: when processes would wait for ever or use values that they do not have; it tells which and where.
+        MpmdError: if processes deadlock or use values that they do not have, with the processes and the places.
     """
     program = load_program(file, settings)
     owners = owners_of(program.config.topology, processes)
@@ -62,11 +62,11 @@ def check_program(
     else:
         data(_as_text(plan, owners, parts))
         if deadlock is None and not faults:
-            ends = "1 process comes to its end" if count == 1 else f"all {count} processes come to their ends"
-            data(f"proved: {ends}, however long anything takes, even where every message waits until it is received")
+            ends = "1 process terminates" if count == 1 else f"all {count} processes terminate"
+            data(f"proved: {ends}, whatever the timing, even if every message waits until it is received")
     if deadlock is not None:
         least = least_buffers(parts)
-        room = "no number of buffers is enough" if least is None else f"with {least} buffers each it would end"
+        room = "no number of buffers is enough" if least is None else f"with {least} buffers each it would terminate"
         faults.append(f"{deadlock.text(plan, parts, notes)}\n  ({room})")
     if faults:
         raise MpmdError("the program does not work on these processes: " + "\n".join(shortened(faults)))

@@ -26,13 +26,13 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Compile a single-device JAX program into a pipeline over several meshes, and look at every step.",
+    help="Compile a single-device JAX program into a pipeline over several meshes, and inspect every stage.",
 )
 
 File = Annotated[str, typer.Argument(help="FILE.py, FILE.py:name or package.module:name")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
-Out = Annotated[str, typer.Option("--out", help="The folder to write; replaced whole.")]
-Settings = Annotated[list[str] | None, typer.Option("--set", help="Overwrite a field of the program: steps=3.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Out = Annotated[str, typer.Option("--out", help="The output folder; replaced if it exists.")]
+Settings = Annotated[list[str] | None, typer.Option("--set", help="Override a field of the program: steps=3.")]
 
 
 def _version(wanted: bool) -> None:
@@ -58,9 +58,11 @@ def run(
     out: Out = "out",
     settings: Settings = None,
     processes: Annotated[
-        int, typer.Option(help="In how many processes on this machine; FILE calls mpmd_trace.initialize() then.")
+        int, typer.Option(help="Number of processes on this machine; FILE must call mpmd_trace.initialize().")
     ] = 1,
-    trace: Annotated[str | None, typer.Option(help="A file for three measured steps, for ui.perfetto.dev.")] = None,
+    trace: Annotated[
+        str | None, typer.Option(help="Write three measured steps to this file, for ui.perfetto.dev.")
+    ] = None,
     peak_flops: Annotated[
         float | None,
         typer.Option(help="Peak FLOP/s of one device, for MFU; known for common GPUs and TPUs (dense bfloat16)."),
@@ -83,11 +85,11 @@ def run(
 @programs_talk
 def compile(
     file: File,
-    out: Annotated[str, typer.Option("-o", "--out", help="The file to write, for mpmd_trace.load.")],
+    out: Annotated[str, typer.Option("-o", "--out", help="The output file, for mpmd_trace.load.")],
     settings: Settings = None,
     json: Json = False,
 ) -> None:
-    """Compile a program and write it to a file, which mpmd_trace.load runs without tracing and compiling."""
+    """Compile a program and save it; mpmd_trace.load runs the file without tracing or compiling."""
     from mpmd_trace_cli.compile import compile_program  # late: needs jax
 
     found = compile_program(file, out, settings or [])
@@ -98,18 +100,20 @@ def compile(
 @app.command(context_settings={"allow_interspersed_args": False})
 def launch(
     script: Annotated[str, typer.Argument(help="A Python script that calls mpmd_trace.initialize().")],
-    arguments: Annotated[list[str] | None, typer.Argument(help="For the script.")] = None,
-    processes: Annotated[int, typer.Option("-n", "--processes", help="How many processes to start.")] = 2,
-    devices: Annotated[int | None, typer.Option(help="CPU devices of each process.")] = None,
+    arguments: Annotated[list[str] | None, typer.Argument(help="Arguments of the script.")] = None,
+    processes: Annotated[int, typer.Option("-n", "--processes", help="Number of processes to start.")] = 2,
+    devices: Annotated[int | None, typer.Option(help="Number of CPU devices per process.")] = None,
     timeout: Annotated[
-        float | None, typer.Option(help="Seconds without a sign of life that make a process an error (300).")
+        float | None, typer.Option(help="Seconds without a heartbeat after which a process counts as failed (300).")
     ] = None,
-    log_dir: Annotated[str | None, typer.Option(help="A folder for the output of each process, N.log.")] = None,
+    log_dir: Annotated[
+        str | None, typer.Option(help="Write the output of each process to N.log in this folder.")
+    ] = None,
     restarts: Annotated[
-        int, typer.Option(help="How often to start again, without the processes that failed, when one has.")
+        int, typer.Option(help="How many times to restart, without the failed processes, after a failure.")
     ] = 0,
 ) -> None:
-    """Run a script in several processes on this machine; the first that fails ends all."""
+    """Run a script in several processes on this machine; the first failure terminates all of them."""
     from mpmd_trace_cli.launch import Job, launch  # late: needs jaxlib
 
     job = Job([script, *(arguments or [])], processes, devices, timeout, log_dir, restarts)
@@ -122,10 +126,12 @@ def dump(
     file: File,
     out: Out = "dump",
     debug_info: Annotated[bool, typer.Option(help="Print source locations.")] = False,
-    tree: Annotated[bool, typer.Option("--tree", help="Also each function, as -mlir-print-ir-tree-dir.")] = False,
+    tree: Annotated[
+        bool, typer.Option("--tree", help="Also write each function, like -mlir-print-ir-tree-dir.")
+    ] = False,
     json: Json = False,
 ) -> None:
-    """Write a numbered snapshot for each pass that changed something, with op counts, time and diff."""
+    """Write a numbered snapshot after each pass that changed something, with op counts, time and diff."""
     index = dump_program(file, out, debug_info, tree)
     if json:
         data({"passes": index})
@@ -134,17 +140,17 @@ def dump(
 @app.command()
 @programs_talk
 def explore(
-    file: Annotated[str, typer.Argument(help="A program, a folder that dump or run wrote, or a module (.mlir).")],
-    out: Annotated[str, typer.Option("--out", help="The folder to write; replaced whole.")] = "out/explore",
+    file: Annotated[str, typer.Argument(help="A program, an output folder of dump or run, or a module (.mlir).")],
+    out: Annotated[str, typer.Option("--out", help="The output folder; replaced if it exists.")] = "out/explore",
     measure: Annotated[bool, typer.Option("--measure", help="Also compile, run and measure the program.")] = False,
     errors: Annotated[
-        bool, typer.Option("--errors", help="Also compute how far the results are off after each pass.")
+        bool, typer.Option("--errors", help="Also compute the error of the results after each pass.")
     ] = False,
     serve: Annotated[bool, typer.Option("--serve", help="Serve the pages on this machine until Ctrl-C.")] = False,
     port: Annotated[int, typer.Option(help="The port to serve on; 0 takes a free one.", min=0, max=65535)] = 0,
     settings: Settings = None,
 ) -> None:
-    """Write pages for the browser: the program after each pass, values, the step in time, schedules."""
+    """Write pages for the browser: the program after each pass, values, timeline, schedules."""
     from mpmd_trace_cli import explore as pages  # late: needs jax
 
     pages.explore(file, out, settings or [], measure=measure, errors=errors)
@@ -156,14 +162,18 @@ def explore(
 @programs_talk
 def bisect(
     file: File,
-    tolerance: Annotated[float | None, typer.Option(help="How far a result may be off, relative to its norm.")] = None,
-    every: Annotated[bool, typer.Option("--all", help="Look at every pass, without halving.")] = False,
-    seconds: Annotated[float, typer.Option(help="How long to shrink what shows the fault; 0 for not.")] = 60.0,
-    out: Annotated[str | None, typer.Option("--out", "-o", help="A file for that module.")] = None,
+    tolerance: Annotated[
+        float | None, typer.Option(help="Largest accepted error of a result, relative to its norm.")
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Check every pass instead of a binary search.")] = False,
+    seconds: Annotated[
+        float, typer.Option(help="Time limit for reducing the failing module; 0 skips the reduction.")
+    ] = 60.0,
+    out: Annotated[str | None, typer.Option("--out", "-o", help="Write the reduced module to this file.")] = None,
     settings: Settings = None,
     json: Json = False,
 ) -> None:
-    """Find the pass that first gives other numbers than plain jax.jit, and a small module that shows it."""
+    """Find the first pass whose result differs from plain jax.jit, and a small module that shows it."""
     from mpmd_trace_cli.bisect import bisect_program, tell  # late: needs jax
 
     report = bisect_program(file, settings or [], tolerance=tolerance, every=every, seconds=seconds, out=out)
@@ -176,7 +186,7 @@ def bisect(
 @app.command()
 @programs_talk
 def show(file: File, stage: Annotated[str, typer.Option(help="jaxpr, ir, mpmd or plan")] = "mpmd") -> None:
-    """Print a program: as traced by JAX, as IR with named computations, as exported, or as execution plan."""
+    """Print a program: the jaxpr, the IR with named computations, the exported module, or the plan."""
     data(show_program(file, stage))
 
 
@@ -184,12 +194,14 @@ def show(file: File, stage: Annotated[str, typer.Option(help="jaxpr, ir, mpmd or
 @programs_talk
 def compare(
     file: File,
-    lines: Annotated[int, typer.Option(help="How many lines of the first difference to print.")] = 20,
-    out: Annotated[str | None, typer.Option(help="A folder for what differs; replaced whole.")] = None,
-    execute: Annotated[bool, typer.Option(help="Also run what both engines make.")] = True,
+    lines: Annotated[int, typer.Option(help="Number of lines of the first difference to print.")] = 20,
+    out: Annotated[
+        str | None, typer.Option(help="Write the differences to this folder; replaced if it exists.")
+    ] = None,
+    execute: Annotated[bool, typer.Option(help="Also run the outputs of both engines.")] = True,
     json: Json = False,
 ) -> None:
-    """Partition with this package and with jaxlib's C++ partitioner; show where they differ."""
+    """Partition with this package and with jaxlib's C++ partitioner, and show where they differ."""
     from mpmd_trace_cli.compare import compare_program  # late: needs jax
 
     report = compare_program(file, lines=lines, out=out, execute=execute, as_json=json)
@@ -201,7 +213,7 @@ def compare(
 @programs_talk
 @grouped
 def plan(file: File, options: PlanOptions, settings: Settings = None, json: Json = False) -> None:
-    """Find the best stages, microbatches and schedule for a program, from the costs of its own parts."""
+    """Find the best stages, number of microbatches and schedule, from the program's own costs."""
     from mpmd_trace_cli.plan import plan_program  # late: needs jax
 
     plan_program(file, options, settings or [], as_json=json)
@@ -212,13 +224,14 @@ def plan(file: File, options: PlanOptions, settings: Settings = None, json: Json
 def check(
     file: File,
     processes: Annotated[
-        int | None, typer.Option("--processes", "-n", help="Processes that share the devices; one a mesh without.")
+        int | None,
+        typer.Option("--processes", "-n", help="Number of processes that share the devices; default: one per mesh."),
     ] = None,
-    process: Annotated[int | None, typer.Option(help="Print what this one does, action by action.")] = None,
+    process: Annotated[int | None, typer.Option(help="Print the actions of this process.")] = None,
     settings: Settings = None,
     json: Json = False,
 ) -> None:
-    """Prove that a program comes to its end on several processes, or print who waits for whom in a circle."""
+    """Prove that a program cannot deadlock in several processes, or print the wait-for cycle."""
     from mpmd_trace_cli.check import check_program  # late: needs jax
 
     check_program(file, settings or [], processes=processes, process=process, as_json=json)
@@ -226,10 +239,10 @@ def check(
 
 @app.command()
 def diff(
-    folder: Annotated[str, typer.Argument(help="A folder that dump wrote.")],
+    folder: Annotated[str, typer.Argument(help="An output folder of dump.")],
     a: Annotated[str, typer.Argument(help="A snapshot: its number or the start of its name.")],
-    b: Annotated[str, typer.Argument(help="Another one.")],
-    things: Annotated[bool, typer.Option("--things", help="Fragments and transfers, not lines.")] = False,
+    b: Annotated[str, typer.Argument(help="Another snapshot, given likewise.")],
+    things: Annotated[bool, typer.Option("--things", help="Compare fragments and transfers instead of lines.")] = False,
 ) -> None:
     """Show what changed between two snapshots."""
     data(diff_snapshots(folder, a, b, things=things))
@@ -237,38 +250,40 @@ def diff(
 
 @app.command(add_help_option=False)
 def opt() -> None:
-    """Run passes on MLIR text: an MLIR opt driver.  mpmd-trace opt --help tells its flags."""
+    """Run passes on MLIR text: an MLIR opt driver.  mpmd-trace opt --help lists its flags."""
     raise AssertionError("entry.py runs it; it is here to be listed")
 
 
 @app.command()
 def reduce(
-    file: Annotated[str, typer.Argument(help="A file of MLIR text; - is stdin.")],
-    check: Annotated[str, typer.Option("--check", help="A command: exit status 0 means still interesting.")],
-    out: Annotated[str, typer.Option("--out", "-o", help="The file to write; - is stdout.")] = "-",
-    timeout: Annotated[float, typer.Option(help="Seconds a check may take; longer ones fail.")] = 60.0,
-    allow_unregistered_dialect: Annotated[
-        bool, typer.Option(help="Accept ops of dialects that are not known.")
-    ] = False,
+    file: Annotated[str, typer.Argument(help="An MLIR file; - is stdin.")],
+    check: Annotated[
+        str, typer.Option("--check", help="A command; exit status 0 means that the module still shows the problem.")
+    ],
+    out: Annotated[str, typer.Option("--out", "-o", help="The output file; - is stdout.")] = "-",
+    timeout: Annotated[float, typer.Option(help="Time limit of a check in seconds; slower ones fail.")] = 60.0,
+    allow_unregistered_dialect: Annotated[bool, typer.Option(help="Accept ops of unknown dialects.")] = False,
 ) -> None:
-    """Shrink a module as long as a command, which gets its path as last argument (or for {}), succeeds."""
+    """Reduce a module while a command, given its path as last argument (or for {}), succeeds."""
     reduce_file(file, check, out, timeout, allow_unregistered_dialect)
 
 
 @app.command()
 @programs_talk
 def explain(
-    file: Annotated[str, typer.Argument(help="A program (as for run), or a file of MLIR text.")],
+    file: Annotated[str, typer.Argument(help="A program (as for run), or an MLIR file.")],
     value: Annotated[
         str | None,
-        typer.Option("--value", help="A name, input 2, result 0, a place (model.py:12), %3 of a text; all without."),
+        typer.Option(
+            "--value", help="A name, input 2, result 0, a source line (model.py:12), or %3 in MLIR text; default: all."
+        ),
     ] = None,
     infer_transfers: Annotated[
-        bool, typer.Option(help="For MLIR text: as the option of mesh inference of that name.")
+        bool, typer.Option(help="For MLIR text: the option infer-transfers of mesh inference.")
     ] = True,
     json: Json = False,
 ) -> None:
-    """Tell why a value is on its mesh; without a value, what each mesh holds and what moves between them."""
+    """Explain why a value is on its mesh; without --value, what each mesh holds and what moves."""
     from mpmd_trace_cli.explain import as_json, explain_placement, explain_value  # late: needs jax
 
     if value is None:
@@ -281,10 +296,11 @@ def explain(
 @app.command()
 def passes(
     name: Annotated[
-        str | None, typer.Argument(help="Only this pass or pipeline.", autocompletion=lambda: [*PASSES, *PIPELINES])
+        str | None,
+        typer.Argument(help="List only this pass or pipeline.", autocompletion=lambda: [*PASSES, *PIPELINES]),
     ] = None,
     load_pass_plugin: Annotated[
-        list[str] | None, typer.Option(help="A Python file with passes of your own; may be repeated.")
+        list[str] | None, typer.Option(help="A Python file with custom passes; may be repeated.")
     ] = None,
     json: Json = False,
 ) -> None:

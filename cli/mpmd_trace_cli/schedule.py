@@ -1,6 +1,6 @@
 """`mpmd-trace schedule`: list, show, check, simulate, compare and search pipeline schedules.
 
-Data goes to stdout, talk to stderr. Exit code 1: the answer is no (a schedule with problems, no
+Results go to stdout, diagnostics to stderr. Exit status 1: the answer is no (a schedule with problems, no
 schedule found); 2: the request makes no sense.
 """
 
@@ -102,15 +102,15 @@ def show(
         typer.Option(
             "--format",
             help="grid, orders, csv, svg, html, pdf, png, trace or json; "
-            "by default what the ending of --output says, else grid.",
+            "default: from the extension of --output, else grid.",
         ),
     ] = None,
     output: opt.Output = None,
     width: Annotated[
         float | None,
-        typer.Option(help="Inches of a picture, which keeps its letters then; characters per line of the grid."),
+        typer.Option(help="Width of a picture in inches, with a fixed font size; characters per line of a grid."),
     ] = None,
-    mesh_names: Annotated[str | None, typer.Option(help="For a picture: the names of the meshes, a,b,c.")] = None,
+    mesh_names: Annotated[str | None, typer.Option(help="Names of the meshes in a picture: a,b,c.")] = None,
 ) -> None:
     """Draw a schedule: text grid, orders, CSV, SVG, HTML, PDF, PNG or Chrome/Perfetto trace."""
     form = form or out.form_of(output)
@@ -145,12 +145,11 @@ def check(
     source: opt.ScheduleOptions,
     memory: opt.MemoryOptions,
     blocking: Annotated[
-        bool,
-        typer.Option("--blocking", help="Also check that nothing deadlocks when both ends of a transfer must meet."),
+        bool, typer.Option("--blocking", help="Also check for deadlocks if transfers are by rendezvous.")
     ] = False,
     as_json: opt.Json = False,
 ) -> None:
-    """Check a schedule of the library or a CSV table; exit code 1 when it has problems."""
+    """Check a schedule of the library or a CSV table; exit status 1 if it has problems."""
     fraction = memory.fraction_for(source.name)
     schedule = source.load(memory, checked=False)
     problems = check_schedule(
@@ -179,14 +178,14 @@ def simulate(
     prices: opt.CostOptions,
     play: opt.PlayOptions,
     orders: opt.Orders = False,
-    critical_path: Annotated[bool, typer.Option("--critical-path", help="Also give the critical path.")] = False,
-    memory_curve: Annotated[bool, typer.Option("--memory-curve", help="Also give the activations over time.")] = False,
-    times: Annotated[bool, typer.Option("--times", help="Also give start and end of each action.")] = False,
+    critical_path: Annotated[bool, typer.Option("--critical-path", help="Also print the critical path.")] = False,
+    memory_curve: Annotated[bool, typer.Option("--memory-curve", help="Also print the activations over time.")] = False,
+    times: Annotated[bool, typer.Option("--times", help="Also print the start and end of each action.")] = False,
     as_json: opt.Json = False,
 ) -> None:
     """Simulate a schedule: step time, bubbles, idle time and memory.
 
-    Costs are per mesh, all its chunks together: one chunk of V costs 1/V.
+    Costs are per mesh, for all of its chunks together: one chunk of V costs 1/V.
     """
     costs = prices.costs()
     memory_limit = play.memory_limit
@@ -240,8 +239,7 @@ def compare(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Schedules or CSV tables; all that fit, when none is named. NAME/V asks for V chunks.",
-            autocompletion=schedule_names,
+            help="Schedules or CSV tables; default: all that fit. NAME/V means V chunks.", autocompletion=schedule_names
         ),
     ] = None,
     output: opt.Output = None,
@@ -291,17 +289,19 @@ def search(
     sizes: opt.SizeOptions,
     prices: opt.CostOptions,
     memory_limit: opt.MemoryLimit = None,
-    weight_fraction: Annotated[float, typer.Option(help="Part of the activations a weight-gradient keeps.")] = 1.0,
+    weight_fraction: Annotated[
+        float, typer.Option(help="Fraction of the activations that a weight gradient keeps.")
+    ] = 1.0,
     chunks: Annotated[str, typer.Option(help="Numbers of chunks per mesh to try, e.g. 1,2,4.")] = "1",
-    measure: Annotated[str, typer.Option(help="What to minimise: makespan, or span when steps overlap.")] = "makespan",
+    measure: Annotated[str, typer.Option(help="What to minimize: makespan, or span if steps overlap.")] = "makespan",
     exact: Annotated[
         bool | None,
         typer.Option(
-            "--exact/--no-exact", help="Prove optimality with a mixed-integer program; by default for small cases."
+            "--exact/--no-exact", help="Prove optimality by mixed-integer programming; default: for small cases."
         ),
     ] = None,
-    time_limit: Annotated[float, typer.Option(help="Seconds for the exact solver.")] = 60.0,
-    top: Annotated[int, typer.Option(help="How many candidates to print.", min=1)] = 10,
+    time_limit: Annotated[float, typer.Option(help="Time limit of the exact solver in seconds.")] = 60.0,
+    top: Annotated[int, typer.Option(help="Number of candidates to print.", min=1)] = 10,
     orders: opt.Orders = False,
     output: opt.Output = None,
     as_json: opt.Json = False,

@@ -99,7 +99,7 @@ def test_every_interleaving_ends_where_one_does(seed: int) -> None:
     stuck = {p: at for p, at in zip(parts, end, strict=True) if at < len(parts[p])}
     assert stuck == ({} if found is None else found.stuck)
     if found is not None:
-        assert found.is_circle, "nobody leaves anything out"
+        assert found.is_cycle, "nobody leaves anything out"
 
 
 def _few_actions(rng: random.Random) -> dict[int, tuple[Action, ...]]:
@@ -193,9 +193,9 @@ def test_both_send_first() -> None:
     for process in parts:
         parts = _in_order(parts, process, Send, Receive)
     found = find_deadlock(parts)
-    assert found is not None and found.is_circle
+    assert found is not None and found.is_cycle
     assert found.text(plan, parts, {0: "forward of stage 0, microbatch 3"}) == (
-        "2 processes wait for each other in a circle (without buffers):\n"
+        "2 processes wait for each other in a cycle (without buffers):\n"
         "  process 0 waits (at its action 1) to send %2 f32[4] from mesh 'a' to 'b', to process 1, tag 0, "
         "made by @p0_fa_call0 (forward of stage 0, microbatch 3)\n"
         "    for process 1 to receive it (its action 3)\n"
@@ -219,12 +219,12 @@ def test_both_receive_first() -> None:
     found = find_deadlock(parts, None)
     assert found is not None and least_buffers(parts) is None
     assert found.text(plan, parts).splitlines()[0] == (
-        "2 processes wait for each other in a circle (with any number of buffers):"
+        "2 processes wait for each other in a cycle (with any number of buffers):"
     )
     assert "for process 1 to send it (its action 2)" in found.text(plan, parts)
 
 
-def test_the_shortest_circle_is_told() -> None:
+def test_the_shortest_cycle_is_reported() -> None:
     plan = _plan("ab", "bc", "ca", "cb")
     parts = distribute(plan, THREE).parts()
     for process in parts:
@@ -233,7 +233,7 @@ def test_the_shortest_circle_is_told() -> None:
     assert found is not None
     assert sorted(found.stuck) == [0, 1, 2]
     assert [(w.process, w.peer) for w in found.waits] == [(0, 2), (2, 1), (1, 0)]
-    # When process 1 first wants what process 2 sends, these two are a circle, and process 0 waits for it.
+    # When process 1 first wants what process 2 sends, these two are a cycle, and process 0 waits for it.
     behind = dict(parts)
     receives = [a for a in parts[1] if isinstance(a, Receive)]
     rest = [a for a in parts[1] if not isinstance(a, Receive)]
@@ -268,7 +268,7 @@ def test_a_process_that_leaves_something_out() -> None:
     parts = order.parts()
     parts[0] = tuple(a for a in parts[0] if not isinstance(a, Send))
     found = find_deadlock(parts)
-    assert found is not None and not found.is_circle and len(found.waits) == 1
+    assert found is not None and not found.is_cycle and len(found.waits) == 1
     assert found.text(plan, parts) == (
         "process 1 waits for what never happens (without buffers):\n"
         "  process 1 waits (at its action 1) to receive %3 f32[4] from mesh 'a' to 'b', from process 0, tag 0, "
@@ -312,7 +312,7 @@ def test_an_order_that_would_not_end_is_an_error() -> None:
     wrong = dataclasses.replace(order, actions=tuple(sorted(order.actions, key=_receives_before_sends)))
     with pytest.raises(MpmdError) as caught:
         check_order(plan, wrong)
-    assert "the plan does not work on these processes: 2 processes wait for each other in a circle" in str(caught.value)
+    assert "the plan does not work on these processes: 2 processes wait for each other in a cycle" in str(caught.value)
 
 
 def test_what_a_runtime_cannot_send_is_an_error() -> None:

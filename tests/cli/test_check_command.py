@@ -16,7 +16,7 @@ from mpmd_trace.backend.distribution.order import Order, Receive, Send, Work, di
 from mpmd_trace_cli.check import owners_of
 
 TINY = str(Path(__file__).parent.parent / "programs" / "tiny.py") + ":as_in_the_reference"
-PROVED = "however long anything takes, even where every message waits until it is received\n"
+PROVED = "whatever the timing, even if every message waits until it is received\n"
 
 
 @pytest.fixture
@@ -31,13 +31,13 @@ def test_a_process_for_each_mesh(command: Command) -> None:
     rows = [line.split() for line in result.out.splitlines()]
     assert ["│", "0", "│", "m0", "│", "10", "│", "4", "│", "0", "│", "2", "│", "2", "│"] in rows
     assert ["│", "1", "│", "0", "│", "2", "│", "128", "│"] in rows, "two gradients of 4 x 4"
-    assert result.out.endswith(f"proved: all 2 processes come to their ends, {PROVED}")
+    assert result.out.endswith(f"proved: all 2 processes terminate, {PROVED}")
 
 
 def test_one_process_sends_nothing(command: Command) -> None:
     result = command("--processes", "1")
     assert result.status == 0 and "sent between" not in result.out
-    assert result.out.endswith(f"proved: 1 process comes to its end, {PROVED}")
+    assert result.out.endswith(f"proved: 1 process terminates, {PROVED}")
 
 
 def test_meshes_over_processes(command: Command) -> None:
@@ -77,7 +77,7 @@ def test_wrong_numbers(command: Command) -> None:
         assert (result.status, result.out, result.err.strip()) == (1, "", message)
 
 
-def test_a_circle(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cycle(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """With an order in which processes receive before they send."""
 
     def receives_first(*arguments: Any) -> Order:
@@ -90,7 +90,7 @@ def test_a_circle(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     result = command()
     assert result.status == 1
     text = result.err
-    assert "2 processes wait for each other in a circle (without buffers):\n" in text
+    assert "2 processes wait for each other in a cycle (without buffers):\n" in text
     assert (
         "  process 1 waits (at its action 0) to receive %7 f32[4,4] from mesh 'm0' to 'm1', from process 0, tag 0, "
         "made by @p0_first_fwd_call0.step (forward of stage 0, microbatch 0)\n    for process 0 to send it (its action "

@@ -85,7 +85,7 @@ def test_wrong_mesh_and_wrong_numbers() -> None:
     assert "stage 5 does not exist; the stages are 0 to 1" in str(problems[1])
 
 
-def test_deadlock_names_the_circle() -> None:
+def test_deadlock_names_the_cycle() -> None:
     schedule = table("0F0 0B0 0F1 0B1", "1F1 1B1 1F0 1B0")
     code, row, column, text = only_problem(schedule)
     assert (code, row, column) == ("deadlock", 0, 1)

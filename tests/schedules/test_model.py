@@ -203,7 +203,7 @@ def test_comparator() -> None:
     assert from_comparator(one_f_one_b, 4, 8).orders == get_schedule("1f1b", 4, 8).orders
     free = from_comparator(lambda a, b: False, 2, 2)
     assert free.orders == get_schedule("none", 2, 2).orders
-    with pytest.raises(ScheduleError, match="a circle on mesh 0"):
+    with pytest.raises(ScheduleError, match="a cycle on mesh 0"):
         from_comparator(lambda a, b: a.kind == b.kind, 2, 3)
 
 

@@ -36,7 +36,7 @@ def from_comparator(
     """The schedule in which `comparator(a, b)` means: a before b, for actions on one mesh.
 
     The relation may be partial; actions it leaves open run in program order (microbatch by
-    microbatch, forward then backward). A pair that contradicts the data flow is ignored. A circle
+    microbatch, forward then backward). A pair that contradicts the data flow is ignored. A cycle
     of pairs is an error. `placement` has the mesh of each stage (a loop over `meshes` by default),
     `graph` the data flow between stages (a chain). `split` gives input- and weight-gradients instead of full backwards.
     The comparator is called for every pair of a mesh: quadratic in microbatches and chunks.
@@ -122,7 +122,7 @@ def _sorted(actions: list[Action], comparator: Comparator, reach: list[int], mes
                 after[i].append(j)
     order = topological(after)
     if len(order) < count:
-        # Follow predecessors that are still open: within a circle every step has one.
+        # Follow predecessors that are still open: within a cycle every step has one.
         left = sorted(set(range(count)).difference(order))
         before = {j: i for i in left for j in after[i]}
         step = left[0]
@@ -130,9 +130,9 @@ def _sorted(actions: list[Action], comparator: Comparator, reach: list[int], mes
         while step not in path:
             path.append(step)
             step = before[step]
-        circle = [*path[path.index(step) :], step][::-1]
-        text = " before ".join(str(actions[i]) for i in circle)
-        raise ScheduleError.of("order", f"the comparator demands a circle on mesh {mesh}: {text}", row=mesh)
+        cycle = [*path[path.index(step) :], step][::-1]
+        text = " before ".join(str(actions[i]) for i in cycle)
+        raise ScheduleError.of("order", f"the comparator demands a cycle on mesh {mesh}: {text}", row=mesh)
     return [actions[i] for i in order]
 
 

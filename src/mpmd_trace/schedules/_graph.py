@@ -107,12 +107,12 @@ class StageGraph:
         done = topological(self.readers)
         if len(done) < len(self.feeds):
             stuck = [s for s in range(len(self.feeds)) if s not in done]
-            raise ScheduleError.of("graph", f"stages {', '.join(map(str, stuck))} wait for each other in a circle")
+            raise ScheduleError.of("graph", f"stages {', '.join(map(str, stuck))} wait for each other in a cycle")
         return tuple(done)
 
 
 def topological(after: Sequence[Sequence[int]]) -> list[int]:
-    """The numbers of the lists, each before those in its list, low ones first; without what waits for a circle."""
+    """The numbers of the lists, each before those in its list, low ones first; without what waits for a cycle."""
     missing = Counter(later for row in after for later in row)
     ready = [n for n in range(len(after)) if not missing[n]]
     done: list[int] = []

@@ -156,7 +156,7 @@ def stuck_heads(program: Program) -> list[tuple[int, int]]:
 
 
 def find_cycle(program: Program, stuck: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """A circle of stuck meshes as (step, the step it awaits); the last awaits the first's mesh."""
+    """A cycle of stuck meshes as (step, the step it awaits); the last awaits the first's mesh."""
     by_mesh = {program.mesh[head]: (head, need) for head, need in stuck}
     mesh = min(by_mesh)
     path: list[int] = []

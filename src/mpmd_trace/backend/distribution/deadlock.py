@@ -1,4 +1,4 @@
-"""Whether the processes of a plan all come to the end of their parts, or wait for each other in a circle.
+"""Whether the processes of a plan all terminate, or wait for each other in a cycle.
 
 Processes do their actions one after the other.  A collective waits until each of its members is there, a receive
 until the message was sent, and a send until there is room: without buffers until it is received, with `buffers` of
@@ -54,12 +54,12 @@ class Wait:
 
 @dataclasses.dataclass(frozen=True)
 class Deadlock:
-    """Processes that do not come to their end.
+    """Processes that do not terminate.
 
     Attributes:
-        waits: the shortest circle, each waiting for the next one and the last for the first; or, where there is
+        waits: the shortest cycle, each waiting for the next one and the last for the first; or, where there is
             none, a chain whose last one waits for what never happens.
-        stuck: the place at which each process stands that does not come to its end.
+        stuck: the place at which each process that does not terminate is stuck.
         buffers: how many messages fit between two processes; None for any number.
     """
 
@@ -68,7 +68,7 @@ class Deadlock:
     buffers: int | None
 
     @property
-    def is_circle(self) -> bool:
+    def is_cycle(self) -> bool:
         return self.waits[-1].peer == self.waits[0].process and self.waits[-1].peer_place is not None
 
     def text(self, plan: Plan, parts: Parts, notes: Mapping[int, str] | None = None) -> str:
@@ -81,12 +81,12 @@ class Deadlock:
         """
         names = _Names(plan, parts, notes or {})
         count = len(self.waits)
-        if not self.is_circle:
+        if not self.is_cycle:
             head = f"process {self.waits[0].process} waits for what never happens"
         elif count == 1:
             head = f"process {self.waits[0].process} waits for itself"
         else:
-            head = f"{count} processes wait for each other in a circle"
+            head = f"{count} processes wait for each other in a cycle"
         room = {None: "with any number of buffers", 0: "without buffers"}.get(
             self.buffers, f"with {self.buffers} buffer{'s' * (self.buffers != 1)} from each process to each other"
         )
@@ -112,7 +112,7 @@ def find_deadlock(parts: Parts, buffers: int | None = 0) -> Deadlock | None:
 
 
 def least_buffers(parts: Parts) -> int | None:
-    """The least number of buffers with which all processes come to their end; None where no number does."""
+    """The least number of buffers with which all processes terminate; None where no number does."""
     if find_deadlock(parts, None) is not None:
         return None
     sends: dict[tuple[int, int], int] = {}
@@ -227,7 +227,7 @@ def _is(action: Action, kind: type, number: int) -> bool:
 
 
 def _shortest(waits: Mapping[int, list[Wait]]) -> tuple[Wait, ...]:
-    """The shortest circle; where there is none, the shortest chain to what never happens."""
+    """The shortest cycle; where there is none, the shortest chain to what never happens."""
     best: tuple[Wait, ...] = ()
     ends: tuple[Wait, ...] = ()
     for start in sorted(waits):
@@ -281,7 +281,7 @@ def find_faults_of_runtime(plan: Plan, order: Order) -> list[str]:
 
 
 def check_order(plan: Plan, order: Order) -> None:
-    """Raise `MpmdError` unless every process comes to its end with the right values, even without any buffers."""
+    """Raise `MpmdError` unless every process terminates with the right values, even without any buffers."""
     parts = order.parts()
     problems = [*find_faults(plan, order, parts), *find_faults_of_runtime(plan, order)]
     deadlock = find_deadlock(parts)

@@ -3,7 +3,7 @@
 The order is that of the plan, which is a linearisation of its data flow.  A transfer between processes becomes
 messages: for each value and each pair of processes one, with the parts of the value that go between them.  Their
 tags number them through.  Since each process issues its part in this one order, whatever is first among all that has
-not happened can happen: nothing waits in a circle, even where a message blocks its sender until it is received.
+not happened can happen: nothing waits in a cycle, even where a message blocks its sender until it is received.
 
 Everything here is data: `runtime.py` carries it out, and a checker can play it through.
 """
