@@ -92,9 +92,18 @@ def owners_of(topology: Mapping[str, Mesh | AbstractMesh], processes: int | None
                 owner.setdefault(device, number)
     else:
         everything = sorted({device for ids in devices.values() for device in ids})
+        if processes > len(everything):
+            raise MpmdError(
+                f"--processes is {processes}, but the meshes have {_counted(len(everything), 'device')}, so some "
+                f"would have none; it is at most {len(everything)}"
+            )
         each = -(-len(everything) // processes)
         owner = {device: at // each for at, device in enumerate(everything)}
     return {name: tuple(owner[device] for device in ids) for name, ids in devices.items()}
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _planned(program: Program) -> tuple[Plan, dict[int, str]]:

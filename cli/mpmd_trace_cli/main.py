@@ -11,8 +11,10 @@ import typer
 
 from mpmd_trace import __version__
 from mpmd_trace.passes.registry import PASSES, PIPELINES
+from mpmd_trace.report.files import check_folder
 from mpmd_trace_cli._plan_options import PlanOptions
 from mpmd_trace_cli._schedule_options import grouped
+from mpmd_trace_cli.files import check_output
 from mpmd_trace_cli.inspect import diff_snapshots, dump_program, print_passes, show_program
 from mpmd_trace_cli.plugins import load_passes
 from mpmd_trace_cli.reduce import reduce_file
@@ -73,6 +75,9 @@ def run(
     from mpmd_trace_cli.launch import Job, is_launched, launch  # late: needs jaxlib
 
     if processes != 1 and not is_launched():
+        check_folder(out)
+        if trace is not None:
+            check_output(trace)
         raise typer.Exit(launch(Job(["-m", "mpmd_trace_cli.entry", *sys.argv[1:]], processes, first_is_plain=True)))
     from mpmd_trace_cli.run import run_program  # late: needs jax
 

@@ -15,6 +15,7 @@ from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.ops import Module
 from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.request import OUR_OPTIONS
+from mpmd_trace.report.batch_rows import batch_rows
 from mpmd_trace.report.link_times import measure_links
 from mpmd_trace.report.plan_check import check_best, check_option
 from mpmd_trace.report.plan_options import Option, options_of, ranked
@@ -65,6 +66,7 @@ def plan_program(file: str, asked: PlanOptions, settings: Sequence[str], *, as_j
         actions = FragmentActions()
         lowered = program.jitted().lower_lazily(*program.args, hooks=[actions])
         check_plannable(lowered)
+        counts = _that_divide(counts, batch_rows(lowered.traced.jaxpr), asked.microbatches)
         _ = lowered.partitioned
         shown.update(task, completed=1)
         one_more = compiling(shown)
@@ -172,6 +174,18 @@ def _numbers(text: str) -> list[int]:
     if any(n < 1 for n in found):
         raise MpmdError(f"--microbatches is '{text}'; write numbers above 0 with commas, as in 4,8,16")
     return found
+
+
+def _that_divide(counts: Sequence[int], rows: Sequence[int], text: str) -> list[int]:
+    """The numbers of microbatches that the batch can be cut into; says which others there were."""
+    fit = [n for n in counts if not rows or any(size % n == 0 for size in rows)]
+    others = ", ".join(str(n) for n in counts if n not in fit)
+    batch = f"the batch has {' or '.join(map(str, rows))} rows"
+    if counts and not fit:
+        raise MpmdError(f"--microbatches is '{text}', but {batch}; a number of microbatches divides them")
+    if others:
+        say(f"not tried: {others} microbatches, since {batch}")
+    return fit
 
 
 def _mode(text: str | None) -> Any:

@@ -169,6 +169,7 @@ def test_named_computations(capsys: pytest.CaptureFixture[str]) -> None:
     assert "tiny.py:" in out
     status, out, err = run(capsys, str(PROGRAM), "--value", "secnd")
     assert (status, out) == (1, "") and "did you mean second" in err
+    assert "The names are first, second. The inputs are ws[0], ws[1], x." in err
     status, out, err = run(capsys, str(PROGRAM), "--value", "input 99")
     assert (status, out) == (1, "")
     assert "there is no input 99; inputs are counted from 0, and there are 3 (@main)" in err

@@ -15,6 +15,7 @@ import pytest
 from commands import Command, runner
 
 from mpmd_trace.diagnostics import files
+from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.report import files as report_files
 from mpmd_trace.report.files import check_folder, write_folder
 from mpmd_trace_cli import run as run_module
@@ -148,9 +149,18 @@ def test_folders_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Monk
         patch.setattr(os.path, "ismount", lambda path: Path(path).name == "out")
         with pytest.raises(FileExistsError, match="is a mount point and cannot be replaced"):
             check_folder(str(tmp_path / "out"))
-    monkeypatch.setattr(os, "access", lambda path, mode: False)
-    with pytest.raises(PermissionError, match=r"no permission to write in .*; choose another folder"):
-        check_folder(str(tmp_path / "far" / "out"))
+    with pytest.raises(MpmdError, match=r"cannot write in /proc: .*; choose another folder"):
+        check_folder("/proc/far/out")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc is a place where nobody can write")
+@pytest.mark.parametrize(
+    "call",
+    [("run", "--out", "/proc/out"), ("run", "--processes", "2", "--out", "/proc/out"), ("compile", "-o", "/proc/a")],
+)
+def test_commands_check_the_place_before_the_work(call: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    result = runner(capsys)(call[0], "there_is_no_such_program.py", *call[1:])
+    assert (result.status, result.out) == (1, "") and "error: cannot write in /proc: " in result.err
 
 
 def test_what_was_there_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -291,3 +291,15 @@ def test_machines_that_are_not_there(command: Command) -> None:
     assert result.status == 1 and "MiB" in result.err
     result = command(f"{tiny}:abstract", "--measure")
     assert result.status == 1 and "abstract meshes have no devices" in result.err
+
+
+TINY = str(PROGRAMS / "tiny.py")
+
+
+def test_numbers_of_microbatches_divide_the_batch(command: Command) -> None:
+    result = command(TINY, "--microbatches", "2,3,4", "--json")
+    assert result.status == 0 and "not tried: 3 microbatches, since the batch has 8 rows" in result.err
+    found = json.loads(result.out)
+    assert {option["microbatches"] for option in [found["best"], *found["alternatives"]]} == {2, 4}
+    result = command(TINY, "--microbatches", "3,5")
+    assert result.status == 1 and "--microbatches is '3,5', but the batch has 8 rows" in result.err

@@ -24,7 +24,9 @@ _NUMBERS = (bool, int, float, complex)
 
 
 def abstract(compiled: Compiled, argnums: int | Sequence[int] = 0) -> Any:
-    """The argument at `argnums` (a tuple for several) with shape, dtype and sharding instead of arrays.
+    """Return the argument at `argnums` (a tuple for several) with shape, dtype and sharding instead of arrays.
+
+        like = abstract(compiled, (0, 1))  # of a state (model, opt_state), which the step takes as two arguments
 
     What is not an array is what the program was compiled with.
     """

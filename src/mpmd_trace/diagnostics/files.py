@@ -7,11 +7,12 @@ import os
 import shutil
 import stat
 import sys
+import tempfile
 from collections.abc import Iterator
 
 from mpmd_trace.diagnostics.messages import MpmdError
 
-__all__ = ["check_output", "replace_folder", "write_file"]
+__all__ = ["check_output", "check_writable", "replace_folder", "write_file"]
 
 
 def check_output(path: str, *, folders: bool = False) -> None:
@@ -26,6 +27,18 @@ def check_output(path: str, *, folders: bool = False) -> None:
         folder = os.path.dirname(folder)
     if not os.path.isdir(folder):
         raise MpmdError(f"cannot write {path}: there is no folder {folder}")
+    if not os.path.exists(path) or os.path.isfile(path):  # else it is a device or a pipe, which is written to directly
+        check_writable(folder)
+
+
+def check_writable(folder: str) -> None:
+    """Raise `MpmdError` when nothing can be written in `folder`: no permission, a read-only or a full file system."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"0")
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise MpmdError(f"cannot write in {folder}: {reason}; choose another folder") from None
 
 
 def write_file(path: str | os.PathLike[str], content: str | bytes) -> None:

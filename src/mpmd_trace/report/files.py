@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from mpmd_trace.diagnostics.files import replace_folder
+from mpmd_trace.diagnostics.files import check_writable, replace_folder
 
 __all__ = ["MARKER", "check_folder", "write_folder"]
 
@@ -17,7 +17,7 @@ MARKER = ".mpmd_trace"
 
 
 def check_folder(folder: str) -> None:
-    """Raise `OSError` when `folder` cannot or must not be replaced: a file, a folder that we did not write.
+    """Raise `OSError` or `MpmdError` when `folder` cannot or must not be replaced: a file, a folder of others.
 
     Called before the work, so that it is not lost, and again before the folder is replaced.
     """
@@ -37,8 +37,7 @@ def check_folder(folder: str) -> None:
         above = os.path.dirname(above)
     if not os.path.isdir(above):
         raise FileExistsError(f"{above} is a file, so there can be no folder {folder}")
-    if not os.access(above, os.W_OK | os.X_OK):
-        raise PermissionError(f"cannot write {folder}: no permission to write in {above}; choose another folder")
+    check_writable(above)
 
 
 def write_folder(folder: str, files: Iterable[tuple[str, str | bytes]]) -> None:

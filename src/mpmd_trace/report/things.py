@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from mpmd_trace.diagnostics.location import Location
 from mpmd_trace.diagnostics.messages import MpmdError
@@ -97,15 +97,26 @@ def _names(thing: Value | Op) -> list[str]:
 
 
 def close_names(module: Module, question: str) -> str:
-    """The end of a message: what may have been meant."""
+    """The end of a message: what may have been meant, and the names that there are."""
     known: dict[str, None] = {}
+    computations: dict[str, None] = {}
     for thing, _ in things_of(module):
         loc = location_of(thing)
-        known.update(dict.fromkeys(_names(thing)))
+        if isinstance(thing, FragmentOp):
+            computations.update(dict.fromkeys(origin.name for origin in thing.origin))
         if loc.name is not None:
             known[loc.name] = None
             known[loc.name.rsplit("/", 1)[-1]] = None
         if loc.file is not None:
             known[f"{loc.file[0].rsplit('/', 1)[-1]}:{loc.file[1]}"] = None
-    close = difflib.get_close_matches(question, list(known), n=3, cutoff=0.4)
-    return f"; did you mean {' or '.join(close)}?" if close else ""
+    entries = [f for f in module.mpmd_functions if f.is_entry_point and not f.is_declaration]
+    inputs = [arg.location.name for f in entries for arg in f.body.args if arg.location.name is not None]
+    close = difflib.get_close_matches(question, [*computations, *known], n=3, cutoff=0.4)
+    meant = f"; did you mean {' or '.join(close)}?" if close else "."
+    return meant + _listed("names", computations) + _listed("inputs", inputs)
+
+
+def _listed(what: str, names: Iterable[str]) -> str:
+    first, *rest = [*names][:13] or [""]
+    more = ", ..." if len(rest) == 12 else ""
+    return f" The {what} are {', '.join([first, *rest[:11]])}{more}." if first else ""
