@@ -81,6 +81,9 @@ grid: $(STAMP)
 	for processes in 2 4; do for size in 1 2; do \
 	  $(BIN)/mpmd-trace launch -n $$processes --devices 8 --timeout 600 tests/processes/grid.py --size $$size $(GRID) || exit 1; \
 	done; done
+	for deal in blocks unevenly; do \
+	  $(BIN)/mpmd-trace launch -n 3 --devices 8 --timeout 600 tests/processes/grid.py --deal $$deal $(GRID) || exit 1; \
+	done
 
 lint: $(STAMP)
 	$(BIN)/ruff check src cli tests examples benchmarks

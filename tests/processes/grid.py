@@ -1,9 +1,10 @@
 """A transformer under every schedule, generation and offloading, over processes; each of them runs this script.
 
-    mpmd-trace launch -n 4 --devices 8 tests/processes/grid.py [--size 2] [NAME ...]
+    mpmd-trace launch -n 4 --devices 8 tests/processes/grid.py [--size 2] [--deal blocks] [NAME ...]
 
-Stages are on as many meshes as the schedule has, of `--size` devices each, dealt out to the processes in turns.  The
-results are those of the same meshes in process 0 alone, bit for bit, and those of `jax.jit` but for rounding.
+Stages are on as many meshes as the schedule has, of `--size` devices each, dealt out to the processes in turns, in
+blocks of neighbors, or unevenly (process 0 has all but the last ones).  The results are those of the same meshes in
+process 0 alone, bit for bit, and those of `jax.jit` but for rounding.
 """
 
 from __future__ import annotations
@@ -59,13 +60,23 @@ class Block(eqx.Module):
         return jax.vmap(one)(x)
 
 
+#: The process of each mesh, for its number, the number of meshes and that of processes.
+DEALS: dict[str, Callable[[int, int, int], int]] = {
+    "turns": lambda i, meshes, processes: i % processes,
+    "blocks": lambda i, meshes, processes: i * processes // meshes,
+    "unevenly": lambda i, meshes, processes: max(0, i - meshes + processes),
+}
+DEAL = "turns"
+
+
 def topology(meshes: int, size: int, here: bool) -> dict[str, Mesh]:
     """The meshes, dealt out to the processes, or all of them here."""
     processes, local = jax.process_count(), iter(jax.local_devices())
+    free = [iter(jax.local_devices(process_index=p)) for p in range(processes)]
     found = {}
     for i in range(meshes):
-        first = i // processes * size
-        theirs = jax.local_devices(process_index=i % processes)[first : first + size]
+        owner = free[DEALS[DEAL](i, meshes, processes)]
+        theirs = [next(owner) for _ in range(size)]
         found[f"m{i}"] = Mesh(np.array([next(local) for _ in theirs] if here else theirs), ("data",))
     return found
 
@@ -240,13 +251,16 @@ def resident() -> int:
 
 def main() -> None:
     """Run those that are named, or all."""
+    global DEAL
     mt.initialize()
     names = [n for n in schedules.schedule_names() if not schedules.find_entry(n).forward_only]
     others = {"generation": generated, "fit": fitted, "growth": does_not_grow}
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", default=[*names, *others], help=", ".join([*names, *others]))
     parser.add_argument("--size", type=int, default=1, help="devices of a mesh")
+    parser.add_argument("--deal", choices=list(DEALS), default=DEAL, help="which process has which mesh")
     wanted = parser.parse_args()
+    DEAL = wanted.deal
     for name in wanted.names:
         others[name](wanted.size) if name in others else trained(name, wanted.size)
         print("equal", name, flush=True)
