@@ -29,13 +29,13 @@ Some = Fragment | FragmentInfo | Iterable[Fragment | FragmentInfo]
 
 
 def order(*groups: Some) -> list[ScheduleRule]:
-    """Rules by which each group runs before the next one, on each mesh by itself.
+    """Return rules by which each group runs before the next one, on each mesh separately.
 
-    `order(a, b, c)` with single fragments of one mesh is one rule; groups (as `Fragments` are) make a rule for each
-    pair.  Groups without a fragment on a mesh are passed over there.
+    `order(a, b, c)` with single fragments of one mesh is one rule; groups (such as `Fragments`) give a rule for each
+    pair.  Groups without a fragment on a mesh are skipped there.
 
     Raises:
-        MpmdError: for groups that have no mesh in common: meshes wait for each other's values only.
+        MpmdError: for groups that have no mesh in common: meshes only wait for each other's values.
     """
     listed = [_infos(group) for group in groups]
     _check_distinct([info for group in listed for info in group], "order")
@@ -55,13 +55,13 @@ def order(*groups: Some) -> list[ScheduleRule]:
 def merge(
     *fragments: Some, into: str | Iterable[str] | None = None, stage: int | None = None, microbatch: int | None = None
 ) -> list[MergeRule]:
-    """The rule by which these fragments of one mesh become one program; none where there are not two of them.
+    """Return the rule that merges these fragments of one mesh into one program; no rule for fewer than two of them.
 
     Args:
         *fragments: fragments or groups of them.
-        into: the names of the result; by default all that the fragments have.
-        stage: its stage; by default theirs, when they are of one stage, phase and microbatch.
-        microbatch: its microbatch; by default theirs, when it is the same.
+        into: the names of the result; by default all names of the fragments.
+        stage: its stage; by default theirs, if they are of one stage, phase and microbatch.
+        microbatch: its microbatch; by default theirs, if it is the same.
 
     Raises:
         MpmdError: for fragments of several meshes.
@@ -91,10 +91,10 @@ def merge(
 
 
 def merge_neighbours(may_merge: Callable[[Fragment, Fragment], bool]) -> MergeNeighbours:
-    """A rule, among `fragment_merge_rules`, by which `may_merge(first, second)` says what becomes one program.
+    """Return a rule for `fragment_merge_rules` that merges adjacent fragments if `may_merge(first, second)`.
 
-    It is asked for each fragment and the next one on its mesh once everything is scheduled, and again for what was
-    merged and the next.  Where another op has to run in between, nothing is merged.
+    After scheduling, `may_merge` is called for each fragment and the next one on its mesh, and again for the merged
+    fragment and the next one.  If another op has to run in between, nothing is merged.
     """
     if not callable(may_merge):
         raise mistake(f"merge_neighbours takes a function of two fragments, not {may_merge!r}")
@@ -102,7 +102,7 @@ def merge_neighbours(may_merge: Callable[[Fragment, Fragment], bool]) -> MergeNe
 
 
 def parse(text: str) -> MergeRule | ScheduleRule:
-    """The rule that `text` spells, in the reference's form: `str` of a rule.  Raises `MpmdError`."""
+    """Parse the text of a rule, in the reference's form, as `str` of a rule returns it.  Raises `MpmdError`."""
     return parse_rule(text)
 
 

@@ -47,13 +47,13 @@ class _Whole:
 
 
 def checkpoint_handler() -> Any:
-    """A `PyTreeCheckpointHandler` of orbax, for `ocp.CheckpointManager` and `ocp.Checkpointer`.
+    """Return a `PyTreeCheckpointHandler` of Orbax, for `ocp.CheckpointManager` and `ocp.Checkpointer`.
 
         manager = ocp.CheckpointManager(folder, item_handlers=mpmd_trace.checkpoint_handler())
         manager.save(step, args=ocp.args.PyTreeSave(state))
 
-    It writes and reads what orbax's own does, also in a job of several processes, where each process writes what is on
-    its devices, and gets what is wanted there.  All processes call the same methods of the manager.
+    It writes and reads the same format as Orbax's own, also in a job of several processes: each process writes what is
+    on its devices, and reads what is wanted there.  All processes must call the same methods of the manager.
 
     Raises:
         MpmdError: when orbax is missing.

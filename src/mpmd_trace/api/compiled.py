@@ -29,8 +29,8 @@ __all__ = ["Compiled"]
 class Compiled(Described):
     """A compiled program.  Call it with arguments of the types it was lowered for.
 
-    Arguments that are not where the program wants them are placed there first; `place` does that ahead of
-    time.
+    Arguments that are not on the mesh and sharding that the program wants are moved there first; `place` does that
+    ahead of time.
     """
 
     def __init__(self, lowered: PartitionedProgram, program: LoadedProgram) -> None:
@@ -66,7 +66,7 @@ class Compiled(Described):
 
     @explains_internal_errors
     def measure(self, *args: Any, **kwargs: Any) -> tuple[Any, Timeline]:
-        """The result, and when each program and transfer of the step ran on each mesh."""
+        """Run a step; return its result, and when each program and transfer ran on each mesh."""
         with self.adapter.calling():
             flat = self._caller.flat(args, kwargs)
             results, timeline = self.program.measure(*self._constants, *self._caller.physical(flat))
@@ -81,7 +81,7 @@ class Compiled(Described):
 
     @explains_internal_errors
     def place(self, *args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments as `(args, kwargs)`, each array moved to the mesh and sharding the program wants."""
+        """Return the arguments as `(args, kwargs)`, each array moved to the mesh and sharding the program wants."""
         with self.adapter.calling():
             physical = self._caller.physical(self._caller.flat(args, kwargs))
         found: tuple[tuple[Any, ...], dict[str, Any]] = self._caller.placed(physical)
@@ -168,19 +168,19 @@ class Compiled(Described):
         return self._caller.in_out(types[: len(traced.inputs)], types[len(traced.inputs) :])
 
     def cost_analysis(self) -> dict[str, Any]:
-        """Floating point operations and bytes per mesh and in all, as XLA counts them, and bytes moved."""
+        """Return XLA's counts of floating-point operations and bytes, per mesh and in total, and the bytes moved."""
         return self.program.cost_analysis()
 
     def memory_analysis(self) -> dict[str, MemoryAnalysis]:
-        """For each mesh the bytes of one device: the peak from the schedule, arguments, results, scratch."""
+        """Return for each mesh the bytes of one device: the peak under the schedule, arguments, results, scratch."""
         return self.program.memory_analysis()
 
     def collectives(self) -> dict[str, Collectives]:
-        """For each mesh the collectives that one device runs in a step, as XLA's optimised programs have them."""
+        """Return for each mesh the collectives that one device runs in a step, from XLA's optimized programs."""
         return self.program.collectives()
 
     def executables(self) -> list[ExecutableInfo]:
-        """Each program that XLA compiled: where and how often it runs, its optimised text, its cost and memory."""
+        """Return the programs that XLA compiled: where and how often each runs, its optimized HLO, cost and memory."""
         return executables(self.program)
 
     def runtime_executable(self) -> dict[tuple[str, str], Any]:
@@ -188,7 +188,7 @@ class Compiled(Described):
         return {(one.name, one.mesh): one.runtime_executable() for one in self.executables()}
 
     def residence(self) -> Residence:
-        """What each mesh holds (its peak with scratch memory), and what moves between them, by cause."""
+        """Return what each mesh holds (its peak with scratch memory), and what moves between meshes, by cause."""
         return self.program.residence()
 
     def as_text(self, dialect: Dialect = "mpmd", *, debug_info: bool = False) -> str:

@@ -1,4 +1,4 @@
-"""`make_config`: a configuration from what the user writes, with every mistake in it reported at once."""
+"""`make_config`: build and check a configuration, and report all of its mistakes at once."""
 
 from __future__ import annotations
 
@@ -57,52 +57,51 @@ def make_config(
     remat: Literal["auto"] | None = None,
     offload: Literal["auto"] | None = None,
 ) -> Config:
-    """A configuration, checked as far as that is possible without a program.
+    """Build a configuration and check it, as far as possible without a program.
 
     Args:
-        topology: the meshes by name. An `AbstractMesh` serves for compiling only. Meshes of the same devices share
-            them: so a pipeline of several stages runs on one device (`docs/howto.md`). Or one mesh, that `stage_axis`
-            cuts.
+        topology: the meshes by name, or one mesh that `stage_axis` splits. An `AbstractMesh` is for compiling only.
+            Meshes may share devices: a pipeline of several stages then runs on one device (`docs/howto.md`).
         name_to_mesh_assignment: for each name `"mesh"`, `"mesh/stage"` or `(mesh, stage)`; a mesh
             may carry a memory kind for tensors, `"mesh#pinned_host"`. The layers of a `scan` may be given by ranges,
-            `"blocks[0:4]"`, or with a list of these, for as many equal parts. Or `"auto"`: the names of a program in
-            its order, with equal work on each mesh as far as that goes; `lowered.config` has what was chosen. Each
-            program is balanced by itself, so programs that share a state are better given what was chosen for one of
-            them.
-        stage_axis: the axis of the one mesh along which the meshes lie: they are called `"pp0"`, `"pp1"` and so on
-            for an axis `"pp"`, and have the other axes.
+            `"blocks[0:4]"`, or by a list of meshes, for as many equal parts. Or `"auto"`: the names of a program in
+            program order, balanced over the meshes by their work; `lowered.config` has the chosen assignment. Each
+            program is balanced separately, so give programs that share a state the assignment that was chosen for
+            one of them.
+        stage_axis: the pipeline axis of a single mesh: for an axis `"pp"`, the meshes of the stages are named `"pp0"`,
+            `"pp1"` and so on, and have the other axes.
         name_to_stage_assignment: stages of names, besides those given with the meshes.
         input_mesh_assignment: a pytree prefix of the dynamic arguments, of mesh names (with memory
             kind) or None; `()` assigns nothing.
-        output_mesh_assignment: a pytree prefix of the result, likewise; or `MeshOfInput(argument)`, for results
-            that are to be where an argument is.
+        output_mesh_assignment: a pytree prefix of the result, likewise; or `MeshOfInput(argument)`, to keep results
+            on the mesh of an argument.
         partitioning_options: options of the compiler, by name.
         pipeline_schedule: a schedule, the name of one, "auto", or a comparator of two fragments; by default
-            microbatches run one after the other, in the order of the program (`docs/schedules.md`).
-        fragment_merge_rules: which fragments become one: rules, their text, or functions that make rules of the
+            microbatches run one after the other, in program order (`docs/schedules.md`).
+        fragment_merge_rules: which fragments to merge: rules, their text, or functions that build rules from the
             program's fragments; see `mpmd_trace.rules`.
-        fragment_schedule_rules: likewise which fragments run in a given order, on top of the schedule.
-        placement: where code without a name goes: `"cut"`, where the fewest bytes move between meshes in a step
+        fragment_schedule_rules: which fragments to run in a given order, on top of the schedule; likewise.
+        placement: where to place unnamed code: `"cut"`, where the fewest bytes move between meshes in a step
             (`docs/placement.md`), with transfers wherever they are needed; or `"reference"`, as in the C++ partitioner,
-            which `engine="cpp"` does anyhow.
-        hoist_invariants: whether what is the same for all microbatches (casts of weights, gathers of sharded ones,
-            tables) is computed once per step, where that is worth the memory (`docs/hoisting.md`).
-        gather: how long copies of parameters that are gathered from their shards are kept: for the `"step"`; for a
-            `"phase"`, as long as fragments of a mesh that read them follow on each other, as on meshes with several
-            stages; for a `"microbatch"`; or `"auto"`, whatever takes least and fits into `device_memory`.
-        gradient_reduction: how often sums over the devices of a mesh to which microbatches add, such as gradients of a
-            batch that is sharded, are finished: once per `"step"`, or for each `"microbatch"`, which takes less memory
-            where weights are sharded, too, and may run beside the next one.
-        device_memory: the bytes of memory of a device that a step may take; by default what the devices say they have.
-        optimizer_sharding: the axis of a mesh, or several, over which the state of an optimiser there (what is passed
-            from step to step beside the parameters) is sharded, too: ZeRO-1. Each device updates its part of the
-            parameters, and they are gathered once per step (`docs/memory.md`).
-        remat: `"auto"` recomputes activations of the stages where that lets a step fit into the memory of a device, at
-            the least cost.
+            which `engine="cpp"` always uses.
+        hoist_invariants: whether to compute what is the same for all microbatches (casts of weights, gathers of sharded
+            ones, tables) once per step, where that is worth the memory (`docs/hoisting.md`).
+        gather: how long to keep copies of parameters that are gathered from their shards: for the `"step"`; for a
+            `"phase"`, as long as consecutive fragments of a mesh read them, as on meshes with several stages; for a
+            `"microbatch"`; or `"auto"`, the cheapest of these that fits into `device_memory`.
+        gradient_reduction: how often to complete sums over the devices of a mesh that microbatches accumulate, such as
+            gradients of a sharded batch: once per `"step"`, or for each `"microbatch"`, which takes less memory if
+            weights are sharded, too, and may overlap the next microbatch.
+        device_memory: the bytes of memory of a device that a step may use; by default what the devices report.
+        optimizer_sharding: the axis of a mesh, or several, over which to shard the optimizer state as well (what is
+            passed from step to step besides the parameters): ZeRO-1. Each device updates its part of the parameters,
+            and they are gathered once per step (`docs/memory.md`).
+        remat: `"auto"` recomputes activations of the stages if a step would not fit into the memory of a device
+            otherwise, at the least cost.
         offload: `"auto"` keeps activations in host memory instead, where that is cheaper.
 
     Raises:
-        FrontendError: with every mistake found.
+        FrontendError: with all mistakes.
     """
     problems: list[Problem] = []
     options = _mapping(partitioning_options, "partitioning_options", problems)

@@ -103,19 +103,19 @@ def filter_jit(
     compiler_options: Mapping[str, Any] | None = None,
     engine: str = "python",
 ) -> Jitted | Callable[[Callable[..., Any]], Jitted]:
-    """`mpmd_trace.jit` for functions of modules and other pytrees, as `equinox.filter_jit`.
+    """Compile a function of modules and other pytrees like `mpmd_trace.jit`, in the manner of `equinox.filter_jit`.
 
     All JAX and NumPy arrays in the arguments are inputs of the program; everything else (numbers, strings,
-    functions) is static, also in the result.  When `fn` is a module or a method of one, its arrays are inputs
-    as well.  Without `fn`, a decorator: `@mpmd_trace.filter_jit(config=config)`.
+    functions) is static, also in the result.  If `fn` is a module or a method of one, its arrays are inputs
+    as well.  Without `fn`, this is a decorator: `@mpmd_trace.filter_jit(config=config)`.
 
     Args:
         fn: any function of pytrees, or a callable module.
-        config: which name lives on which mesh; see `make_config`.
+        config: says which name lives on which mesh; see `make_config`.
         in_shardings: a pytree prefix of the arguments, of `NamedSharding` or None (chosen by the compiler).
         out_shardings: likewise for the result.
-        donate: "all" arrays may be reused, "all-except-first" those of the first argument not, or "none"; "warn"
-            and "warn-except-first" also tell which of them no program reuses.
+        donate: the arrays whose buffers may be reused: "all", "all-except-first" (all but those of the first argument),
+            or "none"; "warn" and "warn-except-first" also warn of those that no program reuses.
         donate_argnums: instead of `donate`, positions of arguments whose buffers may be reused.
         donate_argnames: names of such arguments.
         static_argnums: positions of arguments that are static as a whole; rarely needed.
@@ -125,7 +125,7 @@ def filter_jit(
         engine: see `mpmd_trace.jit`.
 
     Raises:
-        MpmdError: for options that do not fit; when called, for leaves that are neither arrays nor hashable, and
+        MpmdError: for inconsistent options; when called, for leaves that are neither arrays nor hashable, and
             as `mpmd_trace.jit`.
     """
 

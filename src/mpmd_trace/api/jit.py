@@ -72,7 +72,7 @@ class _Kind(NamedTuple):
 
 
 class Jitted:
-    """What `jit` returns: a function that compiles itself on the first call with new types."""
+    """The result of `jit`: a function that is compiled on the first call with new types."""
 
     def __init__(
         self,
@@ -116,11 +116,11 @@ class Jitted:
 
     @explains_internal_errors
     def trace(self, *args: Any, **kwargs: Any) -> TracedStep:
-        """Trace the function on arrays or `jax.ShapeDtypeStruct`s and check its names; `lower` of what this gives
+        """Trace the function on arrays or `jax.ShapeDtypeStruct`s and check its names; `lower` of the result
         partitions it.
 
-        Where `in_shardings` says nothing, arguments that the caller put on a mesh of the topology keep their
-        sharding, as under `jax.jit`.
+        Without `in_shardings`, arguments that the caller has put on a mesh of the topology keep their sharding, as
+        under `jax.jit`.
         """
 
         def lower(hooks: Sequence[Hook], platform: str) -> Lowered:
@@ -135,9 +135,9 @@ class Jitted:
 
     @explains_internal_errors
     def lower(self, *args: Any, hooks: Sequence[Hook] = (), **kwargs: Any) -> Lowered:
-        """Trace on arrays or `jax.ShapeDtypeStruct`s and partition; `hooks` see every pass.
+        """Trace on arrays or `jax.ShapeDtypeStruct`s and partition; `hooks` are called after every pass.
 
-        Raises `MpmdError` with every problem found.
+        Raises `MpmdError` with all problems.
         """
         lowered = self.lower_lazily(*args, hooks=hooks, **kwargs)
         _ = lowered.partitioned
@@ -145,14 +145,14 @@ class Jitted:
 
     @explains_internal_errors
     def lower_lazily(self, *args: Any, hooks: Sequence[Hook] = (), **kwargs: Any) -> Lowered:
-        """As `lower`, but partitioned when the result is first asked for that: for tools."""
+        """Like `lower`, but partition only when the result is first needed; for tools."""
         with self.adapter.calling():
             args, kwargs = self.adapter.wrap((args, kwargs))
             return self._lower(args, kwargs, hooks)
 
     @explains_internal_errors
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
-        """Type of each result, as `jax.ShapeDtypeStruct`, without partitioning anything; see `jax.eval_shape`."""
+        """Return the type of each result, as `jax.ShapeDtypeStruct`, without partitioning; see `jax.eval_shape`."""
         return self.lower_lazily(*args, **kwargs).out_info
 
     def __repr__(self) -> str:
@@ -339,7 +339,7 @@ class Jitted:
 
     @property
     def donate_argnums(self) -> tuple[int, ...]:
-        """The positions of donated arguments, as they were given."""
+        """The positions of donated arguments, as passed to `jit`."""
         return self.donation.numbers
 
     @property
@@ -370,7 +370,7 @@ class Jitted:
         return dynamic, named, tuple((name, type(value), value) for name, value in statics)
 
     def clear_cache(self) -> None:
-        """Forget everything that was compiled."""
+        """Drop all compiled programs."""
         self._compiled.clear()
         self._last = None
 
@@ -399,15 +399,15 @@ def jit(
     compiler_options: Mapping[str, Any] | None = None,
     engine: str = "python",
 ) -> Jitted | Callable[[Callable[..., Any]], Jitted]:
-    """`fn` as a pipeline over the meshes of `config`; without `fn`, a decorator: `@mpmd_trace.jit(config=config)`.
+    """Compile `fn` into a pipeline over the meshes of `config`.
 
     The result is called like `fn`: it places its arguments, compiles for each new structure, shapes, dtypes,
-    shardings and static values, and returns what `fn` returns.  `.lower(*args)` and `.compile()` take the
-    steps one by one.
+    shardings and static values, and returns what `fn` returns.  `.trace(*args)`, `.lower(*args)` and `.compile()`
+    perform these steps one by one.  Without `fn`, this is a decorator: `@mpmd_trace.jit(config=config)`.
 
     Args:
-        fn: a function of pytrees of arrays, written for one device; parts of it carry names.
-        config: which name lives on which mesh; see `make_config`.
+        fn: a function of pytrees of arrays, written for one device, whose parts have names.
+        config: says which name lives on which mesh; see `make_config`.
         in_shardings: a pytree prefix of the arguments, of `NamedSharding`, `Format` (with a layout in memory) or None
             (chosen by the compiler).  A sharding over a mesh of the topology puts the argument there.
         out_shardings: likewise for the result.
@@ -415,13 +415,13 @@ def jit(
         donate_argnames: names of such arguments; positions and names imply each other, as in `jax.jit`.
         static_argnums: positions of arguments that are part of the program; they must be hashable.
         static_argnames: names of such arguments, likewise.
-        keep_unused: whether arguments that the program does not use are placed on a mesh all the same.
+        keep_unused: whether to place arguments on a mesh even if the program does not use them.
         compiler_options: options of XLA, for the programs of all meshes, or a mapping from names of meshes to
             options, as `jax.jit` takes them.
         engine: "python" (this package's passes) or "cpp" (the partitioner inside jaxlib >= 0.12).
 
     Raises:
-        MpmdError: when traced or compiled, with every problem found.
+        MpmdError: when traced or compiled, with all problems.
     """
 
     def decorated(fn: Callable[..., Any], config: Any) -> Jitted:

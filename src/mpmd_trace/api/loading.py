@@ -26,18 +26,18 @@ __all__ = ["load"]
 
 @explains_internal_errors
 def load(path: str | os.PathLike[str], topology: Mapping[str, Mesh] | None = None) -> Compiled:
-    """A program that `Compiled.save` (or `mpmd-trace compile`) has written, ready to be called, without tracing.
+    """Load a program that `Compiled.save` (or `mpmd-trace compile`) has written, ready to be called.
 
-    Such a file is code, as a pickle is: load only files that you trust.
+    Nothing is traced or compiled.  Such a file is code, like a pickle: load only files that you trust.
 
     Args:
         path: the file.
-        topology: the meshes to run on, of the names, shapes and kinds of device that it was compiled for; by default
-            the devices with the same numbers.
+        topology: the meshes to run on, with the names, shapes and kinds of device that it was compiled for; by default
+            the devices with the same ids.
 
     Raises:
-        MpmdError: for a file that is none of ours or is damaged, that was made with other versions or for other
-            devices, and for a topology of another shape; with everything that does not fit.
+        MpmdError: for a file that is not a saved program or is damaged, that was made with other versions or for other
+            devices, and for a topology of another shape; with all mismatches.
     """
     what = os.fspath(path)
     try:

@@ -34,7 +34,7 @@ __all__ = ["Lowered"]
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Lowered(PartitionedProgram):
-    """A traced program and its partitioned form, as `jax.stages.Lowered`."""
+    """A traced program and its partitioned form; the counterpart of `jax.stages.Lowered`."""
 
     #: XLA's options for each mesh.
     compiler_options: CompilerOptions = dataclasses.field(default_factory=dict)
@@ -60,7 +60,7 @@ class Lowered(PartitionedProgram):
         *,
         progress: Callable[[int, int, str], None] | None = None,
     ) -> Compiled:
-        """XLA executables for every distinct program, ready to be called.
+        """Compile an XLA executable for every distinct program.
 
         `progress(done, total, name)` is called as executables become ready.  `compiler_options`, as for
         `mpmd_trace.jit`, are used beside those given there.  Raises `MpmdError`, also when a mesh of the topology

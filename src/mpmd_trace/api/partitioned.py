@@ -111,7 +111,7 @@ class PartitionedProgram(Described):
         )
 
     def fragments(self) -> Fragments:
-        """The named fragments as they will be scheduled, with what they cost: what rules are made of.
+        """Return the named fragments as they will be scheduled, with their costs, for building rules.
 
         Raises `MpmdError`.
         """
@@ -233,15 +233,15 @@ class PartitionedProgram(Described):
         return EstimatedProgram(self.partitioned.module)
 
     def cost_analysis(self) -> dict[str, Any]:
-        """Estimates of what `Compiled.cost_analysis` says; for abstract meshes, too.  Raises `MpmdError`."""
+        """Estimate `Compiled.cost_analysis`, for abstract meshes, too.  Raises `MpmdError`."""
         return self.estimated.cost_analysis()
 
     def memory_analysis(self) -> dict[str, MemoryAnalysis]:
-        """Estimates of what `Compiled.memory_analysis` says; for abstract meshes, too.  Raises `MpmdError`."""
+        """Estimate `Compiled.memory_analysis`, for abstract meshes, too.  Raises `MpmdError`."""
         return self.estimated.memory_analysis()
 
     def residence(self) -> Residence:
-        """What each mesh holds and what moves between them, as far as that is known before XLA compiles it."""
+        """Return what each mesh holds and what moves between meshes, as far as that is known before XLA compiles."""
         return residence(make_plan(self.partitioned.module))
 
     def compiler_ir(self, dialect: Literal["stablehlo", "mpmd"] = "mpmd") -> Module:

@@ -24,11 +24,11 @@ _NUMBERS = (bool, int, float, complex)
 
 
 def abstract(compiled: Compiled, argnums: int | Sequence[int] = 0) -> Any:
-    """Return the argument at `argnums` (a tuple for several) with shape, dtype and sharding instead of arrays.
+    """Return the argument at `argnums` (a tuple for several) with shapes, dtypes and shardings instead of arrays.
 
         like = abstract(compiled, (0, 1))  # of a state (model, opt_state), which the step takes as two arguments
 
-    What is not an array is what the program was compiled with.
+    Leaves that are not arrays have the values that the program was compiled with.
     """
     inputs = compiled.function_types.inputs[0]
     numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
@@ -40,12 +40,12 @@ def abstract(compiled: Compiled, argnums: int | Sequence[int] = 0) -> Any:
 
 @explains_internal_errors
 def place(compiled: Compiled, *args: Any) -> tuple[Any, ...]:
-    """The leading arguments of the program, with each array on the mesh and sharding it is wanted at.
+    """Move the leading arguments of the program to the meshes and shardings that it wants.
 
         model, opt_state = place(compiled, model, opt_state)
 
     Raises:
-        MpmdError: when an argument has another structure, shape or dtype than the program was compiled for, or is gone.
+        MpmdError: if an argument has another structure, shape or dtype than the program was compiled for, or is gone.
     """
     wanted = abstract(compiled, range(len(args)))
     check_not_deleted(args)
@@ -58,7 +58,7 @@ def place(compiled: Compiled, *args: Any) -> tuple[Any, ...]:
 
 @explains_internal_errors
 def create(fn: Callable[..., Any], compiled: Compiled, *args: Any, argnums: int | Sequence[int] = 0) -> Any:
-    """What `fn(*args)` returns, each array made on the devices where the program wants it.
+    """Compute `fn(*args)`, with each array created on the devices where the program wants it.
 
     No device ever holds more than its part: `fn` runs once per mesh and computes only what lives there, in the
     processes that have devices of it.
@@ -67,13 +67,13 @@ def create(fn: Callable[..., Any], compiled: Compiled, *args: Any, argnums: int 
         model, opt_state = create(init, compiled, key, argnums=(0, 1))
 
     Args:
-        fn: makes the argument at `argnums`, or a tuple of those; arrays in its `args` are its inputs.
+        fn: returns the argument at `argnums`, or a tuple of them; arrays in its `args` are its inputs.
         compiled: the program.
-        *args: for `fn`.
-        argnums: which arguments of the program.
+        *args: the arguments of `fn`.
+        argnums: which arguments of the program to create.
 
     Raises:
-        MpmdError: when `fn` makes something else than what the program was compiled for.
+        MpmdError: if `fn` returns something else than what the program was compiled for.
     """
     wanted = abstract(compiled, argnums)
     dynamic, static = divided(args, is_dynamic)

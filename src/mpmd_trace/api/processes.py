@@ -40,29 +40,29 @@ def initialize(
     timeout: float | None = None,
     transfers: Transfers | None = None,
 ) -> int:
-    """Join the other processes of the job, so that `jax.devices()` are those of all of them; how many they are.
+    """Join the other processes of the job, so that `jax.devices()` lists the devices of all; return their number.
 
-    A thin layer over `jax.distributed.initialize`: call it before anything else of JAX.  Without arguments it finds
-    out what launcher started the process: `mpmd-trace launch`, those that JAX knows (SLURM, Open MPI, Kubernetes,
+    A thin layer over `jax.distributed.initialize`: call it before anything else of JAX.  Without arguments it detects
+    the launcher that started the process: `mpmd-trace launch`, those that JAX knows (SLURM, Open MPI, Kubernetes,
     Cloud TPU), or the environment variables `JAX_COORDINATOR_ADDRESS`, `JAX_NUM_PROCESSES` and `JAX_PROCESS_ID`.
-    Without a launcher it does nothing and returns 1, and the same script runs in one process; so it does when the
-    process has joined before.
+    Without a launcher it does nothing and returns 1, and the same script runs in one process; it also does nothing if
+    the process has joined before.
 
     Args:
-        coordinator_address: `host:port` where process 0 has the coordination service of JAX.
-        num_processes: how many processes there are.
-        process_id: the number of this one.
-        local_device_ids: the devices of this host that are this process's; see `jax.distributed.initialize`.
-        host: the address at which this process listens for others; by default that of the interface which reaches
-            the coordinator (the loopback interface when that is on the same host).
-        timeout: seconds after which a process without a sign of life, or that does not send what another one waits
+        coordinator_address: `host:port` where process 0 runs the coordination service of JAX.
+        num_processes: the number of processes.
+        process_id: the number of this process.
+        local_device_ids: the devices of this host that belong to this process; see `jax.distributed.initialize`.
+        host: the address at which this process listens for others; by default that of the interface that reaches
+            the coordinator (the loopback interface if the coordinator is on the same host).
+        timeout: seconds after which a process without a heartbeat, or that does not send what another one waits
             for, is an error in all of them; 300 by default.
-        transfers: how arrays go between processes: "host" (through host memory, over connections of our own; by
-            default on CPUs) or "device_put" (JAX's own, by default elsewhere).
+        transfers: how arrays go between processes: "host" (through host memory, over connections of our own; the
+            default on CPUs) or "device_put" (JAX's own, the default elsewhere).
 
     Raises:
-        MpmdError: when JAX is in use already, or the arguments are not those of a job.
-        PeerError: when another process does not come.
+        MpmdError: if JAX is in use already, or the arguments do not describe a job.
+        PeerError: if another process does not join.
     """
     from mpmd_trace.jax_compat import distributed  # loads jaxlib
 
@@ -159,15 +159,15 @@ def _report_crashes(peers: Peers) -> None:
 
 @explains_internal_errors
 def fetch(tree: Any) -> Any:
-    """The arrays of `tree` as NumPy arrays in every process, wherever they are.
+    """Return the arrays of `tree` as NumPy arrays in every process, wherever they are.
 
         print(mpmd_trace.fetch(loss))
 
-    All processes call this with the same arrays.  It is meant for scalars and small arrays: everything goes to
-    everyone, through the store that JAX's processes share.  What is not an array of JAX stays as it is.
+    All processes must call this with the same arrays.  It is meant for scalars and small arrays: every process gets
+    everything, through the key-value store that JAX's processes share.  What is not a JAX array is returned unchanged.
 
     Raises:
-        MpmdError: when processes have other arrays, or large ones.
-        PeerError: when another process is at fault.
+        MpmdError: if processes have other arrays, or large ones.
+        PeerError: if another process fails.
     """
     return gather(jobs.current(), tree)

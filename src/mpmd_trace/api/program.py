@@ -22,7 +22,7 @@ __all__ = ["Program"]
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Program:
-    """What `mpmd-trace run FILE` and its siblings need to know.
+    """A step with example arguments and a configuration, for `mpmd-trace run FILE` and the other commands.
 
     A file defines one at module level, as `program` (or any name, given as `FILE:name`), or a function of
     that name without arguments that returns one.
@@ -30,18 +30,18 @@ class Program:
 
     #: The step: a function of `args`.
     fn: Callable[..., Any]
-    #: Example arguments, also those of the first step.
+    #: Example arguments, which are also those of the first step.
     args: tuple[Any, ...]
     config: Config
-    #: How many steps `run` makes.
+    #: The number of steps that `run` runs.
     steps: int = 1
     #: `(step, args, result) -> args` of the next step; by default every step gets the same arguments.
     advance: Callable[[int, tuple[Any, ...], Any], tuple[Any, ...]] | None = None
-    #: The number in a result that the curves show.
+    #: The loss in a result, for the loss curves.
     loss: Callable[[Any], Any] | None = None
     #: The gradients in a result, compared leaf by leaf with those of the plain program in the first step.
     gradients: Callable[[Any], Any] | None = None
-    #: How many tokens (or samples) a step handles, for `run` to say how many it does per second.
+    #: The number of tokens (or samples) per step, from which `run` computes tokens per second.
     tokens: int | None = None
     donate_argnums: tuple[int, ...] = ()
     static_argnums: tuple[int, ...] = ()
@@ -110,7 +110,7 @@ class Program:
             raise  # for the type checker: there was a problem
 
     def plain(self) -> Callable[..., Any]:
-        """The step under plain `jax.jit`, to be compared with."""
+        """The step under plain `jax.jit`, for comparison."""
         if self.filters:
             return plain_jit(self.fn)
         plain: Callable[..., Any] = jax.jit(self.fn, static_argnums=self.static_argnums)

@@ -100,7 +100,7 @@ def _working(doing: str, hint: str = "", *, together: bool = False) -> Iterator[
 
 @explains_internal_errors
 def restore(path: str | os.PathLike[str], like: Any, argnums: int | Sequence[int] = 0, *, verify: bool = True) -> Any:
-    """What was saved at `path`, each array where `like` has it.
+    """Read what was saved at `path`, with each array placed as in `like`.
 
     Args:
         path: a folder that `save` wrote.
@@ -108,7 +108,7 @@ def restore(path: str | os.PathLike[str], like: Any, argnums: int | Sequence[int
             and whose other leaves are kept, numbers excepted; or a compiled program, for its arguments at `argnums`.
             What was saved as a number may be an array here.
         argnums: see `abstract`; only for a compiled program.
-        verify: whether to read all files first and compare their checksums, which `save` has written.
+        verify: whether to read all files first and verify the checksums that `save` has written.
 
     Raises:
         MpmdError: when orbax or the folder is missing, something in it is damaged, or the arrays have other names,

@@ -28,7 +28,7 @@ class TracedStep(Described):
 
     @explains_internal_errors
     def lower(self, *, lowering_platforms: Sequence[str] | None = None, hooks: Sequence[Hook] = ()) -> Lowered:
-        """Partition it; `hooks` see every pass.  Raises `MpmdError` with every problem found.
+        """Partition the program; `hooks` are called after every pass.  Raises `MpmdError` with all problems.
 
         `lowering_platforms`: the one platform to lower for ("cpu", "cuda", "rocm", "tpu"), which need not be there;
         by default that of the meshes.  What is lowered for another one cannot be compiled here.

@@ -13,13 +13,13 @@ __all__ = ["filter_value_and_grad"]
 
 
 def filter_value_and_grad(fn: Callable[..., Any], *, microbatches: int, **options: Any) -> Callable[..., Any]:
-    """`equinox.filter_value_and_grad(fn)`, computed in parts of the batch: see `mpmd_trace.value_and_grad`.
+    """Compute `equinox.filter_value_and_grad(fn)` over a batch in microbatches; see `mpmd_trace.value_and_grad`.
 
     Args:
-        fn: a function whose first argument is a module; the loss of the rows that it gets.
-        microbatches: how many parts.
-        options: those of `mpmd_trace.value_and_grad` but `argnums`: gradients are those by the floating-point arrays of
-            the first argument, with None in the place of everything else.
+        fn: a function whose first argument is a module; returns the loss of its rows.
+        microbatches: the number of parts.
+        options: those of `mpmd_trace.value_and_grad` except `argnums`: gradients are with respect to the floating-point
+            arrays of the first argument, with None in place of everything else.
 
     Raises:
         FrontendError: as `mpmd_trace.value_and_grad`.

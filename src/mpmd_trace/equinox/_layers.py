@@ -114,23 +114,23 @@ def _as_class(module: Any, cls: type[eqx.Module]) -> Any:
 def name_layers(
     model: M, where: Callable[[M], Any], *, name: str | Sequence[str] | Callable[[str], str] | None = None
 ) -> M:
-    """A copy of `model` in which the layers that `where` selects are named computations.
+    """Return a copy of `model` in which the layers that `where` selects are named computations.
 
-    A named layer is an instance of its class still, with the same fields and methods, so `isinstance`,
-    `eqx.tree_at`, `eqx.nn.inference_mode`, stateful layers and serialisation work as before. Arrays in the
+    A named layer is still an instance of its class, with the same fields and methods, so `isinstance`,
+    `eqx.tree_at`, `eqx.nn.inference_mode`, stateful layers and serialization work as before. Arrays in the
     arguments of its call are operands; everything else (`inference=True`) is static, as for `eqx.filter_jit`.
 
     The default names are the paths of the layers, as in `blocks_0` for `model.blocks[0]`. Naming a layer again
-    replaces its name (`layer.mpmd_name`). Layers inside of named layers may have names, too.
+    replaces its name (`layer.mpmd_name`). Layers inside named layers may have names, too.
 
     Args:
         model: an Equinox module, or any pytree with callable modules in it.
-        where: gives, for a model, one layer or a pytree (list, tuple, dict) of layers.
+        where: a function from a model to one layer or a pytree (list, tuple, dict) of layers.
         name: a name for all of them, one per layer, or a function from the default name.
 
     Raises:
-        FrontendError: when `where` selects nothing, something that is not callable or not part of
-            the model, one of several places where the model holds a function, or when the number of names differs
+        FrontendError: if `where` selects nothing, something that is not callable or not part of
+            the model, one of several places where the model holds a function, or if the number of names differs
             from the number of layers.
     """
     model = _apart(model, where)

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MeshOfInput:
-    """In `output_mesh_assignment`: these results are where the arrays of an argument are, one by one.
+    """In `output_mesh_assignment`: keep these results on the meshes of the arrays of an argument, one by one.
 
-    For a state that is passed back with the next step, so that no part of it has to move.  Which mesh that is
-    remains for mesh inference to find, unless the argument has an assignment.
+    Use it for a state that is passed back to the next step, so that no part of it has to move.  Mesh inference chooses
+    the mesh, unless the argument has an assignment.
     """
 
     #: The position among the dynamic arguments, or the name of a keyword argument.

@@ -1,8 +1,8 @@
-"""`value_and_grad` of a loss over microbatches: the batch is cut, values and gradients are summed.
+"""`value_and_grad` of a loss over microbatches: the batch is split, values and gradients are accumulated.
 
-A loop over microbatches is where most training steps that are to be pipelined differ from those that are not.  It is
-also where they go wrong: a mean of means is not the mean when microbatches weigh differently, and a key or a running
-average has to go through all of them.
+The loop over microbatches is the main difference between a pipelined training step and an ordinary one.  It is also a
+common source of mistakes: a mean of means is not the mean if microbatches have different weights, and a key or a
+running average has to be passed through all of them.
 """
 
 from __future__ import annotations
@@ -50,39 +50,39 @@ def value_and_grad(
     key_argnum: int | None = None,
     sum_dtype: Any = None,
 ) -> Callable[..., Any]:
-    """`jax.value_and_grad(fn, argnums)`, computed in `microbatches` parts of the batch, one after the other.
+    """Compute `jax.value_and_grad(fn, argnums)` over a batch in microbatches (gradient accumulation).
 
-    Inside of `mpmd_trace.jit` each part is a microbatch of the pipeline; elsewhere they are the steps of a
+    Inside `mpmd_trace.jit` each part is a microbatch of the pipeline; elsewhere the parts are the iterations of a
     `jax.lax.scan`.  Microbatch i has the rows `i * n` to `(i + 1) * n - 1` of every array of the batch.
 
     Args:
-        fn: a function of positional and keyword arguments that returns a scalar: the loss of the rows that it gets.
-            With `reduce="weighted"` it returns `(total, weight)` in its place: the sum over its rows, and by what
-            the sum over all rows is divided (the number of tokens that count, for example; never differentiated).
+        fn: a function of positional and keyword arguments that returns a scalar, the loss of its rows.
+            With `reduce="weighted"` it returns `(total, weight)` instead: the sum over its rows, and its part of the
+            divisor of the sum over all rows (for example, the number of tokens that count; never differentiated).
             With a state it returns `(loss, state)`, with `has_aux` `(loss, aux)`, with both `(loss, (state, aux))`.
-        argnums: what to differentiate by, as in `jax.value_and_grad`.
-        microbatches: how many parts; it divides the length of the first axes of the batch.
-        batch_argnums: the arguments that are cut along the first axes of their arrays; the default is all positional
-            ones with arrays that are not named by `argnums`, `state_argnum` or `key_argnum`.  Other arguments, and
-            those given by keyword, are the same for all microbatches.
-        has_aux: whether `fn` returns something besides the loss.
-        reduce: "mean" when its loss is a mean over equally many rows, "sum" when it is a sum, or "weighted".
-        aux: what becomes of the auxiliary results: a pytree prefix of them of "mean", "sum", "weighted", "stack" (along
+        argnums: the arguments to differentiate with respect to, as in `jax.value_and_grad`.
+        microbatches: the number of parts; it must divide the length of the first axes of the batch.
+        batch_argnums: the arguments that are split along the first axes of their arrays; by default all positional
+            ones with arrays that are not in `argnums`, `state_argnum` or `key_argnum`.  Other arguments, and
+            those passed by keyword, are the same for all microbatches.
+        has_aux: whether `fn` returns auxiliary results besides the loss.
+        reduce: "mean" if the loss is a mean over equally many rows, "sum" if it is a sum, or "weighted".
+        aux: how to combine the auxiliary results: a pytree prefix of them of "mean", "sum", "weighted", "stack" (along
             a new first axis), "concatenate" (results per row) or "last".  The default is `reduce`, with a warning
             for results that look as if they were per row.  All of them are kept until the last microbatch is done, so
             they should be small.
-        state_argnum: an argument that each microbatch gets from the one before, such as the running averages of
-            batch normalisation.
+        state_argnum: an argument that each microbatch gets from the previous one, such as the running averages of
+            batch normalization.
         key_argnum: a PRNG key; microbatch i gets `jax.random.fold_in(key, i)`.
-        sum_dtype: the dtype in which gradients are summed; the default is that of what is differentiated by.
+        sum_dtype: the dtype in which gradients are summed; by default that of the argument.
 
     Returns:
         A function of the arguments of `fn` that returns what `jax.value_and_grad` returns: `(value, gradients)`, or
         `((value, state), gradients)`, `((value, aux), gradients)`, `((value, (state, aux)), gradients)`.
 
     Raises:
-        FrontendError: for options that do not fit; when called, for a batch that cannot be cut into this many equal
-            parts, or results of `fn` of another form.
+        FrontendError: for inconsistent options; when called, for a batch that cannot be split into this many equal
+            parts, or for results of `fn` of another form.
     """
     count = _count(microbatches)
     if not callable(fn):

@@ -1,7 +1,7 @@
-"""`scan` over stacked layers: inside of `mpmd_trace.jit`, one scan for each part of the layers that is assigned.
+"""`scan` over stacked layers: inside `mpmd_trace.jit`, one scan for each part of the layers that is assigned.
 
-Deep models keep one array per weight, with a leading axis for the layers, and scan over it.  Cutting the scan happens
-here, while the user's function is traced and before it is differentiated, so derivatives are cut by themselves.
+Deep models keep one array per weight, with a leading axis for the layers, and scan over it.  The scan is split here,
+while the user's function is traced and before it is differentiated, so its derivatives are split as well.
 """
 
 from __future__ import annotations
@@ -139,27 +139,27 @@ def scan(
     reverse: bool = False,
     unroll: int | bool = 1,
 ) -> tuple[Any, Any]:
-    """`jax.lax.scan` over layers that may be on several meshes.
+    """Run `jax.lax.scan` over layers that may be on several meshes.
 
-    Inside of `mpmd_trace.jit` it becomes one scan for each part that a configuration assigns:
+    Inside `mpmd_trace.jit` it becomes one scan for each part that a configuration assigns:
     `{"blocks[0:4]": "m0", "blocks[4:8]": "m1"}`, or `{"blocks": ["m0", "m1"]}` for equal parts; with
-    `{"blocks": "m0"}` it stays whole.  Each mesh then holds its own slices only of `xs`, and of gradients and
-    optimiser states that are computed from them (`docs/stacked.md`).  Elsewhere it is `jax.lax.scan`.
+    `{"blocks": "m0"}` it remains one scan.  Each mesh then holds only its own slices of `xs`, and of gradients and
+    optimizer states that are computed from them (`docs/stacked.md`).  Elsewhere it is `jax.lax.scan`.
 
     Args:
         body: a function of the carry and one slice of `xs`; returns the carry and an output.
         init: the first carry, a pytree of arrays.
         xs: a pytree of arrays with a leading axis for the layers, or None.
-        length: how many layers, where `xs` does not say so.
-        name: the name of the layers; several scans may have the same.
-        reverse: whether the last layer comes first.
-        unroll: how many layers to run in one iteration of each scan.
+        length: the number of layers, if `xs` is None.
+        name: the name of the layers; several scans may have the same name.
+        reverse: whether to run the last layer first.
+        unroll: the number of layers to run in one iteration of each scan.
 
     Returns:
         The last carry, and the outputs along a new first axis.
 
     Raises:
-        FrontendError: for a name that cannot be one, or parts that do not fit the number of layers.
+        FrontendError: for an invalid name, or parts that do not match the number of layers.
     """
     tags.check_name(name, "scan")
     assigned = _assigned.value

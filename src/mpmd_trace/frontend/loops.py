@@ -33,16 +33,16 @@ def _check_unroll(unroll: object, count: int, what: str) -> None:
 
 
 def fori_loop(n: int, body: Callable[[Any, Carry], Carry], init: Carry, *, unroll: bool | int | None = None) -> Carry:
-    """`carry = body(i, carry)` for `i` from 0 to `n - 1`, starting with `init`; the last carry.
+    """Compute `carry = body(i, carry)` for `i` from 0 to `n - 1`, starting with `init`; return the last carry.
 
     `i` is an `int32` scalar. Each iteration becomes a call with `call_counter = i`; so do the
     iterations of its derivatives, with the counter of the iteration they differentiate.
 
     Args:
-        n: how many iterations, a Python int, at least 0.
+        n: the number of iterations, a Python int, at least 0.
         body: a function of the index and the carry; its result has the types of the carry.
         init: a pytree of arrays.
-        unroll: None, True or `n`, which mean the same.
+        unroll: None, True or `n`; all have the same meaning.
 
     Raises:
         FrontendError: for a traced or negative `n`, or an `unroll` other than those.
@@ -64,10 +64,10 @@ def fori_loop(n: int, body: Callable[[Any, Carry], Carry], init: Carry, *, unrol
 def enumerated_for(
     body: Callable[[Any, Carry, Any], Any], carry: Carry, inputs: Any, *, unroll: bool | int | None = None
 ) -> Any:
-    """`carry = body(i, carry, inputs[i])` for every slice of `inputs`; the last carry.
+    """Compute `carry = body(i, carry, inputs[i])` for every slice of `inputs`; return the last carry.
 
-    `body` may instead return `(carry, outputs)` when `carry` is not itself a pair of that form: what
-    counts is whether the result has the structure of `carry`. The outputs of all iterations are
+    `body` may instead return `(carry, outputs)`, unless `carry` is itself a pair of that form: what
+    counts is whether the result has the structure of `carry`. The outputs of all iterations are then
     stacked along a new first axis, and the result is `(carry, stacked)`.
 
     Args:
@@ -75,10 +75,10 @@ def enumerated_for(
         carry: the first carry, a pytree of arrays.
         inputs: a pytree of arrays whose first axes have the same length; or a list of microbatches, which
             are pytrees of one structure and type. Several stacked arrays are given as a tuple.
-        unroll: None, True or the number of slices, which mean the same.
+        unroll: None, True or the number of slices; all have the same meaning.
 
     Raises:
-        FrontendError: when the first axes differ or there is no array, when the microbatches of a list differ,
+        FrontendError: if the first axes differ or there is no array, if the microbatches of a list differ,
             for a body that takes the carry first, or for another `unroll`.
     """
     _check_body(body, "enumerated_for")

@@ -1,8 +1,8 @@
 """The functions with which a program names its parts.
 
-All of them mean nothing but the computation they wrap: under `jax.jit`, `grad`, `vmap`, `scan`,
-`checkpoint` and outside of any transformation, a program with names computes what it computes
-without them. `mpmd_trace.jit` uses the names to decide where each part runs.
+Names do not change results: under `jax.jit`, `grad`, `vmap`, `scan`, `checkpoint` and outside of any
+transformation, a program with names computes the same as without them. `mpmd_trace.jit` uses the
+names to decide where each part runs.
 """
 
 from __future__ import annotations
@@ -40,16 +40,19 @@ def named_computation(
 def named_computation(
     fn: Callable[..., Any] | None = None, *, name: str, static_argnames: str | Sequence[str] = ()
 ) -> Callable[..., Any]:
-    """`fn` as a computation called `name`, which a configuration can assign to a mesh and a stage.
+    """Name the computation of `fn`, so that a configuration can assign it to a mesh and a stage.
 
-    Also a decorator: `@named_computation(name="encoder")`. Its derivatives carry the same name. Arrays
-    in the arguments, and in `fn` where that is a module or a method of one, become operands; other
-    leaves are static and must be hashable.
+    Also a decorator: `@named_computation(name="encoder")`. Derivatives carry the same name. Arrays in
+    the arguments, and in `fn` if it is a module or a method of one, become operands; other leaves are
+    static and must be hashable.
 
     Args:
         fn: any function of pytrees, or a callable module.
         name: the name; may be used several times, also for different functions.
         static_argnames: arguments that are static as a whole, as in `jax.jit`.
+
+    Returns:
+        A function with the signature of `fn`.
 
     Raises:
         FrontendError: for an empty name, a name with characters that assignments reserve, or a
@@ -62,14 +65,14 @@ def named_computation(
 
 
 def call(fn: Callable[..., T], call_counter: int | None = None) -> Callable[..., T]:
-    """`fn` as a function that is compiled once and called many times, such as once per microbatch.
+    """Mark `fn` as a function that is compiled once and called several times, such as once per microbatch.
 
     Args:
         fn: any function of pytrees.
         call_counter: the number of this call (the microbatch), by which schedules order the calls.
 
     Raises:
-        FrontendError: when `call_counter` is not a number from 0 to 2**32 - 1.
+        FrontendError: if `call_counter` is not a number from 0 to 2**32 - 1.
     """
     name = name_of(fn)
     wrapped = tags.tagged(fn, tags.Tag("call", name))
@@ -93,16 +96,16 @@ def call(fn: Callable[..., T], call_counter: int | None = None) -> Callable[...,
 
 
 def named_tensor(x: T, name: str) -> T:
-    """`x` (a pytree of arrays), with each array called `name`, which can be assigned to a mesh.
+    """Name each array of `x` (a pytree), so that a configuration can assign it to a mesh.
 
-    An assignment `mesh#pinned_host` also chooses the memory. Leaves that are not arrays pass.
+    An assignment `mesh#pinned_host` also chooses the memory. Leaves that are not arrays are returned unchanged.
     """
     tags.check_name(name, "named_tensor")
     return _on_arrays(lambda a: markers.named_tensor_p.bind(a, name=name), x)
 
 
 def broadcast(x: T) -> T:
-    """`x` (a pytree of arrays), which may be sent to every mesh that uses it."""
+    """Return `x` (a pytree of arrays), marked as a value that may be sent to every mesh that uses it."""
     return _on_arrays(markers.broadcast_p.bind, x)
 
 
@@ -117,10 +120,10 @@ _FOLDS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def reduce(*operands: T, kind: str = "none") -> T:
-    """A value that may be reduced across meshes: each mesh reduces what it has, then one the rest.
+    """Mark a value as a reduction across meshes: each mesh reduces its own operands first, then one the results.
 
-    `reduce(x)` says so of an `x` that was computed by additions, maxima and the like.
-    `reduce(a, b, c, kind="add")` computes the reduction too; `kind` is one of `add`, `max`, `min`,
+    `reduce(x)` marks an `x` that was computed by additions, maxima and the like.
+    `reduce(a, b, c, kind="add")` also computes the reduction; `kind` is one of `add`, `max`, `min`,
     `mul`, `or`, `and`. Operands are pytrees of equal structure.
 
     Raises:

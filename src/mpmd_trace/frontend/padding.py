@@ -1,4 +1,4 @@
-"""`pad_rows`: a batch whose rows do not divide into microbatches, filled up with rows of weight 0."""
+"""`pad_rows`: pad a batch with rows of weight 0, so that it divides into microbatches."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ __all__ = ["pad_rows"]
 
 
 def pad_rows(batch: Any, multiple: int) -> tuple[Any, jax.Array]:
-    """`batch` with its first axes filled up to a multiple of `multiple`, and the weight of each row: 1, or 0 if added.
+    """Pad the first axes of `batch` to a multiple of `multiple`; return it and row weights (1, or 0 for padding).
 
         batch, weights = mpmd_trace.pad_rows(batch, 8)
         gradient = mpmd_trace.value_and_grad(loss, microbatches=8, reduce="weighted")
         value, grads = gradient(params, batch, weights)
 
-    where the loss gives `jnp.sum(weights * losses), jnp.sum(weights)`.  The last row is repeated, so that no row is of
-    numbers that the model never sees.
+    where the loss returns `jnp.sum(weights * losses), jnp.sum(weights)`.  The last row is repeated, so that padding has
+    no values that do not occur in the data.
 
     Args:
         batch: a pytree of arrays whose first axes have the same length, at least 1.
         multiple: the number of microbatches; or more, to have one program for batches of several lengths.
 
     Raises:
-        FrontendError: when the first axes differ, or there are no rows.
+        FrontendError: if the first axes differ, or there are no rows.
     """
     if isinstance(multiple, bool) or not isinstance(multiple, int) or multiple < 1:
         raise mistake(f"pad_rows fills up to a multiple of a Python int from 1 on, not of {multiple!r}.")

@@ -29,17 +29,17 @@ _CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", **dict.f
 
 
 def name_scans(fn: Callable[..., T], name: str) -> Callable[..., T]:
-    """`fn`, with the `jax.lax.scan` over layers in it called `name`, as if it were `mpmd_trace.scan`.
+    """Name the `jax.lax.scan` over layers in `fn`, as if it were `mpmd_trace.scan`.
 
-    For models that are a scan over stacked layers, from whichever library.  Named are the outermost scans of `fn`;
-    where these have different lengths, the longest.  Outside of `mpmd_trace.jit` this is `fn`.
+    Use it for models from any library that scan over stacked layers.  It names the outermost scans of `fn`; if these
+    have different lengths, the longest.  Outside `mpmd_trace.jit` the result is `fn`.
 
     Args:
-        fn: a function of pytrees; arrays are its inputs, everything else in the arguments is as it is.
+        fn: a function of pytrees; arrays are its inputs, everything else in the arguments is passed unchanged.
         name: the name of the layers.
 
     Raises:
-        FrontendError: for a name that cannot be one; when traced, where `fn` has no scan.
+        FrontendError: for an invalid name; when traced, if `fn` has no scan.
     """
     tags.check_name(name, "name_scans")
     if not callable(fn):

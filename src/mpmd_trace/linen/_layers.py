@@ -25,12 +25,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 def name_layers(
     fn: F, where: str | type | Sequence[str | type], *, name: str | Callable[[str], str] | None = None
 ) -> F:
-    """`fn`, in which the calls of the submodules that `where` selects are named computations.
+    """Return `fn` with the calls of the submodules that `where` selects as named computations.
 
         apply = name_layers(model.apply, ["embed", "block_*", "head"])
         state = TrainState.create(apply_fn=apply, params=params, tx=tx)
 
-    Variables have the same paths as before, and collections that are mutable (`batch_stats`) and random numbers
+    Variables have the same paths as before, and mutable collections (`batch_stats`) and random numbers
     (`rngs={"dropout": key}`) work as before.
 
     Args:
@@ -40,7 +40,7 @@ def name_layers(
         name: a name for all of them, or a function from the default name, which is the path with "_".
 
     Raises:
-        FrontendError: for a `where` of another form, or a name that cannot be one; when called, if it selects nothing.
+        FrontendError: for a `where` of another form, or an invalid name; when called, if it selects nothing.
     """
     several: list[Any] = list(where) if isinstance(where, list | tuple) else [where]
     for one in several:

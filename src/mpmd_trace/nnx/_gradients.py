@@ -16,24 +16,24 @@ __all__ = ["value_and_grad"]
 def value_and_grad(
     fn: Callable[..., Any], *, microbatches: int, wrt: Any = nnx.Param, has_aux: bool = False, **options: Any
 ) -> Callable[..., Any]:
-    """`nnx.value_and_grad(fn)` by the first argument, computed in parts of the batch: see `mpmd_trace.value_and_grad`.
+    """Compute `nnx.value_and_grad(fn)` over a batch in microbatches; see `mpmd_trace.value_and_grad`.
 
-    What the model holds besides parameters (running averages, random streams) each microbatch gets from the one
-    before, and the model keeps it: dropout differs from microbatch to microbatch, and `BatchNorm` has seen all of them.
+    Each microbatch gets the state of the model besides parameters (running averages, random streams) from the previous
+    one, and the model keeps it: dropout differs between microbatches, and `BatchNorm` has seen all of them.
 
     Args:
-        fn: a function whose first argument is a module; the loss of the rows that it gets.
-        microbatches: how many parts.
-        wrt: the variables to differentiate by, as `nnx.DiffState` takes them.
-        has_aux: whether `fn` returns something besides the loss.
-        options: those of `mpmd_trace.value_and_grad` but `argnums` and `state_argnum`.
+        fn: a function whose first argument is a module; returns the loss of its rows.
+        microbatches: the number of parts.
+        wrt: the variables to differentiate with respect to, as `nnx.DiffState` takes them.
+        has_aux: whether `fn` returns auxiliary results besides the loss.
+        options: those of `mpmd_trace.value_and_grad` except `argnums` and `state_argnum`.
 
     Returns:
         A function that returns what `nnx.value_and_grad` does: `(value, gradients)`, or `((value, aux), gradients)`,
         with gradients as an `nnx.State`.
 
     Raises:
-        FrontendError: as `mpmd_trace.value_and_grad`; when called, for a first argument that is no module.
+        FrontendError: as `mpmd_trace.value_and_grad`; when called, for a first argument that is not a module.
     """
     for name in ("argnums", "state_argnum"):
         if name in options:

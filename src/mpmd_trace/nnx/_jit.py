@@ -100,18 +100,18 @@ def jit(
     compiler_options: Mapping[str, Any] | None = None,
     engine: str = "python",
 ) -> Jitted | Callable[[Callable[..., Any]], Jitted]:
-    """`mpmd_trace.jit` for functions of NNX objects, as `nnx.jit` is `jax.jit`.
+    """Compile a function of NNX objects like `mpmd_trace.jit`, in the manner of `nnx.jit`.
 
-    What `fn` changes in its arguments (parameters, optimiser states, running averages, random streams, attributes) is
-    changed in the objects that the caller gave, which stay the same objects: where two arguments share a variable, they
-    share it afterwards.  Each array stays on the mesh where its layer is.  Without `fn`, a decorator.
+    What `fn` updates in its arguments (parameters, optimizer states, running averages, random streams, attributes) is
+    updated in the caller's objects, which keep their identity: if two arguments share a variable, they share it
+    afterwards.  Each array stays on the mesh of its layer.  Without `fn`, this is a decorator.
 
-    Facts about the compiled program (`compiled.input_shardings`, `function_mesh_assignment`, `mpmd_trace.abstract`)
-    have an `nnx.State` in the place of each object.
+    Properties of the compiled program (`compiled.input_shardings`, `function_mesh_assignment`, `mpmd_trace.abstract`)
+    have an `nnx.State` in place of each object.
 
     Args:
-        fn: a function of modules, optimisers, arrays and pytrees of those.
-        config: which name lives on which mesh; see `make_config`.
+        fn: a function of modules, optimizers, arrays and pytrees of those.
+        config: says which name lives on which mesh; see `make_config`.
         in_shardings: a pytree prefix of the arguments, of `NamedSharding` or None; one for all arrays of an object.
         out_shardings: likewise for the result.
         donate_argnums: positions of arguments whose buffers may be reused.  The objects get new arrays.

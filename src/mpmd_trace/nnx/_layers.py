@@ -38,7 +38,9 @@ class NamedLayer:
 
 
 def named_computation(fn: Callable[..., Any], *, name: str) -> Callable[..., Any]:
-    """`mpmd_trace.named_computation` for a function of NNX objects, which it may change.
+    """Name the computation of a function of NNX objects; see `mpmd_trace.named_computation`.
+
+    The function may update the objects.
 
     Args:
         fn: a function, a method of an object, or a module. All objects that it uses are among its arguments.
@@ -114,26 +116,26 @@ def name_layers(
     *,
     name: str | Sequence[str] | Callable[[str], str] | None = None,
 ) -> M:
-    """Name layers of `model`, in place: their calls are named computations.  Returns `model`.
+    """Name layers of `model` in place, so that their calls are named computations; return `model`.
 
         name_layers(model, "blocks")                     # model.blocks[0], model.blocks[1], ...: blocks_0, blocks_1
         name_layers(model, ["embed", "blocks[*]", "head"])
         name_layers(model, Block)                        # all modules of a class
         name_layers(model, lambda m: [m.embed, *m.blocks])
 
-    A named layer is an instance of its class still, with the same attributes and methods; the paths of variables are
-    as before, so optimisers, checkpoints, `nnx.state` and `nnx.split` see no difference.  What a layer changes in
-    place (running averages, random streams, counts) is changed as before.  Naming a layer again replaces its name.
+    A named layer is still an instance of its class, with the same attributes and methods; the paths of variables do
+    not change, so optimizers, checkpoints, `nnx.state` and `nnx.split` see no difference.  What a layer updates in
+    place (running averages, random streams, counts) is updated as before.  Naming a layer again replaces its name.
 
     Args:
         model: a module.
-        where: paths as one writes them in Python, with `*` for anything (the path of a list or dict stands for what is
-            in it); classes; or a function that gives, for the model, one layer or a pytree of layers.
+        where: paths in Python syntax, with `*` for anything (the path of a list or dict stands for what is
+            in it); classes; or a function from the model to one layer or a pytree of layers.
         name: a name for all of them, one per layer, or a function from the default name: the path with "_".
 
     Raises:
-        FrontendError: when `where` selects nothing, or something that cannot be called or is not part of the model, or
-            when the number of names differs from the number of layers.
+        FrontendError: if `where` selects nothing, or something that cannot be called or is not part of the model, or
+            if the number of names differs from the number of layers.
     """
     paths = {id(module): path for path, module in reversed(list(_modules(model)))}
     layers = _select(model, where)
@@ -210,7 +212,7 @@ def _layers_in(value: Any) -> Iterator[Any]:
 
 
 def name_scans(fn: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """`mpmd_trace.name_scans` for a function of NNX objects, or a module: its `nnx.scan` over layers is called `name`.
+    """Name the `nnx.scan` over layers in a function of NNX objects or a module; see `mpmd_trace.name_scans`.
 
     Args:
         fn: a module, a method of one, or a function whose objects are among its arguments.

@@ -16,7 +16,7 @@ __all__ = ["create", "place"]
 
 
 def place(compiled: Compiled, *args: Any) -> tuple[Any, ...]:
-    """The leading arguments of the program, moved to where it wants them: objects in place, arrays as results.
+    """Move the leading arguments of the program to where it wants them: objects in place, arrays as results.
 
         place(compiled, model, optimizer)
 
@@ -32,7 +32,7 @@ def place(compiled: Compiled, *args: Any) -> tuple[Any, ...]:
 
 
 def create(fn: Callable[..., Any], compiled: Compiled, *args: Any, argnums: int | Sequence[int] = 0) -> Any:
-    """The object that `fn(*args)` returns (a tuple for several), each array made where the program wants it.
+    """Compute the object that `fn(*args)` returns (a tuple for several), each array created where the program wants it.
 
         model, optimizer = create(init, compiled, argnums=(0, 1))
 

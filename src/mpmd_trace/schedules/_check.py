@@ -22,13 +22,13 @@ def check(
     weight_fraction: float = 1.0,
     blocking: bool = False,
 ) -> list[Problem]:
-    """All problems of a schedule; an empty list means that it runs to its end.
+    """Return all problems of a schedule; an empty list means that it terminates.
 
-    Checked are: stages on their meshes and microbatches in range; each action once, none missing;
+    It checks: stages on their meshes and microbatches in range; each action once, none missing;
     forward before backward and input- before weight-gradient within a stage; fused parts that do
     not need each other; no deadlock; with `memory_limit` (one number, or one per mesh, in units
     of `activation`, of which `weight_fraction` stays from I to W), the peak of each mesh; with
-    `blocking`, no deadlock when both ends of a transfer have to meet.
+    `blocking`, no deadlock if transfers are by rendezvous.
     """
     must_be_schedule(schedule)
     check_fraction(weight_fraction)
@@ -66,7 +66,7 @@ def validate(
     weight_fraction: float = 1.0,
     blocking: bool = False,
 ) -> Schedule:
-    """The schedule itself when `check` finds nothing; else a `ScheduleError` with all problems."""
+    """Return the schedule if `check` finds nothing; otherwise raise a `ScheduleError` with all problems."""
     problems = check(
         schedule, memory_limit=memory_limit, activation=activation, weight_fraction=weight_fraction, blocking=blocking
     )
@@ -95,7 +95,7 @@ def check_fraction(weight_fraction: object) -> None:
 
 
 def explain(schedule: Schedule, problems: list[Problem], around: int = 3, limit: int = 20) -> str:
-    """The problems as text, each with the part of the mesh's list it is about."""
+    """Return the problems as text, each with the relevant part of the mesh's list."""
     lines: list[str] = []
     for problem in problems[:limit]:
         lines.append(f"{problem.code}: {problem}")

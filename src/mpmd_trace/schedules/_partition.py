@@ -62,7 +62,7 @@ def partition_layers(
     in_flight: Sequence[float] | None = None,
     cuts: Sequence[Cut] | None = None,
 ) -> Partition:
-    """The contiguous split into `meshes` stages whose most expensive stage is cheapest.
+    """Return the contiguous split into `meshes` stages whose most expensive stage is cheapest.
 
     Among those, the one with the smallest sum of squared costs, then the earliest cuts. Every
     stage has a layer. With `memory` (a limit, or one per stage), stage s must fit: the sum of its

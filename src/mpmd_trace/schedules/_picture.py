@@ -85,7 +85,7 @@ class Picture:
 
 
 def to_svg(picture: Picture) -> str:
-    """A self-contained SVG; resting the pointer on an action shows its name and times."""
+    """Return a self-contained SVG; hovering over an action shows its name and times."""
     out = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{_n(picture.width)}" '
         f'height="{_n(picture.height)}" viewBox="0 0 {_n(picture.width)} {_n(picture.height)}" '
@@ -152,7 +152,7 @@ def draw(
     names: Sequence[str] = (),
     width: float | None = None,
 ) -> Picture:
-    """The timelines of one or more sources above each other, on one time axis.
+    """Draw the timelines of one or more sources above each other, on one time axis.
 
     A simulation also gets its activation curves, one strip per mesh on one scale. To see plan
     beside measurement, give the simulation and the measured `Timeline` in the same unit.

@@ -146,7 +146,7 @@ def find_entry(name: str) -> Entry:
 
 
 def schedule_names() -> list[str]:
-    """Our names of all schedules, in the order of the library."""
+    """Return our names of all schedules, in the order of the library."""
     return [entry.name for entry in ENTRIES]
 
 
@@ -164,11 +164,11 @@ def get_schedule(
     stages_per_chunk: int = 1,
     guard: bool = True,
 ) -> Schedule:
-    """The schedule of that name, checked.
+    """Return the schedule of that name, checked.
 
-    Options a schedule has no use for must be left out, except `costs`, `memory_limit` and
+    Options that a schedule does not use must be left out, except `costs`, `memory_limit` and
     `weight_fraction`, which only zb-auto reads. `graph` is another data flow between the stages;
-    `stages_per_chunk` puts that many stages in a row where one would be. With `guard`, a schedule
+    `stages_per_chunk` replaces each stage by that many consecutive stages. With `guard`, a schedule
     that degenerates (too few microbatches) gives a `ScheduleWarning` with simulated times.
     """
     entry = find_entry(name)
@@ -251,6 +251,6 @@ def whole(what: str, value: Any) -> int:
 
 
 def orders(name: str, meshes: int, microbatches: int, **options: Any) -> list[list[tuple[int, str, int]]]:
-    """The total order of each mesh as plain `(stage, kind, microbatch)` tuples."""
+    """Return the total order of each mesh as plain `(stage, kind, microbatch)` tuples."""
     schedule = get_schedule(name, meshes, microbatches, **options)
     return [[*schedule.total_order(mesh)] for mesh in range(schedule.meshes)]

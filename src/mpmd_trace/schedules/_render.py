@@ -14,7 +14,7 @@ MAX_PNG_SIDE = 32_000
 
 
 def save_png(picture: Picture, path: str | Path, zoom: float | None = None) -> None:
-    """Writes a PNG of the picture's size times `zoom` (2, less if very wide); needs Pillow."""
+    """Write a PNG of the picture's size times `zoom` (2, less if very wide); needs Pillow."""
     try:
         from PIL import Image, ImageDraw, ImageFont  # not everyone has it
     except ImportError:
@@ -50,7 +50,7 @@ def save_png(picture: Picture, path: str | Path, zoom: float | None = None) -> N
 
 
 def to_html(picture: Picture, title: str) -> str:
-    """A page that shows the picture at its own size; it needs no network."""
+    """Return an HTML page that shows the picture at its own size; it needs no network."""
     return (
         '<!doctype html>\n<html lang="en">\n<head><meta charset="utf-8">'
         f"<title>{escape(title)}</title></head>\n<body>\n{to_svg(picture)}</body>\n</html>\n"
@@ -58,7 +58,7 @@ def to_html(picture: Picture, title: str) -> str:
 
 
 def save_pdf(picture: Picture, path: str | Path) -> None:
-    """Writes a PDF of the size of the picture, all lines and letters as such; needs Matplotlib.
+    """Write a vector PDF of the size of the picture; needs Matplotlib.
 
     Args:
         picture: what to draw.

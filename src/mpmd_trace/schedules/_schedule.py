@@ -183,7 +183,7 @@ class Schedule:
 
 
 def contiguous_stages(schedule: Schedule, per_stage: int) -> Schedule:
-    """Each stage becomes `per_stage` stages in a row on the same mesh, run one after the other.
+    """Replace each stage by `per_stage` consecutive stages on the same mesh, run one after the other.
 
     Stage s turns into stages s*n to s*n+n-1, in that order forwards and in reverse backwards.
     """
@@ -224,9 +224,9 @@ def from_orders(
     graph: StageGraph | None = None,
     forward_only: bool | None = None,
 ) -> Schedule:
-    """A schedule from lists of actions (or their text), one per mesh.
+    """Build a schedule from lists of actions (or their text), one per mesh.
 
-    What is not given is read off the lists: a stage lives on the first mesh that mentions it,
+    What is not given is inferred from the lists: a stage is on the first mesh that mentions it,
     stages form a chain, and a schedule without any backward action is an inference schedule.
     Nothing is checked here; `check` does that.
     """
@@ -285,7 +285,7 @@ def load_csv(
     graph: StageGraph | None = None,
     name: str | None = None,
 ) -> Schedule:
-    """A schedule from a table: one line per mesh, actions such as `2F0` separated by commas.
+    """Load a schedule from a table: one line per mesh, actions such as `2F0` separated by commas.
 
     `source` is a path, or the text itself when it contains a line break. Empty cells are idle
     slots and are skipped; lines that start with # are comments.
@@ -336,7 +336,7 @@ def _with_comments(schedule: Schedule, text: str, graph_too: bool) -> Schedule:
 
 
 def save_csv(schedule: Schedule, path: str | Path) -> None:
-    """Writes the table that `load_csv` reads."""
+    """Write the table that `load_csv` reads."""
     Path(path).write_text(schedule.to_csv(), encoding="utf-8")
 
 

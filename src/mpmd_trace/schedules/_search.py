@@ -78,9 +78,9 @@ def search(
     time_limit: float = 60.0,
     names: Sequence[str] | None = None,
 ) -> SearchResult:
-    """Tries the library and the greedy zero-bubble family, and proves a bound for small cases.
+    """Search the library and the greedy zero-bubble family, and prove a bound for small cases.
 
-    `memory_limit` is in microbatches of activations per mesh. `measure` is what to minimise:
+    `memory_limit` is in microbatches of activations per mesh. `measure` is what to minimize:
     `makespan` for one step by itself, `span` when steps may overlap. `chunks` are the numbers of
     chunks per mesh to try; with more than one chunk, per-stage costs must be given as one number
     per mesh. `exact` asks for (or forbids) the exact solver, which runs unasked up to

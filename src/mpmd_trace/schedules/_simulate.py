@@ -33,7 +33,7 @@ def simulate(
     activation: PerStage = 1.0,
     static: PerStage = 0.0,
 ) -> Simulation:
-    """Start and end of each action, and what follows from them.
+    """Simulate a schedule: return the start and end of each action, and measures derived from them.
 
     - `transfers`: `async` transfers occupy no mesh (the papers' model); `exposed` ones occupy the
       sending mesh; `blocking` ones occupy both ends, which must meet: between two actions a mesh
@@ -42,9 +42,9 @@ def simulate(
       its parts one after the other, as if they were not fused.
     - `weight_fraction`: the part of a stage's activations that its weight-gradient keeps (w).
     - `activation`: what one microbatch holds, per mesh or per stage, as in `Costs`.
-    - `static`: what parameters, gradients and optimiser state hold, per mesh or per stage.
+    - `static`: what parameters, gradients and optimizer state hold, per mesh or per stage.
 
-    A schedule that cannot run to its end is a `ScheduleError` with every problem in it. Mistakes
+    A schedule that does not terminate is a `ScheduleError` with all problems. Mistakes
     that do not stop it, such as an action that runs twice, are for `check` to find.
     """
     must_be_schedule(schedule)

@@ -9,7 +9,7 @@ MAX_COLUMNS = 20_000
 
 
 def grid(source: Simulation | Timeline, width: int | None = None) -> str:
-    """A text grid that is true to time; idle time is dots.
+    """Draw a schedule as a text grid to scale; idle time is dots.
 
     An action shows its kind and microbatch (and its stage in front, when a mesh has several), and
     dashes as far as it lasts. With `width`, the grid is cut into panels of that many characters.
@@ -69,7 +69,7 @@ def _ruler(columns: int, step: float, longest: int) -> str:
 
 
 def report(result: Simulation) -> str:
-    """The measures of a simulation as a few lines; both bubbles are named."""
+    """Return the measures of a simulation as a few lines, with both bubbles."""
     s = result.schedule
     peaks = result.peak_activations
     lines = [

@@ -79,7 +79,7 @@ class Trace:
 
 
 def chrome_trace(*sources: Simulation | Timeline, microseconds: float = 1000.0) -> str:
-    """JSON in the trace event format; one process per source, one thread per mesh.
+    """Return JSON in the trace event format; one process per source, one thread per mesh.
 
     A unit of time becomes `microseconds`. Simulations also give an activation counter per mesh
     and an arrow for each transfer between meshes.
