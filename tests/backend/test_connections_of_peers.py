@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -144,3 +147,40 @@ def test_a_listening_thread_that_fails_says_so(peers: Callable[..., list[Peers]]
     while first.fault is None and time.monotonic() < until:
         time.sleep(0.01)
     assert first.fault == second.fault == Fault(1, "cannot listen to the others: MemoryError")
+
+
+def test_strangers_do_not_keep_processes_from_each_other() -> None:
+    """Silent ones, one that talks for ever, one that says something else; they come before process 1."""
+    store = Store()
+    made: list[Peers] = []
+    strangers: list[socket.socket] = []
+    enough = threading.Event()
+
+    def talk(stranger: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while not enough.wait(0.2):
+                stranger.sendall(b"x")
+
+    def others() -> None:
+        value = store.get("mpmd_trace/peers", 60)
+        assert value is not None
+        place = json.loads(value)
+        for _ in range(20):
+            strangers.append(socket.create_connection((place["host"], place["port"])))
+        threading.Thread(target=talk, args=(strangers[0],)).start()
+        for stranger, text in zip(
+            strangers[1:], (b"GET / HTTP/1.1\r\n\r\n", b"[" * 2000, b"[1]\n", b"{}\n"), strict=False
+        ):
+            stranger.sendall(text)
+        strangers[5].sendall(json.dumps({"process": 1, "token": "guessed"}).encode() + b"\n")
+        made.append(Peers(store, 1, 2, "127.0.0.1", 20.0))
+
+    _together(lambda: made.append(Peers(store, 0, 2, "127.0.0.1", 20.0)), others)
+    assert len(made) == 2
+    first, second = sorted(made, key=lambda one: one.process)
+    assert abs(offset_of(second.clock).seconds) < 20
+    assert first.fault is None
+    enough.set()
+    _together(first.close, second.close)
+    for stranger in strangers:
+        stranger.close()

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import atexit
-import faulthandler
 import math
 import os
-import sys
-import time
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any
 
+from mpmd_trace.api.leaving import leave_at_the_end
 from mpmd_trace.backend.distribution import job as jobs
-from mpmd_trace.backend.distribution.faults import Fault
+from mpmd_trace.backend.distribution.faults import PeerError
 from mpmd_trace.backend.distribution.gathering import gather
 from mpmd_trace.backend.distribution.job import Job, Transfers
 from mpmd_trace.backend.distribution.peers import Peers
@@ -24,10 +20,6 @@ __all__ = ["fetch", "initialize"]
 
 #: What `mpmd-trace launch` tells its processes, besides the variables that `initialize` documents.
 SERVED, TIMEOUT = "MPMD_TRACE_LAUNCHED", "MPMD_TRACE_TIMEOUT"
-#: Seconds that a process which ends after a fault may take to clean up.
-_LAST_SECONDS = 15.0
-#: Seconds that one which has done its part leaves to the one at fault, to end first.
-_AFTER_THE_FAULTY = 3.0
 
 
 def initialize(
@@ -62,7 +54,7 @@ def initialize(
 
     Raises:
         MpmdError: if JAX is in use already, or the arguments do not describe a job.
-        PeerError: if another process does not join.
+        PeerError: if another process does not join; its `process` is -1 if it is not known which.
     """
     from mpmd_trace.jax_compat import distributed  # loads jaxlib
 
@@ -90,23 +82,35 @@ def initialize(
     patience = timeout if timeout is not None else float(os.environ.get(TIMEOUT, "300"))
     if not 0 < patience < math.inf:
         raise mistake(f"timeout is a positive number of seconds, not {patience}")
-    coordinator = distributed.join(
-        address,
-        count,
-        process,
-        local_device_ids=local_device_ids,
-        bind=os.environ.get("JAX_COORDINATOR_BIND_ADDRESS", address),
-        served=SERVED in os.environ,
-        host=lambda found: host or jobs.own_address(found),
-        patience=max(1, round(patience)),
-    )
+    try:
+        coordinator = distributed.join(
+            address,
+            count,
+            process,
+            local_device_ids=local_device_ids,
+            bind=os.environ.get("JAX_COORDINATOR_BIND_ADDRESS", address),
+            served=SERVED in os.environ,
+            host=lambda found: host or jobs.own_address(found),
+            is_reachable=jobs.is_reachable,
+            patience=patience,
+        )
+    except distributed.NotCome as error:
+        raise _not_come(patience, error.address, error.process, error.count, error.seen) from None
     number, total = distributed.place_in_job()
     own = host or jobs.own_address(coordinator)
     peers = Peers(distributed.shared_store(), number, total, own, patience, distributed.is_from_elsewhere)
     jobs.begin(Job(peers, transfers, own))
-    atexit.register(_leave)
-    _report_crashes(peers)
+    leave_at_the_end(peers, launched=SERVED in os.environ)
     return total
+
+
+def _not_come(patience: float, address: str, process: int, count: int, seen: bool) -> PeerError:
+    """The error for a job whose processes do not come; which of them is known to the coordination service alone."""
+    if process != 0 and not seen:
+        text = f"nobody answers at {address}, where process 0 should be, within {patience:g} s"
+        return PeerError(f"process {process} cannot go on: {text}", 0)
+    text = f"not all of the {count} processes have come to {address} within {patience:g} s"
+    return PeerError(f"process {process} cannot go on: {text}; see what those that are missing say", -1)
 
 
 def _number(given: int | None, name: str, variable: str) -> int | None:
@@ -118,43 +122,6 @@ def _number(given: int | None, name: str, variable: str) -> int | None:
     if not text.isdigit():
         raise mistake(f"the environment variable {variable} must be a number ({name}), not {text!r}")
     return int(text)
-
-
-def _leave() -> None:
-    """Wait for the others, which may still fetch what this process offers; then leave the job."""
-    from mpmd_trace.jax_compat import distributed  # loaded long since
-
-    job = jobs.current()
-    if job is None:
-        return
-    job.peers.close()
-    jobs.end()
-    fault = job.peers.fault
-    if fault is None:
-        distributed.leave()
-        return
-    if not job.peers.is_told:
-        print(f"mpmd_trace: {job.peers.error()}", file=sys.stderr)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        if fault.process != job.process:
-            time.sleep(_AFTER_THE_FAULTY)  # whose status says more
-            os._exit(1)  # the job has failed, although this process has done its part
-    # Devices may wait for what never comes; that must not keep the process, which ends with the status it has chosen.
-    faulthandler.dump_traceback_later(_LAST_SECONDS, exit=True)
-
-
-def _report_crashes(peers: Peers) -> None:
-    """Tell the others at once when this process ends with an error."""
-    before = sys.excepthook
-
-    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        text = str(error).strip().splitlines() or [""]
-        ended = "was interrupted" if kind is KeyboardInterrupt else f"ended with {kind.__name__}: {text[0]}"
-        peers.report(Fault(peers.process, ended))
-        before(kind, error, trace)
-
-    sys.excepthook = hook
 
 
 @explains_internal_errors

@@ -18,7 +18,7 @@ from mpmd_trace.api.placing import abstract
 from mpmd_trace.api.saved_arrays import in_folder, saved_arrays
 from mpmd_trace.backend.distribution.job import current
 from mpmd_trace.backend.stacked import Pieces, check_not_deleted
-from mpmd_trace.diagnostics.internal import explains_internal_errors
+from mpmd_trace.diagnostics.internal import explains_internal_errors, in_words
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
 from mpmd_trace.jax_compat.layouts import put
 from mpmd_trace.jax_compat.tracing import is_key, key_implementation
@@ -93,9 +93,7 @@ def _working(doing: str, hint: str = "", *, together: bool = False) -> Iterator[
     except MpmdError:
         raise
     except Exception as error:
-        lines = str(error).strip().splitlines() or [""]
-        words = error.strerror if isinstance(error, OSError) and error.strerror else lines[0]
-        raise MpmdError(f"cannot {doing}{hint}: {type(error).__name__}: {words}") from error
+        raise MpmdError(f"cannot {doing}{hint}: {in_words(error)}") from error
 
 
 @explains_internal_errors

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,9 +13,11 @@ from jax._src import clusters, distributed, xla_bridge
 from jaxlib import _jax
 
 __all__ = [
+    "NotCome",
     "Store",
     "backends_are_initialized",
     "detected_cluster",
+    "hosts_the_service",
     "is_from_elsewhere",
     "join",
     "leave",
@@ -55,7 +59,8 @@ def join(
     bind: str | None,
     served: bool,
     host: Callable[[str], str],
-    patience: int,
+    is_reachable: Callable[[str], bool],
+    patience: float,
 ) -> str:
     """Join the job, so that the devices of all processes are there; the address of the coordination service.
 
@@ -69,30 +74,48 @@ def join(
         bind: where process 0 listens.
         served: whether the launcher has the coordination service, so that no process is more important than another.
         host: the address that this process has for others, from that of the coordination service.
+        is_reachable: whether something listens at an address.
         patience: seconds to wait for the others.
+
+    Raises:
+        NotCome: when they do not come.
     """
     jax.config.update("jax_enable_recoverability", True)
     state = distributed.global_state
-    if served:
+
+    def connect() -> None:
+        if not served:
+            jax.distributed.initialize(
+                address,
+                processes,
+                process,
+                local_device_ids=local_device_ids,
+                coordinator_bind_address=bind,
+                initialization_timeout=_NEVER,
+                heartbeat_timeout_seconds=HEARTBEAT,
+                shutdown_timeout_seconds=max(1, round(patience)),
+            )
+            return
         assert address is not None
         assert processes is not None
         assert process is not None
+        state.coordinator_address, state.num_processes, state.process_id = address, processes, process
         state.client = _jax.get_distributed_runtime_client(
-            address, process, init_timeout=patience, use_compression=True, heartbeat_timeout=HEARTBEAT
+            address, process, init_timeout=_NEVER, use_compression=True, heartbeat_timeout=HEARTBEAT
         )
         state.client.connect()
-        state.coordinator_address, state.num_processes, state.process_id = address, processes, process
-    else:
-        jax.distributed.initialize(
-            address,
-            processes,
-            process,
-            local_device_ids=local_device_ids,
-            coordinator_bind_address=bind,
-            initialization_timeout=patience,
-            heartbeat_timeout_seconds=HEARTBEAT,
-            shutdown_timeout_seconds=patience,
-        )
+
+    until = time.monotonic() + patience
+    seen = False
+    joining = _Call(connect)
+    while not joining.is_done(min(1.0, until - time.monotonic())):
+        where = state.coordinator_address
+        seen = seen or (where is not None and is_reachable(where))
+        if time.monotonic() >= until:
+            # These still wait, and end the process when they are taken down.
+            _LEFT.append((state.client, state.service))
+            state.client = state.service = None
+            raise NotCome(str(where), state.process_id, state.num_processes, seen)
     found = state.coordinator_address
     assert found is not None
     if jax.config.jax_cpu_collectives_implementation == "gloo":
@@ -104,12 +127,60 @@ def join(
     return str(found)
 
 
+#: Seconds after which JAX would end the process, with `finally` and all, because others have not come.
+_NEVER = 1_000_000
+_LEFT: list[Any] = []
+
+
+class NotCome(Exception):
+    """Not all processes have come.
+
+    Attributes:
+        address: of the coordination service.
+        process: the number of this process.
+        count: how many there should be.
+        seen: whether the coordination service has been there.
+    """
+
+    def __init__(self, address: str, process: int, count: int, seen: bool) -> None:
+        super().__init__(address, process, count, seen)
+        self.address, self.process, self.count, self.seen = address, process, count, seen
+
+
+class _Call:
+    """A call that cannot be broken off, in a thread that may be left alone."""
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self._call = call
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._work, name="mpmd-join", daemon=True)
+        self._thread.start()
+
+    def _work(self) -> None:
+        try:
+            self._call()
+        except BaseException as error:
+            self._error = error
+
+    def is_done(self, seconds: float) -> bool:
+        """Wait for it; raises what it has raised."""
+        self._thread.join(max(0.0, seconds))
+        if self._error is not None:
+            raise self._error
+        return not self._thread.is_alive()
+
+
 def place_in_job() -> tuple[int, int]:
     """The number of this process, and how many there are."""
     state = distributed.global_state
     assert state.process_id is not None
     assert state.num_processes is not None
     return state.process_id, state.num_processes
+
+
+def hosts_the_service() -> bool:
+    """Whether the coordination service ends with this process."""
+    return distributed.global_state.service is not None
 
 
 def leave() -> None:

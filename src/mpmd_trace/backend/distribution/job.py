@@ -15,7 +15,7 @@ from mpmd_trace.backend.distribution.post import Post
 from mpmd_trace.backend.distribution.transport import DevicePut, Posting, Transport
 from mpmd_trace.diagnostics.messages import MpmdError
 
-__all__ = ["Job", "Transfers", "begin", "current", "end", "joined", "own_address"]
+__all__ = ["Job", "Transfers", "begin", "current", "end", "is_reachable", "joined", "own_address"]
 
 #: How arrays go between processes: through host memory, over connections of our own, or with `jax.device_put`.
 Transfers = Literal["host", "device_put"]
@@ -96,6 +96,16 @@ def joined() -> Job:
         )
     found.peers.check()
     return found
+
+
+def is_reachable(address: str) -> bool:
+    """Whether something listens at `host:port`."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=2.0).close()
+    except OSError:
+        return False
+    return True
 
 
 def own_address(coordinator: str) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import secrets
+import selectors
 import socket
 import time
 from typing import Protocol
@@ -12,6 +14,9 @@ from typing import Protocol
 from mpmd_trace.backend.distribution.faults import PeerError
 
 __all__ = ["Link", "Store", "connected"]
+
+#: Seconds in which who connects must say who it is, and the bytes of that.
+_GREETING, _LONGEST = 5.0, 1000
 
 
 class Store(Protocol):
@@ -50,31 +55,77 @@ def connected(store: Store, process: int, count: int, host: str, timeout: float)
 def _accepted(store: Store, count: int, host: str, timeout: float) -> dict[int, Link]:
     links: dict[int, Link] = {}
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.create_server((host, 0), family=family) as server:
+    with socket.create_server((host, 0), family=family, backlog=128) as server, selectors.DefaultSelector() as selector:
+        server.setblocking(False)
+        selector.register(server, selectors.EVENT_READ)
         token = secrets.token_hex(16)
         place = {"host": host, "port": server.getsockname()[1], "token": token}
         store.put("mpmd_trace/peers", json.dumps(place).encode())
         until = time.monotonic() + timeout
+        greetings: dict[socket.socket, _Greeting] = {}
         while len(links) < count - 1:
-            server.settimeout(max(0.01, until - time.monotonic()))
-            try:
-                found, _ = server.accept()
-                found.settimeout(5.0)
-                hello = json.loads(found.makefile("rb").readline(1000))
-                known = secrets.compare_digest(str(hello["token"]), token)
-            except TimeoutError:
-                if time.monotonic() < until:
-                    continue
+            now = time.monotonic()
+            if now > until:
                 missing = [p for p in range(1, count) if p not in links]
                 text = f"did not connect to process 0 within {timeout:g} s"
-                raise PeerError(f"process {missing[0]} {text}", missing[0]) from None
-            except (OSError, ValueError, KeyError, TypeError):
-                continue  # a stranger
-            if known:
-                links[int(hello["process"])] = Link(found)
-            else:
+                raise PeerError(f"process {missing[0]} {text}", missing[0])
+            next_end = min((one.until for one in greetings.values()), default=until)
+            for key, _ in selector.select(max(0.0, min(until, next_end) - now)):
+                if key.fileobj is server:
+                    with contextlib.suppress(OSError):
+                        found, _ = server.accept()
+                        found.setblocking(False)
+                        greetings[found] = _Greeting(time.monotonic() + _GREETING)
+                        selector.register(found, selectors.EVENT_READ)
+                    continue
+                found = key.fileobj  # type: ignore[assignment]
+                greeting = greetings[found]
+                process = greeting.process(found, token)
+                if process is not None:
+                    selector.unregister(found)
+                    del greetings[found]
+                    if 0 < process < count and process not in links:
+                        links[process] = Link(found, greeting.rest)
+                    else:
+                        found.close()
+            for found in [one for one, greeting in greetings.items() if time.monotonic() > greeting.until]:
+                selector.unregister(found)
+                del greetings[found]
                 found.close()
+        for found in greetings:
+            found.close()
     return links
+
+
+@dataclasses.dataclass(eq=False)
+class _Greeting:
+    """What comes over a connection before it is known who is there: one of us, in one line, or a stranger.
+
+    Attributes:
+        until: when it must have come.
+        rest: what has come behind that line.
+    """
+
+    until: float
+    rest: bytes = b""
+
+    def process(self, link: socket.socket, token: str) -> int | None:
+        """The number of the process; -1 for a stranger, None when more must come."""
+        try:
+            received = link.recv(_LONGEST)
+        except BlockingIOError:
+            return None
+        except OSError:
+            return -1
+        line, end, self.rest = (self.rest + received).partition(b"\n")
+        if received and not end and len(line) < _LONGEST:
+            self.rest = line
+            return None
+        try:
+            hello = json.loads(line)
+            return int(hello["process"]) if secrets.compare_digest(str(hello["token"]), token) else -1
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return -1
 
 
 def _first(store: Store, process: int, timeout: float) -> Link:

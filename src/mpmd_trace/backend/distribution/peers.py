@@ -13,6 +13,7 @@ import json
 import math
 import selectors
 import socket
+import sys
 import threading
 import time
 import traceback
@@ -68,6 +69,9 @@ class Peers:
         self._is_ours = False
         #: Whether the user has got an error for it.
         self.is_told = False
+        #: Called again and again by the listening thread when there is a fault, or others have come to their end.
+        self.guard: Callable[[], None] = lambda: None
+        self._known_since = math.inf
         #: Called once when there is a fault: must end whatever waits for other processes.
         self.on_fault: list[Callable[[], None]] = []
         #: Whether everything that this process gave to others is known to be on its way.
@@ -90,7 +94,7 @@ class Peers:
         self._silent: set[int] = set()  # and sends nothing any more
         self._all_gone = threading.Event()
         self._answered, self._time = threading.Event(), 0.0
-        self._closed = False
+        self._closed = self._leaves = False
         self._wake, self._woken = socket.socketpair()
         self._woken.setblocking(False)
         self._selector.register(self._woken, selectors.EVENT_READ, None)
@@ -188,12 +192,22 @@ class Peers:
         with self._lock:
             if self.fault is not None:
                 return False
-            self.fault = fault
+            self.fault, self._known_since = fault, time.monotonic()
         self._answered.set()
         self._patience.end()
         for call in self.on_fault:
             call()
         return True
+
+    @property
+    def age_of_fault(self) -> float:
+        """Seconds since this process knows of the fault; 0 where there is none."""
+        return max(0.0, time.monotonic() - self._known_since)
+
+    @property
+    def ended(self) -> list[int]:
+        """The processes that have come to their end."""
+        return sorted(self._gone - {self.process})
 
     # What is waited for.
 
@@ -364,6 +378,8 @@ class Peers:
                     self.report(Fault(process, f"has given no sign of life for {self.timeout:g} s"))
             self._look()
             self._judge()
+            if (self.fault is not None or self._gone) and not self._leaves:
+                self.guard()
 
     def _read(self, process: int, link: Link) -> None:
         try:
@@ -439,17 +455,42 @@ class Peers:
         with self._lock, contextlib.suppress(OSError):
             link.socket.send(json.dumps(message).encode() + b"\n")
 
-    def close(self) -> None:
-        """Stay until every process has come to its end, for they may still fetch what this one offers."""
-        if self.count == 1 or self._closed:
+    def close(
+        self, disconnect: Callable[[], None] = lambda: None, *, hosts: bool = False, patience: float = 15.0
+    ) -> None:
+        """Stay until every process has come to its end, for they may still fetch what this one offers.
+
+        Args:
+            disconnect: leaves what all share with JAX.
+            hosts: whether that ends with this process, which then lets the others leave it first.
+            patience: seconds that they have for it.
+        """
+        if self._closed:
             return
+        if self.count > 1:
+            self._wait_for_the_end()
+            until = time.monotonic() + patience
+            while hosts and self._links and time.monotonic() < until:
+                time.sleep(min(0.05, self._beat))
+        disconnect()
+        if self.count > 1:
+            self._disconnect()
+
+    def _wait_for_the_end(self) -> None:
+        self._leaves = True
         self._gone.add(self.process)
         self._send_all({"bye": True})
         self._see_whether_all_are_gone()
+        late = time.monotonic() + self.timeout
         while self.fault is None and not self._all_gone.wait(self._beat):
             if self.process not in self._silent and self.has_sent_all():
                 self._silent.add(self.process)
                 self._send_all({"silent": self.process})
+            if time.monotonic() > late:
+                late = math.inf
+                print(f"mpmd_trace: process {self.process} has ended, and waits for the others", file=sys.stderr)
+
+    def _disconnect(self) -> None:
         self._closed = True
         with contextlib.suppress(OSError):
             self._wake.send(b"x")

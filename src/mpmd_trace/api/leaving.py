@@ -1,0 +1,167 @@
+"""How a process leaves its job: in good order, or so that all know why not, and never by waiting for ever."""
+
+from __future__ import annotations
+
+import atexit
+import faulthandler
+import os
+import sys
+import threading
+import time
+import traceback
+from types import TracebackType
+from typing import Any, NoReturn
+
+from mpmd_trace.backend.distribution import job as jobs
+from mpmd_trace.backend.distribution.faults import Fault
+from mpmd_trace.backend.distribution.peers import Peers
+from mpmd_trace.diagnostics.internal import in_words
+
+__all__ = ["leave_at_the_end"]
+
+#: Seconds that a process which ends after a fault may take to clean up.
+_LAST_SECONDS = 15.0
+#: Seconds that one which has done its part leaves to the one at fault, to end first.
+_AFTER_THE_FAULTY = 3.0
+#: Seconds for which a process may do something else when there is a fault, before it is ended; less where the launcher
+#: would end it, who does not know why.
+_ELSEWHERE, _ELSEWHERE_LAUNCHED = 60.0, 20.0
+#: In the names of files that wait for other processes in ways of their own.
+_WAITING = (f"{os.sep}orbax{os.sep}", f"{os.sep}multihost_utils")
+
+
+def leave_at_the_end(peers: Peers, *, launched: bool) -> None:
+    """Let this process leave the job at its end, and end where it waits for one that is at fault without knowing.
+
+    launched: whether `mpmd-trace launch` has started it.
+    """
+    atexit.register(_leave)
+    peers.guard = _Guard(peers, min(peers.timeout, _ELSEWHERE_LAUNCHED if launched else _ELSEWHERE))
+    before = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+
+        _report_end(peers, "was interrupted" if kind is KeyboardInterrupt else f"ended with {in_words(error)}")
+        before(kind, error, trace)
+        _end_soon()  # Python waits for threads, which may wait for other processes
+
+    sys.excepthook = hook
+    _record_exits()
+
+
+def _leave() -> None:
+    """Wait for the others, which may still fetch what this process offers; then leave the job."""
+    from mpmd_trace.jax_compat import distributed  # loaded long since
+
+    job = jobs.current()
+    if job is None:
+        return
+    peers = job.peers
+    if _Exit.status:
+        _report_end(peers, f"ended with status {_Exit.status}")
+
+    def disconnect() -> None:
+        if peers.fault is not None:
+            # Devices may wait for what never comes; that must not keep the process, which ends with its own status.
+            _end_soon()
+        distributed.leave()
+
+    peers.close(disconnect, hosts=distributed.hosts_the_service(), patience=_LAST_SECONDS)
+    jobs.end()
+    fault = peers.fault
+    if fault is not None and not peers.is_told:
+        print(f"mpmd_trace: {peers.error()}", file=sys.stderr)
+        if fault.process != job.process:
+            time.sleep(_AFTER_THE_FAULTY)  # whose status says more
+            _exit(1)  # the job has failed, although this process has done its part
+
+
+def _report_end(peers: Peers, text: str) -> None:
+    """Tell the others how this process ends, unless there is a fault already."""
+    peers.report(Fault(peers.process, text), ours=True)
+    if peers.fault is not None and peers.fault.process == peers.process:
+        peers.is_told = True
+
+
+def _end_soon() -> None:
+    faulthandler.dump_traceback_later(_LAST_SECONDS, exit=True)
+
+
+def _exit(status: int) -> NoReturn:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+class _Guard:
+    """Ends a process that waits in something of others for a process that is at fault, which it cannot be told.
+
+    Called again and again, in a thread of its own, once there is a fault, or others have ended.
+    """
+
+    def __init__(self, peers: Peers, seconds: float) -> None:
+        self._peers = peers
+        self._seconds = seconds
+        self._place: list[tuple[int, int]] = []
+        self._since = 0.0
+
+    def __call__(self) -> None:
+        peers, now = self._peers, time.monotonic()
+        frame = sys._current_frames().get(threading.main_thread().ident or 0)
+        stack = [] if frame is None else [f for f, _ in traceback.walk_stack(frame)]
+        if peers.fault is not None and not peers.is_told:
+            if peers.age_of_fault > self._seconds:
+                self._give_up(self._seconds, stack)
+            return
+        place = [(id(f), f.f_lasti) for f in stack]
+        if place != self._place:
+            self._place, self._since = place, now
+        elif now - self._since > peers.timeout and any(w in f.f_code.co_filename for f in stack for w in _WAITING):
+            if peers.fault is not None:
+                self._give_up(peers.timeout, stack)
+            text = f"has ended, and process {peers.process} has waited in {_where(stack)} for {peers.timeout:g} s"
+            peers.report(Fault(peers.ended[0], text))
+
+    def _give_up(self, seconds: float, stack: list[Any]) -> NoReturn:
+        """Say why and where, and end the process.  stack: the frames of its main thread, innermost first."""
+        own = [f for f in stack[1:] if "site-packages" not in f.f_code.co_filename and "<" not in f.f_code.co_filename]
+        lines = [f"  {f.f_code.co_filename}:{f.f_lineno} in {f.f_code.co_name}" for f in own[::-1]]
+        text = "\n".join(
+            [f"ends, after {seconds:g} s in something that knows of no fault:", *lines, f"  {_where(stack)}"]
+        )
+        print(f"mpmd_trace: {self._peers.error()}\nprocess {self._peers.process} {text}", file=sys.stderr)
+        _exit(1)
+
+
+def _where(stack: list[Any]) -> str:
+    """The place at which a thread waits for other processes, if it is a known one; `stack` as above."""
+    frame = next((f for f in stack if any(w in f.f_code.co_filename for w in _WAITING)), stack[0])
+    return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
+
+
+class _Exit:
+    """Goes with a `SystemExit`, and knows when that has ended the process: no hook of Python's tells its status."""
+
+    status: Any = None
+
+    def __init__(self, status: Any) -> None:
+        self._status = status
+
+    def __del__(self) -> None:
+        try:
+            sys._getframe(1)
+        except ValueError:  # it was not caught: no code runs any more
+            _Exit.status = self._status
+
+
+def _record_exits() -> None:
+    before = sys.exit
+
+    def exit_(status: Any = None, /) -> NoReturn:
+        try:
+            before(status)
+        except SystemExit as error:
+            error.ended = _Exit(error.code)  # type: ignore[attr-defined]
+            raise
+
+    sys.exit = exit_
