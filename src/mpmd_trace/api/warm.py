@@ -91,8 +91,10 @@ def find(key: str | None, config: Config) -> Stored | None:
         return None
     try:
         return read(data, "the entry of the compilation cache")[0]
-    except MpmdError as error:
-        _LOG.warning("%s; it is made again", error)
+    except Exception as error:  # whatever it is, the program can be made again
+        reason = error.diagnostics[0].message if isinstance(error, MpmdError) else f"{type(error).__name__}: {error}"
+        _LOG.warning("%s; it is made again", reason)
+        cache.drop(f"mpmd_trace-{key}")
         return None
 
 

@@ -1,8 +1,8 @@
 """Compiled programs as bytes: the exported module and XLA's executables, ready without tracing and compiling.
 
 They are a zip: `header.json` (what it was made with and for), `module.mlir`, `executables/N`, and, pickled, the plan
-and what Python needs to call the program.  Executables and pickles are code: they are to be trusted, or not to be
-loaded.
+and what Python needs to call the program; its comment is a checksum of everything before.  Executables and pickles are
+code: they are to be trusted, or not to be loaded.
 """
 
 from __future__ import annotations
@@ -25,9 +25,11 @@ import mpmd_trace
 from mpmd_trace.backend.load import LoadedProgram
 from mpmd_trace.diagnostics.messages import MpmdError
 
-__all__ = ["Stored", "read", "stored_form", "versions", "written"]
+__all__ = ["Stored", "read", "sealed", "stored_form", "versions", "written"]
 
-_FORMAT = 5
+_FORMAT = 6
+#: Bytes of the checksum at the end.
+_DIGEST = 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,40 +115,44 @@ def written(stored: Stored, signature: bytes = b"") -> bytes:
     """The bytes of a file."""
     parts = {"module.mlir": stored.module.encode(), "plan.pickle": stored.plan, "signature.pickle": signature}
     parts.update({f"executables/{i}": executable for i, executable in enumerate(stored.executables)})
-    header = {
-        **stored.header,
-        "numbers": stored.numbers,
-        "warnings": stored.warnings,
-        "sha256": {name: hashlib.sha256(part).hexdigest() for name, part in parts.items()},
-    }
+    header = {**stored.header, "numbers": stored.numbers, "warnings": stored.warnings}
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         for name, part in {"header.json": json.dumps(header, indent=1).encode(), **parts}.items():
             archive.writestr(zipfile.ZipInfo(name), part, zipfile.ZIP_DEFLATED)
-    return file.getvalue()
+        archive.comment = bytes(_DIGEST)
+    return sealed(file.getvalue())
+
+
+def sealed(data: bytes) -> bytes:
+    """The data with its checksum in the place of its last bytes."""
+    return data[:-_DIGEST] + hashlib.sha256(data[:-_DIGEST]).hexdigest().encode()
 
 
 def read(data: bytes, what: str) -> tuple[Stored, bytes]:
     """What `written` was given.  Raises `MpmdError` for anything else, before anything of it is run."""
+    if len(data) <= _DIGEST or sealed(data) != data:
+        made = _format(data)
+        if made is not None and made < _FORMAT:
+            raise MpmdError(f"{what} cannot be loaded: it has format {made}, this is {_FORMAT}; make it again")
+        raise MpmdError(f"{what} is damaged, or no program that mpmd_trace has saved")
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        parts = {name: archive.read(name) for name in archive.namelist()}
+    header = json.loads(parts["header.json"])
+    if header["format"] != _FORMAT:
+        raise MpmdError(f"{what} cannot be loaded: it has format {header['format']}, this is {_FORMAT}")
+    numbers = tuple(header.pop("numbers"))
+    warnings = tuple((text, place) for text, place in header.pop("warnings"))
+    count = sum(name.startswith("executables/") for name in parts)
+    executables = tuple(parts[f"executables/{i}"] for i in range(count))
+    stored = Stored(parts["module.mlir"].decode(), parts["plan.pickle"], executables, numbers, header, warnings)
+    return stored, parts["signature.pickle"]
+
+
+def _format(data: bytes) -> int | None:
+    """The format of what may be a file of ours."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            header = json.loads(archive.read("header.json"))
-            sums = header.pop("sha256")
-            parts = {name: archive.read(name) for name in sums}
-        broken = [name for name, part in parts.items() if hashlib.sha256(part).hexdigest() != sums[name]]
-        if broken or header["format"] != _FORMAT:
-            why = f"{broken[0]} is damaged" if broken else f"it has format {header['format']}, this is {_FORMAT}"
-            raise MpmdError(f"{what} cannot be loaded: {why}")
-        numbers = tuple(header.pop("numbers"))
-        count = sum(name.startswith("executables/") for name in parts)
-        stored = Stored(
-            parts["module.mlir"].decode(),
-            parts["plan.pickle"],
-            tuple(parts[f"executables/{i}"] for i in range(count)),
-            numbers,
-            header,
-            tuple((text, place) for text, place in header.pop("warnings")),
-        )
-        return stored, parts["signature.pickle"]
-    except (zipfile.BadZipFile, KeyError, ValueError, TypeError, AttributeError, EOFError, OSError) as error:
-        raise MpmdError(f"{what} is no program that mpmd_trace has saved, or is damaged: {error}") from None
+            return int(json.loads(archive.read("header.json"))["format"])
+    except Exception:  # of zip, zlib, JSON or Python, for any damage
+        return None

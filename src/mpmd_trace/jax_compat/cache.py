@@ -2,18 +2,48 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import os
+import stat
 import warnings
 from typing import Any
 
 import jax
 from jax._src import compilation_cache, config
+from jax._src import path as paths
 
-__all__ = ["get", "is_used", "put"]
+__all__ = ["drop", "get", "is_used", "put"]
 
 
 def is_used(backend: Any) -> bool:
-    """Whether `jax_compilation_cache_dir` names a cache that is in use."""
-    return compilation_cache.is_persistent_cache_enabled() and bool(compilation_cache.is_cache_used(backend))
+    """Whether `jax_compilation_cache_dir` names a cache that is in use, to which nobody else can write."""
+    if not (compilation_cache.is_persistent_cache_enabled() and compilation_cache.is_cache_used(backend)):
+        return False
+    return _is_ours(str(config.compilation_cache_dir.value))
+
+
+@functools.cache
+def _is_ours(folder: str) -> bool:
+    """Whether what is in a folder may be run; warns where not."""
+    try:
+        found = os.stat(folder)
+    except OSError:  # it is made by JAX, or is no folder of this system
+        return True
+    if not hasattr(os, "getuid"):
+        return True
+    if found.st_uid not in (os.getuid(), 0):
+        problem = f"belongs to another user (number {found.st_uid})"
+    elif found.st_mode & stat.S_IWOTH:
+        problem = "can be written to by everybody"
+    else:
+        return True
+    warnings.warn(
+        f"the compilation cache {folder} {problem}, and its entries are code, so mpmd_trace does not use it for its "
+        "programs; take a folder of your own (jax_compilation_cache_dir), with chmod o-w",
+        stacklevel=2,
+    )
+    return False
 
 
 def get(key: str, backend: Any) -> bytes | None:
@@ -37,6 +67,12 @@ def put(key: str, data: bytes, seconds: float, backend: Any) -> None:
             cache.put(key, data)
     except Exception as error:  # of any file system
         _told(error, f"write the entry {key} to")
+
+
+def drop(key: str) -> None:
+    """Remove an entry that is damaged: `put` leaves what is there as it is."""
+    with contextlib.suppress(Exception):  # of any file system
+        (paths.Path(str(config.compilation_cache_dir.value)) / f"{key}-cache").unlink()
 
 
 def _told(error: Exception, what: str) -> None:
