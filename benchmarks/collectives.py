@@ -3,7 +3,7 @@
     python benchmarks/collectives.py [--only fsdp] [--stages 2 4] [--run] [--width 512] [--rows 512] [--json] [--check]
 
 A step of 8 microbatches, summed in a loop under `jax.jit` and scheduled as 1F1B by us; the mesh of `jax.jit` has the
-shape of one of ours.  Counted are the collectives in optimised HLO, times the runs of each program, in all stages, and
+shape of one of ours.  Counted are the collectives in optimized HLO, times the runs of each program, in all stages, and
 the bytes that they give a device.  `--check`: exit 1 where we have more of a kind.  `--run` also compares the numbers,
 and the time of the processor per step.
 """
@@ -41,7 +41,7 @@ CASES: dict[str, tuple[P, P, P, Any]] = {
     "data": (P(), P(), P(None, "data"), jnp.bfloat16),
     "zero1": (P(), P(), P(None, "data"), jnp.float32),
 }
-#: The axis over which the optimiser's state is sharded, too.
+#: The axis over which the optimizer's state is sharded, too.
 STATE = {"zero1": "data"}
 
 

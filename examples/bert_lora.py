@@ -3,7 +3,7 @@
     python examples/bert_lora.py
 
 Sentences come in buckets of two lengths, so there are two programs; they share parameters and adapters.  Frozen weights
-have neither gradients nor optimiser state, and stay where they are.
+have neither gradients nor optimizer state, and stay where they are.
 """
 
 import equinox as eqx

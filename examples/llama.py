@@ -4,7 +4,7 @@ embeddings; computed in bfloat16 from master weights in float32.
     python examples/llama.py
 
 The model is plain JAX.  `mt.scan` is `jax.lax.scan` with a name, and that name is assigned to two meshes: each holds
-its own half of every stacked weight, and of the optimiser state that belongs to it.
+its own half of every stacked weight, and of the optimizer state that belongs to it.
 """
 
 import jax
@@ -146,7 +146,7 @@ def main():
         assert 0 <= memory.arguments - own <= tokens.nbytes  # tokens
     residence = train.residence()
     for mesh in residence.meshes:
-        print(f"{mesh.mesh} holds {mesh.parameters} bytes of parameters and {mesh.state} of optimiser state")
+        print(f"{mesh.mesh} holds {mesh.parameters} bytes of parameters and {mesh.state} of optimizer state")
     assert sum(mesh.parameters for mesh in residence.meshes) == sum(x.nbytes for x in jax.tree.leaves(params))
     assert sum(mesh.state for mesh in residence.meshes) == sum(x.nbytes for x in jax.tree.leaves(state))
 

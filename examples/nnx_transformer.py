@@ -1,4 +1,4 @@
-"""A transformer in Flax NNX as a pipeline: dropout, an optimiser of NNX, and a step that changes both in place.
+"""A transformer in Flax NNX as a pipeline: dropout, an optimizer of NNX, and a step that changes both in place.
 
     python examples/nnx_transformer.py
 
@@ -95,7 +95,7 @@ def main():
         print(f"loss {value:.4f}, with nnx.jit {wanted:.4f}")
         np.testing.assert_allclose(value, wanted, rtol=1e-4)
 
-    # Parameters, random streams and optimiser state are where their layer is.
+    # Parameters, random streams and optimizer state are where their layer is.
     moments = optimizer.opt_state[0].mu
     for i in range(LAYERS):
         for part in (model.blocks[i], moments.blocks[i]):
@@ -109,7 +109,7 @@ def main():
         assert 0 <= memory.arguments - own <= tokens.nbytes  # tokens
     residence = train.residence()
     for mesh in residence.meshes:
-        print(f"{mesh.mesh} holds {mesh.parameters} bytes of parameters and {mesh.state} of optimiser state")
+        print(f"{mesh.mesh} holds {mesh.parameters} bytes of parameters and {mesh.state} of optimizer state")
     print("transfers and bytes of a step:", residence.causes)
     # Activations (and a few bytes of labels) go on for each microbatch, and their gradients come back.
     assert residence.causes.keys() <= {"activations", "cotangents", "arguments", "small"}

@@ -96,7 +96,7 @@ def main():
         assert 0 <= memory.arguments - own <= images.nbytes + labels.nbytes  # images and labels
     residence = train.residence()
     for one in residence.meshes:
-        print(f"{one.mesh} holds {one.parameters} bytes of parameters and {one.state} of optimiser state")
+        print(f"{one.mesh} holds {one.parameters} bytes of parameters and {one.state} of optimizer state")
     print("transfers and bytes of a step:", residence.causes)
     times = {cause: number for cause, (number, _) in residence.causes.items() if cause != "small"}
     assert times == {"activations": MICROBATCHES, "cotangents": MICROBATCHES}

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 DEVICES = 8
 
-#: On programs this small XLA takes longer to optimise than for everything else, and what is tested (what moves, where,
+#: On programs this small XLA takes longer to optimize than for everything else, and what is tested (what moves, where,
 #: and how much of it) is decided before.  The fusion emitters of JAX 0.10, which later ones always use, are as slow.
 #: Flags that are set already come later and win.
 QUICK = (

@@ -15,7 +15,7 @@ SAYS = {
     "actor_learner": "reward 0.25 at first",
     "bert_lora": "length 16: loss",
     "generate": "tokens a second over two meshes",
-    "llama": "m1 holds 70272 bytes of parameters and 140544 of optimiser state",
+    "llama": "m1 holds 70272 bytes of parameters and 140544 of optimizer state",
     "moe": "all-reduce",
     "nnx_transformer": "of parameters and",
     "unet": "transfers and bytes of a step: {'activations': (8, 12288), 'cotangents': (8, 12288)",

@@ -78,7 +78,7 @@ sys.meta_path.insert(0, Blocker())
 
 
 def test_what_a_wheel_has(tmp_path: Path) -> None:
-    """Its description has links that work elsewhere, and the explorer's libraries and their licences are in it."""
+    """Its description has links that work elsewhere, and the explorer's libraries and their licenses are in it."""
     tree = tmp_path / "tree"
     for part in ("src/mpmd_trace/report", "cli"):
         shutil.copytree(ROOT / part, tree / part, ignore=shutil.ignore_patterns("__pycache__"))

@@ -139,9 +139,9 @@ def train(
     schedule: str | None = "1F1B",
     reason: str = "",
 ) -> Recipe:
-    """Gradients summed over microbatches, `finish`ed, and given to an optimiser of optax.
+    """Gradients summed over microbatches, `finish`ed, and given to an optimizer of optax.
 
-    `extra`: further arguments of the optimiser's update.  `scalars`: how many small values (counters, norms) go to
+    `extra`: further arguments of the optimizer's update.  `scalars`: how many small values (counters, norms) go to
     each other mesh in a step.
     """
     layout, p, batch = Layout(meshes, blocks), parameters(blocks), batch_of()
@@ -178,7 +178,7 @@ def summed(p: Any, batch: Any, loss: Callable[..., Any]) -> Any:
 
 
 def state_homes(layout: Layout, state: Any, at: str = "[1]") -> dict[str, str]:
-    """The homes of an optimiser's state: what follows a parameter is with it, the rest is anywhere."""
+    """The homes of an optimizer's state: what follows a parameter is with it, the rest is anywhere."""
     found: dict[str, str] = {}
     ours = layout.homes("")
     for path, leaf in jax.tree_util.tree_leaves_with_path(state):

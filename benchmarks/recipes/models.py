@@ -326,7 +326,7 @@ def vit() -> Recipe:
         loss,
         [Move("activations", "a", "b", ONE, MICROBATCHES), Move("cotangents", "b", "a", ONE, MICROBATCHES)],
         {"a": saved(apply, p["x"], x) + image, "b": saved(apply, p["y"], x) + ONE},
-        "Images are normalised where they enter; labels are where the loss is.",
+        "Images are normalized where they enter; labels are where the loss is.",
         homes={"[2][0]": "a", "[2][1]": "b"},
     )
 

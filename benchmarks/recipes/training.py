@@ -1,4 +1,4 @@
-"""The ways in which people train a language model: optimisers, clipping, loss scaling, masks, averages."""
+"""The ways in which people train a language model: optimizers, clipping, loss scaling, masks, averages."""
 
 from __future__ import annotations
 
@@ -341,7 +341,7 @@ def recipes() -> list[Recipe]:
         "optimistic_gradient_descent": optax.optimistic_gradient_descent(1e-3),
         "sign_sgd": optax.sign_sgd(1e-3),
     }
-    reason = "An optimiser works parameter by parameter."
+    reason = "An optimizer works parameter by parameter."
     found += [train(f"optax.{name}", o, scalars=4, reason=reason) for name, o in optimizers.items()]
     polyak = train(
         "optax.polyak_sgd",

@@ -68,7 +68,7 @@ def two_towers() -> Recipe:
 
 
 def gan() -> Recipe:
-    """A generator and a discriminator, each with an optimiser, trained in turns in one step."""
+    """A generator and a discriminator, each with an optimizer, trained in turns in one step."""
     rows = 8
     p = {"g": {"in": matrix(1, 4, WIDTH), **mlp(2)}, "d": {**mlp(4), "out": matrix(6, WIDTH, 1)}}
     optimizer = optax.adam(1e-3)
@@ -111,7 +111,7 @@ def gan() -> Recipe:
         "b": [("gradients", size(p["d"])), ("activations", 2 * saved(apply, p["d"], x)), ("samples", 2 * one)],
     }
     return Recipe(
-        "GAN, two optimisers",
+        "GAN, two optimizers",
         step,
         (p, state, batch),
         TWO,

@@ -149,7 +149,7 @@ def phases() -> Recipe:
         p = jax.tree.map(lambda w, u: w - 0.1 * u, p, updates)
         return p, {"moments": moments, "step": state["step"] + 1}, total
 
-    return _language("switch of optimisers", step, state, 2, "A conditional on each mesh, its index sent.")
+    return _language("switch of optimizers", step, state, 2, "A conditional on each mesh, its index sent.")
 
 
 def raveled() -> Recipe:
@@ -194,7 +194,7 @@ def eight_bits() -> Recipe:
         }
         return p, state, total
 
-    return _language("moments of eight bits", step, state, 1, "An optimiser works parameter by parameter.")
+    return _language("moments of eight bits", step, state, 1, "An optimizer works parameter by parameter.")
 
 
 def mean_teacher() -> Recipe:
@@ -309,6 +309,6 @@ def recipes() -> list[Recipe]:
         "prodigy": optax.contrib.prodigy(1.0),
         "schedule_free_adamw": optax.contrib.schedule_free_adamw(1e-3),
     }
-    reason = "An optimiser works parameter by parameter; its inner products are numbers."
+    reason = "An optimizer works parameter by parameter; its inner products are numbers."
     extra: dict[str, Any] = {"extra": lambda grads, loss: {"value": loss}}  # only some read the loss
     return found + [train(f"optax.contrib.{n}", o, scalars=6, reason=reason, **extra) for n, o in contributed.items()]

@@ -64,16 +64,16 @@ def summed(loss: Callable[..., jax.Array], ws: Any, batch: Any) -> Any:
     return enumerated_for(microbatch, (jax.tree.map(jnp.zeros_like, ws), jnp.zeros(()), jnp.zeros(())), batch)
 
 
-def training(optimiser: Any) -> Recipe:
+def training(optimizer: Any) -> Recipe:
     ws = weights()
 
     def step(ws: Any, state: Any, batch: Any) -> Any:
         grads, total, count = summed(token_loss, ws, batch)
         grads = jax.tree.map(lambda g: g / count, grads)
-        updates, state = optimiser.update(grads, state, ws)
+        updates, state = optimizer.update(grads, state, ws)
         return optax.apply_updates(ws, updates), state, total / count
 
-    return step, (ws, optimiser.init(ws), data())
+    return step, (ws, optimizer.init(ws), data())
 
 
 CLIPPED = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(1e-2))
@@ -93,7 +93,7 @@ def every_third() -> Recipe:
 
 def loss_scaling() -> Recipe:
     """Gradients of a scaled loss in half precision; a step is left out when one of them is not finite."""
-    optimiser, ws = optax.adam(1e-2), weights()
+    optimizer, ws = optax.adam(1e-2), weights()
 
     def step(ws: Any, state: Any, scale: jax.Array, batch: Any) -> Any:
         def loss(ws: Any, x: jax.Array, y: jax.Array, mask: jax.Array) -> jax.Array:
@@ -103,18 +103,18 @@ def loss_scaling() -> Recipe:
         grads, _, count = summed(loss, ws, batch)
         grads = jax.tree.map(lambda g: g / (count * scale), grads)
         finite = jnp.all(jnp.array([jnp.all(jnp.isfinite(g)) for g in jax.tree.leaves(grads)]))
-        updates, new = optimiser.update(grads, state, ws)
+        updates, new = optimizer.update(grads, state, ws)
 
         def chosen(new: Any, old: Any) -> Any:
             return jax.tree.map(lambda a, b: jnp.where(finite, a, b), new, old)
 
         return chosen(optax.apply_updates(ws, updates), ws), chosen(new, state), jnp.where(finite, scale, scale / 2)
 
-    return step, (ws, optimiser.init(ws), jnp.float32(8), data())
+    return step, (ws, optimizer.init(ws), jnp.float32(8), data())
 
 
 def inner_loop() -> Recipe:
-    """A loop over all gradients that an optimiser might make, and a scan over them."""
+    """A loop over all gradients that an optimizer might make, and a scan over them."""
 
     def step(ws: Any, batch: Any) -> Any:
         grads, _, count = summed(token_loss, ws, batch)

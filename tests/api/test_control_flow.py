@@ -55,17 +55,17 @@ def test_names_of_several_meshes() -> None:
 
 def test_line_search() -> None:
     """Of optax's L-BFGS: the model is evaluated inside of its loop."""
-    optimiser = optax.lbfgs(memory_size=2)
+    optimizer = optax.lbfgs(memory_size=2)
 
     def step(ws: Weights, state: Any, x: jax.Array) -> Any:
         def f(ws: Weights) -> jax.Array:
             return loss(ws, x)
 
         value, grad = optax.value_and_grad_from_state(f)(ws, state=state)
-        updates, state = optimiser.update(grad, state, ws, value=value, grad=grad, value_fn=f)
+        updates, state = optimizer.update(grad, state, ws, value=value, grad=grad, value_fn=f)
         return optax.apply_updates(ws, updates), value
 
-    args = weights(), optimiser.init(weights()), batch()
+    args = weights(), optimizer.init(weights()), batch()
     expected = jax.jit(step)(*args)
     with pytest.warns(MpmdWarning, match="runs whole on one mesh"):
         found = mpmd_trace.jit(step, config())(*args)

@@ -42,7 +42,7 @@ def compiled(jitted: Any) -> mpmd_trace.Compiled:
 def test_what_batches_of_another_length_share_is_compiled_once(
     jitted: Any, compiled: mpmd_trace.Compiled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The optimiser's updates, and the zeros that sums start from, know nothing of the length."""
+    """The optimizer's updates, and the zeros that sums start from, know nothing of the length."""
     asked: list[str] = []
     original = runtime.compile_lowered
     monkeypatch.setattr(runtime, "compile_lowered", lambda *args: asked.append("one") or original(*args))

@@ -44,7 +44,7 @@ class Model(eqx.Module):
         return jax.vmap(self.head)(x)
 
 
-optimiser = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-2))
+optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-2))
 
 
 @eqx.filter_value_and_grad
@@ -60,13 +60,13 @@ def step(model: Model, state: Any, tokens: jax.Array, rate: str) -> Any:
 
     zeros = jax.tree.map(jnp.zeros_like, eqx.filter(model, eqx.is_inexact_array))
     value, grads = enumerated_for(microbatch, (jnp.zeros(()), zeros), tokens)
-    updates, state = optimiser.update(grads, state, eqx.filter(model, eqx.is_inexact_array))
+    updates, state = optimizer.update(grads, state, eqx.filter(model, eqx.is_inexact_array))
     return eqx.apply_updates(model, updates), state, value, rate.upper()
 
 
 def init(key: jax.Array) -> tuple[Model, Any]:
     model = Model(key)
-    return model, optimiser.init(eqx.filter(model, eqx.is_inexact_array))
+    return model, optimizer.init(eqx.filter(model, eqx.is_inexact_array))
 
 
 TOKENS = np.arange(24).reshape(2, 3, 4) % VOCABULARY

@@ -1,4 +1,4 @@
-"""Flax NNX: modules and optimisers that a step changes in place, over several meshes."""
+"""Flax NNX: modules and optimizers that a step changes in place, over several meshes."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def there_and_back(ws: Weights, x: jax.Array) -> jax.Array:
     return x
 
 
-def linearised(ws: Weights, x: jax.Array) -> Any:
+def linearized(ws: Weights, x: jax.Array) -> Any:
     y, tangent = jax.linearize(lambda x: two(ws, x), x)
     return y, tangent(y)
 
@@ -68,7 +68,7 @@ PROGRAMS: dict[str, Callable[[Weights, jax.Array], Any]] = {
     "hessian": lambda ws, x: jax.hessian(lambda x: two(ws, x).sum())(x[:1]),
     "batched": lambda ws, x: jax.vmap(lambda row: two(ws, row[None]))(x),
     "scanned": lambda ws, x: two(ws, lax.scan(lambda h, w: (two([w, w], h), h.sum()), x, jnp.stack(ws))[0]),
-    "linearised": linearised,
+    "linearized": linearized,
     "there and back": there_and_back,
     "a large constant": large_constant,
     "a loop of keys": loop_of_keys,

@@ -1,4 +1,4 @@
-"""ZeRO-1: the state of an optimiser is sharded over the data axis of its mesh by an option."""
+"""ZeRO-1: the state of an optimizer is sharded over the data axis of its mesh by an option."""
 
 from __future__ import annotations
 

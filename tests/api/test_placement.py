@@ -111,7 +111,7 @@ def kept_if_better(ws: Any, best: Any, lowest: Any, batch: Any) -> Any:
 
 
 def by_phase(ws: Any, moments: Any, phase: Any, batch: Any) -> Any:
-    """One of three optimisers."""
+    """One of three optimizers."""
     grads, _, _ = recipes.summed(recipes.token_loss, ws, batch)
     heavier = jax.tree.map(lambda m, g: 0.9 * m + g, moments, grads)
     updates = [lambda: (grads, moments), lambda: (heavier, heavier), lambda: (moments, moments)]

@@ -80,7 +80,7 @@ def tied_loss(p: Any, x: Any) -> Any:
     return jnp.mean(x**2)
 
 
-def test_tied_weights_and_the_state_of_an_optimiser() -> None:
+def test_tied_weights_and_the_state_of_an_optimizer() -> None:
     """`e` is sent to the mesh that uses it, too, once; its gradient comes back for each microbatch, or once."""
 
     def step(p: Any, momentum: Any, batch: Any) -> Any:

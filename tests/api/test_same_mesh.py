@@ -15,7 +15,7 @@ from mpmd_trace import MeshOfInput, MpmdError, named_computation
 from mpmd_trace.passes.cpp_engine import available
 
 NAMES = {"f0": "m0", "f1": "m1", "f2": "m2"}
-OPTIMISER = optax.chain(optax.clip_by_global_norm(0.01), optax.adamw(1e-2))
+OPTIMIZER = optax.chain(optax.clip_by_global_norm(0.01), optax.adamw(1e-2))
 
 
 def tied(ws: dict[str, jax.Array], x: jax.Array) -> jax.Array:
@@ -34,13 +34,13 @@ def step(ws: Any, state: Any, x: jax.Array) -> Any:
         return jax.tree.map(jnp.add, carry, jax.value_and_grad(tied)(ws, x))
 
     value, grads = mpmd_trace.enumerated_for(microbatch, (jnp.zeros(()), jax.tree.map(jnp.zeros_like, ws)), x)
-    updates, state = OPTIMISER.update(grads, state, ws)
+    updates, state = OPTIMIZER.update(grads, state, ws)
     return (optax.apply_updates(ws, updates), state), value
 
 
 def arguments() -> tuple[Any, Any, jax.Array]:
     ws = dict(zip("abc", weights(3), strict=True))
-    return ws, OPTIMISER.init(ws), batch(2)
+    return ws, OPTIMIZER.init(ws), batch(2)
 
 
 def placed(compiled: Any) -> tuple[list[str], list[str]]:

@@ -29,7 +29,7 @@ from pipelines import (
 import mpmd_trace
 from mpmd_trace import MpmdError, call, named_computation, named_tensor
 
-OPTIMISERS = {
+OPTIMIZERS = {
     "sgd": optax.sgd(0.1, momentum=0.9),
     "adam": optax.adam(1e-2),
     "adamw-schedule": optax.adamw(optax.cosine_decay_schedule(1e-2, 10)),
@@ -50,17 +50,17 @@ OPTIMISERS = {
 }
 
 
-@pytest.mark.parametrize("name", OPTIMISERS)
-def test_optimisers(name: str, partitioned: list[str]) -> None:
-    optimiser = OPTIMISERS[name]
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_optimizers(name: str, partitioned: list[str]) -> None:
+    optimizer = OPTIMIZERS[name]
 
     def step(ws: Weights, state: Any, x: jax.Array) -> Any:
         value, grads = accumulate(ws, x)
-        updates, state = optimiser.update(grads, state, ws)
+        updates, state = optimizer.update(grads, state, ws)
         return optax.apply_updates(ws, updates), state, value
 
     ws, x = weights(), batch(2)
-    plain, state = jax.jit(step), optimiser.init(ws)
+    plain, state = jax.jit(step), optimizer.init(ws)
     expected = plain(*plain(ws, state, x)[:2], x)
     jitted = mpmd_trace.jit(step, config())
     # What a step returns is where the next one wants it: nothing is compiled again.

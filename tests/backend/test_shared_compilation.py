@@ -173,7 +173,7 @@ def test_other_threads_bind_what_they_have_written_once(monkeypatch: pytest.Monk
     assert len(written) == len(set(map(id, written))) <= len(apart)
 
 
-def test_how_much_xla_optimises(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_how_much_xla_optimizes(monkeypatch: pytest.MonkeyPatch) -> None:
     given = []
     compile = runtime.compile_lowered
 

@@ -126,8 +126,8 @@ def walk(walker: Walker, shot: Callable[[str], None] = lambda name: None) -> Non
     assert "Takes" in told and "Body" in told and "Written in" in told and "Why it is on" in told
     assert page.locator("#text .chosen").count() == 1
     shot("program")
-    if page.locator("#side a:has-text('optimised HLO')").count():
-        walker.click("#side a:has-text('optimised HLO')")
+    if page.locator("#side a:has-text('optimized HLO')").count():
+        walker.click("#side a:has-text('optimized HLO')")
         assert "ENTRY" in walker.text()
     walker.click("#side a:has-text('in the timeline')")
     assert walker.here["view"] == "time" and walker.here["at"]

@@ -131,15 +131,15 @@ def test_passes_that_leave_the_same_share_a_file(folder: Path) -> None:
 
 def test_libraries_are_as_they_were_released() -> None:
     folder = Path(pages.__file__).parent / "libraries"
-    licences = (folder / "LICENSES.txt").read_text()
-    listed = re.findall(r"^(\S+\.js): (\S+) [\d.]+, [\w-]+\n  sha256 (\w+)$", licences, re.M)
+    licenses = (folder / "LICENSES.txt").read_text()
+    listed = re.findall(r"^(\S+\.js): (\S+) [\d.]+, [\w-]+\n  sha256 (\w+)$", licenses, re.M)
     assert {file for file, _, _ in listed} == {file.name for file in folder.glob("*.js")}
     assert {file for file, _, _ in listed} == {f"{name}.min.js" for name in (*pages.LIBRARIES, "dagre")}
     for file, library, digest in listed:
         assert hashlib.sha256((folder / file).read_bytes()).hexdigest() == digest, file
-        assert re.search(rf"^-+\n(?:.*, )?{re.escape(library)}[,\n]", licences, re.M), library
+        assert re.search(rf"^-+\n(?:.*, )?{re.escape(library)}[,\n]", licenses, re.M), library
     for said in ("Permission to use, copy, modify", "Permission is hereby granted", "Redistribution and use"):
-        assert said in licences
+        assert said in licenses
 
 
 def test_large_bodies_are_in_files_of_their_own() -> None:

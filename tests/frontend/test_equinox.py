@@ -105,7 +105,7 @@ def test_a_named_model_computes_the_same(model: Model, dropout: bool) -> None:
 def test_a_whole_training_step(model: Model) -> None:
     named = name_layers(model, where=lambda m: [m.embedding, *m.blocks])
     params, rest = eqx.partition(named, eqx.is_inexact_array)
-    optimiser = optax.chain(optax.clip_by_global_norm(0.1), optax.adamw(optax.cosine_decay_schedule(1e-2, 10)))
+    optimizer = optax.chain(optax.clip_by_global_norm(0.1), optax.adamw(optax.cosine_decay_schedule(1e-2, 10)))
 
     def loss(params: Any, tokens: jax.Array, key: jax.Array) -> jax.Array:
         return _loss(eqx.combine(params, rest), tokens, key)
@@ -116,11 +116,11 @@ def test_a_whole_training_step(model: Model) -> None:
             one = call(jax.value_and_grad(loss), i)
             value, g = one(params, tokens[i : i + 2], jax.random.fold_in(key, i))
             grads, total = jax.tree.map(jnp.add, grads, g), total + value
-        updates, state = optimiser.update(grads, state, params)
+        updates, state = optimizer.update(grads, state, params)
         return optax.apply_updates(params, updates), state, total
 
     tokens = jnp.arange(20).reshape(4, 5) % 8
-    args = (params, optimiser.init(params), tokens, jax.random.key(3))
+    args = (params, optimizer.init(params), tokens, jax.random.key(3))
     text = plain_text(check_same(step, step, *args))
     assert calls(text) == [("loss", i) for i in range(3)]
     assert functions(text).count("loss") == 1

@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 import mpmd_trace
 from mpmd_trace.equinox import name_layers
 
-optimiser = optax.adam(1e-2)
+optimizer = optax.adam(1e-2)
 
 
 def step(model: eqx.nn.MLP, state: Any, batch: jax.Array, how: str) -> Any:
@@ -29,13 +29,13 @@ def step(model: eqx.nn.MLP, state: Any, batch: jax.Array, how: str) -> Any:
 
     zeros = jax.tree.map(jnp.zeros_like, eqx.filter(model, eqx.is_inexact_array))
     value, grads = mpmd_trace.enumerated_for(microbatch, (jnp.zeros(()), zeros), batch)
-    updates, state = optimiser.update(grads, state)
+    updates, state = optimizer.update(grads, state)
     return eqx.apply_updates(model, updates), state, value, grads
 
 
 def program(outputs: Any = None) -> mpmd_trace.Program:
     model = name_layers(eqx.nn.MLP(4, 4, 4, 1, key=jax.random.key(0)), lambda m: m.layers)
-    state = optimiser.init(eqx.filter(model, eqx.is_inexact_array))
+    state = optimizer.init(eqx.filter(model, eqx.is_inexact_array))
     devices = np.array(jax.devices()[:2])
     config = mpmd_trace.make_config(
         {"m0": Mesh(devices[:1], ("x",)), "m1": Mesh(devices[1:], ("x",))},

@@ -115,13 +115,13 @@ def test_fused_parts_that_need_each_other() -> None:
     assert "0B0 needs the result of 0F0" in text
 
 
-def test_optimiser_comes_last() -> None:
+def test_optimizer_comes_last() -> None:
     good = get_schedule("zb-h1", 2, 2).with_optimizer()
     assert check(good) == []
     assert simulate(good, Costs(optimizer=2)).makespan == simulate(good).makespan + 2
     problems = check(table("0F0 0O 0B0"))
     assert [p.code for p in problems] == ["order"]
-    assert "the optimiser step of stage 0 runs before 0B0" in str(problems[0])
+    assert "the optimizer step of stage 0 runs before 0B0" in str(problems[0])
 
 
 def test_memory_limit() -> None:

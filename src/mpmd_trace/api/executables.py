@@ -30,7 +30,7 @@ class ExecutableInfo:
     _compiled: Any = dataclasses.field(repr=False)
 
     def as_text(self) -> str:
-        """The HLO that XLA has optimised; each op has the `op_name` and the source line that `jax.jit` gives it."""
+        """The HLO that XLA has optimized; each op has the `op_name` and the source line that `jax.jit` gives it."""
         return str(self._compiled.as_text())
 
     def runtime_executable(self) -> Any:

@@ -40,6 +40,6 @@ def missing(program: LoadedProgram, limit: int) -> Iterator[str]:
     if above:
         yield (
             f"a step does not fit into {limit:,} bytes of a device, whatever is done with activations: "
-            f"{', '.join(above)}. Take smaller microbatches, more stages, or shard parameters and the optimiser's "
+            f"{', '.join(above)}. Take smaller microbatches, more stages, or shard parameters and the optimizer's "
             "state (optimizer_sharding)"
         )

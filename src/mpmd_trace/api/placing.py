@@ -1,4 +1,4 @@
-"""Models and optimiser states on the meshes of a compiled program: moved there, or created there."""
+"""Models and optimizer states on the meshes of a compiled program: moved there, or created there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Saving models and optimiser states, and restoring them to the meshes of a program (with orbax)."""
+"""Saving models and optimizer states, and restoring them to the meshes of a program (with orbax)."""
 
 from __future__ import annotations
 

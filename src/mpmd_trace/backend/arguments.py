@@ -100,7 +100,7 @@ class ArgumentChecker:
     def _moves(self, index: int, x: jax.Array, elsewhere: bool) -> bool:
         """Whether a committed array that does not fit is moved: a step returned it, or something where it is.
 
-        What is computed from results (an optimiser outside of the step) has equal shardings, but other objects.
+        What is computed from results (an optimizer outside of the step) has equal shardings, but other objects.
         """
         if not elsewhere and index in self.plan.movable:
             return True

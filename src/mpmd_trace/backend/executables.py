@@ -254,7 +254,7 @@ def compile_programs(
     return [done[spec.number] for spec in plan.programs]
 
 
-#: To fill so many bytes takes as long as a launch; XLA's optimisations are half of what compiling that takes.
+#: To fill so many bytes takes as long as a launch; XLA's optimizations are half of what compiling that takes.
 _FEW_BYTES = 1 << 20
 #: How much more often others must run than a program that runs rarely.
 _RARELY = 4
@@ -262,7 +262,7 @@ _EFFORT = "xla_backend_optimization_level"
 
 
 def _effort(module: Module, plan: Plan, placement: Placement) -> Callable[[ProgramSpec], dict[str, int]]:
-    """How much XLA is to optimise a program for a CPU, as its options.
+    """How much XLA is to optimize a program for a CPU, as its options.
 
     Zeros of a few sums: not.  What runs rarely, such as norms and updates: one level less than all others, which takes
     a fifth of the time, and changes neither numbers nor, as measured, how long they run.

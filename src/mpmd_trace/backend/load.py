@@ -318,7 +318,7 @@ def load(
         compiler_options: for each mesh XLA's options, as in `jax.stages.Lowered.compile`.
         keep_unused: whether arguments that nothing uses are placed, too.
         host_callbacks: the Python functions that the module calls back, by number; see `Traced.host_callbacks`.
-        ready: serialised executables of programs, by number, which are not compiled.
+        ready: serialized executables of programs, by number, which are not compiled.
         plan: that of the module, if it is known.
         known: executables of other plans, by what they compute; those of this one are added.
 

@@ -57,7 +57,7 @@ CAUSES: dict[Cause, str] = {
     "cotangents": "from a backward to an earlier one",
     "parameters": "a parameter that another mesh uses, too",
     "gradients": "of parameters, to where they are added or used",
-    "state": "of the optimiser, and updates on their way home",
+    "state": "of the optimizer, and updates on their way home",
     "arguments": "the batch, keys, frozen weights",
     "small": "scalars, and other arrays of at most 64 bytes",
     "unnamed code": "other values that code without a name makes or reads",

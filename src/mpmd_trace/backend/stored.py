@@ -40,9 +40,9 @@ class Stored:
     module: str
     #: Its plan, pickled: reading the module takes longer than anything else but the executables.
     plan: bytes
-    #: The distinct serialised executables.
+    #: The distinct serialized executables.
     executables: tuple[bytes, ...]
-    #: For each program of the plan its executable; None: it is to be compiled, for the platform cannot serialise it.
+    #: For each program of the plan its executable; None: it is to be compiled, for the platform cannot serialize it.
     numbers: tuple[int | None, ...]
     #: What it was made with and for.
     header: Mapping[str, Any]

@@ -62,7 +62,7 @@ def _named_class(cls: Any, name: str) -> type[eqx.Module]:
     """The subclass of `cls` whose instances are called `name`.
 
     The name is a property of the class, so that the fields (and what depends on them: `dataclasses.replace`,
-    serialisation, the generated `__init__`) are those of `cls`.
+    serialization, the generated `__init__`) are those of `cls`.
     """
 
     @functools.wraps(cls.__call__, updated=())

@@ -1,4 +1,4 @@
-"""Recognising that two jaxprs are the same program.
+"""Recognizing that two jaxprs are the same program.
 
 JAX's caches usually give repeated calls the very same jaxpr object; where they do not (a function
 made anew for every microbatch), equal structure does.

@@ -76,7 +76,7 @@ def explained(error: Exception, fn: Callable[..., Any]) -> FrontendError | None:
     text = str(error).partition("\n")[0].partition("(")[0].strip()
     message = (
         f"{name_of(fn)} changes an object that is not among the arguments of the function that changes it: {text}. "
-        "Pass modules, optimisers and random streams as arguments, and use mpmd_trace.nnx: its jit, name_layers, "
+        "Pass modules, optimizers and random streams as arguments, and use mpmd_trace.nnx: its jit, name_layers, "
         "named_computation and value_and_grad keep such changes."
     )
     return FrontendError([problem(message, place_of(fn))])

@@ -1,7 +1,7 @@
 """Which values of a traced program can be in pieces along an axis, that of the layers, and where those are cut.
 
 `scan` cuts the layers of its arguments (`frontend/layers.py`).  From these cuts it follows which arguments, gradients,
-sums over microbatches and states of an optimiser can be in pieces as well: what is computed for each layer alone, or
+sums over microbatches and states of an optimizer can be in pieces as well: what is computed for each layer alone, or
 by a reduction over layers.  `frontend/piecewise.py` then makes the program that has them so.
 """
 

@@ -2,7 +2,7 @@
 
 A named computation is an ordinary `jax.jit` whose function has a reserved name. JAX differentiates,
 batches and rematerialises it like any other, keeps its name, and records on each equation which
-transformations made it; the frontend recognises the name afterwards. Outside `mpmd_trace.jit`
+transformations made it; the frontend recognizes the name afterwards. Outside `mpmd_trace.jit`
 nothing else happens.
 """
 

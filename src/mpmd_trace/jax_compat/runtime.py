@@ -190,7 +190,7 @@ class Built:
         if unsafe.ordered_effects or unsafe.has_unordered_effects or unsafe.has_host_callbacks:
             return None
         try:
-            # What comes from the cache cannot be serialised again: XLA's CPU client loses its functions.
+            # What comes from the cache cannot be serialized again: XLA's CPU client loses its functions.
             return _cached_bytes(self._lowered, self._options) if self._is_cached else self._serialize()
         except jax.errors.JaxRuntimeError:
             return None
@@ -338,7 +338,7 @@ def rebound(
 ) -> Rebound | None:
     """The compiled program on other `devices`, as many and of the same kind, or None where that cannot be done.
 
-    The executable is serialised and read back with another device assignment: XLA does not compile again.  What it
+    The executable is serialized and read back with another device assignment: XLA does not compile again.  What it
     read back has no text of its own where that is not needed to run it.
     `results`: shape, dtype and sharding, over the other devices, of each result.
     """
@@ -351,7 +351,7 @@ def rebound(
 def deserialized(
     executable: bytes, devices: Sequence[jax.Device], results: Sequence[jax.ShapeDtypeStruct]
 ) -> Rebound | None:
-    """A serialised executable for these devices; None where a platform's executables belong to their devices."""
+    """A serialized executable for these devices; None where a platform's executables belong to their devices."""
     found = _loaded(executable, devices)
     return None if found is None else Rebound(found, results, executable)
 

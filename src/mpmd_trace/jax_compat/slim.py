@@ -1,4 +1,4 @@
-"""Serialised executables of XLA's CPU client without what only their compilation needed: read back in half the time.
+"""Serialized executables of XLA's CPU client without what only their compilation needed: read back in half the time.
 
 An executable is written with the HLO module that it was compiled from.  What runs is its thunks and object code, but
 reading builds the whole module again, and most of it are the insides of fusions, which are machine code by then.

@@ -1,5 +1,5 @@
 """Flax NNX: naming the layers of a model, gradients over microbatches, and a jit that keeps what a step changes in
-modules and optimisers."""
+modules and optimizers."""
 
 try:
     import flax.nnx as _  # noqa: F401 (only to say what is missing)

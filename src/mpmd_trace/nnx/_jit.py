@@ -1,4 +1,4 @@
-"""`jit` for functions of modules and optimisers that change them in place."""
+"""`jit` for functions of modules and optimizers that change them in place."""
 
 from __future__ import annotations
 

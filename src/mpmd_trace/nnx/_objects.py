@@ -1,4 +1,4 @@
-"""Modules, optimisers and random streams as pytrees of arrays, and the way back into the objects.
+"""Modules, optimizers and random streams as pytrees of arrays, and the way back into the objects.
 
 Objects of NNX are changed in place, and functions of JAX are not: arrays go in, arrays come out.  So a function of
 objects is run in four steps, for which `flax.nnx.update_context` keeps the accounts: the objects are split (1), made
@@ -84,7 +84,7 @@ class _Path:
 
 
 def is_object(value: Any) -> bool:
-    """Whether `value` is a module, optimiser, stream or variable."""
+    """Whether `value` is a module, optimizer, stream or variable."""
     return bool(nnx.graph.is_graph_node(value))
 
 

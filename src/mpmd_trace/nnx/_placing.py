@@ -1,4 +1,4 @@
-"""Modules and optimisers on the meshes of a compiled program: moved there, or created there."""
+"""Modules and optimizers on the meshes of a compiled program: moved there, or created there."""
 
 from __future__ import annotations
 

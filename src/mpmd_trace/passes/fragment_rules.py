@@ -67,7 +67,7 @@ class FragmentInfo:
 
 @dataclasses.dataclass(frozen=True)
 class MergeRule:
-    """All fragments that are one of `sources` become one fragment labelled `target`."""
+    """All fragments that are one of `sources` become one fragment labeled `target`."""
 
     sources: tuple[FragmentInfo, ...]
     target: FragmentInfo

@@ -1,4 +1,4 @@
-"""The partitioner as one function: import, optimise, shard and export a module.
+"""The partitioner as one function: import, optimize, shard and export a module.
 
 It takes the arguments of the reference's driver (`jaxlib._sdy_mpmd.apply_mpmd_partitioning`) and gives the same
 module, but never changes its input, and rejects what the reference ignores or aborts on.
@@ -218,7 +218,7 @@ def partition(
         partitioning_options: see `PartitioningOptions`.
         fragment_merge_rules: which fragments become one (rules or their text).
         fragment_schedule_rules: which fragments run in a given order; they replace the schedule.
-        phases: "import", "optimize" (import and optimise) or "all".
+        phases: "import", "optimize" (import and optimize) or "all".
         predicate: says which of two scheduling units of a mesh runs first, instead of a named schedule.
         constraints: the orders wanted on a mesh, from its units, instead of a named schedule.
         same_mesh: arguments and results that are to share a mesh, as (argument, result) pairs: mesh inference

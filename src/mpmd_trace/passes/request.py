@@ -140,7 +140,7 @@ class PartitionRequest:
     keeps_chlo: whether ops of CHLO stay what they are, since XLA knows them; the reference writes them out.
     hoist: how what is the same for all microbatches is computed once; None: each time, as the reference does.
     reduce: how sums over devices are finished once per step; None: for each microbatch, as the reference does.
-    state: how the state of an optimiser is sharded; None: as the program says, as the reference does.
+    state: how the state of an optimizer is sharded; None: as the program says, as the reference does.
     fit: how activations are made to fit into memory; None: they are kept, as the reference does.
     device_owners: for each mesh the first one that has its devices, where meshes share them, as in the reference none
         does.

@@ -2,7 +2,7 @@
 
 Every leaf op runs alone, compiled by XLA for one CPU device and remembered by its text.  So two modules that
 consist of the same ops, wherever and in whatever order, give the same bits, and a difference is a fault of
-the pass between them and never of an optimisation inside XLA.
+the pass between them and never of an optimization inside XLA.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ def check_option(option: Option, study: Study, lowered: Lowered, traced: Module)
 
 
 def _scheduled(option: Option, study: Study, lowered: Lowered, traced: Module) -> Module:
-    """The program after the optimise phase, with the stages and the schedule of the option."""
+    """The program after the optimize phase, with the stages and the schedule of the option."""
     options = dict(lowered.config.partitioning_options)
     options.pop("mpmd_pipeline_schedule", None)  # the choice says it
     if options.get("mpmd_split_bwd_fragments") is False:

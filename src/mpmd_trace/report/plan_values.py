@@ -87,7 +87,7 @@ def other_bytes(
 ) -> tuple[dict[str, Profile], dict[str, Profile]]:
     """What a device of each mesh holds without the slots `apart`, and how much of it is scratch memory.
 
-    Parameters are there from the start, gradients come with the backwards, and the optimiser is at the end.
+    Parameters are there from the start, gradients come with the backwards, and the optimizer is at the end.
     `temporary` and `reused` are as in `Plan.live_bytes`.
     """
     slots = tuple(s._replace(bytes=0) if s.number in apart else s for s in plan.slots)

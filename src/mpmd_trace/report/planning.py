@@ -69,7 +69,7 @@ class Study:
     names: tuple[tuple[str, ...], ...]
     #: The part of a backward that is input gradient, where there is one.
     input_share: float
-    #: Of each mesh: what it does once a step (accumulation apart from microbatches, optimiser).
+    #: Of each mesh: what it does once a step (accumulation apart from microbatches, optimizer).
     once: tuple[float, ...]
     #: What moves between meshes besides, before the first and after the last microbatch.
     before: Mapping[tuple[str, str], Traffic]

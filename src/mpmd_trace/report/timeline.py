@@ -35,7 +35,7 @@ class FragmentActions:
     """A pass hook that remembers what each fragment is: the exported program no longer says it.
 
     `of_mesh[name]` lists, in order, the step of every fragment of the mesh; `O` for what belongs to no
-    microbatch (accumulation, optimiser).
+    microbatch (accumulation, optimizer).
     """
 
     of_mesh: dict[str, list[Step]] = dataclasses.field(default_factory=dict)

@@ -1,7 +1,7 @@
 """Actions: what a mesh does for one stage and one microbatch.
 
 The letters are those of torch's pipelining package: F forward, I input-gradient half of the
-backward, W weight-gradient half, B the whole backward, O optimiser step. The text of an action is
+backward, W weight-gradient half, B the whole backward, O optimizer step. The text of an action is
 stage, letter, microbatch: `2F0`. Two actions that run as one overlapped block are written
 `(0F7;7B3)OVERLAP_F_B`.
 """
@@ -23,11 +23,11 @@ KIND_NAMES: dict[Kind, str] = {
     "I": "input-gradient",
     "W": "weight-gradient",
     "B": "full backward",
-    "O": "optimiser",
+    "O": "optimizer",
 }
 
 NO_MICROBATCH = -1
-"""The microbatch of an optimiser action, which belongs to all of them."""
+"""The microbatch of an optimizer action, which belongs to all of them."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -134,7 +134,7 @@ def _plain(text: str, whole: str) -> Action:
     if kind not in KINDS:
         raise _bad(whole, f"the letter '{kind}' is none of {', '.join(KINDS)}")
     if (kind == "O") != (match.group(3) == ""):
-        raise _bad(whole, "an optimiser action has no microbatch, any other action has one")
+        raise _bad(whole, "an optimizer action has no microbatch, any other action has one")
     microbatch = int(match.group(3)) if match.group(3) else NO_MICROBATCH
     return Action(int(match.group(1)), cast(Kind, kind), microbatch)
 

@@ -140,7 +140,7 @@ def _ranges(schedule: Schedule) -> Iterator[Problem]:
             yield Problem("placement", message, row, column, str(action), f"move the action to row {mesh_of[stage]}")
         elif action.kind == "O":
             if m >= 0:
-                yield Problem("range", "an optimiser action has no microbatch", row, column, str(action))
+                yield Problem("range", "an optimizer action has no microbatch", row, column, str(action))
         elif m not in schedule.microbatches_of(stage):
             mbs = schedule.microbatches_of(stage)
             which = f"its microbatches are {mbs.start} to {mbs.stop - 1}"
@@ -239,17 +239,17 @@ def _feeds(schedule: Schedule, a: Action, b: Action) -> bool:
 
 
 def _optimizer(schedule: Schedule, seen: _Seen) -> Iterator[Problem]:
-    """An optimiser step comes after every gradient of its stage; all stages have one, or none."""
+    """An optimizer step comes after every gradient of its stage; all stages have one, or none."""
     place = {stage: at for (stage, kind, _), at in seen.items() if kind == "O"}
     if not place:
         return
     for stage, mesh in enumerate(schedule.placement.mesh_of):
         if stage not in place:
-            yield Problem("missing", f"stage {stage} has no optimiser step, but other stages do", mesh)
+            yield Problem("missing", f"stage {stage} has no optimizer step, but other stages do", mesh)
     for row, column, action in schedule.actions():
         at = place.get(action.stage)
         if action.kind in "BIW" and at is not None and (row, column) > at:
-            message = f"the optimiser step of stage {action.stage} runs before {action}"
+            message = f"the optimizer step of stage {action.stage} runs before {action}"
             yield Problem("order", message, *at, f"{action.stage}O")
 
 

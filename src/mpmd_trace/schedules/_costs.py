@@ -29,7 +29,7 @@ class Costs:
     - `forward`, `input_grad`, `weight_grad`: F, I and W;
     - `backward`: a full backward; the sum of I and W unless given;
     - `fused`: a block of a forward and a backward; the sum of its parts unless given;
-    - `optimizer`: an optimiser step of a stage (of a mesh, when a single number);
+    - `optimizer`: an optimizer step of a stage (of a mesh, when a single number);
     - `actions`: the time of single actions, which beats everything above;
     - `latency`: time from the end of an action to the arrival of its output on another mesh;
     - `size` and `bandwidth`: the size of a stage's output (and gradient) and the size a link

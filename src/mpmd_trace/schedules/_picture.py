@@ -12,7 +12,7 @@ from mpmd_trace.schedules._actions import KIND_NAMES, KINDS, Action, Kind, Step
 from mpmd_trace.schedules._errors import ScheduleError
 from mpmd_trace.schedules._result import Event, Simulation, Timeline, shortest_of
 
-COLOURS: dict[Kind, str] = {"F": "#5b8fc7", "I": "#e8a04c", "W": "#8fbf78", "B": "#d9775f", "O": "#9a8fb8"}
+COLORS: dict[Kind, str] = {"F": "#5b8fc7", "I": "#e8a04c", "W": "#8fbf78", "B": "#d9775f", "O": "#9a8fb8"}
 INK, PALE, GRID, IDLE = "#1f2430", "#5c6370", "#d9dce1", "#eceef2"
 AREA, AREA_EDGE = "#c9d8ea", "#3f6ea5"
 
@@ -38,7 +38,7 @@ class Rect:
 
     @property
     def parts(self) -> list[tuple[float, float, str]]:
-        """(y, height, colour) of what it is made of."""
+        """(y, height, color) of what it is made of."""
         if not self.second:
             return [(self.y, self.height, self.fill)]
         half = self.height / 2
@@ -251,14 +251,14 @@ def _timeline(shapes: list[Shape], timeline: Timeline, scale: Scale, end: float,
 
 
 def _fill(step: Step, chunk: dict[int, int]) -> tuple[str, str]:
-    colours = [_shade(COLOURS[p.kind], chunk[p.stage]) for p in step.parts]
-    return colours[0], colours[1] if len(colours) > 1 else ""
+    colors = [_shade(COLORS[p.kind], chunk[p.stage]) for p in step.parts]
+    return colors[0], colors[1] if len(colors) > 1 else ""
 
 
-def _shade(colour: str, chunk: int) -> str:
+def _shade(color: str, chunk: int) -> str:
     """Later chunks of a mesh are lighter."""
     mix = min(0.62, 0.42 * chunk) if chunk < 2 else min(0.72, 0.3 + 0.16 * chunk)
-    parts = [int(colour[n : n + 2], 16) for n in (1, 3, 5)]
+    parts = [int(color[n : n + 2], 16) for n in (1, 3, 5)]
     return "#" + "".join(f"{round(v + (255 - v) * mix):02x}" for v in parts)
 
 
@@ -270,10 +270,10 @@ def _label(shapes: list[Shape], e: Event, x: float, top: float, height: float, w
         halves = [(parts[0], top + height * 0.5)]
     else:
         halves = [(parts[0], top + height / 2)]
-    for part, centre in halves:
+    for part, center in halves:
         text = _fitting(part, width, font, scale.digits)
         if text:
-            shapes.append(Text(x, centre + font * 0.35, text, font, INK, "middle"))
+            shapes.append(Text(x, center + font * 0.35, text, font, INK, "middle"))
 
 
 def _fitting(action: Action, width: float, font: float, digits: int) -> str:
@@ -328,19 +328,19 @@ def _memory(shapes: list[Shape], result: Simulation, scale: Scale, end: float, y
 
 
 def _legend(shapes: list[Shape], timelines: Sequence[Timeline], scale: Scale, y: float) -> float:
-    """What the colours mean, from `y` down; gives the end of it."""
+    """What the colors mean, from `y` down; gives the end of it."""
     used = {p.kind for t in timelines for row in t.rows for e in row for p in e.step.parts}
     several = any(len({p.stage for e in row for p in e.step.parts}) > 1 for t in timelines for row in t.rows)
     left = scale.left if scale.wide is None else MARGIN
     x = left
-    told = [(COLOURS[kind], f"{kind} {KIND_NAMES[kind]}") for kind in KINDS if kind in used]
-    for colour, name in [*told, *([("", "lighter: later stage of the mesh")] if several else [])]:
+    told = [(COLORS[kind], f"{kind} {KIND_NAMES[kind]}") for kind in KINDS if kind in used]
+    for color, name in [*told, *([("", "lighter: later stage of the mesh")] if several else [])]:
         wide = 16 + len(name) * 6.0 + 14
         if scale.wide is not None and x > left and x + wide > scale.wide:
             x, y = left, y + 16
-        if colour:
-            shapes.append(Rect(x, y + 8, 12, 12, colour))
-        shapes.append(Text(x + 16 * bool(colour), y + 18, name, 10, PALE))
+        if color:
+            shapes.append(Rect(x, y + 8, 12, 12, color))
+        shapes.append(Text(x + 16 * bool(color), y + 18, name, 10, PALE))
         x += wide
     return y + 20
 

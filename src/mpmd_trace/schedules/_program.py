@@ -21,7 +21,7 @@ class Index:
         self._table = [-1] * (len(KINDS) * self._block)
 
     def key(self, kind: str, stage: int, microbatch: int) -> int:
-        """The place of an action; microbatch -1 (the optimiser's) has one of its own."""
+        """The place of an action; microbatch -1 (the optimizer's) has one of its own."""
         return _SLOT[kind] * self._block + stage * self._width + microbatch + 1  # type: ignore[index]
 
     def find(self, kind: str, stage: int, microbatch: int) -> int:
@@ -60,7 +60,7 @@ def build(schedule: Schedule) -> Program:
     """Numbers the steps and links each to those it needs.
 
     A forward needs the forwards of the stages it reads; a backward its own forward and the
-    backwards of the stages that read it; a weight-gradient its input-gradient; an optimiser step
+    backwards of the stages that read it; a weight-gradient its input-gradient; an optimizer step
     all weight-gradients of its stage. An action out of range, or a wrong number
     of lists, is an `IndexError`.
     """

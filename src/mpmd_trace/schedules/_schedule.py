@@ -149,7 +149,7 @@ class Schedule:
         return replace(self, graph=graph)
 
     def with_optimizer(self) -> Schedule:
-        """The same schedule with an optimiser step of each stage after its last backward."""
+        """The same schedule with an optimizer step of each stage after its last backward."""
         orders: list[tuple[Step, ...]] = []
         for order in self.orders:
             last = {part.stage: column for column, step in enumerate(order) for part in step.parts}

@@ -51,7 +51,7 @@ def test_leniency() -> None:
         ("FragmentMergeRule(sources=[FragmentInfo(origins=[],call_counter=", "'call_counter'"),
         ("FragmentMergeRule(sources=[FragmentInfo(origins=[],stage=1,stage=2", "more than once"),
         ("FragmentMergeRule(sources=[FragmentInfo(origins=[],split_type=k", "'kKeepTransferred' or"),
-        ("FragmentMergeRule(sources=[FragmentInfo(origins=[],colour=1", "one of the fields"),
+        ("FragmentMergeRule(sources=[FragmentInfo(origins=[],color=1", "one of the fields"),
     ],
 )
 def test_errors(text: str, wanted: str) -> None:

@@ -201,7 +201,7 @@ def test_fragments_in_loops_take_no_part() -> None:
 
 @pytest.mark.parametrize("mesh", ["", "beta"])
 def test_target_on_another_mesh(mesh: str) -> None:
-    """A fragment cannot be relabelled to another mesh, nor to none."""
+    """A fragment cannot be relabeled to another mesh, nor to none."""
     first = f"  %0 = {frag('alpha', chr(34) + 'f' + chr(34), '%p', attrs=ZERO)}"
     second = f"  %1 = {frag('alpha', chr(34) + 'g' + chr(34), '%0', attrs=ZERO)}"
     target = FragmentInfo((("t", 0),), mesh_name=mesh)

@@ -183,7 +183,7 @@ def test_sets_after_the_analysis() -> None:
 
 
 def test_loop_with_a_value_on_one_mesh() -> None:
-    """The reference cannot analyse a loop twice and aborts."""
+    """The reference cannot analyze a loop twice and aborts."""
     module = run(
         """
         func.func @main(%a: !T) -> !P1 attributes {topology = #topo} {

@@ -16,7 +16,7 @@ from mpmd_trace.passes.import_.mesh_sets import (
     is_subset,
     names,
     pick,
-    relabelled,
+    relabeled,
     same_meshes,
     union,
 )
@@ -86,8 +86,8 @@ def test_comparisons_ignore_order_and_labels() -> None:
     assert is_subset(EMPTY, EMPTY)
 
 
-def test_relabelled() -> None:
-    assert relabelled(a_set('"x"["1", "2"], "y"'), "l") is a_set('"x"["l"], "y"["l"]')
+def test_relabeled() -> None:
+    assert relabeled(a_set('"x"["1", "2"], "y"'), "l") is a_set('"x"["l"], "y"["l"]')
 
 
 sets = st.dictionaries(st.sampled_from("abcd"), st.lists(st.sampled_from("12"), unique=True), max_size=4).map(

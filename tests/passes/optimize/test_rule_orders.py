@@ -37,7 +37,7 @@ def scheduled(
 
 
 def optimize(schedule: str, rules: UserRules) -> list[Pass]:
-    """The passes of the optimise phase."""
+    """The passes of the optimize phase."""
     pipeline = OptimizePipeline(any_schedule=True, pipeline_schedule=SCHEDULES[schedule], user_rules=rules)
     return pipeline.passes()
 

@@ -1,4 +1,4 @@
-"""`mpmd-rule-based-schedule`, `mpmd-remat-fragment` and the optimise pipeline."""
+"""`mpmd-rule-based-schedule`, `mpmd-remat-fragment` and the optimize pipeline."""
 
 from __future__ import annotations
 

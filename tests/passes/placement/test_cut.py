@@ -123,7 +123,7 @@ def test_weights_of_any_size() -> None:
 
 @pytest.mark.parametrize("labels", [2, 8])
 def test_it_is_near_linear(labels: int) -> None:
-    """Chains of large values with scalars between them, as optimisers make them."""
+    """Chains of large values with scalars between them, as optimizers make them."""
     rng = random.Random(1)
     calls = []
 

@@ -1,6 +1,6 @@
 """One order of everything that the processes of a plan do, and each process's part of it.
 
-The order is that of the plan, which is a linearisation of its data flow.  A transfer between processes becomes
+The order is that of the plan, which is a linearization of its data flow.  A transfer between processes becomes
 messages: for each value and each pair of processes one, with the parts of the value that go between them.  Their
 tags number them through.  Since each process issues its part in this one order, whatever is first among all that has
 not happened can happen: nothing waits in a cycle, even where a message blocks its sender until it is received.

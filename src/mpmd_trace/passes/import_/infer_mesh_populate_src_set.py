@@ -21,7 +21,7 @@ from mpmd_trace.passes.import_.mesh_sets import (
     intersect,
     is_meshless,
     loop_set,
-    relabelled,
+    relabeled,
     set_loop_set,
     src_of_op,
     union,
@@ -86,7 +86,7 @@ class _SrcSets:
         boundary = self.sets.boundary(function)
         for arg in function.body.args:
             if boundary.arg_use[arg.index].meshes:
-                found = relabelled(boundary.arg_use[arg.index], "inferred_in")
+                found = relabeled(boundary.arg_use[arg.index], "inferred_in")
                 boundary.store(boundary.arg_src, arg.index, found)
         self.forward(function.body)
 
@@ -127,7 +127,7 @@ class _SrcSets:
             if isinstance(user, TransferOp):
                 found = insert(found, user.target_type.mesh, "transfer")
         if isinstance(value, BlockArg) and enclosing_function(op).is_entry_point:
-            found = union(found, relabelled(self.sets.needed(op.result), "inferred_in"))
+            found = union(found, relabeled(self.sets.needed(op.result), "inferred_in"))
         return found
 
     def loop(self, loop: ForOp) -> None:

@@ -34,7 +34,7 @@ __all__ = [
     "loop_set",
     "names",
     "pick",
-    "relabelled",
+    "relabeled",
     "same_meshes",
     "set_loop_set",
     "src_of_op",
@@ -147,7 +147,7 @@ def is_subset(a: MeshSet, b: MeshSet) -> bool:
 
 
 @functools.lru_cache(maxsize=1 << 16)
-def relabelled(found: MeshSet, label: str) -> MeshSet:
+def relabeled(found: MeshSet, label: str) -> MeshSet:
     """The meshes of the set, each with this label alone."""
     return MeshSet.get(dict.fromkeys(names(found), (label,)))
 

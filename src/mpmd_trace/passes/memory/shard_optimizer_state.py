@@ -1,4 +1,4 @@
-"""`mpmd-shard-optimizer-state` (ours): each device has a part of the optimiser's state.  See `docs/memory.md`.
+"""`mpmd-shard-optimizer-state` (ours): each device has a part of the optimizer's state.  See `docs/memory.md`.
 
 The method is ZeRO-1 (Rajbhandari et al., arXiv:1910.02054); what XLA makes of the shardings is that of Xu et al.,
 arXiv:2004.13336.
@@ -105,7 +105,7 @@ class ShardOptimizerState(FunctionPass):
     """
 
     name: ClassVar[str] = "mpmd-shard-optimizer-state"
-    summary: ClassVar[str] = "shard what an optimiser keeps over axes of its mesh"
+    summary: ClassVar[str] = "shard what an optimizer keeps over axes of its mesh"
     mpmd_only: ClassVar[bool] = True
     entry_only: ClassVar[bool] = True
 
@@ -118,7 +118,7 @@ class ShardOptimizerState(FunctionPass):
         chosen = state.choose(self.replaced, self.axes)
         for mesh, (count, whole) in state.counts.items():
             over = " and ".join(self.axes)
-            text = f"{MEMORY}on mesh '{mesh}' {count} arrays of optimiser state are sharded over {over}"
+            text = f"{MEMORY}on mesh '{mesh}' {count} arrays of optimizer state are sharded over {over}"
             diagnostics.remark(function.loc, text + (f"; {whole} stay as they are" if whole else ""))
         if chosen:
             state.apply(chosen)
@@ -163,7 +163,7 @@ class _State:
 
     def _forward_reads(self, value: Value, seen: set[Value]) -> Iterator[bool]:
         """For each forward fragment with a name that reads the value, or what code without names makes of it alone,
-        whether it is nothing but that.  Names of what has no backward, such as an optimiser, do not count."""
+        whether it is nothing but that.  Names of what has no backward, such as an optimizer, do not count."""
         if value in seen:
             return
         seen.add(value)

@@ -1,4 +1,4 @@
-"""The optimise pipeline."""
+"""The optimize pipeline."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ _TRIED = 64
 
 @dataclasses.dataclass(frozen=True)
 class UserRules:
-    """What a user asks of the optimise phase, knowing the imported program.
+    """What a user asks of the optimize phase, knowing the imported program.
 
     merge: which fragments become one.
     order: what runs before what on a mesh, on top of the schedule.

@@ -163,7 +163,7 @@ class _Contraction:
     def join_clusters(self) -> None:
         """Join with a label what heavy edges tie to it and to no other one.
 
-        Such a cluster is what belongs to one weight in the update of an optimiser: an array that several ops read ties
+        Such a cluster is what belongs to one weight in the update of an optimizer: an array that several ops read ties
         none of them to the mesh alone, and scalars tie all of them to the updates of the other meshes.
         """
         limit = min((self.weights[edge] for at in self.at for edge in at), default=0)
@@ -181,7 +181,7 @@ class _Contraction:
             limit *= _HEAVIER
 
     def _tied(self, label: int, part: Iterable[int], at: Iterable[int]) -> list[int]:
-        """The nodes of the part that have the label in every optimum, however the others are labelled.
+        """The nodes of the part that have the label in every optimum, however the others are labeled.
 
         They are the smallest set that, joined with the label, has the lightest edges to everything else.  Giving the
         label to those of a labelling that have another one saves more than it costs, as both sets of edges are

@@ -45,7 +45,7 @@ class ShardingPropagationPipeline(Pipeline):
     hoist: HoistInvariants | None = None
     #: Likewise: finish sums over devices once per step.
     reduce: ReduceOnce | None = None
-    #: Likewise: shard the optimiser's state.
+    #: Likewise: shard the optimizer's state.
     state: ShardOptimizerState | None = None
     #: Likewise: recompute or offload what forwards leave.
     fit: FitMemory | None = None

@@ -159,7 +159,7 @@ def _plan(plan: Plan, actions: FragmentActions) -> dict[str, Any]:
 
 
 def program_facts(compiled: Compiled) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """What XLA says of each program of the plan, and the optimised HLO of those that it compiled, by name."""
+    """What XLA says of each program of the plan, and the optimized HLO of those that it compiled, by name."""
     facts: list[dict[str, Any]] = []
     texts: dict[str, str] = {}
     names: dict[str, str] = {}

@@ -180,7 +180,7 @@ async function executable(view, here, at, pass) {
   const times = (plan.measured || []).flatMap((step) => step.filter((e) => e[0] === run).map((e) => ms((e[2] - e[1]) / 1000)));
   if (times.length) rows.push(["measured", times.join(", ")]);
   let text = `<h3>Program</h3><p>@${escape(plan.programs[program][0])}, of one device; ${link({ view: "time", at: run }, "in the timeline")}</p><table>${rows.map(([name, value]) => `<tr><td>${name}</td><td class="n">${value}</td></tr>`).join("")}</table>`;
-  if (facts) text += here.hlo ? `<h3>Optimised HLO</h3><p>${link({ hlo: null }, "hide")}</p>${code(bare(await explorer.want(facts.hlo)), "hlo")}` : `<p>${link({ hlo: 1 }, "its optimised HLO")}</p>`;
+  if (facts) text += here.hlo ? `<h3>Optimized HLO</h3><p>${link({ hlo: null }, "hide")}</p>${code(bare(await explorer.want(facts.hlo)), "hlo")}` : `<p>${link({ hlo: 1 }, "its optimized HLO")}</p>`;
   return text;
 }
 
