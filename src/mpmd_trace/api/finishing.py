@@ -36,7 +36,7 @@ def put_on_host(
     argument.type = host
     terminator = main.body.terminator
     for result, stays in returned.items():
-        value = main.returned[result]
+        value = terminator.operand(result)
         if stays and _source(value, functions) is argument:
             terminator.set_operand(result, argument)
             _erase_unused(value)
@@ -62,7 +62,7 @@ def _source(value: Value, functions: Mapping[str, FuncOp]) -> Value:
         if isinstance(op, TransferOp):
             source = op.operand(0)
         elif isinstance(op, FragmentCallOp):
-            inside = functions[op.callee].returned[value.index]
+            inside = functions[op.callee].body.terminator.operand(value.index)
             if not isinstance(inside, BlockArg):
                 break
             source = op.operand(inside.index)
@@ -92,17 +92,18 @@ def _erase_unused(value: Value) -> None:
 
 def keep_memory_kinds(main: FuncOp, kinds: Mapping[int, str | None]) -> None:
     """Send results to the memory that was asked for, which mesh inference forgets for inferred fragments."""
+    terminator = main.body.terminator
     for index, kind in kinds.items():
-        value = main.returned[index]
+        value = terminator.operand(index)
         type = value.type
         assert isinstance(type, MeshTensorType)
         if kind in (None, "device", type.memory_kind):
             continue
         wanted = mesh_tensor(type.mesh, type.tensor, type.sharding, kind)
         transfer = make_transfer(value, wanted)
-        main.body.insert_before(main.body.terminator, transfer)
-        main.body.terminator.set_operand(index, transfer.results[0])
-        main.refresh_type()
+        main.body.insert_before(terminator, transfer)
+        terminator.set_operand(index, transfer.results[0])
+    main.refresh_type()
 
 
 def set_layouts(main: FuncOp, inputs: Sequence[Spec | None], outputs: Sequence[Spec | None]) -> None:

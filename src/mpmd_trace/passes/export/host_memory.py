@@ -52,7 +52,7 @@ class HostMemory:
         if op.name == "stablehlo.optimization_barrier":
             return op.operand(value.index)
         if op.name == "stablehlo.while":
-            return op.regions[1].returned[value.index]
+            return op.regions[1].block.terminator.operand(value.index)
         if op.name == "stablehlo.dynamic_update_slice":
             return op.operand(1)
         if op.name in ("stablehlo.reshape", "stablehlo.broadcast_in_dim"):
@@ -64,7 +64,7 @@ class HostMemory:
             callee = op.attr("callee")
             function = self._module.lookup(callee.name) if isinstance(callee, SymbolRefAttr) else None
             if function is not None and not function.is_declaration:
-                return function.returned[value.index]
+                return function.body.terminator.operand(value.index)
         return None
 
 

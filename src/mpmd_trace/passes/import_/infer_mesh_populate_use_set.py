@@ -141,7 +141,7 @@ class _UseSets:
                 self.extend(value.op, needed)
                 continue
             callee = self.sets.callee(value.op)
-            if callee is not None and result.index < len(callee.returned):
+            if callee is not None and result.index < callee.body.terminator.num_operands:
                 # The reference extends the callee's result with the number of the loop's result.
                 boundary = self.sets.boundary(callee)
                 found = union(boundary.result_use[result.index], needed)

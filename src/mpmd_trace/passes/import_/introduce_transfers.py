@@ -114,7 +114,7 @@ def _unassign_behind(value: Value, functions: Mapping[str, FuncOp]) -> UnassignO
         callee = functions.get(producer.callee)
         if callee is None or callee.is_declaration:
             return None
-        producer = callee.returned[value.index].defining_op
+        producer = callee.body.terminator.operand(value.index).defining_op
     return producer if isinstance(producer, UnassignOp) else None
 
 
