@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterator, Mapping
 
 from mpmd_trace.diagnostics.location import fused
@@ -54,6 +54,7 @@ class Group:
         "number",
         "results",
         "stamps",
+        "unread",
     )
 
     def __init__(self, fragment: FragmentOp, number: int | None) -> None:
@@ -65,7 +66,10 @@ class Group:
         self._own: list[Slot] | None = None
         self._data: GroupOperands | None = None
         self._controls: list[Slot] = []
-        self.results: deque[Value] = deque(fragment.results)
+        #: In order; those of producers that nothing outside reads any more are dropped by merges.
+        self.results: OrderedDict[Value, None] = OrderedDict.fromkeys(fragment.results)
+        #: The results that nothing outside of the group reads, which go when it is merged as a producer.
+        self.unread: list[Value] | None = None
         #: When it was merged with others, counted in merges of all groups.
         self.stamps: list[int] = []
         #: The group that it has become part of, and the number of merges which that had before.
@@ -97,6 +101,11 @@ class Group:
         self._data, self._controls = data, controls
         for i, slot in enumerate(controls):
             slot.key = _CONTROLS + i
+
+    @property
+    def size(self) -> int:
+        """What it costs to add it to another group."""
+        return len(self.members) + len(self.results)
 
     @property
     def stamp(self) -> int:
@@ -135,6 +144,8 @@ class Groups:
         #: The results of fragments that were built, by the results that they stand for.
         self._built: dict[Value, Value] = {}
         self._new_uses: dict[Slot, Use] = {}
+        #: The last of the uses at the beginning of the list of a value that are by its own group.
+        self._inside: dict[Value, Use] = {}
 
     def add(self, fragment: FragmentOp, number: int | None) -> Group:
         """A group of one fragment at place `number`."""
@@ -146,10 +157,19 @@ class Groups:
         return self._group.get(op)
 
     def outside_uses(self, group: Group, value: Value) -> Iterator[Use]:
-        """The uses of a result by ops that are not in the group, in no order."""
-        for use in value.uses:
-            if self._group.get(use.owner) is not group:
+        """The uses of a result of the group by ops that are not in it, in no order.
+
+        Uses by members are passed over once for all: a member stays one.
+        """
+        group_of, passed = self._group, self._inside.get(value)
+        use = value._first if passed is None or passed.owner.block is None else passed.next
+        while use is not None and group_of.get(use.owner) is group:
+            passed = self._inside[value] = use
+            use = use.next
+        while use is not None:
+            if group_of.get(use.owner) is not group:
                 yield use
+            use = use.next
 
     def users(self, group: Group) -> dict[Op | Group, None]:
         """The groups and other ops that use a result of the group, in no order."""
@@ -224,18 +244,20 @@ class Groups:
         check_mergeable(producer.label, consumer.label, counts)
         place = consumer if at_consumer else producer
         anchor, number = place.anchor, place.number
-        kept = self.kept_results(producer, consumer)
         controls: list[Slot] = []
         for group, other in ((producer, consumer), (consumer, producer)):
             for slot in group.controls:
                 slot.inside = self._defined_by(slot.value, other)
             controls += [slot for slot in group.controls if not slot.inside]
+        read = [slot.value for slot in consumer.controls if slot.inside]
         single = self.single_use(producer, consumer)
         if single is None:
-            data = producer.data.joined(consumer.data, list(producer.results))
+            data, inside = producer.data.joined(consumer.data, producer.results.keys())
+            read += inside
         else:
             (own,) = producer.data
             data = consumer.data
+            read.append(single.value)
             data.put_in_place(own, single)
         label = _merged_label(producer.label, consumer.label)
         if attrs is None:
@@ -244,17 +266,23 @@ class Groups:
                 label.attrs[CONTROL_START] = IntegerAttr.get(data.live, "i64")
         else:
             label.attrs.update(attrs)
-        into = consumer if len(consumer.members) >= len(producer.members) else producer
-        if into is consumer:
-            into.members.extendleft(reversed(producer.members))
-            into.results.extendleft(reversed(kept))
-        else:
-            into.members.extend(consumer.members)
-            into.results = deque(kept)
-            into.results.extend(consumer.results)
-        other = producer if into is consumer else consumer
+        read += self._unread(producer)
+        unread = self._unread(consumer)
+        into, other = (producer, consumer) if producer.size > consumer.size else (consumer, producer)
         for member in other.members:
             self._group[member] = into
+        for value in read:
+            if value in producer.results and next(self.outside_uses(into, value), None) is None:
+                del producer.results[value]
+        if into is consumer:
+            into.members.extendleft(reversed(producer.members))
+            for value in reversed(producer.results):
+                into.results[value] = None
+                into.results.move_to_end(value, last=False)
+        else:
+            into.members.extend(consumer.members)
+            into.results.update(consumer.results)
+        into.unread = unread
         other.joined = (into, len(into.stamps))
         self._stamp += 1
         into.stamps.append(self._stamp)
@@ -266,13 +294,11 @@ class Groups:
         definer = value.defining_op
         return definer is not None and self._group.get(definer) is group
 
-    def kept_results(self, producer: Group, consumer: Group) -> list[Value]:
-        """The results of the producer that the merge of the two still has: others than the consumer use them."""
-        return [
-            value
-            for value in producer.results
-            if any(self._group.get(use.owner) is not consumer for use in self.outside_uses(producer, value))
-        ]
+    def _unread(self, group: Group) -> list[Value]:
+        """The results that nothing outside of the group reads."""
+        if group.unread is None:
+            group.unread = [v for v in group.results if next(self.outside_uses(group, v), None) is None]
+        return group.unread
 
     def single_use(self, producer: Group, consumer: Group) -> Slot | None:
         """The operand of `consumer` that is the only use of the only result of a one-operand `producer`."""
@@ -281,7 +307,7 @@ class Groups:
         if len(producer.results) != 1 or producer.data.live != 1:
             return None
         found: Slot | None = None
-        for use in self.outside_uses(producer, producer.results[0]):
+        for use in self.outside_uses(producer, next(iter(producer.results))):
             if self._group.get(use.owner) is not consumer:
                 return None
             slot = self.slot_of(use)

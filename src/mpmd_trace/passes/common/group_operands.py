@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from mpmd_trace.ir.core import Value
 
@@ -47,10 +47,11 @@ class GroupOperands:
         self.live = len(slots)
         #: The first slot of each value.
         self._by_value: dict[Value, Slot] = {slot.value: slot for slot in slots}
-        #: Whether a value has several slots.
-        self._repeated = len(self._by_value) < len(slots)
-        if self._repeated:
+        #: Slots whose value has another one.
+        self._repeated: list[Slot] = []
+        if len(self._by_value) < len(slots):
             self._by_value = {slot.value: slot for slot in reversed(slots)}
+            self._repeated = [slot for slot in slots if self._by_value[slot.value] is not slot]
 
     def __iter__(self) -> Iterator[Slot]:
         return iter([slot for slot in self._slots if not slot.inside and slot.same is None])
@@ -60,8 +61,8 @@ class GroupOperands:
         """A key behind those of all slots."""
         return self._first + len(self._slots)
 
-    def joined(self, later: GroupOperands, made: Sequence[Value]) -> GroupOperands:
-        """These operands, then those of `later` that are not among `made`, each value once.
+    def joined(self, later: GroupOperands, made: Collection[Value]) -> tuple[GroupOperands, list[Value]]:
+        """These operands, then those of `later` that are not among `made`, each value once; and those that are.
 
         Both objects are used up.
         """
@@ -71,8 +72,7 @@ class GroupOperands:
         if len(made) <= len(given):
             inside = [slot for value in made if (slot := given.pop(value, None)) is not None]
         else:
-            known = set(made)
-            inside = [slot for value, slot in given.items() if value in known]
+            inside = [slot for value, slot in given.items() if value in made]
             for slot in inside:
                 del given[slot.value]
         for slot in inside:
@@ -95,7 +95,7 @@ class GroupOperands:
                     self._slots.append(slot)
             result = self
         result.live = len(result._by_value)
-        return result
+        return result, [slot.value for slot in inside]
 
     def _put_in_front(self, slots: list[Slot]) -> None:
         for slot in reversed(slots):
@@ -109,22 +109,15 @@ class GroupOperands:
         own.same = of
         of.value = own.value
         if own.value in self._by_value:
-            self._repeated = True
+            self._repeated.append(of)
         else:
             self._by_value[own.value] = of
 
     def _unify(self) -> None:
         """Leave one slot, the first, for each value."""
-        if not self._repeated:
-            return
-        self._by_value = {}
-        for slot in self:
-            first = self._by_value.setdefault(slot.value, slot)
-            if first is not slot:
-                slot.same = first
-        self._slots = deque(self)
-        for i, slot in enumerate(self._slots):
-            slot.key = i
-        self._first = 0
+        for slot in self._repeated:
+            other = self._by_value[slot.value]
+            first, second = (slot, other) if slot.key < other.key else (other, slot)
+            second.same = self._by_value[slot.value] = first
+        self._repeated = []
         self.live = len(self._by_value)
-        self._repeated = False

@@ -9,7 +9,10 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable
+import heapq
+import itertools
+import math
+from collections.abc import Callable, Iterator
 from typing import Literal, Protocol
 
 from mpmd_trace.ir.core import Op
@@ -58,6 +61,44 @@ def merge_neighbours(
     return _Merger(function, allowed, mode, prospects, stays or (lambda op: False)).run()
 
 
+#: A user with its place, perhaps an earlier one, and a number that makes entries different.
+_Entry = tuple[int, int, Op]
+
+
+class _Users:
+    """The ops that use results of a group, first ones first, and entries of ops that have become a part of the group.
+
+    While a group may be merged, places of its users only grow: a user goes to the place of a producer only where all
+    that it reads, the group among it, is in front of that.
+    """
+
+    def __init__(self) -> None:
+        #: Heaps: fragments that may be merged, and other ops.
+        self.fragments: list[_Entry] = []
+        self.others: list[_Entry] = []
+
+    def take(self, more: _Users) -> None:
+        """Add other users, which are used up."""
+        self.fragments = _joined(self.fragments, more.fragments)
+        self.others = _joined(self.others, more.others)
+
+
+@dataclasses.dataclass(slots=True)
+class _Read:
+    """The ops that define operands of a group, and perhaps some that have become a part of the group."""
+
+    #: A heap, last ones first: those in front of the fragment that is visited. Then those that are not.
+    unvisited: list[_Entry]
+    visited: list[Op] = dataclasses.field(default_factory=list)
+
+
+def _joined(one: list[_Entry], other: list[_Entry]) -> list[_Entry]:
+    few, many = (one, other) if len(one) < len(other) else (other, one)
+    for entry in few:
+        heapq.heappush(many, entry)
+    return many
+
+
 @dataclasses.dataclass
 class _Merger:
     function: FuncOp
@@ -71,6 +112,11 @@ class _Merger:
     lines: dict[str, list[int]] = dataclasses.field(default_factory=dict)
     #: Fragments that were passed over and have no group yet, by mesh, in the order of visits.
     passed: dict[str, list[FragmentOp]] = dataclasses.field(default_factory=dict)
+    users: dict[Group, _Users] = dataclasses.field(default_factory=dict)
+    read: dict[Group, _Read] = dataclasses.field(default_factory=dict)
+    #: The place of the fragment that is visited.
+    visited: int = 0
+    numbers: Iterator[int] = dataclasses.field(default_factory=itertools.count)
 
     @functools.cached_property
     def order(self) -> dict[Op, int]:
@@ -94,6 +140,7 @@ class _Merger:
                 self.passed.setdefault(fragment.mesh, []).append(fragment)
             else:
                 self.add_passed(fragment.mesh)
+                self.visited = self.order.get(fragment, 0)
                 current: Group | None = self.add(fragment)
                 while current is not None:
                     current = self.merge(current)
@@ -132,12 +179,11 @@ class _Merger:
 
     def merge(self, producer: Group) -> Group | None:
         """Merge the group with its candidate, if there is one and the order of the ops allows it."""
-        users = self.groups.users(producer)
-        consumer = self.candidate(producer, users)
+        consumer = self.candidate(producer)
         if consumer is None:
             return None
         first, second = self.number(producer), self.number(consumer)
-        if all(self.number(user) >= second for user in users):
+        if self.earliest_user(producer) >= second:
             at_consumer, vacated = True, first
         elif self.fits_at_producer(producer, consumer, first):
             at_consumer, vacated = False, second
@@ -146,7 +192,14 @@ class _Merger:
         if self.prospects is not None:
             self.prospects.note(producer.label, -1)
             self.prospects.note(consumer.label, -1)
+        users = self.users_of(producer)
+        users.take(self.users_of(consumer))
+        del self.users[producer], self.users[consumer]
+        read = self.joined_read(producer, consumer)
         merged = self.groups.merge(producer, consumer, at_consumer=at_consumer)
+        self.users[merged] = users
+        if read is not None:
+            self.read[merged] = read
         if self.prospects is not None:
             self.prospects.note(merged.label, 1)
         line = self.lines[merged.label.mesh]
@@ -154,39 +207,94 @@ class _Merger:
         self.at_place[second if at_consumer else first] = merged
         return merged
 
-    def candidate(self, producer: Group, users: Iterable[Op | Group]) -> Group | None:
+    def candidate(self, producer: Group) -> Group | None:
         following = self.next_on_mesh(producer)
         if self.mode == "sideways":
             if following is None or not self.allowed(producer.label, following.label, True):
                 return None
             return following
-        consumers: list[Group] = []
-        for user in users:
-            op = user.anchor if isinstance(user, Group) else user
-            if op.block is not producer.anchor.block:
-                raise error_at(
-                    producer.anchor,
-                    f"{describe_fragment(producer.label)} is used inside of another op ({op.name}); unroll loops "
-                    "before fragments are merged",
-                )
-            if isinstance(user, FragmentOp):  # on another mesh, where it was passed over: a mistake
-                self.add_passed(user.mesh)
-            group = user if isinstance(user, Group) else self.groups.of(user)
-            if group is not None:
-                consumers.append(group)
-        if producer.number is not None or len(consumers) > 1 or self.is_repeated(producer):
-            consumers.sort(key=self.number)
-        for consumer in consumers:
-            if self.allowed(producer.label, consumer.label, consumer is following):
-                return consumer
-            if self.mode == "closest":
-                return None
-        return None
+        if producer.number is None:
+            self.refuse_in_loop(producer)
+            return None
+        passed = []
+        chosen = last = None
+        for entry, consumer in self.consumers(producer):
+            passed.append(entry)
+            if consumer is not last and self.allowed(producer.label, consumer.label, consumer is following):
+                chosen = consumer
+            if chosen is not None or self.mode == "closest":
+                break
+            last = consumer
+        for entry in passed:
+            heapq.heappush(self.users[producer].fragments, entry)
+        return chosen
 
-    def is_repeated(self, group: Group) -> bool:
-        """Whether fragments use the group more than once, so that the order of uses matters."""
-        users = [user for value in group.results for user in value.users]
-        return sum(isinstance(user, FragmentOp) for user in users) > 1
+    def refuse_in_loop(self, producer: Group) -> None:
+        """Raise `MpmdError` where a producer in a loop would be merged, or looked at more closely."""
+        users = [user.anchor if isinstance(user, Group) else user for user in self.groups.users(producer)]
+        for user in users:
+            self.check_block(producer, user)
+        consumers = [group for user in users if (group := self.groups.of(user)) is not None]
+        uses = [user for value in producer.results for user in value.users if isinstance(user, FragmentOp)]
+        if len(consumers) > 1 or len(uses) > 1:
+            self.number(consumers[0])
+        if any(self.allowed(producer.label, consumer.label, False) for consumer in consumers):
+            self.number(producer)
+
+    # Users.
+
+    def check_block(self, group: Group, user: Op) -> None:
+        if user.block is not group.anchor.block:
+            raise error_at(
+                group.anchor,
+                f"{describe_fragment(group.label)} is used inside of another op ({user.name}); unroll loops "
+                "before fragments are merged",
+            )
+
+    def users_of(self, group: Group) -> _Users:
+        users = self.users.get(group)
+        if users is None:
+            users = self.users[group] = _Users()
+            for value in group.results:
+                for use in self.groups.outside_uses(group, value):
+                    self.add_user(users, group, use.owner)
+            heapq.heapify(users.fragments)
+            heapq.heapify(users.others)
+        return users
+
+    def add_user(self, users: _Users, group: Group, user: Op) -> None:
+        if self.mode != "sideways":
+            self.check_block(group, user)
+            if isinstance(user, FragmentOp) and self.groups.of(user) is None:
+                self.add_passed(user.mesh)  # on another mesh: a mistake
+        heap = users.others if self.groups.of(user) is None else users.fragments
+        heap.append((self.number(user), next(self.numbers), user))
+
+    def consumers(self, group: Group) -> Iterator[tuple[_Entry, Group]]:
+        """The groups that use the group, in order, with their entries, which are taken out."""
+        heap = self.users_of(group).fragments
+        while self.first_place(group, heap) < math.inf:
+            entry = heapq.heappop(heap)
+            user = self.groups.of(entry[2])
+            assert user is not None
+            yield entry, user
+
+    def earliest_user(self, group: Group) -> float:
+        """The place of the first user of the group."""
+        users = self.users_of(group)
+        return min(self.first_place(group, users.fragments), self.first_place(group, users.others))
+
+    def first_place(self, group: Group, heap: list[_Entry]) -> float:
+        """The place of the first user in the heap, which is at its top then."""
+        while heap:
+            place, number, user = heap[0]
+            if self.groups.of(user) is group:
+                heapq.heappop(heap)
+            elif (now := self.number(user)) != place:
+                heapq.heapreplace(heap, (now, number, user))
+            else:
+                return place
+        return math.inf
 
     def next_on_mesh(self, group: Group) -> Group | None:
         """The next group on the mesh behind `group`."""
@@ -210,10 +318,43 @@ class _Merger:
 
     def fits_at_producer(self, producer: Group, consumer: Group, place: int) -> bool:
         """Whether everything the consumer needs is there when the producer runs."""
-        for value in consumer.operands:
-            definer = value.defining_op
-            if definer is None or self.groups.of(definer) is producer:
-                continue
-            if self.number(definer) >= place:
-                return False
-        return True
+        read = self.read_by(consumer)
+        while read.unvisited and -read.unvisited[0][0] >= self.visited:
+            read.visited.append(heapq.heappop(read.unvisited)[2])
+        in_front = []
+        fits = True
+        while fits and read.visited:
+            definer = read.visited.pop()
+            group = self.groups.of(definer)
+            if group is producer or self.number(definer) < place:
+                in_front.append(definer)
+            elif group is not consumer:
+                fits = False
+                in_front.append(definer)  # the first to be looked at next time
+        read.visited += in_front
+        return fits
+
+    def read_by(self, group: Group) -> _Read:
+        read = self.read.get(group)
+        if read is None:
+            read = self.read[group] = _Read([])
+            self.add_read(read, group)
+        return read
+
+    def add_read(self, read: _Read, group: Group) -> None:
+        for value in group.operands:
+            if (definer := value.defining_op) is not None:
+                place = self.order[definer] if definer in self.order else self.number(definer)
+                heapq.heappush(read.unvisited, (-place, next(self.numbers), definer))
+
+    def joined_read(self, producer: Group, consumer: Group) -> _Read | None:
+        """What the merge of the two reads, if that was asked of one of them, which are used up."""
+        one, other = self.read.pop(producer, None), self.read.pop(consumer, None)
+        if one is not None and other is not None:
+            few, many = sorted((one.visited, other.visited), key=len)
+            many += few
+            return _Read(_joined(one.unvisited, other.unvisited), many)
+        read = one or other
+        if read is not None:
+            self.add_read(read, producer if one is None else consumer)
+        return read
