@@ -1,4 +1,4 @@
-"""Pages of the docs site that are made of the package itself: the API, every option, command and pass; and notebooks.
+"""Pages of the docs site that are generated from the package: the API, every option, command and pass; and notebooks.
 
 A hook of mkdocs; `pages()` has the text of the first, which a test holds against what the package offers.
 """
@@ -27,12 +27,12 @@ SUBJECTS = {
     ],
     "Naming parts of a program": ["named_computation", "named_tensor", "reduce", "broadcast"],
     "Microbatches": ["value_and_grad", "pad_rows", "enumerated_for", "fori_loop", "call"],
-    "States and models": ["place", "create", "abstract", "save", "restore"],
+    "Models and states": ["place", "create", "abstract", "save", "restore"],
     "Schedules and costs of transfers": ["AutoSchedule", "Link", "Links"],
     "Rules": ["FragmentInfo", "MergeRule", "ScheduleRule"],
     "Several processes": ["initialize", "fetch", "PeerError"],
-    "The compiler by hand": ["trace", "parse", "partition", "run_passes", "run_module", "Module"],
-    "What is wrong": ["MpmdError", "MpmdWarning", "Diagnostic"],
+    "Running the compiler directly": ["trace", "parse", "partition", "run_passes", "run_module", "Module"],
+    "Errors and diagnostics": ["MpmdError", "MpmdWarning", "Diagnostic"],
 }
 
 
@@ -44,7 +44,7 @@ def pages() -> dict[str, str]:
         "reference/linen.md": _module("mpmd_trace.linen", "Flax Linen models"),
         "reference/nnx.md": _module("mpmd_trace.nnx", "Flax NNX models"),
         "reference/schedules.md": _module("mpmd_trace.schedules", "Pipeline schedules as data"),
-        "reference/rules.md": _module("mpmd_trace.rules", "Rules of your own"),
+        "reference/rules.md": _module("mpmd_trace.rules", "Scheduling and merging rules"),
         "reference/options.md": _options(),
         "reference/cli.md": _commands(),
         "reference/all_passes.md": _passes(),
@@ -110,7 +110,7 @@ def _is_api(value: Any) -> bool:
 def _options() -> str:
     from mpmd_trace.passes.request import PartitioningOptions
 
-    rows = ["# Options\n", "What `make_config(partitioning_options={...})` and `partition` take.\n"]
+    rows = ["# Options\n", "The options of `make_config(partitioning_options={...})` and `partition`.\n"]
     rows += ["| option | default | |", "|---|---|---|"]
     for field in dataclasses.fields(PartitioningOptions):
         rows.append(f"| `{field.name}` | `{field.default}` | {_cell(str(field.metadata.get('help', '')))} |")
@@ -157,7 +157,7 @@ def _passes() -> str:
     from mpmd_trace.passes.registry import PASSES, PIPELINES, pass_class, pipeline_class
     from mpmd_trace_cli.inspect import list_passes
 
-    parts = ["# Passes\n", "Every pass and pipeline that `mpmd-trace opt` and `mpmd_trace.run_passes` know, by name.\n"]
+    parts = ["# Passes\n", "Every pass and pipeline of `mpmd-trace opt` and `mpmd_trace.run_passes`, by name.\n"]
     for entry in list_passes(None):
         name = entry["name"]
         cls = pass_class(name) if name in PASSES else pipeline_class(name)

@@ -71,9 +71,9 @@ def as_text(found: Residence, why: Mapping[int, str], file: str, *, returning: b
             lines.append(line + (f"\n    why: {reason}" if reason and reason != said else ""))
             said = reason or said
         text += (
-            "parameters and states that are not where they are used:\n"
+            "misplaced parameters and states:\n"
             + "\n".join(shortened(lines, MOST_REASONS))
-            + f'\n  mpmd-trace explain {file} --value "input {found.astray[0].number}" says more of the first one\n'
+            + f'\n  mpmd-trace explain {file} --value "input {found.astray[0].number}" explains the first one\n'
         )
     if found.returning and returning:
         lines = [
@@ -81,7 +81,7 @@ def as_text(found: Residence, why: Mapping[int, str], file: str, *, returning: b
             for one in found.returning
         ]
         text += (
-            "arrays that go back with every step of a loop:\n"
+            "arrays that move back in every step of a loop:\n"
             + "\n".join(shortened(lines))
             + "\n  output_mesh_assignment with mpmd_trace.MeshOfInput keeps them in place (docs/steps.md)\n"
         )

@@ -222,7 +222,7 @@ def test_large_values_for_unnamed_code_are_said(over_all: bool) -> None:
     assert found.causes["unnamed code"] == (2, 2 * 2 * WEIGHT)
     assert found.causes["activations"] == (1, 2 * ROWS) == found.causes["cotangents"]
     (text,) = texts
-    assert text.startswith("4,096 of the 5,120 bytes that a step sends are for code without a name: tensor<256xf32>")
+    assert text.startswith("4,096 of the 5,120 bytes that a step sends are for unnamed code: tensor<256xf32>")
     assert "from second to first" in text and "named_computation" in text
 
 
@@ -247,6 +247,6 @@ def test_compiling_warns_at_the_line_of_the_config(width: int) -> None:
     if width == 16:
         lowered.compile()
         return
-    with pytest.warns(mt.MpmdWarning, match="code without a name") as caught:
+    with pytest.warns(mt.MpmdWarning, match="unnamed code") as caught:
         lowered.compile()
     assert caught[0].filename == __file__

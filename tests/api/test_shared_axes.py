@@ -94,7 +94,7 @@ def test_what_arrives_whole_is_told(other: Mesh, monkeypatch: pytest.MonkeyPatch
     """Unless the computation there says how it wants its activations."""
     monkeypatch.setattr(placement_warnings, "__defaults__", ((), 64))
     where, batch_at = config(TWO, other), (None, at(TWO, "data"))
-    with pytest.warns(mpmd_trace.MpmdWarning, match=r"arrive whole on a mesh of another shape") as told:
+    with pytest.warns(mpmd_trace.MpmdWarning, match=r"arrive unsharded on a mesh of another shape") as told:
         compiled = run(where, layer, layer, in_shardings=batch_at)
     assert (f"m0 {SPLIT}", f"m1 {WHOLE}") in moved(compiled)
     ((text, place),) = ((str(w.message), w.filename) for w in told)

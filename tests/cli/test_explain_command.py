@@ -150,8 +150,8 @@ def test_what_is_not_where_it_is_used_and_why(tmp_path: pathlib.Path, capsys: py
     reason = re.search(r"^  (.*) is on (m\d), and (.*), whose state it is, on m\d\n    why: (.*)\n", out, re.M)
     assert reason is not None, out
     assert reason[1].startswith("momentum[") and "(1,024 bytes)" in reason[1] and reason[3].startswith("ws[")
-    assert f'it is used on mesh "{reason[2]}" alone, by code without a name' in reason[4]
-    assert "brings together what is on several meshes, 1,040 bytes from others in a step" in reason[4]
+    assert f'it is used on mesh "{reason[2]}" alone, by unnamed code' in reason[4]
+    assert "combines values of several meshes, 1,040 bytes from others in a step" in reason[4]
     assert re.search(r"there 'stablehlo.concatenate' .*together.py:\d+", reason[4])
 
     source.write_text(TOGETHER.replace("ASSIGNED", ", input_mesh_assignment=(['m1', None], None, None)"))

@@ -129,7 +129,7 @@ def test_where_the_fewest_bytes_move(module: Module) -> None:
     assert any(c.mesh == "p1" and c.steps[-1] == 'named computation "first"' for c in placement.available)
     (alone,) = explain(module, "params['w']", placement="cut").placements
     assert alone.meshes == ("p1",)
-    assert alone.rule.startswith('it is used on mesh "p1" alone, by code without a name; on "p0" it would be 64 more')
+    assert alone.rule.startswith('it is used on mesh "p1" alone, by unnamed code; on "p0" it would be 64 more')
     assert [c.mesh for c in alone.needed] == ["p1"]
     (several,) = explain(module, "input 2", placement="cut").placements
     assert several.meshes == ("p0", "p2") and "is on the one that uses it last, and sent to the others" in several.rule
@@ -141,4 +141,4 @@ def test_what_is_made_where_it_is_used() -> None:
     fill = '%f = stablehlo.broadcast_in_dim %s, dims = [] : (tensor<f32>) -> !T loc("fill")\n'
     text = TEXT.replace("%4 = stablehlo.multiply %3, %e", f"{fill} %4 = stablehlo.multiply %3, %f")
     (placement,) = explain(parse(text.replace("%e: !T", "%s: tensor<f32>")), "fill", placement="cut").placements
-    assert placement.meshes == ("p1",) and "it is made on each mesh that uses it" in placement.rule
+    assert placement.meshes == ("p1",) and "each mesh that uses it computes it" in placement.rule

@@ -31,19 +31,19 @@ def placement_warnings(
             for a in astray
         ]
         yield (
-            "parameters, or states of them, are not on the mesh whose named code uses the parameter, so that these, "
-            f"gradients or updates move in every step: {_listed(lines)}. Unnamed code that needs values of several "
-            "meshes, large ones among them, pulls them along (mpmd-trace explain says which): let it take a scalar "
-            "through mpmd_trace.broadcast, or put them where the parameter is used with input_mesh_assignment and "
+            "misplaced parameters, or states of them: they are not on the mesh whose named code uses the parameter, so "
+            f"they, gradients or updates move in every step: {_listed(lines)}. The cause is unnamed code that needs "
+            "large values of several meshes (mpmd-trace explain says which): let it take a scalar through "
+            "mpmd_trace.broadcast, or put them where the parameter is used with input_mesh_assignment and "
             "mpmd_trace.MeshOfInput (docs/steps.md)"
         )
     returning = [one for one in found.returning if one.name not in assigned and one.result not in results]
     if returning and sum(one.bytes for one in returning) >= costly:
         lines = [f"{one.name} ({one.bytes:,} bytes) from {one.leaves} to {one.mesh}" for one in returning]
         yield (
-            "what a step returns is on another mesh than the argument that it replaces, so that every step of a loop "
-            f"moves it back: {_listed(lines)}. output_mesh_assignment with mpmd_trace.MeshOfInput keeps both in one "
-            "place (docs/steps.md)"
+            "results of a step are on another mesh than the arguments that they replace, so every step of a loop "
+            f"moves them back: {_listed(lines)}. output_mesh_assignment with mpmd_trace.MeshOfInput keeps both on one "
+            "mesh (docs/steps.md)"
         )
     if sum(one.bytes for one in found.gathered) >= costly:
         lines = [
@@ -52,8 +52,8 @@ def placement_warnings(
             for one in found.gathered
         ]
         yield (
-            "values that are split over axes of their mesh arrive whole on a mesh of another shape that has such axes: "
-            f"{_listed(lines)}. Between meshes of different shapes shardings are not carried on: say them in the "
+            "values that are sharded over axes of their mesh arrive unsharded on a mesh of another shape that has such "
+            f"axes: {_listed(lines)}. Shardings do not propagate between meshes of different shapes: state them in the "
             "computation that takes the value, with jax.lax.with_sharding_constraint over its own mesh"
         )
     sent = [one for one in found.sent if one.cause not in ("small", "host memory")]
@@ -70,9 +70,9 @@ def placement_warnings(
     if size >= costly and size >= _UNNAMED * found.bytes:
         lines = [f"{one.what} ({one.bytes:,} bytes) from {one.source} to {one.target}" for one in unnamed]
         yield (
-            f"{size:,} of the {found.bytes:,} bytes that a step sends are for code without a name: {_listed(lines)}. "
-            "Name the computation that makes or reads them (mpmd_trace.named_computation) and assign it to the mesh "
-            "where its largest values are"
+            f"{size:,} of the {found.bytes:,} bytes that a step sends are for unnamed code: {_listed(lines)}. "
+            "Name the computation that computes or reads them (mpmd_trace.named_computation) and assign it to the mesh "
+            "of its largest values"
         )
 
 

@@ -57,10 +57,10 @@ CAUSES: dict[Cause, str] = {
     "cotangents": "from a backward to an earlier one",
     "parameters": "a parameter that another mesh uses, too",
     "gradients": "of parameters, to where they are added or used",
-    "state": "of the optimizer, and updates on their way home",
+    "state": "of the optimizer, and updates that are sent back",
     "arguments": "the batch, keys, frozen weights",
     "small": "scalars, and other arrays of at most 64 bytes",
-    "unnamed code": "other values that code without a name makes or reads",
+    "unnamed code": "other values that unnamed code computes or reads",
     "host memory": "to the memory of the host, or from there",
     "within a mesh": "to another sharding",
 }

@@ -60,9 +60,9 @@ class CutExplainer:
         if not meshes:
             return (), "nothing uses it, so it is removed"
         if op in self.flow.free:
-            return meshes, "it costs nothing to make it of what it reads, so it is made on each mesh that uses it"
+            return meshes, "it is cheap to compute from its inputs, so each mesh that uses it computes it"
         if isinstance(op, CallOp):
-            return meshes, "what is called runs on the meshes of what is in it; these use its results"
+            return meshes, "a call runs on the meshes of its body; these use its results"
         return meshes, "these use it"
 
     def _readers(self, values: Sequence[Value]) -> tuple[str, ...]:
@@ -84,12 +84,12 @@ class CutExplainer:
             if min(nodes) < len(self.flow.meshes):
                 return meshes, why
             node = min(nodes)
-            return meshes, f"{why}, by code without a name{self._else(node)}{self._pulling(self.labels[node])}"
+            return meshes, f"{why}, by unnamed code{self._else(node)}{self._pulling(self.labels[node])}"
         where = "it is on the one that uses it last, and sent to the others once"
         return meshes, f"it is used on {mesh_list(meshes)}: {where}"
 
     def _pulling(self, label: int) -> str:
-        """The op without a name that takes the most from other meshes to this one, if that is not little."""
+        """The unnamed op that takes the most from other meshes to this one, if that is not little."""
         op_of = {node: op for op, node in self.flow.node_of.items()}
         taken: dict[int, int] = {}
         for weight, nodes in self.edges:
@@ -101,14 +101,14 @@ class CutExplainer:
             return ""
         node = max(taken, key=lambda n: (taken[n], -n))
         return (
-            f"; there {self.describe(op_of[node])} brings together what is on several meshes, {taken[node]:,} bytes "
-            "from others in a step: let it work on the values of each mesh by themselves, or take a scalar of them"
+            f"; there {self.describe(op_of[node])} combines values of several meshes, {taken[node]:,} bytes "
+            "from others in a step: let it work on the values of each mesh separately, or on a scalar of them"
         )
 
     def _else(self, node: int) -> str:
         """What a step would move with a node on other meshes."""
         if self.most is not None and len(self.edges) > self.most:
-            return "; mpmd-trace explain FILE --value NAME tells what other meshes would cost"
+            return "; mpmd-trace explain FILE --value NAME shows what other meshes would cost"
         count = len(self.flow.meshes)
         said = []
         for label, mesh in enumerate(self.flow.meshes):
