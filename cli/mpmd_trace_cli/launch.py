@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -61,10 +61,9 @@ def launch(job: Job) -> int:
         Path(job.log_dir).mkdir(parents=True, exist_ok=True)
     left, attempt = job.processes, 0
     while True:
-        with _service(left) as address:
-            group = _Group([_Child(job, n, left, address, attempt) for n in range(left)])
-            with _signals_for(group):
-                failed, status = group.wait()
+        group = _Group()
+        with _signals_for(group), _service(left) as address:
+            failed, status = group.run(_Child(job, n, left, address, attempt) for n in range(left))
         if not failed or status == 128 + signal.SIGINT or attempt >= job.restarts or left - len(failed) < 1:
             return status
         left -= len(failed)
@@ -131,17 +130,32 @@ class _Child:
         """
         is_read = True
         with source:
-            for line in source:
+            while line := source.readline(_LONGEST):
                 if line.startswith(b"[Gloo] Rank "):  # a library's greeting
                     continue
-                text = line if line.endswith(b"\n") else line + b"\n"
+                # What is longer is passed on in parts, those of another process each in a line of its own.
+                text = line if line.endswith(b"\n") or (not mark and len(line) == _LONGEST) else line + b"\n"
                 with _PRINTING:
                     is_read = is_read and _print(mark + text, sink)
-                    if self.log is not None:
-                        self.log.write(text)
-                        self.log.flush()
-                    elif not is_read:
+                    self._write_log(text)
+                    if self.log is None and not is_read:
                         return
+
+    def _write_log(self, text: bytes) -> None:
+        if self.log is None:
+            return
+        try:
+            self.log.write(text)
+            self.log.flush()
+        except OSError as error:  # a full disk: training goes on
+            say(f"cannot write {self.log.name}: {error.strerror}; process {self.number} goes on without a log")
+            self._close_log()
+
+    def _close_log(self) -> None:
+        log, self.log = self.log, None
+        if log is not None:
+            with contextlib.suppress(OSError):
+                log.close()
 
     def send(self, number: int) -> None:
         """Send a signal to the process and what it has started."""
@@ -165,11 +179,11 @@ class _Child:
     def close(self) -> None:
         for thread in self.threads:
             thread.join(2.0)
-        if self.log is not None:
-            self.log.close()
+        self._close_log()
 
 
-#: Lines come whole.
+#: Lines come whole, up to so many bytes.
+_LONGEST = 1 << 20
 _PRINTING = threading.Lock()
 
 
@@ -188,18 +202,26 @@ def _print(text: bytes, sink: Any) -> bool:
 
 
 class _Group:
-    def __init__(self, children: Sequence[_Child]) -> None:
-        self.children = children
+    def __init__(self) -> None:
+        self.children: list[_Child] = []
         self.stopped_by: int | None = None  # a signal to us
 
-    def wait(self) -> tuple[list[int], int]:
-        """Wait until all have ended; the first that failed, with all that failed in the same moment, and its status."""
+    def run(self, children: Iterable[_Child]) -> tuple[list[int], int]:
+        """Start them, and wait until all have ended.
+
+        The result is the first that failed, with all that failed in the same moment, and its status.
+        """
         failed: list[int] = []
         status = 0
         until: float | None = None
         told = False
         blamed: list[int] = []
         try:
+            for child in children:
+                self.children.append(child)
+                if self.stopped_by is not None:
+                    child.send(self.stopped_by)
+                    break
             while running := [c for c in self.children if c.status is None]:
                 if not failed:
                     failed, status = self._failed()
@@ -241,14 +263,15 @@ def _ended(status: int) -> str:
 
 @contextlib.contextmanager
 def _signals_for(group: _Group) -> Iterator[None]:
-    """Pass Ctrl-C and the request to end on to all processes."""
+    """Pass Ctrl-C, the request to end and the end of the terminal on to all processes, also while they start."""
 
     def pass_on(number: int, frame: Any) -> None:
         group.stopped_by = number
         for child in group.children:
             child.send(number)
 
-    before = {n: signal.signal(n, pass_on) for n in (signal.SIGINT, signal.SIGTERM)}
+    numbers = [n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) != signal.SIG_IGN]
+    before = {n: signal.signal(n, pass_on) for n in numbers}  # `nohup` ignores one of them
     try:
         yield
     finally:

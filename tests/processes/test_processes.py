@@ -6,6 +6,7 @@ import ast
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -155,3 +156,54 @@ for number in range(3):
     assert f"process 1 {why}" in done.stderr
     said = f"process 1 exited with status {status}" if status else "[1] mpmd_trace: error: process 1 cannot go on"
     assert said in done.stderr and (done.returncode == status if status else done.returncode in (0, 1)), done.stderr
+
+
+def _launched(tmp_path: Path, code: str, *arguments: str) -> subprocess.Popen[bytes]:
+    script = tmp_path / "script.py"
+    script.write_text(code)
+    words = [sys.executable, "-m", "mpmd_trace_cli.entry", "launch", *arguments, str(script)]
+    return subprocess.Popen(words, stdout=-1, stderr=-1, start_new_session=True)
+
+
+def test_a_full_disk_for_logs_does_not_end_the_job(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "0.log").symlink_to("/dev/full")
+    code = "for i in range(5): print('line', i)"
+    with _launched(tmp_path, code, "-n", "2", "--log-dir", str(tmp_path / "logs")) as process:
+        out, err = process.communicate(timeout=SECONDS)
+    assert process.returncode == 0
+    assert out.count(b"[0] line") == out.count(b"[1] line") == 5
+    assert err.count(b"0.log: No space left on device; process 0 goes on without a log") == 1
+    assert (tmp_path / "logs" / "1.log").read_text().count("line") == 5
+
+
+def test_a_line_without_an_end_takes_no_memory(tmp_path: Path) -> None:
+    code = "import sys\nfor _ in range(300): sys.stdout.write('x' * (1 << 20))\nprint('end')"
+    size = most = 0
+    with _launched(tmp_path, code, "-n", "1") as process:
+        assert process.stdout is not None
+        while part := process.stdout.read(1 << 20):
+            size += part.count(b"x")
+            last = part
+            with open(f"/proc/{process.pid}/status", encoding="ascii") as status:
+                most = max([most, *(int(line.split()[1]) for line in status if line.startswith("VmHWM"))])
+    assert process.returncode == 0 and last.endswith(b"end\n")
+    assert size == 300 << 20
+    assert 0 < most < 600 << 10, f"{most >> 10} MiB; jaxlib alone takes 200"
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("is_early", [True, False])
+def test_signals_end_all_processes_also_while_they_start(
+    tmp_path: Path, number: signal.Signals, is_early: bool
+) -> None:
+    code = f"import os, time\nopen({str(tmp_path)!r} + f'/{{os.getpid()}}.pid', 'w').close()\ntime.sleep(600)"
+    with _launched(tmp_path, code, "-n", "2") as process:
+        until = time.monotonic() + (1.0 if is_early else SECONDS)  # while it loads jaxlib, or later
+        while time.monotonic() < until and len(list(tmp_path.glob("*.pid"))) < 2:
+            time.sleep(0.01)
+        process.send_signal(number)
+        _, err = process.communicate(timeout=60)
+    assert is_early or process.returncode == 128 + number, err
+    assert process.returncode != 0
+    assert not [p for p in tmp_path.glob("*.pid") if os.path.exists(f"/proc/{p.stem}")], err
