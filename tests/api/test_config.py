@@ -53,10 +53,6 @@ def test_prefixes_of_arguments_and_results() -> None:
         config.input_meshes(jax.tree.structure(((0,), {})))
 
 
-def _one_device() -> Mesh:
-    return Mesh(np.array(jax.devices()[:1]), ("data",))
-
-
 @pytest.mark.parametrize(
     ("topology", "assignment", "options", "message"),
     [

@@ -197,6 +197,17 @@ def test_a_saved_program_runs_on_devices_apart_and_together(tmp_path: Any) -> No
             loaded = mt.load(tmp_path / "step", there)
             assert_same(loaded(*mt.place(loaded, *jax.tree.map(jnp.copy, args))), expected)
             assert bool(loaded.program.plan.transfers) == ((there or made) is apart)
+    pairs = {"m0": apart["m0"], "m1": apart["m0"], "m2": apart["m1"], "m3": apart["m1"]}
+    all_of_them, some = (len(mt.load(tmp_path / "step", m).program.plan.transfers) for m in (apart, pairs))
+    assert 0 < some < all_of_them / 2
+
+
+def test_a_saved_program_does_not_run_on_meshes_that_overlap(tmp_path: Any) -> None:
+    program = tiny.program()
+    program.jitted().lower(*program.args).compile().save(tmp_path / "step")
+    meshes = {name: Mesh(np.array(DEVICES[i : i + 2]), ("x",)) for i, name in enumerate(("m0", "m1"))}
+    with pytest.raises(MpmdError, match="the meshes 'm0' and 'm1' overlap"):
+        mt.load(tmp_path / "step", meshes)
 
 
 def test_meshes_of_other_axes_share_devices_too() -> None:

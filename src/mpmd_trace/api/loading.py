@@ -14,6 +14,7 @@ from jax.sharding import Mesh
 from mpmd_trace.api.compiled import Compiled
 from mpmd_trace.api.lowered import Lowered
 from mpmd_trace.api.pickling import loads
+from mpmd_trace.backend.placement import overlaps
 from mpmd_trace.backend.stored import Stored, read, versions
 from mpmd_trace.diagnostics.internal import explains_internal_errors
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
@@ -98,6 +99,7 @@ def _meshes(stored: Stored, given: Mapping[str, Mesh] | None, what: str) -> dict
         kinds = {d.device_kind for d in mesh.devices.flat} - {wanted[name]["kind"]}
         if kinds:
             problems.append(f"its mesh {name!r} is for devices of kind {wanted[name]['kind']!r}, not {min(kinds)!r}")
+    problems += overlaps(meshes)
     first = next((m.devices.flat[0] for m in meshes.values()), next(iter(by_number.values())))
     now = versions(first)
     for part, version in stored.header["made with"].items():

@@ -65,7 +65,6 @@ def check_topology(program: TopologyAttr, topology: Mapping[str, Mesh]) -> None:
                 f"mesh '{name}' has axes ({shown}) with {given.devices.size} devices, and the program was "
                 f"compiled for ({wanted}) with {mesh.size}; give a mesh of that shape or compile again"
             )
-    problems += overlaps({name: mesh for name, mesh in topology.items() if name in program.meshes})
     if problems:
         raise MpmdError([Diagnostic("error", p) for p in problems])
 

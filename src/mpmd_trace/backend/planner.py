@@ -101,8 +101,8 @@ class _Planner:
         owners: Mapping[str, str],
     ) -> None:
         self.module, self.main, self.topology, self.callees = module, main, topology, callees
-        self.owners = owners
-        self.shared = {mesh: owner for mesh, owner in owners.items() if owner != mesh}
+        self.owners = {mesh: owners.get(mesh, mesh) for mesh in topology.meshes}
+        self.shared = {mesh: owner for mesh, owner in self.owners.items() if owner != mesh}
         self.returned = set(main.returned)
         self.root: dict[Value, Value] = {}  # an aliasing transfer gives the value it takes
         self.slots: list[Slot] = []
