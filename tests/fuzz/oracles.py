@@ -222,7 +222,7 @@ def cpp_text(subject: Subject) -> None:
 
     text, asked = attempt(lambda: (subject.lowered.traced.mlir_text(), subject.lowered.request))
     ours = ("own_meshes", "copies_between_hosts", "named_reshards", "merge_parts", "cut_in_calls", "senders_apart")
-    off = dict.fromkeys((*ours, "keeps_chlo"), False)
+    off = dict.fromkeys((*ours, "keeps_chlo", "outlines"), False)
     none = dict.fromkeys(("stages", "hoist", "reduce", "state", "fit"), None)
     options = dataclasses.replace(asked.options, mpmd_equal_microbatches=False)
     exact = dataclasses.replace(asked, options=options, **off, **none)

@@ -145,6 +145,7 @@ WAYS: list[Callable[[Parts], object]] = [
     # Taking a part of it away.
     lambda p: Block().append(p.add),
     lambda p: Block().append_all([p.add]),
+    lambda p: p.block.also([make_op("op")]).__enter__(),
     lambda p: Op("op", regions=p.case.regions),
 ]
 

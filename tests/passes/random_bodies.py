@@ -75,6 +75,10 @@ NO_RULE = [
     ),
     ("stablehlo.custom_call @foo(%t) : ($t) -> $t", "t"),
     ("stablehlo.custom_call @foo(%t) {has_side_effect = true} : ($t) -> $t", "t"),
+    (
+        'stablehlo.custom_call @mpmd_trace.outlined(%i) {backend_config = "f", mpmd_trace.work = 4 : i64} : ($i) -> $t',
+        "t",
+    ),
     ("stablehlo.get_dimension_size %t, dim = 0 : ($t) -> $n", "n"),
     ("stablehlo.rng %s, %s, %w, distribution = UNIFORM : ($s, $s, $w) -> $t", "t"),
     ('"stablehlo.map"(%t) <{dimensions = array<i64: 0>}> ({s -> s}) : ($t) -> $t', "t"),

@@ -105,6 +105,7 @@ class Asked:
             senders_apart=cut,
             goes_back=self.schedule.goes_back,
             keeps_chlo=self.engine != "cpp",
+            outlines=self.engine != "cpp",
             hoist=self._hoist(besides),
             reduce=ReduceOnce(limit, besides) if config.gradient_reduction == "step" else None,
             state=ShardOptimizerState(config.optimizer_sharding, self._replaced) if config.optimizer_sharding else None,

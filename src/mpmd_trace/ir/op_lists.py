@@ -5,7 +5,8 @@ Nothing here knows what an op is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from mpmd_trace.ir.frozen import refuse
@@ -142,6 +143,16 @@ class OpList(Generic[T]):
         if self._last is not None:
             self._last._next = None
         self._renumber()
+
+    @contextmanager
+    def also(self, ops: Sequence[T]) -> Iterator[None]:
+        """Have these ops at the end of the list meanwhile."""
+        self.append_all(ops)
+        try:
+            yield
+        finally:
+            for op in ops:
+                self._remove(op)
 
     def check_mutable(self) -> None:
         """Raise `FrozenBodyError` if this is part of a frozen body."""

@@ -360,9 +360,11 @@ def local_type(type: Type) -> Type:
 class Module:
     """A `builtin.module` with its functions.  `print` gives MLIR text that the dialect's parser reads."""
 
-    __slots__ = ("op", "resources")
+    __slots__ = ("op", "outlined", "resources")
 
-    def __init__(self, op: Op | None = None, resources: str = "") -> None:
+    def __init__(self, op: Op | None = None, resources: str = "", outlined: Sequence[FuncOp] = ()) -> None:
+        #: The functions of `ir/outlined.py`; not to be changed.
+        self.outlined = tuple(outlined)
         #: The `{-# ... #-}` section that holds the data of `dense_resource` attributes, as text.
         self.resources = resources
         self.op = op if op is not None else Op("builtin.module", regions=[Region([Block()])])
@@ -414,7 +416,7 @@ class Module:
 
     def clone(self) -> Module:
         """A copy; bodies of fragments and named computations are shared, those of functions may change."""
-        copy = Module(self.op.clone(), self.resources)
+        copy = Module(self.op.clone(), self.resources, self.outlined)
         copy.own_bodies()
         return copy
 
@@ -426,8 +428,14 @@ class Module:
                     function.regions[i] = own = region.clone()
                     own.parent = function
 
-    def to_generic(self, *, debug_info: bool = False) -> str:
-        """The module in MLIR's generic form (fast; no dialect library is needed)."""
+    def to_generic(self, *, debug_info: bool = False, outlined: bool = True) -> str:
+        """The module in MLIR's generic form (fast; no dialect library is needed).
+
+        `outlined`: with the outlined functions, behind the others.
+        """
+        if outlined and self.outlined:
+            with self.body.also(self.outlined):
+                return self.to_generic(debug_info=debug_info, outlined=False)
         text = print_op(self.op, debug_info=debug_info) + "\n"
         return f"{text}\n{self.resources}\n" if self.resources else text
 

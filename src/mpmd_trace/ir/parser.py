@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from mpmd_trace.diagnostics.location import UNKNOWN, Location
 from mpmd_trace.diagnostics.spelling import matching_bracket, split_top_level
@@ -16,7 +16,8 @@ from mpmd_trace.ir.attributes import Attribute, parse_dict_body
 from mpmd_trace.ir.collector import paused_collector
 from mpmd_trace.ir.core import Block, Op, Region, Value, make_op
 from mpmd_trace.ir.freezing import freeze
-from mpmd_trace.ir.ops import Module
+from mpmd_trace.ir.ops import FuncOp, Module
+from mpmd_trace.ir.outlined import OUTLINED
 from mpmd_trace.ir.types import FunctionType, Type, parse_type
 
 __all__ = ["parse_apart", "parse_generic"]
@@ -114,8 +115,11 @@ class _Parser:
             raise ValueError("the text ends inside of an op")
         if self.pending:
             raise ValueError(f"undefined values: {', '.join(sorted(self.pending))}")
-        module = Module(self.top)
-        module.resources = "\n".join(trailer)
+        module = Module(self.top, "\n".join(trailer))
+        outlined = [f for f in module.functions if OUTLINED in f.attrs]
+        module.outlined = tuple([cast(FuncOp, f.clone()) for f in outlined])
+        for function in outlined:
+            function.erase()
         return module
 
     # Pieces.

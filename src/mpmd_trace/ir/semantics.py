@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from mpmd_trace.ir.attributes import BoolAttr
 from mpmd_trace.ir.core import Op, Region, Value
+from mpmd_trace.ir.outlined import outlined_callee
 
 __all__ = [
     "is_constant_like",
@@ -101,7 +102,7 @@ def is_pure(op: Op) -> bool:
     """Whether the op has no effect and may be executed speculatively."""
     name = op.name
     if name in EFFECTFUL or name in REMOVABLE_ONLY:
-        return False
+        return outlined_callee(op) is not None
     if op.is_terminator:
         return True
     if not name.startswith(_KNOWN_DIALECTS) and name not in _PURE_ELSEWHERE:

@@ -7,6 +7,7 @@ import re
 from typing import cast
 
 from mpmd_trace.ir.core import Op
+from mpmd_trace.ir.outlined import outlined_callee, outlined_work
 from mpmd_trace.ir.types import TensorType
 
 __all__ = ["RAGGED_DOT", "elements_computed", "products_of_ragged_dot"]
@@ -18,6 +19,8 @@ RAGGED_DOT = "chlo.ragged_dot"
 def elements_computed(op: Op) -> float:
     """The elements that an op computes, and the multiply-adds of a contraction."""
     elements = sum(t.num_elements for r in op.results if isinstance(t := r.type, TensorType) and t.is_ranked)
+    if outlined_callee(op) is not None:
+        return float(outlined_work(op))
     if op.name == RAGGED_DOT:
         return elements * products_of_ragged_dot(op)
     if op.name in ("stablehlo.dot_general", "stablehlo.convolution") and elements:

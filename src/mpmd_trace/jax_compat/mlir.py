@@ -11,7 +11,7 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -196,8 +196,12 @@ def to_generic(
     return generic.replace('loc("-":', f"loc({quote(filename)}:")
 
 
-def to_generic_through(text: str, pipeline: str) -> tuple[str, list[Diagnostic], float]:
+def to_generic_through(
+    text: str, pipeline: str, prepare: Callable[[Any], None] | None = None
+) -> tuple[str, list[Diagnostic], float]:
     """Any MLIR text in generic form after a pipeline: parsed once, printed once.
+
+    `prepare` may change the module before the pipeline.
 
     Returns the text, what the parser and the pipeline reported, and the CPU seconds of the pipeline alone.
     Raises `MpmdError` when something fails.
@@ -207,12 +211,16 @@ def to_generic_through(text: str, pipeline: str) -> tuple[str, list[Diagnostic],
     with text_context() as context:
         module = _parse(text, context, "-", found)
         started = time.process_time()
+        if prepare is not None:
+            prepare(module.operation)
         found += _run(module, pipeline, context, "-")
         seconds = time.process_time() - started
         return _generic(module), found, seconds
 
 
-def copy_to_generic_through(module: Any, pipeline: str) -> tuple[str, list[Diagnostic], float]:
+def copy_to_generic_through(
+    module: Any, pipeline: str, prepare: Callable[[Any], None] | None = None
+) -> tuple[str, list[Diagnostic], float]:
     """As `to_generic_through`, for a jaxlib module, which is copied and not printed before.
 
     The passes run in the module's own context.
@@ -230,6 +238,8 @@ def copy_to_generic_through(module: Any, pipeline: str) -> tuple[str, list[Diagn
                 raise MpmdError(found or str(error)) from None
         copy = module.operation.clone()
         started = time.process_time()
+        if prepare is not None:
+            prepare(copy.operation)
         found += _run(copy, pipeline, context, "-")
         seconds = time.process_time() - started
         return _generic(copy), found, seconds

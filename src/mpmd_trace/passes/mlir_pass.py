@@ -30,7 +30,9 @@ def _on_functions(name: str) -> bool:
 def run_on_text(module: Module, pipeline: str, diagnostics: Diagnostics) -> str | None:
     """The text of the module after MLIR's pass manager has run the pipeline; None when that failed."""
     try:
-        text, found = run_pipeline(module.to_generic(debug_info=True), pipeline, allow_unregistered=True)
+        text, found = run_pipeline(
+            module.to_generic(debug_info=True, outlined=False), pipeline, allow_unregistered=True
+        )
     except MpmdError as error:
         diagnostics.found += error.diagnostics
         diagnostics.fail()
@@ -72,7 +74,7 @@ class MlirPass(Pass):
         if after is None:
             return False
         new = parse_generic(after)
-        changed = new.to_generic() != module.to_generic()
+        changed = new.to_generic(outlined=False) != module.to_generic(outlined=False)
         if changed:
             module.op, module.resources = new.op, new.resources
         return changed

@@ -140,6 +140,7 @@ def phase_passes(
             microbatches_apart=options.mpmd_equal_microbatches,
             goes_back=request.goes_back,
             keeps_chlo=request.keeps_chlo,
+            outlines=request.outlines,
         ).passes()
     )
     if phases == "import":
@@ -181,6 +182,7 @@ def phase_passes(
             pairs_as_one=request.pairs_as_one,
             named_reshards=request.named_reshards,
             shares_bodies=shares_bodies,
+            outlines=request.outlines,
         ).passes()
     )
 
@@ -269,7 +271,11 @@ def partition_as(
     with paused_collector():  # once for all phases: enabling it again makes it scan the whole program
         # With hooks each step is seen by itself; otherwise MLIR cleans up the module while it has it.
         is_mlir = isinstance(module, str) or hasattr(module, "operation")
-        cleaned = read_clean(module, keeps_chlo=request.keeps_chlo) if is_mlir and not hooks else None
+        cleaned = (
+            read_clean(module, keeps_chlo=request.keeps_chlo, outlines=request.outlines)
+            if is_mlir and not hooks
+            else None
+        )
         work = read_module(module) if cleaned is None else cleaned[0]
         main = work.lookup("main")
         if main is None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from mpmd_trace.ir.bodies import remembered
 from mpmd_trace.ir.core import Op, Region
 from mpmd_trace.ir.freezing import freeze
+from mpmd_trace.ir.outlined import OUTLINED, outlined_callee
 from mpmd_trace.ir.semantics import is_constant_like
 
 __all__ = ["CHLO_UNARY", "PLAIN_OPS", "all_names", "as_read", "is_plain", "op_names"]
@@ -40,16 +41,17 @@ PLAIN_OPS = frozenset(
         "sdy.sharding_group",
     }
 )
+_PLAIN = PLAIN_OPS | {OUTLINED}
 
 
 def is_plain(body: Region) -> bool:
-    """Whether the frozen body consists of plain ops, at every depth."""
+    """Whether the frozen body consists of plain ops, at every depth; calls of outlined functions are plain."""
     names = op_names(body)
-    return names is not None and names <= PLAIN_OPS
+    return names is not None and names <= _PLAIN
 
 
 def op_names(body: Region) -> frozenset[str] | None:
-    """The names of the ops of a frozen body, at every depth.
+    """The names of the ops of a frozen body, at every depth; `OUTLINED` for calls of outlined functions.
 
     None if a region has several blocks, if a body is nested in it, or if canonicalisation knows a branch.
     """
@@ -67,7 +69,7 @@ def _collect_names(region: Region, found: set[str]) -> bool:
     if len(region.blocks) != 1:
         return False
     for op in region.blocks[0]:
-        found.add(op.name)
+        found.add(op.name if outlined_callee(op) is None else OUTLINED)
         if op.successors:
             return False
         if op.regions:

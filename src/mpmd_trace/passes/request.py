@@ -138,6 +138,7 @@ class PartitionRequest:
         into which the reference merges it.
     goes_back: whether the schedule runs backward passes from the last microbatch to the first.
     keeps_chlo: whether ops of CHLO stay what they are, since XLA knows them; the reference writes them out.
+    outlines: whether large functions of keys that are called often stay out of line; the reference inlines them.
     hoist: how what is the same for all microbatches is computed once; None: each time, as the reference does.
     reduce: how sums over devices are finished once per step; None: for each microbatch, as the reference does.
     state: how the state of an optimizer is sharded; None: as the program says, as the reference does.
@@ -170,6 +171,7 @@ class PartitionRequest:
     senders_apart: bool = False
     goes_back: bool = False
     keeps_chlo: bool = False
+    outlines: bool = False
     hoist: HoistInvariants | None = None
     reduce: ReduceOnce | None = None
     state: ShardOptimizerState | None = None

@@ -95,6 +95,7 @@ _FOLDERS = {
 _OTHERS = {
     "inline": "inline_calls:InlineCalls",
     "stablehlo-target-independent-optimization": "stablehlo_optimize:StablehloOptimize",
+    "mpmd-call-outlined-functions": "outlining:CallOutlinedFunctions",
     "mpmd-canonicalize-unrolled": "import_.clean_up:CanonicalizeUnrolled",
     "mpmd-canonicalize": "canonicalize_mpmd:CanonicalizeMpmd",
     "mpmd-cse": "cse_native:CseNative",

@@ -29,6 +29,7 @@ from mpmd_trace.ir.ops import (
     ReduceOp,
     local_type,
 )
+from mpmd_trace.ir.outlined import insert_calls, outlined_callee
 from mpmd_trace.ir.semantics import REDUCTION_OPS
 from mpmd_trace.ir.types import TensorType, Type
 
@@ -90,7 +91,7 @@ class Meaning(ABC, Generic[V]):
     """Walks the ops of functions in order; `V` stands for values."""
 
     def __init__(self, module: Module) -> None:
-        self.functions: dict[str, FuncOp] = {f.sym_name: f for f in module.functions}
+        self.functions: dict[str, FuncOp] = {f.sym_name: f for f in (*module.outlined, *module.functions)}
         self.module = module
 
     @abstractmethod
@@ -143,6 +144,8 @@ class Meaning(ABC, Generic[V]):
             return [value]
         if op.name == "sdy.sharding_group":
             return []
+        if (outlined := outlined_callee(op)) is not None:
+            return self.call(self.functions[outlined], [env[v] for v in op.operands])
         return self.leaf(op, env)
 
     def callee(self, op: Op) -> FuncOp:
@@ -164,6 +167,8 @@ class Eraser(Meaning[Value]):
     def leaf(self, op: Op, env: dict[Value, Value]) -> list[Value]:
         copy = self.block.append(op.clone(env))
         clean(copy)
+        for region in copy.regions:
+            insert_calls(region)
         self._note_functions(copy)
         return list(copy.results)
 

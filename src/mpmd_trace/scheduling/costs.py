@@ -14,6 +14,7 @@ from typing import cast
 from mpmd_trace.ir.bodies import remembered
 from mpmd_trace.ir.core import Op, Region, Value
 from mpmd_trace.ir.ops import FuncOp, Module
+from mpmd_trace.ir.outlined import outlined_callee, outlined_work
 from mpmd_trace.ir.types import TensorType
 from mpmd_trace.ir.work import RAGGED_DOT, products_of_ragged_dot
 
@@ -102,6 +103,8 @@ def _op(op: Op) -> _Count:
         inner = op.regions[0].blocks[0].terminator
         local = _elements(inner.operands) if inner is not None else 0
         return _times(_region(op.regions[0]), _elements(op.results) / local if local else 1.0)
+    if outlined_callee(op) is not None:
+        return float(outlined_work(op)), ()
     if name == RAGGED_DOT:
         return 2.0 * _elements(op.results) * products_of_ragged_dot(op), ()
     if name in _FREE or name.startswith(("sdy.", "mpmd.return", "func.")):

@@ -103,6 +103,7 @@ class LowerToFragmentCalls(Pass):
             return False
         groups, group_of = _grouped(fragments, not self.share_across_shardings)
         taken = {symbol.value for op in module.body if isinstance(symbol := op.attr("sym_name"), StringAttr)}
+        taken |= {function.sym_name for function in module.outlined}
         forward_only, suffix = is_forward_only(fragments), module_suffix(module)
         topology = module.topology
         for group in groups:

@@ -30,6 +30,7 @@ from mpmd_trace.passes.export.validate_no_backward_deps import ValidateNoBackwar
 from mpmd_trace.passes.export.validate_no_inferred_fragments import ValidateNoInferredFragments
 from mpmd_trace.passes.export.validate_no_param_transfers import ValidateNoParamTransfers
 from mpmd_trace.passes.export.validate_no_reshards import ValidateNoReshards
+from mpmd_trace.passes.outlining import CallOutlinedFunctions
 
 __all__ = ["ExportPipeline"]
 
@@ -62,6 +63,8 @@ class ExportPipeline(Pipeline):
     named_reshards: bool = False
     #: Whether functions made of one body share it, frozen.
     shares_bodies: bool = False
+    #: Whether functions may be out of line.
+    outlines: bool = False
 
     def passes(self) -> list[Pass]:
         """The steps, in order."""
@@ -92,5 +95,6 @@ class ExportPipeline(Pipeline):
             LowerToFragmentCalls(self.verbose_logging, shares_bodies=self.shares_bodies),
             ValidateNoReshards(self.fail_on_reshard_only_fragments, self.named_reshards),
             ValidateNoBackwardDeps(self.fail_on_backward_deps),
+            *([CallOutlinedFunctions()] if self.outlines else []),
         ]
         return steps

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 
 from mpmd_trace.ir.attributes import MeshAttr
 from mpmd_trace.ir.core import Op
+from mpmd_trace.ir.outlined import outlined_callee, outlined_work
 from mpmd_trace.ir.postorder import postorder
 from mpmd_trace.ir.shardings import bit_width, local_shape, mesh_of
 from mpmd_trace.ir.work import RAGGED_DOT, products_of_ragged_dot
@@ -116,6 +117,8 @@ class Worth:
         if name in LAYOUT:
             return 0.0
         count = self._count_elements(one)
+        if outlined_callee(one.op) is not None:
+            return outlined_work(one.op) * _PER_ELEMENT
         if name == RAGGED_DOT:
             return count * products_of_ragged_dot(one.op) * PER_MULTIPLICATION
         if name in _TRANSCENDENTAL:

@@ -7,15 +7,19 @@ import time
 from typing import Any, ClassVar
 
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
+from mpmd_trace.ir.attributes import StringAttr
 from mpmd_trace.ir.diagnostics import Diagnostics
-from mpmd_trace.ir.ops import Module
+from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.ir.parser import parse_generic
+from mpmd_trace.ir.postorder import postorder
+from mpmd_trace.jax_compat.calls import Calls
 from mpmd_trace.jax_compat.mlir import copy_to_generic_through, to_generic_through
 from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.equal_bodies import share_equal_bodies
 from mpmd_trace.passes.greedy import walk_mutable
 from mpmd_trace.passes.inline_calls import InlineCalls, has_calls
 from mpmd_trace.passes.mlir_pass import MlirPass
+from mpmd_trace.passes.outlining import outline, outline_calls
 
 __all__ = ["CanonicalizeUnrolled", "CleanUp", "read_clean"]
 
@@ -25,7 +29,7 @@ _CANONICALIZE = (
 _CHLO = "func.func(chlo-legalize-to-stablehlo)"
 _INLINE = "inline{default-pipeline=canonicalize max-iterations=4}"
 _SIMPLIFY = f"func.func(cse,{_CANONICALIZE})"
-_WITHOUT_CALLS = f"{_INLINE},{_SIMPLIFY}"
+_WITHOUT_CALLS = f"symbol-dce,{_INLINE},{_SIMPLIFY}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,9 +67,13 @@ class CleanUp(Pass):
 
     #: `mpmd_trace.jit` sets this, since XLA knows these ops; the text form does not have it.
     keeps_chlo: bool = False
+    #: Likewise: large functions of keys that are called often stay out of line (`outlining.py`).
+    outlines: bool = False
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
         steps: list[Pass]
+        if self.outlines:
+            outline(module)
         if has_calls(module):
             steps = [*([] if self.keeps_chlo else [MlirPass(_CHLO)]), InlineCalls(), MlirPass(_SIMPLIFY)]
         else:  # then MLIR's own inliner is good enough, and all steps are one run
@@ -83,20 +91,46 @@ def _without_calls(keeps_chlo: bool) -> str:
     return _WITHOUT_CALLS if keeps_chlo else f"{_CHLO},{_WITHOUT_CALLS}"
 
 
-def read_clean(given: Any, *, keeps_chlo: bool = False) -> tuple[Module, list[Diagnostic], float] | None:
+def _expand(calls: Calls) -> None:
+    """Inline all calls of a jaxlib module that can be inlined."""
+    callees = calls.callees()
+    order = [name for name in postorder(callees, lambda name: callees.get(name, ())) if name in callees]
+    if all(calls.can_inline(callee) for name in order for callee in callees[name]):
+        calls.inline(order)
+
+
+def read_clean(
+    given: Any, *, keeps_chlo: bool = False, outlines: bool = False
+) -> tuple[Module, list[Diagnostic], float] | None:
     """`given`, MLIR text or a jaxlib module, as `CleanUp` leaves it, what was reported, and the passes' CPU seconds.
 
     MLIR reads the text, or copies the module, once and cleans it before we read it, instead of printing it for MLIR a
-    second time.  None for what takes `CleanUp`, step by step: modules with calls or mistakes.
+    second time.  None for what takes `CleanUp`, step by step: modules with mistakes, and with calls unless `outlines`.
     """
+    outlined: list[FuncOp] = []
+
+    def inline(module: Any) -> None:
+        calls = Calls(module)  # takes constraints out that say nothing
+        if any(calls.of.values()):
+            outlined.extend(outline_calls(calls))
+            _expand(calls)
+
     through = to_generic_through if isinstance(given, str) else copy_to_generic_through
     try:
-        generic, found, seconds = through(given, f"builtin.module({_without_calls(keeps_chlo)})")
+        generic, found, seconds = through(
+            given, f"builtin.module({_without_calls(keeps_chlo)})", inline if outlines else None
+        )
     except MpmdError:
         return None
     if '"func.call"' in generic:
         return None
     module = parse_generic(generic)
+    module.outlined = tuple(outlined)
+    for op in module.body.ops if outlines else ():
+        if op.name == "sdy.mesh" and op.props["mesh"].text == "#sdy.mesh<[]>":
+            name = op.props["sym_name"]
+            if isinstance(name, StringAttr) and f"@{name.value}" not in generic:
+                op.erase()
     start = time.process_time()
     share_equal_bodies(module.functions)
     return module, found, seconds + time.process_time() - start

@@ -151,6 +151,8 @@ class ImportPipeline(Pipeline):
     goes_back: bool = False
     #: Likewise: CHLO's ops stay what they are, since XLA knows them.
     keeps_chlo: bool = False
+    #: Likewise: large functions of keys that are called often stay out of line.
+    outlines: bool = False
 
     def __post_init__(self) -> None:
         if self.placement not in PLACEMENTS:
@@ -162,7 +164,7 @@ class ImportPipeline(Pipeline):
 
     def _named_program(self) -> list[Pass]:
         """The steps before anything has a mesh."""
-        steps: list[Pass] = [CleanUp(self.keeps_chlo), CopyTopologyFromMain()]
+        steps: list[Pass] = [CleanUp(self.keeps_chlo, self.outlines), CopyTopologyFromMain()]
         if self.enable_heterogeneous_meshes:
             steps.append(GenerateSdyMeshesFromTopology())
         return [

@@ -19,6 +19,7 @@ from collections.abc import Hashable
 from mpmd_trace.ir.bodies import remembered
 from mpmd_trace.ir.core import Block, Op, Region, Value, op_like
 from mpmd_trace.ir.freezing import freeze
+from mpmd_trace.ir.outlined import OUTLINED
 from mpmd_trace.ir.postorder import postorder
 from mpmd_trace.ir.semantics import trivially_dead
 from mpmd_trace.passes.plain_bodies import CHLO_UNARY, PLAIN_OPS, op_names
@@ -44,7 +45,7 @@ _WITHOUT_RULE = frozenset(
     for name in ["batch_norm_grad", "batch_norm_training", "custom_call", "get_dimension_size", "map", "rng"]
 )
 #: It need not see bodies of these, to which its own ops do not belong.
-_KNOWN = frozenset(name for name in PLAIN_OPS if not name.startswith(("chlo.", "sdy."))) - _WITHOUT_RULE
+_KNOWN = frozenset(name for name in PLAIN_OPS if not name.startswith(("chlo.", "sdy."))) - _WITHOUT_RULE | {OUTLINED}
 #: Nor these, where they have rules of ours.
 _CHLO = frozenset(name for name in PLAIN_OPS if name.startswith("chlo."))
 #: Their results have edges, which keep them alive.

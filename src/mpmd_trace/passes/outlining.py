@@ -1,0 +1,249 @@
+"""Which functions stay out of line while passes run, and how they are called in the end.
+
+JAX's random numbers are a private function of some hundred ops, which a model with dropout calls in every layer.
+Passes have nothing to do in there: no name, no weights, no activations, nothing to shard but what is made of the shape
+of its result.  So such functions are kept as they are, and called by one op each (`ir/outlined.py`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import ClassVar, NamedTuple, cast
+
+from mpmd_trace.ir.attributes import BoolAttr, SymbolRefAttr
+from mpmd_trace.ir.bodies import fingerprint, remembered
+from mpmd_trace.ir.core import Op, Region
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.freezing import freeze
+from mpmd_trace.ir.ops import CallOp, FuncOp, Module
+from mpmd_trace.ir.outlined import OUTLINED, insert_calls, make_outlined_call, outlined_attributes, outlined_callee
+from mpmd_trace.ir.parser import parse_generic
+from mpmd_trace.ir.postorder import postorder
+from mpmd_trace.ir.semantics import is_pure
+from mpmd_trace.ir.types import TensorType, Type, parse_type
+from mpmd_trace.ir.work import elements_computed
+from mpmd_trace.jax_compat.calls import Calls
+from mpmd_trace.passes.base import Pass
+from mpmd_trace.passes.greedy import walk_mutable
+
+__all__ = ["CallOutlinedFunctions", "outline", "outline_calls"]
+
+#: Functions with fewer ops are inlined: passes may see what they do.
+_LARGE = 64
+
+
+class CallOutlinedFunctions(Pass):
+    """Outlined functions are functions of the module again, which programs call.
+
+    Before:
+
+        func.func @p0_f.step(%k: !t) -> !t attributes {mesh_shape = #sdy.mesh<["x"=2]>} {
+          %0 = stablehlo.custom_call @mpmd_trace.outlined(%k) {backend_config = "bits", mpmd_trace.work = 4 : i64}
+              : (!t) -> !t
+          return %0 : !t
+        }
+        func.func private @bits(%k: !t) -> !t attributes {mpmd_trace.outlined = true} {
+          %0 = stablehlo.sine %k : !t
+          return %0 : !t
+        }
+
+    After:
+
+        func.func @p0_f.step(%arg0: !t) -> !t attributes {mesh_shape = #sdy.mesh<["x"=2]>} {
+          %0 = call @bits(%arg0) : (!t) -> !t
+          return %0 : !t
+        }
+        func.func private @bits(%arg0: !t) -> !t {
+          %0 = stablehlo.sine %arg0 : !t
+          return %0 : !t
+        }
+    """
+
+    name: ClassVar[str] = "mpmd-call-outlined-functions"
+    summary: ClassVar[str] = "make calls of outlined functions func.calls"
+
+    def run(self, module: Module, diagnostics: Diagnostics) -> bool:
+        if not module.outlined:
+            return False
+        for function in module.functions:
+            for i, region in enumerate(function.regions):
+                if region.frozen:
+                    function.regions[i] = _with_calls(region)
+                else:
+                    _insert_calls(region)
+        known = {f.sym_name: f for f in module.outlined}
+        called = [name for f in module.functions for name in _callees(f.regions[0]) if name in known]
+        for name in postorder(called, lambda name: _callees(known[name].regions[0])):
+            copy = cast(FuncOp, known[name].clone())
+            copy.attrs.pop(OUTLINED)
+            module.body.append(copy)
+        module.outlined = ()
+        return True
+
+
+def _insert_calls(region: Region) -> None:
+    """Make calls of outlined functions in a mutable region `func.call`s, in frozen bodies in it, too."""
+    for op in walk_mutable(region):
+        for i, body in enumerate(op.regions):
+            if body.frozen:
+                op.regions[i] = _with_calls(body)
+    insert_calls(region)
+
+
+def _with_calls(body: Region) -> Region:
+    def make() -> Region:
+        if not any(outlined_callee(op) is not None for op in body.walk()):
+            return body
+        copy = body.clone()
+        _insert_calls(copy)
+        return freeze(copy)
+
+    return remembered(body, "outlined functions are called", make)
+
+
+def outline(module: Module) -> bool:
+    """Put large functions of keys that are called often out of line.  Says whether there are any."""
+    functions = {f.sym_name: f for f in module.functions if not f.is_declaration}
+    roots = {cast(SymbolRefAttr, op.attr("callee")).name for op in module.walk() if isinstance(op, CallOp)}
+    roots.update(name for name, f in functions.items() if f.visibility != "private")
+    callees = {name: _callees(f.regions[0]) for name, f in functions.items()}
+    found = _choose({name: f for name, f in functions.items() if name not in roots}, callees, roots)
+    replacer = _Replacer(found.calls)
+    for function in functions.values() if found.calls else ():
+        replacer.into_region(function.regions[0])
+    module.outlined = found.functions
+    return bool(found.calls)
+
+
+def outline_calls(calls: Calls) -> tuple[FuncOp, ...]:
+    """Do the same in a jaxlib module.  Returns the functions."""
+    callees = calls.callees()
+    roots = {*calls.roots, *(name for name in callees if not calls.is_private(name))}
+    of_keys = [name for name in callees if name not in roots and all(map(_is_key, map(parse_type, calls.inputs(name))))]
+    candidates = [name for name in postorder(of_keys, lambda name: callees.get(name, ())) if name in callees]
+    module = parse_generic(calls.text(candidates))
+    found = _choose({f.sym_name: f for f in module.functions}, callees, roots)
+    calls.replace({name: outlined_attributes(*call) for name, call in found.calls.items()})
+    return found.functions
+
+
+class _Outlined(NamedTuple):
+    """For each function that is called out of line, the outlined one and its work; these, and what they call."""
+
+    calls: dict[str, tuple[str, int]]
+    functions: tuple[FuncOp, ...]
+
+
+def _choose(candidates: Mapping[str, FuncOp], callees: Mapping[str, Sequence[str]], roots: Iterable[str]) -> _Outlined:
+    """Return which candidates to put out of line, if `roots` are called once and functions call `callees`."""
+    order = [name for name in postorder(callees, lambda name: callees.get(name, ())) if name in callees]
+    known: dict[str, _Function] = {}
+    for name in order:  # callees come first; of a recursive function they are unknown
+        one = _judged(candidates[name], callees[name], known) if name in candidates else None
+        if one is not None:
+            known[name] = one
+    times = dict.fromkeys(order, 0) | dict.fromkeys(roots, 1)
+    chosen = []
+    for name in reversed(order):
+        if times[name] > 1 and name in known and known[name].ops >= _LARGE and _is_of_keys(candidates[name]):
+            chosen.append(name)
+            continue
+        for callee in callees[name]:
+            if callee in times:
+                times[callee] += times[name]
+    same = _unified({name: candidates[name] for name in order if name in known})
+    kept = postorder([same[name] for name in chosen], lambda name: _callees(candidates[name].regions[0]))
+    functions = []
+    for name in kept:
+        copy = cast(FuncOp, candidates[name].clone())
+        copy.attrs[OUTLINED] = BoolAttr.get(True)
+        functions.append(copy)
+    return _Outlined({name: (same[name], int(known[name].work)) for name in chosen}, tuple(functions))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Function:
+    """A pure function: its ops and the elements that it computes, those of the functions that it calls included."""
+
+    ops: int
+    work: float
+
+
+def _judged(function: FuncOp, callees: Sequence[str], known: Mapping[str, _Function]) -> _Function | None:
+    """Return what is known of a function of pure ops in one block; None for another one."""
+    if function.visibility != "private" or len(function.regions[0].blocks) != 1 or function.attr("no_inline"):
+        return None
+    ops, work = 0, 0.0
+    for op in function.regions[0].walk():
+        if op.name != "func.call":
+            if not op.name.startswith(("stablehlo.", "chlo.", "func.return")) or not (op.regions or is_pure(op)):
+                return None
+            ops += 1
+            work += elements_computed(op)
+    for callee in callees:
+        if callee not in known:
+            return None
+        ops, work = ops + known[callee].ops, work + known[callee].work
+    return _Function(ops, work)
+
+
+def _is_of_keys(function: FuncOp) -> bool:
+    """Whether nothing flows through it that has gradients or is sharded: its arguments are integers and scalars."""
+    return all(_is_key(type) for type in function.type.inputs)
+
+
+def _is_key(type: Type) -> bool:
+    return isinstance(type, TensorType) and (type.is_scalar or type.element.startswith(("i", "ui", "si")))
+
+
+def _callees(region: Region) -> list[str]:
+    """Return the functions that `func.call`s in the region call, one for each call."""
+    return [_callee(op) for op in region.walk() if op.name == "func.call"]
+
+
+def _callee(call: Op) -> str:
+    return cast(SymbolRefAttr, call.props["callee"]).name
+
+
+def _unified(functions: Mapping[str, FuncOp]) -> dict[str, str]:
+    """Return for each function the first one that does the same, which others now call.  Callees come first."""
+    same: dict[str, str] = {}
+    first: dict[str, str] = {}
+    for name, function in functions.items():
+        for op in function.regions[0].walk():
+            if op.name == "func.call":
+                op.props["callee"] = SymbolRefAttr.get(same[_callee(op)])
+        same[name] = first.setdefault(f"{function.type.text} {fingerprint(function.regions[0])}", name)
+    return same
+
+
+class _Replacer:
+    """Makes calls of the chosen functions calls of outlined ones, with another name each and what they compute."""
+
+    def __init__(self, chosen: Mapping[str, tuple[str, int]]) -> None:
+        self.chosen = chosen
+        self.bodies: dict[Region, Region] = {}
+
+    def into_region(self, region: Region) -> bool:
+        """Replace those in a mutable region.  Says whether there were any."""
+        changed = False
+        for op in list(walk_mutable(region)):
+            for i, body in enumerate(op.regions):
+                if body.frozen:
+                    op.regions[i] = self._into_body(body)
+                    changed = changed or op.regions[i] is not body
+            if op.name == "func.call" and (chosen := self.chosen.get(_callee(op))) is not None:
+                call = make_outlined_call(*chosen, op.operands, [r.type for r in op.results], op.loc)
+                assert op.block is not None
+                op.block.insert_before(op, call)
+                op.replace_all_uses_with(call.results)
+                op.erase()
+                changed = True
+        return changed
+
+    def _into_body(self, body: Region) -> Region:
+        if body not in self.bodies:
+            copy = body.clone()
+            self.bodies[body] = freeze(copy) if self.into_region(copy) else body
+        return self.bodies[body]
