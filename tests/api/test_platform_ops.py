@@ -9,13 +9,14 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax.experimental import pallas as pl
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from pipelines import assert_same, config, topology
 from platform_ops import entries, named_ops, programs, without_kernels
 
 import mpmd_trace
 from mpmd_trace.ir.text import parse
 from mpmd_trace.jax_compat.mlir import run_pipeline
+from mpmd_trace.passes import outlining
 from mpmd_trace.passes.manager import PassRun
 
 SIZE = 32
@@ -185,6 +186,18 @@ def test_random_numbers_stay_functions(name: str) -> None:
     expected = jax.jit(step)(*arguments())
     assert_same(jitted(*arguments()), expected)
     assert_same(jitted.lower(*arguments(), hooks=[look]).compile()(*arguments()), expected)
+
+
+def test_each_device_makes_its_own_random_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where they stay functions, of which Shardy knows nothing: the work is what it is without."""
+    rows = NamedSharding(topology()["m0"], PartitionSpec(None, "x"))
+    jitted = mpmd_trace.jit(step_of(split), config(pipeline_schedule="1F1B"), in_shardings=(None, rows))
+    ws, xs = arguments(2)
+    wide = jnp.tile(xs, (1, 8, 1))
+    found = jitted.lower(ws, wide).compile().cost_analysis()["programs"]
+    monkeypatch.setattr(outlining, "_LARGE", 10**9)
+    inlined = jitted.lower(ws, wide).compile().cost_analysis()["programs"]
+    assert {k: v.get("flops") for k, v in found.items()} == {k: v.get("flops") for k, v in inlined.items()}
 
 
 def test_a_key_among_the_arguments_and_a_counter() -> None:

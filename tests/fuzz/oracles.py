@@ -161,9 +161,19 @@ def over_processes(subject: Subject, alone: Subject) -> None:
             raise Finding(f"bits: result{where} is\n{array(a)}\nand in one process\n{b}")
 
 
+#: What programs are lowered for, besides the platform of the tests.
+PLATFORMS = (None, "cuda", "tpu")
+
+
 def text(subject: Subject) -> None:
-    """The compiler says the same each time, and reads what it prints."""
+    """The compiler says the same each time, and reads what it prints; for a platform that is not there, too."""
     first = attempt(lambda: subject.lowered.as_text("mpmd"))
+    platform = PLATFORMS[len(first) % len(PLATFORMS)]
+    if platform is not None:
+        elsewhere = subject.jitted().trace(*subject.arguments())
+        there = attempt(lambda: elsewhere.lower(lowering_platforms=(platform,)).as_text("mpmd"))
+        if attempt(lambda: str(parse(there))) != there:
+            raise Finding(f"another text when parsed and printed, for {platform}")
     if attempt(lambda: subject.jitted().lower(*subject.arguments()).as_text("mpmd")) != first:
         raise Finding("another text the second time")
     if attempt(lambda: str(parse(first))) != first:

@@ -22,8 +22,6 @@ SIZES = {
     "leaves": 12,
     "depth of weights in a microbatch": 12,
     "depth of activations between layers": 12,
-    "draws of one key": 1,
-    "draws between layers": 1,
     "nested scan": 3,
     "nested scan between layers": 3,
 }
@@ -44,10 +42,11 @@ KNOWN: dict[str, str] = {
 }
 
 
-def lower(setup: Setup) -> None:
+def lower(setup: Setup, platform: str = "cpu") -> None:
     """Trace, partition and plan a step."""
     step, config, arguments = setup.sized()
-    make_plan(mpmd_trace.jit(step, config).lower(*arguments).partitioned.module)
+    traced = mpmd_trace.jit(step, config).trace(*arguments)
+    make_plan(traced.lower(lowering_platforms=(platform,)).partitioned.module)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -60,8 +59,18 @@ def warm() -> None:
     "name", [pytest.param(n, marks=pytest.mark.xfail(strict=True, reason=KNOWN[n])) if n in KNOWN else n for n in KNOBS]
 )
 def test_work_grows_with_the_program(name: str) -> None:
-    smallest = SIZES.get(name, SMALLEST)
-    first, second, third = (calls_of(lambda n=n: lower(KNOBS[name](n))) for n in (smallest, 2 * smallest, 4 * smallest))
+    check(name, "cpu")
+
+
+@pytest.mark.parametrize("name", ["experts", "draws of one key", "draws between layers"])
+def test_work_on_gpus(name: str) -> None:
+    """What JAX lowers to other ops there."""
+    check(name, "cuda")
+
+
+def check(name: str, platform: str) -> None:
+    n = SIZES.get(name, SMALLEST)
+    first, second, third = (calls_of(lambda n=n: lower(KNOBS[name](n), platform)) for n in (n, 2 * n, 4 * n))
     steps = second.total() - first.total(), third.total() - second.total()
     more = {f: (first[f], second[f], third[f]) for f in third if third[f] - second[f] > 3 * (second[f] - first[f])}
     fastest = sorted(more, key=lambda f: more[f][2] - more[f][1], reverse=True)[:8]
