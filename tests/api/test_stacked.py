@@ -370,7 +370,7 @@ def test_name_scans_without_a_scan():
         return x
 
     jitted = mt.jit(mt.name_scans(plain, "blocks"), config(schedule=None))
-    with pytest.raises(mt.MpmdError, match=r"found no jax.lax.scan in 'plain' to be called 'blocks'"):
+    with pytest.raises(mt.MpmdError, match=r"found no jax.lax.scan over layers in 'plain' to be called 'blocks'"):
         jitted.lower(batch())
     with pytest.raises(mt.MpmdError, match="name_scans takes a function, not 3"):
         mt.name_scans(3, "blocks")

@@ -7,16 +7,16 @@ That happens before it is differentiated, so derivatives follow.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import jax
 
 from mpmd_trace.frontend import layers, tags
-from mpmd_trace.frontend.errors import mistake
+from mpmd_trace.frontend.errors import mistake, warn
 from mpmd_trace.frontend.functions import name_of
+from mpmd_trace.frontend.layer_scans import inner_of, scans_of
 from mpmd_trace.frontend.questions import REMAT
-from mpmd_trace.frontend.scope import tag_of
 from mpmd_trace.frontend.statics import Statics, divided, join
 from mpmd_trace.jax_compat import tracing
 from mpmd_trace.jax_compat.tracing import Closed, Equation
@@ -25,21 +25,22 @@ __all__ = ["name_scans"]
 
 T = TypeVar("T")
 
-_CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", **dict.fromkeys(REMAT, "jaxpr")}
-
 
 def name_scans(fn: Callable[..., T], name: str) -> Callable[..., T]:
     """Name the `jax.lax.scan` over layers in `fn`, as if it were `mpmd_trace.scan`.
 
-    Use it for models from any library that scan over stacked layers.  It names the outermost scans of `fn`; if these
-    have different lengths, the longest.  Outside `mpmd_trace.jit` the result is `fn`.
+    Use it for models from any library that scan over stacked layers.  A scan over layers scans parameters and
+    multiplies what it carries by them.  Scans that only carry sums (as over microbatches) or that scan no parameters
+    (as over time) are not named, but searched.  If several scans are over layers, the longest ones are named, with a
+    warning.  Outside `mpmd_trace.jit` the result is `fn`.
 
     Args:
-        fn: a function of pytrees; arrays are its inputs, everything else in the arguments is passed unchanged.
+        fn: a function of pytrees; arrays are its inputs, everything else in the arguments is passed unchanged.  For a
+            training step that you did not write, pass the loss or the model in it if you can, not the step.
         name: the name of the layers.
 
     Raises:
-        FrontendError: for an invalid name; when traced, if `fn` has no scan.
+        FrontendError: for an invalid name; when traced, if `fn` has no scan over layers.
     """
     tags.check_name(name, "name_scans")
     if not callable(fn):
@@ -59,44 +60,46 @@ def name_scans(fn: Callable[..., T], name: str) -> Callable[..., T]:
             return made
 
         closed = jax.make_jaxpr(flat)(*arrays)
-        found = list(_lengths(closed))
-        if not found:
-            raise mistake(
-                f"name_scans found no jax.lax.scan in {name_of(fn)!r} to be called {name!r}. "
-                "Give it the function that scans over the layers."
-            )
-        made: T = join(_run(closed, arrays, name, max(found)), result[0])
+        chosen = _chosen(closed, fn, name)
+        made: T = join(_run(closed, arrays, name, chosen), result[0])
         return made
 
     return named
 
 
-def _inner(eqn: Equation) -> Closed | None:
-    """The jaxpr that `eqn` only applies, if scans in it are to be named."""
-    return eqn.params[_CALLS[eqn.primitive.name]] if eqn.primitive.name in _CALLS and tag_of(eqn) is None else None
+def _chosen(closed: Closed, fn: Callable[..., Any], name: str) -> dict[int, Closed]:
+    """The bodies of the scans over layers, by identity.  Raises `FrontendError` when there are none."""
+    found = scans_of(closed)
+    possible = [one for one in found if not one.reason]
+    possible = [one for one in possible if one.multiplies] or possible
+    if not possible:
+        others = "".join(f"; {one} is not: {one.reason}" for one in found)
+        raise mistake(
+            f"name_scans found no jax.lax.scan over layers in {name_of(fn)!r} to be called {name!r}{others}. "
+            "Give it the function that scans over the layers."
+        )
+    longest = max(one.length for one in possible)
+    chosen = [one for one in possible if one.length == longest]
+    others = ", ".join(dict.fromkeys(str(one) for one in possible if one.length != longest))
+    if others:
+        warn(
+            f"name_scans calls the longest scan {name!r}, {chosen[0]}, and not {others}, which may be over layers as "
+            "well. Give it the function that holds the scan you mean and no other"
+        )
+    return {id(one.body): one.body for one in chosen}
 
 
-def _lengths(closed: Closed) -> Iterator[int]:
-    """The lengths of the outermost scans."""
-    for eqn in tracing.opened(closed).eqns:
-        inner = _inner(eqn)
-        if eqn.primitive.name == "scan":
-            yield eqn.params["length"]
-        elif inner is not None:
-            yield from _lengths(inner)
-
-
-def _run(closed: Closed, args: Sequence[Any], name: str, length: int) -> list[Any]:
-    """The results of `closed`, with its outermost scans of this length called `name`."""
+def _run(closed: Closed, args: Sequence[Any], name: str, chosen: Mapping[int, Closed]) -> list[Any]:
+    """The results of `closed`, with the chosen scans called `name`."""
 
     def rule(eqn: Equation, operands: list[Any]) -> list[Any]:
-        inner = _inner(eqn)
         with tracing.source_of(eqn):
-            if eqn.primitive.name == "scan" and eqn.params["length"] == length:
-                return _scan(eqn, operands, name)
-            if inner is None or length not in _lengths(inner):
+            if eqn.primitive.name == "scan":
+                return _scan(eqn, operands, name, chosen)
+            inner = inner_of(eqn)
+            if inner is None or not _has(inner, chosen):
                 return tracing.rebind(eqn, operands)
-            run: Callable[..., list[Any]] = lambda *values: _run(inner, values, name, length)  # noqa: E731
+            run: Callable[..., list[Any]] = lambda *values: _run(inner, values, name, chosen)  # noqa: E731
             if eqn.primitive.name in REMAT:
                 run = jax.checkpoint(run, prevent_cse=eqn.params["prevent_cse"], policy=eqn.params["policy"])
             return run(*operands)
@@ -104,15 +107,25 @@ def _run(closed: Closed, args: Sequence[Any], name: str, length: int) -> list[An
     return tracing.interpret(closed, args, rule)
 
 
-def _scan(eqn: Equation, args: Sequence[Any], name: str) -> list[Any]:
+def _has(closed: Closed, chosen: Mapping[int, Closed]) -> bool:
+    """Whether a chosen scan is in `closed`."""
+    return any(e.primitive.name == "scan" and id(e.params["jaxpr"]) in chosen for e in tracing.equations(closed))
+
+
+def _scan(eqn: Equation, args: Sequence[Any], name: str, chosen: Mapping[int, Closed]) -> list[Any]:
     layout = tracing.scan_layout(eqn)
     constants, carry, scanned = layout.split(args)
+    is_chosen = id(layout.body) in chosen
+    if not is_chosen and not _has(layout.body, chosen):
+        return tracing.rebind(eqn, args)
 
     def body(carry: list[Any], xs: list[Any]) -> tuple[list[Any], list[Any]]:
-        results = tracing.run(layout.body, [*constants, *carry, *xs])
+        values = [*constants, *carry, *xs]
+        results = tracing.run(layout.body, values) if is_chosen else _run(layout.body, values, name, chosen)
         return results[: layout.carries], results[layout.carries :]
 
-    carry, outputs = layers.scan(
-        body, list(carry), list(scanned), layout.length, name=name, reverse=layout.reverse, unroll=eqn.params["unroll"]
+    scan = functools.partial(layers.scan, name=name) if is_chosen else jax.lax.scan
+    carry, outputs = scan(
+        body, list(carry), list(scanned), layout.length, reverse=layout.reverse, unroll=eqn.params["unroll"]
     )
     return [*carry, *outputs]
