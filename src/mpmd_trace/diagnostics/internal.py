@@ -75,9 +75,16 @@ def _place(error: BaseException) -> traceback.FrameSummary | None:
         frames.pop()
     if not frames or not is_ours(frames[-1].filename) or frames[-1].filename == __file__:
         return None
-    if isinstance(error, TypeError) and (_CALL.search(str(error)) or (frames[-1].line or "").startswith("raise ")):
+    is_filtered = any("JAX has removed its internal frames" in note for note in getattr(error, "__notes__", ()))
+    if is_filtered and isinstance(error, ValueError | TypeError | NotImplementedError) and not _raises(frames[-1]):
+        return None  # the frames below ours, which raised it
+    if isinstance(error, TypeError) and (_CALL.search(str(error)) or _raises(frames[-1])):
         return None  # of a wrong argument
     return frames[-1]
+
+
+def _raises(frame: traceback.FrameSummary) -> bool:
+    return (frame.line or "").startswith("raise ")
 
 
 def explains_internal_errors(fn: Callable[P, T]) -> Callable[P, T]:
