@@ -57,7 +57,7 @@ from mpmd_trace.passes.symbol_dce import SymbolDce
 
 __all__ = ["PLACEMENTS", "ImportPipeline", "InferMeshPipeline"]
 
-#: How unnamed code gets its meshes: as the reference does it, or by a minimum cut (`docs/placement.md`).
+#: How unnamed code gets its meshes: as the reference does it, or by a minimum cut (`docs/placement_algorithm.md`).
 PLACEMENTS = ("reference", "cut")
 
 

@@ -8,7 +8,8 @@ to that one alone as ties it to edges where that one is not, and a cluster of he
 far as every part of it that stayed away would cost more.  What is left falls into parts.  A part at one label
 takes it.  A part at two labels is a minimum cut between them, found by one maximum flow: exact.  For more labels,
 alpha-expansion: in turn, each label takes whatever makes the cost smallest, which is a maximum flow again, until
-no label gains.  Then the cost is at most twice the optimum where values have one consumer (`docs/placement.md`).
+no label gains.  Then the cost is at most twice the optimum where values have one consumer
+(`docs/placement_algorithm.md`).
 Source: Y. Boykov, O. Veksler, R. Zabih, "Fast approximate energy minimization via graph cuts", 2001; E. Dahlhaus et
 al., "The complexity of multiterminal cuts", 1994.
 """

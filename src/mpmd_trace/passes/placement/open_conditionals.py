@@ -1,4 +1,4 @@
-"""`mpmd-open-conditionals`: what a conditional computes can be in several places.  See `docs/placement.md`."""
+"""`mpmd-open-conditionals`: place the ops of a conditional one by one.  See `docs/placement_algorithm.md`."""
 
 from __future__ import annotations
 

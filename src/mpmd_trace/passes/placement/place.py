@@ -1,4 +1,4 @@
-"""`mpmd-place`: unnamed code goes where the fewest bytes move.  See `docs/placement.md`."""
+"""`mpmd-place`: unnamed code goes where the fewest bytes move.  See `docs/placement_algorithm.md`."""
 
 from __future__ import annotations
 

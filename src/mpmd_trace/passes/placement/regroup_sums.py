@@ -1,4 +1,4 @@
-"""`mpmd-regroup-sums`: each mesh sums what it has before anything is sent.  See `docs/placement.md`."""
+"""`mpmd-regroup-sums`: each mesh sums what it has before anything is sent.  See `docs/placement_algorithm.md`."""
 
 from __future__ import annotations
 

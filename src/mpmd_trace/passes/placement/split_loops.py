@@ -1,4 +1,4 @@
-"""`mpmd-split-loops`: a loop over values of several meshes is one loop for each.  See `docs/placement.md`."""
+"""`mpmd-split-loops`: a loop over values of several meshes is one loop for each.  See `docs/placement_algorithm.md`."""
 
 from __future__ import annotations
 
