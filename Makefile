@@ -21,7 +21,8 @@ FUZZ_ARGS ?=
 # `make deadlocks`: how many plans.
 PLANS ?= 100000
 
-# `make faults`: how many programs over three processes, each with a fault in one of them.
+# `make faults`: how many programs over three processes, each with a fault in one of them; `make ends`: how many jobs that
+# succeed, whose processes must all end with status 0.
 RUNS ?= 50
 
 # `make frozen`: the commit to compare with, and further arguments.
@@ -34,7 +35,7 @@ PROGRAMS ?= tests/programs/tiny.py tests/programs/uneven.py examples/char_gpt.py
 # `make grid`: which of its parts, all by default.
 GRID ?=
 
-.PHONY: demo test test-newest nightly fuzz deadlocks faults frozen grid explorer docs lint bench clean setup $(if $(STALE),$(STAMP))
+.PHONY: demo test test-newest nightly fuzz deadlocks faults ends frozen grid explorer docs lint bench clean setup $(if $(STALE),$(STAMP))
 .DELETE_ON_ERROR:
 
 demo: $(STAMP)
@@ -76,6 +77,9 @@ frozen: $(STAMP)
 
 faults: $(STAMP)
 	PYTHONPATH=tests/processes $(BIN)/python -m injections --runs $(RUNS) $(if $(SEED),--seed $(SEED))
+
+ends: $(STAMP)
+	PYTHONPATH=tests/processes $(BIN)/python -m ends --runs $(RUNS)
 
 grid: $(STAMP)
 	for processes in 2 4; do for size in 1 2; do \

@@ -72,7 +72,8 @@ def save(path: str | os.PathLike[str], tree: Any, *, overwrite: bool = False) ->
         with _working(f"save to {path}", together=True), _checkpointer() as checkpointer:
             checkpointer.save(new.folder, arrays)
     except MpmdError:
-        if current() is None:
+        job = current()
+        if job is None or job.process == 0:
             with contextlib.suppress(OSError):
                 new.clear()
         raise
