@@ -415,3 +415,34 @@ def test_a_function_may_close_over_a_model_that_it_does_not_change() -> None:
     for run in (mt.jit(lambda x: model(x), pair_config()), mnnx.jit(lambda x: model(x), pair_config())):
         np.testing.assert_allclose(run(X), wanted, rtol=1e-6)
     np.testing.assert_allclose(model(X), wanted, rtol=1e-6)
+
+
+def test_layers_are_named_in_the_loss_of_value_and_grad() -> None:
+    def named_loss(model: Any, x: jax.Array, y: jax.Array) -> jax.Array:
+        return loss(mnnx.name_layers(model, "layers"), x, y)
+
+    value, grads = mnnx.jit(mnnx.value_and_grad(named_loss, microbatches=2), pair_config())(Pair(), X, 0 * X)
+    wanted, wanted_grads = nnx.value_and_grad(loss)(Pair(), X, 0 * X)
+    np.testing.assert_allclose(value, wanted, rtol=1e-6)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), grads, wanted_grads)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda step: nnx.jit(step)(Pair(), X),
+        lambda step: nnx.grad(step)(Pair(), X),
+        lambda step: mnnx.jit(step, pair_config())(Pair(), X),
+        lambda step: mnnx.jit(lambda m, x: nnx.value_and_grad(step)(m, x)[0], pair_config())(Pair(), X),
+    ],
+)
+def test_naming_the_layers_of_a_model_that_a_transformation_lends_is_an_error(call: Any) -> None:
+    with pytest.raises(
+        mt.MpmdError, match=r"takes back the arrays of objects but not their names. Name the layers bef"
+    ):
+        call(lambda model, x: jnp.sum(mnnx.name_layers(model, "layers")(x)))
+
+
+def test_layers_are_named_where_a_model_is_made() -> None:
+    made = nnx.jit(lambda: mnnx.name_layers(Pair(), "layers"))()
+    assert [layer.mpmd_name for layer in made.layers] == ["layers_0", "layers_1"]

@@ -82,7 +82,8 @@ def test_another_program_is_balanced_by_itself():
 
 def test_an_abstract_mesh():
     whole = AbstractMesh((3, 2), ("pp", "x"), axis_types=(AxisType.Auto, AxisType.Auto))
-    config = mt.make_config(whole, "auto", stage_axis="pp", placement="cut")
+    config = mt.make_config(whole, stage_axis="pp")
+    assert config.assigns_names, "auto is the default"
     assert list(config.topology) == ["pp0", "pp1", "pp2"] and config.is_abstract
     assert all(dict(m.shape) == {"x": 2} for m in config.topology.values())
 

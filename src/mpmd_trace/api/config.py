@@ -38,7 +38,7 @@ _HETEROGENEOUS = "enable_heterogeneous_meshes"
 
 def make_config(
     topology: Mapping[str, Mesh | AbstractMesh] | Sequence[tuple[str, Mesh | AbstractMesh]] | Mesh | AbstractMesh,
-    name_to_mesh_assignment: Mapping[str, Place | list[Place]] | Literal["auto"],
+    name_to_mesh_assignment: Mapping[str, Place | list[Place]] | Literal["auto"] | None = None,
     *,
     stage_axis: str | None = None,
     name_to_stage_assignment: Mapping[str, int] | None = None,
@@ -67,7 +67,7 @@ def make_config(
             `"blocks[0:4]"`, or by a list of meshes, for as many equal parts. Or `"auto"`: the names of a program in
             program order, balanced over the meshes by their work; `lowered.config` has the chosen assignment. Each
             program is balanced separately, so give programs that share a state the assignment that was chosen for
-            one of them.
+            one of them.  With `stage_axis` this is the default.
         stage_axis: the pipeline axis of a single mesh: for an axis `"pp"`, the meshes of the stages are named `"pp0"`,
             `"pp1"` and so on, and have the other axes.
         name_to_stage_assignment: stages of names, besides those given with the meshes.
@@ -111,6 +111,8 @@ def make_config(
     meshes = _topology(topology, options, problems)
     assignments: dict[str, Assignment] = {}
     stages = _mapping(name_to_stage_assignment, "name_to_stage_assignment", problems)
+    if name_to_mesh_assignment is None and stage_axis is not None:
+        name_to_mesh_assignment = "auto"
     is_auto = isinstance(name_to_mesh_assignment, str) and name_to_mesh_assignment == "auto"
     names = {} if is_auto else _mapping(name_to_mesh_assignment, "name_to_mesh_assignment", problems)
     for name, value in _with_parts(names, problems).items():

@@ -102,6 +102,11 @@ def _parts(name: str, length: int, names: Sequence[str], otherwise: int) -> list
     if not counts and (otherwise == 1 or name in names or length < otherwise):
         return [_Part(0, length, name)]
     count = min(counts, default=otherwise)
+    if length < count:
+        raise mistake(
+            f"the scan {name!r} has {length} layers, which cannot be cut into {count} parts. Assign {length} meshes or "
+            "fewer."
+        )
     if length % count:
         cuts = [i * length // count for i in range(count + 1)]
         near = [_Part(a, b, f"{name}[{a}:{b}]") for a, b in itertools.pairwise(cuts)]

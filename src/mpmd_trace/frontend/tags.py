@@ -24,6 +24,7 @@ from mpmd_trace.frontend import in_place, markers
 from mpmd_trace.frontend.errors import mistake
 from mpmd_trace.frontend.frames import own_frames
 from mpmd_trace.frontend.functions import positional_names
+from mpmd_trace.frontend.leaks import leak
 from mpmd_trace.frontend.statics import ARRAY, StaticLeaf, Statics, is_hashable, without_statics
 from mpmd_trace.jax_compat import tracing
 
@@ -262,11 +263,14 @@ def tagged(function: Callable[..., Any], tag: Tag, static_argnames: str | Sequen
             rest.append(ARRAY if dynamic else StaticLeaf(leaf))
         _check_hashable((*args, *kwargs.values()), rest, tag)
         statics = Statics(treedef, tuple(rest))
-        if tag.kind == "named_computation":  # traced once, however many layers have names of their own
-            found = tracing.call_as(_jit_of(target, tag, shared=True), tag.encode(), statics, *arrays)
-            if found is not None:
-                return without_statics(found[0])
-        return without_statics(jitted(statics, *arrays))
+        try:
+            if tag.kind == "named_computation":  # traced once, however many layers have names of their own
+                found = tracing.call_as(_jit_of(target, tag, shared=True), tag.encode(), statics, *arrays)
+                if found is not None:
+                    return without_statics(found[0])
+            return without_statics(jitted(statics, *arrays))
+        except jax.errors.UnexpectedTracerError as error:
+            raise leak(function, error) from error
 
     return wrapper
 

@@ -16,9 +16,10 @@ from mpmd_trace.diagnostics.spelling import quote
 from mpmd_trace.frontend import arguments, in_place, module_fields, placements
 from mpmd_trace.frontend.arguments import Leaf
 from mpmd_trace.frontend.effects import effect_problems
-from mpmd_trace.frontend.errors import FrontendError, place_of, problem, raise_problems, warn
+from mpmd_trace.frontend.errors import place_of, raise_problems, warn
 from mpmd_trace.frontend.large_constants import LargeConstants
 from mpmd_trace.frontend.layers import assigned_parts
+from mpmd_trace.frontend.leaks import leak
 from mpmd_trace.frontend.memories import HOST, divide_results, returned_arguments
 from mpmd_trace.frontend.names import name_problems
 from mpmd_trace.frontend.placements import Spec
@@ -264,7 +265,7 @@ def trace(
         with jax.disable_jit(False), assigned_parts(assigned, parts):  # names are jits
             closed = tracing.lowered(jax.make_jaxpr(flat)(*(leaf.struct for leaf in given.leaves)))
     except jax.errors.UnexpectedTracerError as error:
-        raise _leak(fn, given.name, str(error).split("\n", 1)[0]) from error
+        raise leak(fn, error) from error
     except Exception as error:
         told = in_place.explained(error, fn) or module_fields.explained(error, fn, args, kwargs)
         if told is None:
@@ -273,7 +274,7 @@ def trace(
         raise told from error
     leaked = [c for c in tracing.opened(closed).consts if isinstance(c, jax.core.Tracer)]
     if leaked:
-        raise _leak(fn, given.name, f"an array of type {leaked[0].aval}")
+        raise leak(fn, leaked[0])
     out_names, out_tree = shape[-1]
     leaves: list[Any] = jax.tree.leaves((tuple(a for i, a in enumerate(args) if i not in given.statics), kwargs))
     pieces = split(closed, given, out_names, out_tree)
@@ -355,14 +356,6 @@ def _say_in_users_words(error: Exception, fn: Callable[..., Any], leaves: Sequen
         return
     text = re.sub(rf"{re.escape(__file__)}:\d+", lambda found: place_of(fn) or found[0], text)
     error.args = (re.sub(r"\bleaves\[(\d+)\]", lambda found: leaves[int(found[1])].name, text),)
-
-
-def _leak(fn: Callable[..., Any], name: str, what: str) -> FrontendError:
-    text = (
-        f"{name} uses a value that belongs to another trace: a tracer was kept (in a global, an attribute or a cache) "
-        f"or closed over. Pass it as an argument. It is: {what}."
-    )
-    return FrontendError([problem(text, place_of(fn))])
 
 
 def check_names(traced: Traced, assignments: Mapping[str, Assignment], where: str | None = None) -> None:

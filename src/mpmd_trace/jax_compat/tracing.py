@@ -321,6 +321,12 @@ def _plain(described: str) -> str:
     return re.sub(r"with (\d+) child(ren)?", r"of length \1", text).replace("pytree leaf", "an array")
 
 
+def leak_error(tracer: Any) -> Exception:
+    """JAX's error about a tracer that is used outside of its trace."""
+    error: Exception = core.escaped_tracer_error(tracer)
+    return error
+
+
 def trace_settings() -> Any:
     """JAX's settings of this thread that change what a function is traced to; `jax.jit` compares them, too."""
     return config.trace_context()

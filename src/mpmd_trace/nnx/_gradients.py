@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -57,7 +58,7 @@ def value_and_grad(
             inner = nnx.merge(graph, wanted, rest, copy=True)  # variables of the trace that changes them
             result = fn(inner, *args, **kwargs)
             after, _, rest = nnx.split(inner, wrt, ...)
-            if after != graph:
+            if _unnamed(after) != _unnamed(graph):  # the loss may name layers
                 raise mistake(
                     f"{getattr(fn, '__name__', 'the loss')} gives the model new variables or attributes, so the next "
                     "microbatch has another model. Make them before (call the model once), or nnx.pop them in the loss."
@@ -76,3 +77,18 @@ def value_and_grad(
 
     gradients.value_and_grad(fn, 0, microbatches=microbatches, **options)  # mistakes are told here
     return called
+
+
+def _unnamed(graph: Any) -> Any:
+    """The graph of an object with the classes that layers have without names."""
+
+    def plain(kind: Any) -> Any:
+        return getattr(kind, "_mpmd_class", kind)
+
+    nodes = [
+        dataclasses.replace(node, type=plain(node.type), metadata=plain(node.metadata))
+        if isinstance(node, nnx.graph.NodeDef)
+        else node
+        for node in graph.nodes
+    ]
+    return dataclasses.replace(graph, nodes=nodes)

@@ -147,6 +147,12 @@ def name_layers(
             )
     defaults = ["_".join(map(str, paths[id(layer)])) or "model" for layer in layers]
     names = tags.layer_names(defaults, name, "name_layers")
+    if any(map(_objects.is_lent, layers)):
+        raise mistake(
+            "name_layers: the model belongs to the caller of a function under a transformation of flax.nnx (nnx.jit, "
+            "nnx.grad, mpmd_trace.nnx.jit, ...), which takes back the arrays of objects but not their names. Name the "
+            "layers before, where the model is made: model = name_layers(Model(rngs), ...)."
+        )
     for layer, one in zip(layers, names, strict=True):
         _named(layer, one)
     return model

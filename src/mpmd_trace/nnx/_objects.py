@@ -21,6 +21,7 @@ __all__ = [
     "all_parts",
     "changing",
     "given",
+    "is_lent",
     "is_object",
     "lifted",
     "merged",
@@ -125,6 +126,13 @@ def given(tag: Hashable) -> AbstractContextManager[Any]:
     """The time from step 1 to step 4."""
     found: AbstractContextManager[Any] = nnx.update_context(tag)
     return found
+
+
+def is_lent(node: Any) -> bool:
+    """Whether a transformation of Flax that is running has made `node` in place of an object that it was given."""
+    stacks = nnx.graph.GRAPH_CONTEXT.update_context_stacks.values()
+    inner = [context.inner_ref_outer_index for contexts in stacks for context in contexts]
+    return any(node in known for known in inner if known is not None)
 
 
 def states(tree: Any) -> Any:
