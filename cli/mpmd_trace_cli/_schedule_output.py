@@ -60,7 +60,7 @@ def form_of(output: Path | None) -> str:
     ending = "" if output is None else output.suffix.lower()
     if ending not in FORMS:
         refuse(
-            f"{output} ends in {ending}, which is no form of a schedule; use "
+            f"{output} ends in {ending}, which is not a schedule format; use "
             f"{', '.join(name for name in FORMS if name)}, or say it with --format"
         )
     return FORMS[ending]

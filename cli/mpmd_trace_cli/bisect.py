@@ -109,7 +109,7 @@ def _blame(executed: dict[str, Any]) -> str:
         return "Each of its instructions is right for itself, so that the plan reads other values than the module"
     which = f"instruction {at['number']} of the plan, the {at['what']}"
     if at["fault"] == "overwritten":
-        return f"In {which}, {at['result']} is read, which has changed since: its memory was given away too early"
+        return f"In {which}, {at['result']} is read, which has changed since: its memory was donated too early"
     if at["fault"] == "transfer":
         return f"In {which}, {at['result']} is not what was sent"
     return (

@@ -127,4 +127,4 @@ def _pattern(text: str, regex: bool, where: str) -> re.Pattern[str]:
     try:
         return re.compile("".join(f"(?:{p})" if i % 2 else re.escape(p) for i, p in enumerate(parts)))
     except re.error as error:
-        raise MpmdError(f"{where}: the expected text '{text}' is no regular expression: {error}") from None
+        raise MpmdError(f"{where}: the expected text '{text}' is not a regular expression: {error}") from None

@@ -148,7 +148,7 @@ def import_code(path: str) -> Any:
         name = os.path.splitext(os.path.basename(path))[0]
         spec = importlib.util.spec_from_file_location(name, path)
         if spec is None or spec.loader is None:
-            raise MpmdError(f"{path} is no Python file")
+            raise MpmdError(f"{path} is not a Python file")
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module
         sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
@@ -158,7 +158,7 @@ def import_code(path: str) -> Any:
     sys.path.insert(0, os.getcwd())
     if _guarded(lambda: _spec_of(path), path) is None:
         if os.path.isfile(path):
-            raise MpmdError(f"{path} is no Python file; its name does not end in .py")
+            raise MpmdError(f"{path} is not a Python file; its name does not end in .py")
         raise MpmdError(
             f"there is no module '{path}'; a program is FILE.py, FILE.py:name or package.module:name"
             + (f" (there is a file {path}.py)" if os.path.isfile(f"{path}.py") else "")
@@ -197,7 +197,7 @@ def _guarded(action: Callable[[], Any], path: str) -> Any:
         if isinstance(error, ImportError) and "no known parent package" in str(error):
             parts = os.path.splitext(os.path.relpath(path))[0].split(os.sep)
             module = ".".join(parts) if len(parts) > 1 and parts[0] != os.pardir else "package.module"
-            text = f"{found.message}. A file by itself is in no package; name it as {module}:program instead"
+            text = f"{found.message}. A single file is not part of a package; name it as {module}:program instead"
             found = dataclasses.replace(found, message=text)
         raise MpmdError([found]) from error
 

@@ -236,8 +236,9 @@ def test_shardings_over_other_devices(kind: str) -> None:
     foreign = NamedSharding(Mesh(np.array(jax.devices()[1:3]), ("x",)), PartitionSpec("x"))
     jitted = mpmd_trace.jit(lambda x: x * 2, config({}), **{kind: foreign})  # type: ignore[arg-type]
     error = error_of(lambda: jitted(batch()))
-    assert "sharding over a mesh of devices [1, 2], which is no mesh of the topology (devices [0, 1] or [2, 3])" in str(
-        error
+    assert (
+        "sharding over a mesh of devices [1, 2], which is not a mesh of the topology (devices [0, 1] or [2, 3])"
+        in str(error)
     )
     assert here(error, "mpmd_trace.jit(lambda x: x * 2")
 

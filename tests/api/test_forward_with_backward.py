@@ -149,7 +149,7 @@ def test_the_cost_of_the_parts_is_not_known() -> None:
     with pytest.raises(MpmdError) as caught:
         actions_by_place(merged.program.plan, actions)
     assert str(caught.value) == (
-        "error: the step runs (1F0;1B0)OVERLAP_F_B as one program, so what its parts cost cannot be told; compile it "
+        "error: the step runs (1F0;1B0)OVERLAP_F_B as one program, so the cost of its parts is unknown; compile it "
         f"with partitioning_options={{'{FORWARD_FIRST}': False, '{BACKWARD_FIRST}': False}} to plan it"
     )
 

@@ -240,14 +240,16 @@ def test_a_comparator_and_a_rule_against_it() -> None:
 def test_rules_that_match_nothing_are_warned_of() -> None:
     a, b = (FragmentInfo((("f0", 0),), call_counter=i, mesh_name="m0") for i in (0, 99))
     settings = config(fragment_schedule_rules=[ScheduleRule((a, b))])
-    with pytest.warns(MpmdWarning, match=r"fragment_schedule_rules name what is no fragment") as found:
+    with pytest.warns(
+        MpmdWarning, match=r"fragment_schedule_rules name fragments that this program does not have"
+    ) as found:
         mpmd_trace.jit(accumulate, settings).lower(weights(), batch(COUNT))
     [warning] = found
     assert f"{warning.filename}:{warning.lineno}" == settings.where
     assert "call_counter=99" in str(warning.message).split("it has")[0]
     assert "call_counter=0" not in str(warning.message).split("it has")[0]
     merge = MergeRule((b, FragmentInfo((("f9", 0),), mesh_name="m0")), FragmentInfo(mesh_name="m0"))
-    with pytest.warns(MpmdWarning, match="fragment_merge_rules name what is no fragment"):
+    with pytest.warns(MpmdWarning, match="fragment_merge_rules name fragments that this program does not have"):
         lowered(fragment_merge_rules=[merge])
     with pytest.warns(MpmdWarning, match="'nothing' among fragment_merge_rules makes no rule for this program"):
         lowered(fragment_merge_rules=nothing)
@@ -268,7 +270,7 @@ ON_M1 = FragmentInfo((("f1", 0),), call_counter=0, mesh_name="m1")
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"fragment_merge_rules": [3]}, "fragment_merge_rules has 3, which is no rule"),
+        ({"fragment_merge_rules": [3]}, "fragment_merge_rules has 3, which is not a rule"),
         ({"fragment_merge_rules": [ScheduleRule((A, B))]}, "a ScheduleRule, which belongs to fragment_schedule_rules"),
         ({"fragment_schedule_rules": MergeRule((A, B), A)}, "a MergeRule, which belongs to fragment_merge_rules"),
         ({"fragment_schedule_rules": rules.merge_neighbours(max)}, "a MergeNeighbours, which belongs to fragment_merg"),
@@ -277,7 +279,7 @@ ON_M1 = FragmentInfo((("f1", 0),), call_counter=0, mesh_name="m1")
         ({"fragment_schedule_rules": ScheduleRule((A,))}, "a schedule rule names two fragments or more"),
         ({"fragment_schedule_rules": ScheduleRule((A, B, A))}, "names the same fragment twice"),
         ({"fragment_schedule_rules": ScheduleRule((A, ON_M1))}, "fragments of one mesh; this one has 'm0' and 'm1'"),
-        ({"fragment_schedule_rules": ScheduleRule(("f", "g"))}, "a rule about 'f', which is no FragmentInfo"),
+        ({"fragment_schedule_rules": ScheduleRule(("f", "g"))}, "a rule about 'f', which is not a FragmentInfo"),
         ({"fragment_merge_rules": MergeRule((A, B), ON_M1)}, "also in its target; this one has 'm0' and 'm1'"),
         ({"fragment_merge_rules": [MergeRule((A, B), A)] * 2}, None),
         ({"fragment_merge_rules": [MergeRule((A, B), A), MergeRule((B, A), B)]}, "is a source of two merge rules"),

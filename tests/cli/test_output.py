@@ -250,7 +250,7 @@ def test_programs_that_cannot_be_imported(command: Command, tmp_path: Path, monk
         "zero.py": ("x\0 = 1\n", "zero.py:1:1: error: cannot read the program: source code"),
         "pack/rel.py": ("from . import x\n", "name it as pack.rel:program"),
         "broken/__init__.py": ("x = 1\nimport no_such_library\n", ""),
-        "notes.txt": ("x", "notes.txt is no Python file"),
+        "notes.txt": ("x", "notes.txt is not a Python file"),
     }
     for name, (text, message) in texts.items():
         (tmp_path / name).write_text(text)

@@ -146,7 +146,7 @@ def test_a_pass_that_says_nothing(files: tuple[str, str], capsys: pytest.Capture
         ("x = (", "plugin.py:1:5: error: cannot read the program: '(' was never closed"),
         (
             PLUGIN.replace("@dataclasses.dataclass(frozen=True)\n", "", 1),
-            "plugin.py:17:1: error: FoldNegate has options (rounds) and is no dataclass of its own",
+            "plugin.py:17:1: error: FoldNegate has options (rounds) and is not a dataclass itself",
         ),
         (PLUGIN.replace('"fold-negate"', '"cse"'), "FoldNegate cannot be called 'cse': there is a pass"),
         (PLUGIN.replace('"fold-negate"', '"mpmd-call-inline"'), "cannot be called 'mpmd-call-inline'"),

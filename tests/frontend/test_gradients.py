@@ -169,7 +169,7 @@ def test_arguments_without_arrays_are_the_same_for_all_microbatches():
         ),
         (
             lambda: mt.value_and_grad(lambda w, x: 0.0, microbatches=2)(WEIGHTS, {"x": X, "k": 3}),
-            r"x\['k'\] is 3, which is no array",
+            r"x\['k'\] is 3, which is not an array",
         ),
         (lambda: mt.value_and_grad(lambda w, k: 0.0, microbatches=2)(WEIGHTS, 3), "there is no array in it"),
         (lambda: mt.value_and_grad(mean, microbatches=2, state_argnum=0)(WEIGHTS, X, Y), "argument 0 is named twice"),

@@ -103,7 +103,7 @@ def test_show(tmp_path: Path) -> None:
     assert described["placement"] == [0, 1, 2, 3, 3, 2, 1, 0]
     assert run("show", "zb-v", *SIZE, "--format", "png").exit_code == 2
     refused = run("show", "zb-v", *SIZE, "--output", str(tmp_path / "s.jpg"))
-    assert refused.exit_code == 2 and "ends in .jpg, which is no form of a schedule; use .svg, .html" in refused.stderr
+    assert refused.exit_code == 2 and "ends in .jpg, which is not a schedule format; use .svg, .html" in refused.stderr
     assert not (tmp_path / "s.jpg").exists()
     named = run("show", "zb-v", *SIZE, "--format", "svg", "--output", str(tmp_path / "s.jpg"))
     assert named.exit_code == 0 and (tmp_path / "s.jpg").read_text().startswith("<svg")

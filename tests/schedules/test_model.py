@@ -136,7 +136,7 @@ def test_what_is_no_schedule_or_number() -> None:
         get_schedule("1f1b", "4", 4)  # type: ignore[arg-type]
     with pytest.raises(ScheduleError, match="got 3"):
         get_schedule(3, 4, 4)  # type: ignore[arg-type]
-    with pytest.raises(ScheduleError, match="row 0, column 1: 7 is no action"):
+    with pytest.raises(ScheduleError, match="row 0, column 1: 7 is not an action"):
         from_orders([["0F0", 7]])  # type: ignore[list-item]
     with pytest.raises(ScheduleError, match="unknown measure 'steps'"):
         search(meshes=2, microbatches=2, measure="steps")  # type: ignore[arg-type]

@@ -61,7 +61,7 @@ def _whole(where: str, argument: Any) -> StaticLeaf:
     if not is_hashable(argument):
         raise mistake(
             f"the static argument {where} is a {type(argument).__name__}, which cannot be hashed. Static arguments are "
-            "part of the program and compared by value; what is no array is static without being declared so."
+            "part of the program and compared by value; what is not an array is static without being declared so."
         )
     return StaticLeaf(argument)
 

@@ -107,7 +107,7 @@ def initialize(
 def _not_come(patience: float, address: str, process: int, count: int, seen: bool) -> PeerError:
     """The error for a job whose processes do not come; which of them is known to the coordination service alone."""
     if process != 0 and not seen:
-        text = f"nobody answers at {address}, where process 0 should be, within {patience:g} s"
+        text = f"no answer from {address}, where process 0 should be, within {patience:g} s"
         return PeerError(f"process {process} cannot go on: {text}", 0)
     text = f"not all of the {count} processes have come to {address} within {patience:g} s"
     return PeerError(f"process {process} cannot go on: {text}; see what those that are missing say", -1)

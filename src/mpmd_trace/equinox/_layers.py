@@ -198,7 +198,7 @@ def _paths(model: Any, layers: Sequence[Any]) -> list[str]:
             what = getattr(layer, "__name__", type(layer).__name__)
             raise mistake(
                 f"name_layers: `where` selects {what}, which the model holds {len(places)} times "
-                f"({', '.join(places)}), so nobody knows which one is meant. Put it into the model as "
+                f"({', '.join(places)}), so the choice is ambiguous. Put it into the model as "
                 f"eqx.nn.Lambda({what})."
             )
     return [found[id(layer)][0] for layer in layers]

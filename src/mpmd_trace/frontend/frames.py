@@ -84,6 +84,6 @@ _LINEN = (
 
 def _uses(used: str, what: str, library: str, instead: str) -> FrontendError:
     return mistake(
-        f"{what} uses {used} of the {library} module around it, which is no argument of it: what it makes would be "
+        f"{what} uses {used} of the {library} module around it, which is not an argument of it: what it makes would be "
         f"lost, and the next one of the same function would get the parameters of the first. {instead}"
     )

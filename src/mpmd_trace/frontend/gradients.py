@@ -194,7 +194,8 @@ def _cut(args: Sequence[Any], positions: Sequence[int], count: int, fn: Callable
         for path, leaf in jax.tree_util.tree_leaves_with_path(args[position]):
             shape = jnp.shape(leaf) if is_array(leaf) else ()
             if not shape or shape[0] % count:
-                found = f"{list(shape)}" if shape else "a scalar" if is_array(leaf) else f"{leaf!r}, which is no array"
+                other = "a scalar" if is_array(leaf) else f"{leaf!r}, which is not an array"
+                found = f"{list(shape)}" if shape else other
                 wrong.append(f"{name}{jax.tree_util.keystr(path)} is {found}")
     if not jax.tree.leaves([args[i] for i in positions]):
         wrong.append("there is no array in it")

@@ -139,7 +139,7 @@ def _foreign(sharding: NamedSharding, topology: Sequence[Any]) -> str | None:
         return None
     listed = " or ".join(map(_devices, known))
     return (
-        f"sharding over a mesh of devices {_devices(mesh)}, which is no mesh of the topology (devices {listed}). "
+        f"sharding over a mesh of devices {_devices(mesh)}, which is not a mesh of the topology (devices {listed}). "
         "Use a mesh of the topology."
     )
 

@@ -151,7 +151,7 @@ def partition_with_cpp(
     """
     if request.same_mesh:
         raise MpmdError(
-            "the C++ partitioner cannot be told that results are where arguments are (MeshOfInput); use "
+            "the C++ partitioner does not support results on the mesh of an argument (MeshOfInput); use "
             "engine='python', or give the results meshes"
         )
     order = request.options.mpmd_pipeline_schedule

@@ -34,7 +34,7 @@ def register(cls: type[P]) -> type[P]:
     options = [field for field, kind in inspect.get_annotations(cls).items() if "ClassVar" not in str(kind)]
     if options and "__dataclass_fields__" not in cls.__dict__:
         raise MpmdError(
-            f"{what} has options ({', '.join(options)}) and is no dataclass of its own: write "
+            f"{what} has options ({', '.join(options)}) and is not a dataclass itself: write "
             "@dataclasses.dataclass(frozen=True) above it"
         )
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z][\w.-]*", name):

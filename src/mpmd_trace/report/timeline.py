@@ -102,7 +102,7 @@ def actions_by_place(plan: Plan, actions: FragmentActions) -> dict[int, Action]:
     for at, (_, step) in steps_by_place(plan, actions).items():
         if not isinstance(step, Action):
             raise MpmdError(
-                f"the step runs {step} as one program, so what its parts cost cannot be told; compile it with "
+                f"the step runs {step} as one program, so the cost of its parts is unknown; compile it with "
                 f"partitioning_options={dict.fromkeys(OUR_OPTIONS, False)} to plan it"
             )
         found[at] = step

@@ -132,7 +132,7 @@ def _plain(text: str, whole: str) -> Action:
         raise _bad(whole, f"'{text}' is not stage, letter, microbatch")
     kind = match.group(2)
     if kind not in KINDS:
-        raise _bad(whole, f"the letter '{kind}' is none of {', '.join(KINDS)}")
+        raise _bad(whole, f"the letter '{kind}' is not one of {', '.join(KINDS)}")
     if (kind == "O") != (match.group(3) == ""):
         raise _bad(whole, "an optimizer action has no microbatch, any other action has one")
     microbatch = int(match.group(3)) if match.group(3) else NO_MICROBATCH

@@ -259,7 +259,7 @@ def _step(step: Step | str, row: int, column: int) -> Step:
         except ScheduleError as error:
             problem = replace(error.problems[0], row=row, column=column)
     else:
-        problem = Problem("text", f"{step!r} is no action; write forward(2, 0) or '2F0'", row, column)
+        problem = Problem("text", f"{step!r} is not an action; write forward(2, 0) or '2F0'", row, column)
     raise ScheduleError(str(problem), [problem])
 
 

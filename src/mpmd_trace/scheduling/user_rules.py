@@ -52,8 +52,8 @@ def checked_rules(given: Any, what: str) -> tuple[tuple[Any, ...], list[str]]:
             strange = [info for info in _infos(one) if not isinstance(info, FragmentInfo)]
             if strange:
                 wrong.append(
-                    f"{what} has a rule about {strange[0]!r}, which is no FragmentInfo; mpmd_trace.rules makes rules "
-                    "of fragments"
+                    f"{what} has a rule about {strange[0]!r}, which is not a FragmentInfo; mpmd_trace.rules makes "
+                    "rules of fragments"
                 )
             else:
                 found.append(one)
@@ -72,7 +72,7 @@ def checked_rules(given: Any, what: str) -> tuple[tuple[Any, ...], list[str]]:
                 continue
             found.append(one)
         else:
-            wrong.append(f"{what} has {one!r}, which is no rule: make rules with mpmd_trace.rules")
+            wrong.append(f"{what} has {one!r}, which is not a rule: make rules with mpmd_trace.rules")
     return tuple(found), [*wrong, *rule_problems(found)]
 
 
@@ -190,7 +190,7 @@ def _warn_of_strangers(
         if missing:
             names = {name for info in missing for name, _ in info.origins}
             like = [fragment for fragment in fragments if names & set(fragment.names)] or list(fragments)
-            text = [f"{what} name what is no fragment of this program, and do nothing there:"]
+            text = [f"{what} name fragments that this program does not have, and have no effect:"]
             text += shortened([f"  {info}" for info in missing], 4)
             text += ["it has", *shortened([f"  {fragment.info}" for fragment in like], 4)]
             warn("\n".join(text), where)

@@ -167,7 +167,7 @@ class Posting:
 
 def _as(data: np.ndarray[Any, Any], spec: jax.ShapeDtypeStruct) -> np.ndarray[Any, Any]:
     if data.nbytes != math.prod(spec.shape) * np.dtype(spec.dtype).itemsize:
-        raise MpmdError(f"{data.nbytes} bytes came from another process, which are no {spec.dtype}{list(spec.shape)}")
+        raise MpmdError(f"another process sent {data.nbytes} bytes, which do not form a {spec.dtype}{list(spec.shape)}")
     found: np.ndarray[Any, Any] = data.view(spec.dtype).reshape(spec.shape)
     return found
 

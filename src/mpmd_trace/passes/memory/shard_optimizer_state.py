@@ -51,7 +51,7 @@ class Replaced(NamedTuple):
         found = _TEXT.fullmatch(text.strip())
         if found is None:
             forms = "ARGUMENT:RESULT or ARGUMENT:RESULT:LIKE, e.g. 1:0"
-            raise MpmdError(f"'{text}' is no replaced argument: write {forms}")
+            raise MpmdError(f"'{text}' is not a replaced argument: write {forms}")
         return cls(int(found[1]), int(found[2]), None if found[3] is None else int(found[3]))
 
     def __str__(self) -> str:
