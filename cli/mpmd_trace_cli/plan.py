@@ -22,11 +22,11 @@ from mpmd_trace.report.plan_options import Option, options_of, ranked
 from mpmd_trace.report.planning import Estimated, Study, check_plannable, study
 from mpmd_trace.report.reasons import reasons
 from mpmd_trace.report.timeline import FragmentActions
-from mpmd_trace.schedules import TRANSFERS, ScheduleError, find_entry, save_csv
+from mpmd_trace.schedules import TRANSFERS, ScheduleError, find_entry
 from mpmd_trace.scheduling.transfers import Link, Links
 from mpmd_trace_cli import residence
 from mpmd_trace_cli._plan_options import PlanOptions
-from mpmd_trace_cli.files import check_output
+from mpmd_trace_cli.files import check_output, write_text
 from mpmd_trace_cli.plan_text import as_data, as_text, mib
 from mpmd_trace_cli.program import copied, load_program
 from mpmd_trace_cli.talk import compiling, data, progress, say
@@ -117,7 +117,7 @@ def plan_program(file: str, asked: PlanOptions, settings: Sequence[str], *, as_j
     now = _now(options, found, lowered)
 
     if asked.save is not None:
-        save_csv(options[0].choice.schedule, asked.save)
+        write_text(str(asked.save), options[0].choice.schedule.to_csv())
     held = compiled.residence()
     why = reasons(held, lowered)
     # Estimates know no collectives: XLA makes them.
