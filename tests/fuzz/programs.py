@@ -144,6 +144,8 @@ class Setup:
     gather: str = "auto"
     device_memory: int | None = None
     remat: bool = False
+    #: Whether all meshes are of the same devices.
+    shares_devices: bool = False
     #: The process of each device, in the order of the meshes (repeated as needed); none: this one.
     processes: tuple[int, ...] = several(0)
 
@@ -267,6 +269,7 @@ def later_setup(setup: Setup, rng: random.Random) -> Setup:
         gather=rng.choice(("phase", "microbatch", "step")) if rng.random() < 0.15 else "auto",
         device_memory=(memory := rng.choice((64, 256, 1024, 4096)) if rng.random() < 0.2 else None),
         remat=memory is not None and "mpmd_fragment_remat" not in setup.options and rng.random() < 0.5,
+        shares_devices=len(set(setup.meshes)) == 1 and rng.random() < 0.1,
     )
 
 

@@ -123,7 +123,7 @@ def topology_source(setup: Setup) -> str:
     for i, size in enumerate(setup.meshes):
         devices = f"np.array({known}[{first}:{first + size}])"
         lines.append(f'    "s{i}": Mesh({devices}, ("{_axis(setup, i)}",)),')
-        first += size
+        first += 0 if setup.shares_devices else size
     return "\n".join([*lines, "}", ""])
 
 
