@@ -15,6 +15,7 @@ from jax.sharding import PartitionSpec as P
 
 import mpmd_trace
 from mpmd_trace import MpmdError, MpmdWarning
+from mpmd_trace.backend.plan import Run, Transfer
 
 WIDTH, STAGES, MICROBATCHES = 16, 3, 4
 
@@ -106,6 +107,33 @@ def test_activations_go_to_the_host_and_come_back() -> None:
     both = lowered(sharded, 2, remat="auto", offload="auto", device_memory=whole - 40_000)
     assert re.search(r"a forward of f0 leaves \([\d,]+ bytes\) is recomputed", remarks(both))
     assert "host memory" not in both.residence().causes
+
+
+def runs_after_fetches(compiled: mpmd_trace.Compiled) -> list[int]:
+    """For each transfer from host memory to `m0`, which of the following programs there reads it first."""
+    plan = compiled.program.plan
+    own = plan.on_mesh("m0")
+    found = []
+    for at, fetch in enumerate(own):
+        if isinstance(fetch, Transfer) and plan.slots[fetch.inputs[0]].memory_kind == "pinned_host":
+            runs = [one for one in own[at:] if isinstance(one, Run)]
+            found.append(next(i for i, run in enumerate(runs) if set(run.inputs) & set(fetch.outputs)))
+    return found
+
+
+def test_what_is_offloaded_comes_back_a_program_early_if_there_is_memory() -> None:
+    wanted = peaks(lowered())["m0"]
+    early = lowered(offload="auto", device_memory=wanted - 20_000).compile()
+    assert runs_after_fetches(early) == [1] * MICROBATCHES
+    assert "comes back while the program before its backward runs" in remarks(early.lowered)
+    least = peaks(early)["m0"] - 1
+    late = lowered(offload="auto", device_memory=least).compile()
+    assert runs_after_fetches(late) == [0] * MICROBATCHES
+    assert "is in host memory in between, for which its backward waits" in remarks(late.lowered)
+    expected = jax.jit(step_of())(*arguments())
+    for compiled, limit in ((early, wanted - 20_000), (late, least)):
+        assert peaks(compiled)["m0"] <= limit
+        assert_same(compiled(*arguments()), expected)
 
 
 def test_a_checkpoint_says_itself_what_is_recomputed() -> None:

@@ -15,7 +15,7 @@ from mpmd_trace.diagnostics.spelling import unquote
 from mpmd_trace.ir.attributes import Attribute, BoolAttr, DictAttr, StringAttr, TopologyAttr
 from mpmd_trace.ir.core import Op, Region, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
-from mpmd_trace.ir.ops import OFFLOADED, SHARDED_STATE, FragmentCallOp, FuncOp, Module, TransferOp
+from mpmd_trace.ir.ops import SHARDED_STATE, FragmentCallOp, FuncOp, Module, TransferOp
 from mpmd_trace.ir.shardings import local_shape
 from mpmd_trace.ir.types import MeshTensorType, TensorType, Type, mesh_tensor
 from mpmd_trace.ir.work import elements_computed
@@ -238,7 +238,7 @@ class _Planner:
                 if _is_alias(op) or self._shares(op, inputs[0]):
                     self.root[op.results[0]] = inputs[0]
                     continue
-                if _comes_back(op):  # not before it is wanted: it was away to leave its memory to others
+                if op.comes_back:  # not before it is wanted: it was away to leave its memory to others
                     end = start = max(start, free[owners[op.target_type.mesh]])
             else:
                 continue
@@ -309,11 +309,6 @@ class _Planner:
     def _transfer(self, ops: Sequence[TransferOp], inputs: tuple[int, ...]) -> Transfer:
         outputs = self._add([op.results[0] for op in ops], [None] * len(ops))
         return Transfer(ops[0].source_type.mesh, ops[0].target_type.mesh, inputs, outputs)
-
-
-def _comes_back(op: TransferOp) -> bool:
-    source = op.operand(0).defining_op
-    return source is not None and OFFLOADED in source.attrs
 
 
 def _grouped(drafts: Sequence[_Draft]) -> list[list[_Draft]]:

@@ -232,6 +232,12 @@ class TransferOp(Op):
         source, target = self.source_type, self.target_type
         return source.mesh == target.mesh and source.memory_kind == target.memory_kind
 
+    @property
+    def comes_back(self) -> bool:
+        """Whether the value was sent to host memory to free that of the device until now."""
+        source = self.operand(0).defining_op
+        return source is not None and OFFLOADED in source.attrs
+
 
 @op_class
 class CallOp(Op):

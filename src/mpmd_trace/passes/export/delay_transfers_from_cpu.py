@@ -54,7 +54,7 @@ class DelayTransfersFromCpu(FunctionPass):
         number = {op: i for i, op in enumerate(block)}
         changed = False
         for op in block.ops:
-            if not isinstance(op, TransferOp) or not op.has_uses:
+            if not isinstance(op, TransferOp) or not op.has_uses or op.comes_back:  # that is where it is for a reason
                 continue
             source = op.source_type
             if not isinstance(source, MeshTensorType) or not (is_cpu_mesh(source.mesh) or source.on_host):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 from mpmd_trace.ir.attributes import MeshAttr
@@ -12,18 +12,33 @@ from mpmd_trace.ir.core import Op, Value
 from mpmd_trace.ir.ops import FragmentOp, FuncOp
 from mpmd_trace.passes.fragment_info import call_counter, is_backward, is_executed_immediately_after, is_forward
 from mpmd_trace.passes.memory.liveness import Change, Liveness
-from mpmd_trace.passes.memory.recompute import Recomputed, cheap_results, has_checkpoint, recomputed
+from mpmd_trace.passes.memory.recompute import Recomputed, cheap_results, has_checkpoint, recomputed, work_of
 from mpmd_trace.passes.sharding.reduction import is_plain_fragment
 
 __all__ = ["HOW", "Forward", "How", "Option", "Stage", "stages_of"]
 
-How = Literal["keep", "recompute cheap", "recompute", "offload", "recompute cheap, offload"]
+How = Literal[
+    "keep",
+    "recompute cheap",
+    "recompute",
+    "offload",
+    "offload, fetch late",
+    "recompute cheap, offload",
+    "recompute cheap, offload, fetch late",
+]
 HOW: dict[How, str] = {
     "keep": "is kept",
     "recompute cheap": "is recomputed where that takes no product",
     "recompute": "is recomputed",
-    "offload": "is in host memory in between",
-    "recompute cheap, offload": "is recomputed where that takes no product, and else in host memory in between",
+    "offload": "is in host memory in between, and comes back while the program before its backward runs",
+    "offload, fetch late": "is in host memory in between, for which its backward waits",
+    "recompute cheap, offload": (
+        "is recomputed where that takes no product, and else in host memory in between; that comes back while the "
+        "program before its backward runs"
+    ),
+    "recompute cheap, offload, fetch late": (
+        "is recomputed where that takes no product, and else in host memory in between, for which its backward waits"
+    ),
 }
 #: A byte that goes to the host or comes back costs as much as so many of memory traffic: what PCIe 5 is to HBM3.
 PER_HOST_BYTE = 50.0
@@ -50,7 +65,7 @@ class Option:
     """What may be done with what the forwards of a stage leave.
 
     dropped: for each forward the results that are made again, with the body that does it; offloaded: those that go to
-    the host.
+    the host; fetched: the fragment before which they are sent back, where that is not the one that reads them.
     """
 
     how: How
@@ -58,6 +73,7 @@ class Option:
     change: Change
     dropped: Mapping[Forward, tuple[tuple[int, ...], Recomputed]] = dataclasses.field(default_factory=dict)
     offloaded: Mapping[Forward, tuple[int, ...]] = dataclasses.field(default_factory=dict)
+    fetched: Mapping[Forward, FragmentOp] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -97,7 +113,10 @@ def stages_of(
         if remat and not checkpointed:
             options += _recomputing(forwards, held, devices)
         if offload:
-            options += [_offloading(option, forwards, held) for option in list(options) if option.how != "recompute"]
+            early = {one: op for one in forwards if (op := _fragment_before(one, held.sharing)) is not None}
+            for option in [one for one in options if one.how != "recompute"]:
+                for fetched in [early, {}] if early else [{}]:
+                    options.append(_offloading(option, forwards, held, fetched, devices))
         first = forwards[0]
         size = max(sum(held.size(f.fragment.results[i]) for i in f.left) for f in forwards)
         names = tuple(dict.fromkeys(origin.name for origin in first.fragment.origin))
@@ -122,6 +141,16 @@ def _backwards(forward: FragmentOp) -> Iterator[FragmentOp]:
             yield op
             users.remove(op)
         op = op.next_op
+
+
+def _fragment_before(forward: Forward, sharing: Sequence[str]) -> FragmentOp | None:
+    """Return the fragment on these meshes behind which the first backward runs, unless that is the forward itself."""
+    op = forward.backwards[0].prev_op
+    while op is not None and op is not forward.fragment:
+        if isinstance(op, FragmentOp) and op.mesh in sharing:
+            return op
+        op = op.prev_op
+    return None
 
 
 def _recomputing(forwards: list[Forward], held: Liveness, devices: int) -> Iterator[Option]:
@@ -161,8 +190,14 @@ def _change_of_recomputing(one: Forward, results: tuple[int, ...], made: Recompu
     return Change(tuple(unread), tuple((value, before) for value in read), tuple(held_again))
 
 
-def _offloading(option: Option, forwards: list[Forward], held: Liveness) -> Option:
-    """The option with everything that it keeps in host memory."""
+def _offloading(
+    option: Option, forwards: list[Forward], held: Liveness, early: Mapping[Forward, FragmentOp], devices: int
+) -> Option:
+    """The option with everything that it keeps in host memory.
+
+    What is fetched `early`, before the fragment in front of the backward, takes its memory for that time, and costs
+    what is left of the copy when that fragment is done.
+    """
     offloaded: dict[Forward, tuple[int, ...]] = {}
     cost, change = option.cost, option.change
     for one in forwards:
@@ -172,7 +207,9 @@ def _offloading(option: Option, forwards: list[Forward], held: Liveness) -> Opti
         if not moved:
             continue
         offloaded[one] = moved
-        cost += 2 * PER_HOST_BYTE * sum(sizes[i] for i in moved)
+        copy = PER_HOST_BYTE * sum(sizes[i] for i in moved)
+        hidden = work_of(early[one].body) / devices if one in early else 0.0
+        cost += copy + max(copy - hidden, 0.0)
         start = held.time[one.fragment]
         again = held.time[one.backwards[0]] - 1
         unread: list[tuple[Value, int]] = []
@@ -183,10 +220,13 @@ def _offloading(option: Option, forwards: list[Forward], held: Liveness) -> Opti
             if made is not None and i in made.results:
                 times.append(again)
             unread += [(value, at) for at in times]
-            held_again.append((sizes[i], min(times), max(times)))
+            begin = held.time[early[one]] - 1 if one in early else min(times)
+            held_again.append((sizes[i], begin, max(times)))
         change += Change(tuple(unread), tuple((one.fragment.results[i], start + 1) for i in moved), tuple(held_again))
         if made is not None:  # what was read where it is made again is read from the host now
             back = {(one.fragment.results[i], again) for i in moved}
             change = Change(change.unread, tuple(pair for pair in change.read if pair not in back), change.made)
     how: How = "offload" if option.how == "keep" else "recompute cheap, offload"
-    return Option(how, cost, change, option.dropped, offloaded)
+    if not early:
+        how = "offload, fetch late" if option.how == "keep" else "recompute cheap, offload, fetch late"
+    return Option(how, cost, change, option.dropped, offloaded, early)

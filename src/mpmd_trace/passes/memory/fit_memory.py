@@ -117,10 +117,10 @@ class FitMemory(FunctionPass):
             chosen += self._on_devices(function, meshes, held, room, diagnostics)
         for one in chosen:
             for forward, (results, made) in one.dropped.items():
-                _recompute(forward, results, made, one.offloaded.get(forward, ()))
+                _recompute(forward, results, made, one.offloaded.get(forward, ()), one.fetched.get(forward))
             for forward, moved in one.offloaded.items():
                 if forward not in one.dropped:
-                    _offload(forward, moved, list(forward.backwards))
+                    _offload(forward, moved, list(forward.backwards), one.fetched.get(forward))
         return bool(chosen)
 
     def _on_devices(
@@ -157,7 +157,9 @@ def _described(mesh: str, stage: Stage, one: Option) -> str:
     return text + ("; jax.checkpoint says what is recomputed" if stage.has_checkpoint else "")
 
 
-def _recompute(forward: Forward, results: tuple[int, ...], made: Recomputed, offloaded: tuple[int, ...]) -> None:
+def _recompute(
+    forward: Forward, results: tuple[int, ...], made: Recomputed, offloaded: tuple[int, ...], fetched: FragmentOp | None
+) -> None:
     """Insert the fragment that makes results of a forward again, and let the backwards read its results."""
     fragment, first = forward.fragment, forward.backwards[0]
     read = [fragment.operand(i) for i in made.arguments] + [fragment.results[i] for i in made.results]
@@ -184,11 +186,11 @@ def _recompute(forward: Forward, results: tuple[int, ...], made: Recomputed, off
     readers = set(forward.backwards)
     for i, new in zip(results, copy.results, strict=True):
         fragment.results[i].replace_uses_if(new, lambda use: use.owner in readers)
-    _offload(forward, offloaded, [copy, *forward.backwards])
+    _offload(forward, offloaded, [copy, *forward.backwards], fetched)
 
 
-def _offload(forward: Forward, results: tuple[int, ...], readers: list[FragmentOp]) -> None:
-    """Send results of a forward to the host, and back for those that read them."""
+def _offload(forward: Forward, results: tuple[int, ...], readers: list[FragmentOp], fetched: FragmentOp | None) -> None:
+    """Send results of a forward to the host, and back for those that read them, or before the fragment `fetched`."""
     fragment = forward.fragment
     block = fragment.block
     assert block is not None
@@ -203,7 +205,7 @@ def _offload(forward: Forward, results: tuple[int, ...], readers: list[FragmentO
         there.attrs[OFFLOADED] = UNIT
         block.insert_after(at, there)
         back = make_transfer(there.results[0], value.type, loc=first.loc)
-        block.insert_before(first, back)
+        block.insert_before(fetched or first, back)
         _set_sharding(there, sharding)
         _set_sharding(back, sharding)
         mine = set(readers)

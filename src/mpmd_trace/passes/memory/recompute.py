@@ -18,7 +18,7 @@ from mpmd_trace.passes.sharding.constants_apart import EXPRESSIONS
 from mpmd_trace.passes.sharding.edges import CONSTRAINT
 from mpmd_trace.passes.stablehlo.reading import shape_of
 
-__all__ = ["Recomputed", "cheap_results", "has_checkpoint", "recomputed"]
+__all__ = ["Recomputed", "cheap_results", "has_checkpoint", "recomputed", "work_of"]
 
 #: What is made again without a product: what is done element by element, with sums over dimensions.
 _CHEAP = (
@@ -39,6 +39,12 @@ class Recomputed(NamedTuple):
     arguments: tuple[int, ...]
     results: tuple[int, ...]
     work: float
+
+
+def work_of(body: Region) -> float:
+    """Return what a body takes, in bytes of memory traffic of all devices together."""
+    ops = [op for op in body.block if not op.is_terminator]
+    return remembered(body, "work", lambda: _work(ops, body.returned))
 
 
 def has_checkpoint(body: Region) -> bool:
