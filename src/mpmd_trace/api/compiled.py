@@ -20,6 +20,7 @@ from mpmd_trace.backend.timeline import Timeline
 from mpmd_trace.diagnostics.files import check_output, write_file
 from mpmd_trace.diagnostics.internal import explains_internal_errors
 from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace.jax_compat.forks import check_not_forked
 from mpmd_trace.jax_compat.layouts import place_of, put
 from mpmd_trace.passes.partition import IoSpec
 
@@ -60,6 +61,7 @@ class Compiled(Described):
 
     def call_flat(self, flat: list[Any]) -> Any:
         """The result for the leaves of the arguments (static ones left out)."""
+        check_not_forked()
         results = self.program(*self._constants, *self._caller.physical(flat))
         self._caller.delete_donated(flat)
         return self._caller.result(results)
@@ -67,6 +69,7 @@ class Compiled(Described):
     @explains_internal_errors
     def measure(self, *args: Any, **kwargs: Any) -> tuple[Any, Timeline]:
         """Run a step; return its result, and when each program and transfer ran on each mesh."""
+        check_not_forked()
         with self.adapter.calling():
             flat = self._caller.flat(args, kwargs)
             results, timeline = self.program.measure(*self._constants, *self._caller.physical(flat))
@@ -82,6 +85,7 @@ class Compiled(Described):
     @explains_internal_errors
     def place(self, *args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments as `(args, kwargs)`, each array moved to the mesh and sharding the program wants."""
+        check_not_forked()
         with self.adapter.calling():
             physical = self._caller.physical(self._caller.flat(args, kwargs))
         found: tuple[tuple[Any, ...], dict[str, Any]] = self._caller.placed(physical)

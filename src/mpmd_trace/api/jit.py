@@ -32,6 +32,7 @@ from mpmd_trace.frontend.functions import name_of
 from mpmd_trace.frontend.layers import is_assigning
 from mpmd_trace.frontend.trace import Traced, check_names, trace
 from mpmd_trace.ir.text import parse
+from mpmd_trace.jax_compat.forks import check_not_forked
 from mpmd_trace.jax_compat.tracing import trace_settings
 from mpmd_trace.passes.manager import Hook
 from mpmd_trace.scheduling.balance import balanced
@@ -261,6 +262,7 @@ class Jitted:
             return self._call(*self.adapter.wrap((args, kwargs)))
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        check_not_forked()
         dynamic, named, statics = (args, kwargs, ()) if not self._has_statics else self._split(args, kwargs)
         flat, tree = jax.tree_util.tree_flatten((dynamic, named))
         kind = self._kind(tree, statics, flat)

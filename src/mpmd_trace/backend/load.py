@@ -27,6 +27,7 @@ from mpmd_trace.ir.attributes import TopologyAttr
 from mpmd_trace.ir.ops import Module
 from mpmd_trace.ir.text import read_module
 from mpmd_trace.jax_compat import runtime as compat
+from mpmd_trace.jax_compat.forks import check_not_forked
 from mpmd_trace.jax_compat.layouts import Format, full_format
 
 if TYPE_CHECKING:
@@ -325,6 +326,7 @@ def load(
     Raises:
         MpmdError: when the module is not exported, meshes are missing or have other axes, or XLA refuses.
     """
+    check_not_forked()
     given = module if callable(module) else lambda: module
     owners = device_owners(topology)
     if plan is None or any(plan.shared.get(mesh, mesh) != owners.get(mesh) for mesh in plan.meshes):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import os
 import socket
 from typing import Any, Literal
 
@@ -75,6 +76,16 @@ def begin(job: Job) -> None:
 
 def end() -> None:
     _CURRENT.clear()
+
+
+def _forget() -> None:
+    """In a forked child: the connections are its parent's, and so is the place in the job."""
+    for job in _CURRENT:
+        job.peers.forget()
+    end()
+
+
+os.register_at_fork(after_in_child=_forget)
 
 
 def current() -> Job | None:

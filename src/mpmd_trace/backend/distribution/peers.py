@@ -455,6 +455,10 @@ class Peers:
         with self._lock, contextlib.suppress(OSError):
             link.socket.send(json.dumps(message).encode() + b"\n")
 
+    def forget(self) -> None:
+        """Say nothing to the others any more; for a forked child, whose parent does."""
+        self._links, self._closed = {}, True
+
     def close(
         self, disconnect: Callable[[], None] = lambda: None, *, hosts: bool = False, patience: float = 15.0
     ) -> None:

@@ -1,0 +1,31 @@
+"""Children that were forked from a process with devices: XLA's threads are not there, and who waits for them hangs."""
+
+from __future__ import annotations
+
+import os
+
+from jax._src import xla_bridge
+
+from mpmd_trace.diagnostics.messages import MpmdError
+
+__all__ = ["check_not_forked"]
+
+_is_child = False
+
+
+def _remember() -> None:
+    global _is_child
+    _is_child = _is_child or xla_bridge.backends_are_initialized()
+
+
+os.register_at_fork(after_in_child=_remember)
+
+
+def check_not_forked() -> None:
+    """Raise `MpmdError` in a child that was forked when JAX had its devices."""
+    if _is_child:
+        raise MpmdError(
+            "this process was forked from one that had used its devices, and cannot use them: JAX would wait for ever "
+            "for threads that a fork does not copy. Start it otherwise, as with "
+            'multiprocessing.get_context("spawn") or "forkserver", or fork before JAX is used'
+        )
