@@ -10,6 +10,7 @@ import logging
 import os
 import sys
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
+from jax._src import distributed
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import mpmd_trace as mt
@@ -376,6 +378,24 @@ def layers_in_unequal_pieces() -> None:
     equal = mt.make_config(topology({**STAGES, "m2": [(1, 2)]}, False), {"blocks": ["m0", "m1", "m2"]}, placement="cut")
     for like in (compiled, found, mt.jit(step, equal).lower(p, batch()[0]).compile()):
         same(mt.fetch(mt.restore(saved, like)), mt.fetch(found))
+
+
+@check
+def what_a_forked_child_does_is_not_the_process() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # JAX warns of every fork
+        child = os.fork()
+    if child == 0:
+        try:
+            raise ValueError("a child's")
+        except ValueError as error:
+            sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+            sys.excepthook(ValueError, error, error.__traceback__)
+        distributed.global_state.client = None  # as at the end of a process, which JAX's threads would keep
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert mt.fetch(jnp.float32(3)) == 3
+    run(train, (weights(2), batch()), STAGES)
 
 
 @check

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 
-from jax._src import xla_bridge
+from jax._src import distributed, xla_bridge
 
 from mpmd_trace.diagnostics.messages import MpmdError
 
@@ -16,6 +17,11 @@ _is_child = False
 def _remember() -> None:
     global _is_child
     _is_child = _is_child or xla_bridge.backends_are_initialized()
+    state = distributed.global_state
+    for one in (state.client, state.service):
+        if one is not None:  # its end would be told to the coordination service, as that of the parent
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(one))
+    state.client = state.service = None
 
 
 os.register_at_fork(after_in_child=_remember)
