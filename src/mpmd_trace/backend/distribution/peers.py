@@ -458,6 +458,7 @@ class Peers:
     def forget(self) -> None:
         """Say nothing to the others any more; for a forked child, whose parent does."""
         self._links, self._closed = {}, True
+        self.on_fault.clear()  # breaking off a connection is for all who have it
 
     def close(
         self, disconnect: Callable[[], None] = lambda: None, *, hosts: bool = False, patience: float = 15.0
