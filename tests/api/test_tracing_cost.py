@@ -22,6 +22,7 @@ from mpmd_trace.frontend.folding import _NUMPY, Known, fold
 from mpmd_trace.frontend.trace import trace
 from mpmd_trace.jax_compat import tracing
 from mpmd_trace.jax_compat.mlir import new_context
+from mpmd_trace.passes.sharding import shardy_propagation
 
 _TRACED = "/jax/core/compile/jaxpr_trace_duration"
 
@@ -288,3 +289,25 @@ def test_compiling_scans_no_memory_and_measures_none_that_nobody_asked_for(monke
     assert not held
     assert all(one.peak > 0 for one in compiled.residence().meshes)
     assert held
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_parameters_that_are_whole_on_their_meshes_are_not_propagated(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As they are from the second step on."""
+    devices = np.array(jax.devices()[: 2 * size]).reshape(2, size)
+    meshes = {f"m{i}": Mesh(devices[i], ("x",)) for i in range(2)}
+    jitted = mt.jit(_step, mt.make_config(meshes, {"layer0": "m0", "layer1": "m1"}))
+    weights = [jnp.ones((4, 4)) * i for i in range(2)]
+    batch = jnp.ones((3, 2, 4))
+    expected = jitted.lower(weights, batch).as_text()
+    replicated = jax.sharding.PartitionSpec()
+    placed = [
+        jax.device_put(w, jax.sharding.NamedSharding(mesh, replicated))
+        for w, mesh in zip(weights, meshes.values(), strict=True)
+    ]
+    assert "sdy.sharding" in jitted.lower_lazily(placed, batch).as_text("stablehlo")
+    monkeypatch.setattr(shardy_propagation, "run_shardy", lambda *_: pytest.fail("Shardy is asked"))
+    found = jitted.lower(placed, batch).as_text()
+    assert found.replace(' {mhlo.memory_kind = "device"}', "") == expected

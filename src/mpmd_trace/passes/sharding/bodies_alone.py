@@ -16,6 +16,7 @@ from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, TransferOp, make_return
 from mpmd_trace.passes.equal_bodies import first_equal
 from mpmd_trace.passes.sharding.constants_apart import can_do, with_constants_apart
+from mpmd_trace.passes.sharding.edges import SHARDING
 from mpmd_trace.passes.sharding.reduction import NUMBER, numbered, with_body
 from mpmd_trace.passes.sharding.shardy import run_shardy
 
@@ -47,6 +48,31 @@ def has_no_shardings(module: Module, function: FuncOp) -> bool:
         if isinstance(op, FragmentOp) and not bare.issuperset(_meshes_of_shardings(op.body)):
             return False
     return True
+
+
+def drop_whole_shardings(module: Module, function: FuncOp) -> None:
+    """Erase the shardings of arguments and results, and meshes for them, if all say that values are whole everywhere.
+
+    So do arrays that were put on the meshes, without any axis, say: parameters after the first step.
+    """
+    arguments, results = function.arg_attrs, function.res_attrs
+    given = [d.entries[SHARDING] for d in (*arguments, *results) if SHARDING in d.entries]
+    if not given or not all(isinstance(s, TensorShardingAttr) and not s.all_axes for s in given):
+        return
+    terminator = function.body.terminator
+    mentioned: set[str | None] = set()
+    for op in function.body:
+        if op is not terminator and any("sharding" in name for name in (*op.attrs, *op.props)):
+            return
+        if isinstance(op, FragmentOp):
+            mentioned |= _meshes_of_shardings(op.body)
+    if None in mentioned:
+        return
+    function.set_all_arg_attrs([d.without(SHARDING) for d in arguments])
+    function.set_all_res_attrs([d.without(SHARDING) for d in results])
+    for op in module.body.ops:
+        if op.name == "sdy.mesh" and _name_of(op) not in mentioned:
+            op.erase()
 
 
 def drop_unused_transfers(function: FuncOp) -> None:

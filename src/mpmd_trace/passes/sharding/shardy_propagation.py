@@ -11,7 +11,12 @@ from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
 from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.equal_bodies import share_equal_bodies
-from mpmd_trace.passes.sharding.bodies_alone import drop_unused_transfers, has_no_shardings, propagate_in_bodies
+from mpmd_trace.passes.sharding.bodies_alone import (
+    drop_unused_transfers,
+    drop_whole_shardings,
+    has_no_shardings,
+    propagate_in_bodies,
+)
 from mpmd_trace.passes.sharding.chlo_rules import with_rules
 from mpmd_trace.passes.sharding.kinds import Kinds
 from mpmd_trace.passes.sharding.reduction import Reduction, reducible
@@ -72,6 +77,8 @@ class ShardyPropagation(Pass):
         function = functions[0]
         share_equal_bodies(functions)
         drop_unused_transfers(function)
+        if self.chlo:
+            drop_whole_shardings(module, function)
         if self.whole_up_to and has_no_shardings(module, function):
             return propagate_in_bodies(module, function, diagnostics, chlo=self.chlo) or not diagnostics.failed
         if self.chlo:
