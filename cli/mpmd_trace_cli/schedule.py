@@ -19,6 +19,7 @@ from typing import Annotated, Any, ParamSpec, TypeVar
 
 import typer
 
+from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.schedules import (
     ENTRIES,
     Costs,
@@ -38,7 +39,7 @@ from mpmd_trace.schedules import check as check_schedule
 from mpmd_trace.schedules import search as find
 from mpmd_trace_cli import _schedule_options as opt
 from mpmd_trace_cli import _schedule_output as out
-from mpmd_trace_cli.talk import say
+from mpmd_trace_cli.talk import say, told
 
 app = typer.Typer(
     help="Pipeline schedules: list, show, check, simulate, compare, search.",
@@ -62,6 +63,10 @@ def plain_errors(command: Callable[P, R]) -> Callable[P, R]:
                 return command(*args, **kwargs)
         except ScheduleError as error:
             say(f"error: {error}")
+            raise typer.Exit(2) from None
+        except MpmdError as error:
+            for line in told(error):
+                say(line)
             raise typer.Exit(2) from None
         except BrokenPipeError:
             # The reader of a pipe went away; Python would complain once more when it exits.

@@ -160,7 +160,7 @@ def test_search(tmp_path: Path) -> None:
         (("simulate", "1f1b", "-p", "100000", "-m", "100000"), "more than this library handles"),
         (("check", "nowhere.csv"), "cannot read schedule table"),
         (("show", "1f1b", *SIZE, "--format", "gif"), "unknown format"),
-        (("show", "1f1b", *SIZE, "-o", "/nowhere/x.svg"), "No such file"),
+        (("show", "1f1b", *SIZE, "-o", "/nowhere/x.svg"), "there is no folder /nowhere"),
         (("search", "-p", "2"), "needs --meshes and --microbatches"),
         (("search", "-p", "2", "-m", "2", "--chunks", "a"), "not a list of whole numbers"),
     ],

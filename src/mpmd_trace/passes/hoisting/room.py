@@ -7,8 +7,6 @@ import heapq
 import math
 from collections.abc import Iterator
 
-import numpy as np
-
 from mpmd_trace.passes.hoisting.copies import Copy, Timeline
 from mpmd_trace.passes.hoisting.expressions import Expression
 from mpmd_trace.passes.hoisting.selection import Kept
@@ -52,6 +50,8 @@ class Room:
         #: By time, with how many of the changes they know.
         self._offers: dict[int, tuple[list[_Offer], int]] = {}
         if self._is_limited:
+            import numpy as np  # late: `mpmd-trace opt` starts without it
+
             self._bytes = np.array(timeline.base)
             self._movable_bytes = np.zeros_like(self._bytes)
 
@@ -76,6 +76,8 @@ class Room:
 
         Whatever costs least for its bytes goes from where there is too much.
         """
+        import numpy as np  # late: `mpmd-trace opt` starts without it
+
         while self._is_limited and self._movable_bytes.any():
             at = int(np.where(self._movable_bytes > 0, self._bytes, -np.inf).argmax())
             if self._bytes[at] <= self._limit:
