@@ -1,4 +1,4 @@
-"""Canonicalisation that keeps bodies shared: what MLIR's `canonicalize` does.
+"""Canonicalization that keeps bodies shared: what MLIR's `canonicalize` does.
 
 Functions that hold only ops of the mpmd dialect are rewritten here, and each distinct body goes through
 MLIR once.  Functions with other ops at the top level go through MLIR as a whole.
@@ -55,7 +55,7 @@ class CanonicalizeMpmd(Pass):
     """
 
     name: ClassVar[str] = "mpmd-canonicalize"
-    summary: ClassVar[str] = "MLIR's canonicalisation, with bodies kept shared"
+    summary: ClassVar[str] = "MLIR's canonicalization, with bodies kept shared"
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
         functions = [f for f in module.functions if not f.is_declaration]

@@ -1,9 +1,9 @@
 """Inlining calls from the top: every op of the result is copied once, however deep the calls are.
 
-MLIR inlines callees first and canonicalises each function before and after, which takes time that grows with the
-square of the length of a chain of calls.  Where canonicalisation only moves constants and removes dead code, as in
+MLIR inlines callees first and canonicalizes each function before and after, which takes time that grows with the
+square of the length of a chain of calls.  Where canonicalization only moves constants and removes dead code, as in
 functions of plain ops (`plain_bodies.py`), inlining everything at once gives the same, if constants are put in the
-order in which one canonicalisation for each level leaves them (`constants.py`): those of callees move to the front, in
+order in which one canonicalization for each level leaves them (`constants.py`): those of callees move to the front, in
 reverse.
 """
 

@@ -1,7 +1,7 @@
 """`inline`: MLIR's inliner for `func.call`.
 
 The contexts that jaxlib's bindings make do not know how to inline `func.call`, so MLIR's own pass of this
-name does nothing there.  This one does what it does elsewhere: callees before callers, each canonicalised
+name does nothing there.  This one does what it does elsewhere: callees before callers, each canonicalized
 before and after calls are inlined into it; private functions that nothing refers to any more go.
 """
 
@@ -28,7 +28,7 @@ from mpmd_trace.passes.symbol_dce import References, SymbolDce
 
 __all__ = ["InlineCalls", "has_calls"]
 
-#: What a callee may consist of when calls in it are inlined together with it: canonicalisation may decide a `case`.
+#: What a callee may consist of when calls in it are inlined together with it: canonicalization may decide a `case`.
 _EXPANDED = (PLAIN_OPS | {"func.call", "func.return"}) - {"stablehlo.case"}
 
 
@@ -36,7 +36,7 @@ _EXPANDED = (PLAIN_OPS | {"func.call", "func.return"}) - {"stablehlo.case"}
 class InlineCalls(Pass):
     """There are no calls of functions of the module, except `mpmd.call` and recursive ones.
 
-    Callees before callers; each function is canonicalised (`default_pipeline`) before and after calls are inlined
+    Callees before callers; each function is canonicalized (`default_pipeline`) before and after calls are inlined
     into it.  Private functions that nothing refers to any more go.
 
     Before:

@@ -53,7 +53,7 @@ def is_plain(body: Region) -> bool:
 def op_names(body: Region) -> frozenset[str] | None:
     """The names of the ops of a frozen body, at every depth; `OUTLINED` for calls of outlined functions.
 
-    None if a region has several blocks, if a body is nested in it, or if canonicalisation knows a branch.
+    None if a region has several blocks, if a body is nested in it, or if canonicalization knows a branch.
     """
 
     return remembered(body, "op names", lambda: all_names(body))
@@ -82,7 +82,7 @@ def _collect_names(region: Region, found: set[str]) -> bool:
 
 
 def _is_known(case: Op) -> bool:
-    """Whether the branch is known, so that canonicalisation takes it."""
+    """Whether the branch is known, so that canonicalization takes it."""
     index = case.operand(0).defining_op
     return index is not None and is_constant_like(index)
 

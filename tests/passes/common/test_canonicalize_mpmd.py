@@ -1,4 +1,4 @@
-"""Canonicalisation and CSE that keep bodies shared, against MLIR itself."""
+"""Canonicalization and CSE that keep bodies shared, against MLIR itself."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class AbsorbInferredFragments(FunctionPass):
     """
 
     name: ClassVar[str] = "mpmd-absorb-inferred-fragments"
-    summary: ClassVar[str] = "let user fragments of callees swallow neighbouring inferred fragments"
+    summary: ClassVar[str] = "let user fragments of callees absorb adjacent inferred fragments"
     mpmd_only: ClassVar[bool] = True
     absorb_on_entry_point_function: bool = option(False, "also work on entry point functions")
 

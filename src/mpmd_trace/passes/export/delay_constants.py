@@ -69,11 +69,11 @@ class DelayConstants(FunctionPass):
     """
 
     name: ClassVar[str] = "mpmd-delay-constants"
-    summary: ClassVar[str] = "make large constants when they are needed, where nobody waits for another mesh"
+    summary: ClassVar[str] = "create large constants when they are needed, if no other mesh is waiting"
     mpmd_only: ClassVar[bool] = True
     entry_only: ClassVar[bool] = True
 
-    least: int = option(1 << 20, "the least bytes on a device that it pays to make apart, for a program more")
+    least: int = option(1 << 20, "the smallest size on a device in bytes that is worth an additional program")
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         symbols = mesh_symbols(module)

@@ -57,7 +57,7 @@ class MergePairedPrograms(FunctionPass):
     """
 
     name: ClassVar[str] = "mpmd-merge-paired-programs"
-    summary: ClassVar[str] = "merge a forward and a backward program of which each always runs with the other"
+    summary: ClassVar[str] = "merge a forward and a backward program that always run together"
     mpmd_only: ClassVar[bool] = True
     entry_only: ClassVar[bool] = True
 

@@ -77,7 +77,7 @@ class ReusePrograms(FunctionPass):
     mpmd_only: ClassVar[bool] = True
     entry_only: ClassVar[bool] = True
 
-    least: int = option(64, "the least number of ops that it pays to compile once, and to launch apart")
+    least: int = option(64, "the smallest number of ops worth compiling once and launching separately")
 
     def _is_large(self, op: FragmentOp) -> bool:
         """Whether a program of its ops pays; what runs once a step may be smaller by a quarter, such as a norm."""

@@ -64,7 +64,7 @@ class SharePrograms(FunctionPass):
     """
 
     name: ClassVar[str] = "mpmd-share-programs"
-    summary: ClassVar[str] = "let microbatches share a program where only repeated operands keep them apart"
+    summary: ClassVar[str] = "share programs of microbatches that differ only in repeated operands"
     mpmd_only: ClassVar[bool] = True
     entry_only: ClassVar[bool] = True
 

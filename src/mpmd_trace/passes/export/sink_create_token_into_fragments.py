@@ -45,7 +45,7 @@ class SinkCreateTokenIntoFragments(FunctionPass):
     """
 
     name: ClassVar[str] = "mpmd-sink-create-token-into-fragments"
-    summary: ClassVar[str] = "create tokens inside of the fragments that use them"
+    summary: ClassVar[str] = "create tokens inside the fragments that use them"
     distributed_only: ClassVar[bool] = False
     mpmd_only: ClassVar[bool] = True
 

@@ -45,7 +45,7 @@ class ValidateNoInferredFragments(FunctionPass):
     """
 
     name: ClassVar[str] = "mpmd-validate-no-inferred-fragments"
-    summary: ClassVar[str] = "find fragments that no named computation took in"
+    summary: ClassVar[str] = "find inferred fragments that no user fragment absorbed"
 
     fail_on_inferred_fragments: bool = option(True, "fail for fragments made by a pass that should not leave any")
 

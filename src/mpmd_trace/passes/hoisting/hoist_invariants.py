@@ -113,9 +113,9 @@ class HoistInvariants(FunctionPass):
 
     launch: int = option(1 << 20, "the least work to be saved where no collective is, in bytes of memory traffic")
     least: int = option(256, "the least work, likewise, of an expression that is kept")
-    limit: int = option(0, "the bytes of memory of a device; 0: as many as are needed")
-    reserved: tuple[Reserved, ...] = option((), "bytes that are needed besides, as MESH=BYTES")
-    gather: Gather = option("auto", "how long what is gathered is kept: step, phase, microbatch; auto: as limit allows")
+    limit: int = option(0, "the memory limit of a device in bytes; 0: unlimited")
+    reserved: tuple[Reserved, ...] = option((), "additional bytes needed on meshes, as MESH=BYTES")
+    gather: Gather = option("auto", "how long gathered values are kept: step, phase, microbatch; auto: as limit allows")
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         if not reducible(function):

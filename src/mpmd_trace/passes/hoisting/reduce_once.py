@@ -96,12 +96,12 @@ class ReduceOnce(FunctionPass):
     """
 
     name: ClassVar[str] = "mpmd-reduce-once"
-    summary: ClassVar[str] = "finish sums over devices once, not for each microbatch"
+    summary: ClassVar[str] = "complete sums over devices once per step instead of once per microbatch"
     mpmd_only: ClassVar[bool] = True
     entry_only: ClassVar[bool] = True
 
-    limit: int = option(0, "the bytes of memory of a device; 0: as many as are needed")
-    reserved: tuple[Reserved, ...] = option((), "bytes that are needed besides, as MESH=BYTES")
+    limit: int = option(0, "the memory limit of a device in bytes; 0: unlimited")
+    reserved: tuple[Reserved, ...] = option((), "additional bytes needed on meshes, as MESH=BYTES")
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         if not reducible(function):

@@ -61,7 +61,7 @@ class AccumulateInCalls(Pass):
     """
 
     name: ClassVar[str] = "mpmd-accumulate-in-calls"
-    summary: ClassVar[str] = "let calls add up what is summed over them"
+    summary: ClassVar[str] = "accumulate sums over calls inside the calls"
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
         changed = False

@@ -36,7 +36,7 @@ _WITHOUT_CALLS = f"symbol-dce,{_INLINE},{_SIMPLIFY}"
 class CleanUp(Pass):
     """There are no chlo ops, no `func.call`s, no repeated expressions, and no op has a simpler form.
 
-    MLIR's own passes, in this order: chlo to StableHLO, inlining, common subexpressions, canonicalisation.  Bodies
+    MLIR's own passes, in this order: chlo to StableHLO, inlining, common subexpressions, canonicalization.  Bodies
     that print the same are one object from here on: of twelve equal layers one goes through the passes.  Of the
     places in the user's program it keeps those of the first.
 

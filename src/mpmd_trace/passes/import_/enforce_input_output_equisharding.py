@@ -35,7 +35,7 @@ class EnforceInputOutputEquisharding(FunctionPass):
     """
 
     name: ClassVar[str] = "mpmd-enforce-input-output-equisharding"
-    summary: ClassVar[str] = "transfer outputs to where the inputs are that they must match"
+    summary: ClassVar[str] = "transfer outputs to the meshes and shardings of the inputs that they must match"
     mpmd_only: ClassVar[bool] = True
     entry_only: ClassVar[bool] = True
 

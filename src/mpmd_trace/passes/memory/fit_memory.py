@@ -100,10 +100,10 @@ class FitMemory(FunctionPass):
     mpmd_only: ClassVar[bool] = True
     entry_only: ClassVar[bool] = True
 
-    limit: int = option(0, "the bytes of memory of a device; 0: as many as are needed")
+    limit: int = option(0, "the memory limit of a device in bytes; 0: unlimited")
     remat: bool = option(False, "whether activations may be recomputed")
     offload: bool = option(False, "whether activations may be kept in host memory")
-    reserved: tuple[Reserved, ...] = option((), "bytes that are needed besides, as MESH=BYTES")
+    reserved: tuple[Reserved, ...] = option((), "additional bytes needed on meshes, as MESH=BYTES")
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         if not self.limit or not reducible(function):

@@ -105,7 +105,7 @@ class ShardOptimizerState(FunctionPass):
     """
 
     name: ClassVar[str] = "mpmd-shard-optimizer-state"
-    summary: ClassVar[str] = "shard what an optimizer keeps over axes of its mesh"
+    summary: ClassVar[str] = "shard optimizer state over axes of its mesh"
     mpmd_only: ClassVar[bool] = True
     entry_only: ClassVar[bool] = True
 

@@ -194,12 +194,10 @@ class PipelineScheduler(FunctionPass):
     """
 
     name: ClassVar[str] = "mpmd-pipeline-scheduler"
-    summary: ClassVar[str] = "Orders the fragments of each mesh by a pipeline schedule."
+    summary: ClassVar[str] = "order the fragments of each mesh by a pipeline schedule"
     mpmd_only: ClassVar[bool] = True
     schedule: Order = option(SCHEDULES["1F1B"], f"The schedule: {', '.join(SCHEDULES)}.", name="must-happen-before")
-    remove_control_dependencies: bool = option(
-        True, "Whether the control operands that express the order are removed at the end."
-    )
+    remove_control_dependencies: bool = option(True, "remove the control operands that express the order at the end")
     #: Orders on top of the schedule, which may not contradict it; None for what the reference does.
     rules: tuple[ScheduleRule, ...] | None = None
     #: Whether to warn of schedules of the reference that the data flow does not allow, of which it says nothing.

@@ -33,10 +33,8 @@ class OptimizePipeline(Pipeline):
     """
 
     name: ClassVar[str] = "mpmd-optimize-pipeline"
-    summary: ClassVar[str] = "Schedules fragments, recomputes activations, merges what is left."
-    merge_after_scheduling: bool = option(
-        False, "Whether inferred fragments are merged after scheduling instead of at import."
-    )
+    summary: ClassVar[str] = "schedule fragments, recompute activations, merge the remaining fragments"
+    merge_after_scheduling: bool = option(False, "merge inferred fragments after scheduling instead of during import")
     pipeline_schedule: Order = option(SCHEDULES["1F1B"], f"The schedule: {', '.join(_TEXT_SCHEDULES)}.")
     fragment_merge_rules: tuple[MergeRule, ...] = ()
     fragment_schedule_rules: tuple[ScheduleRule, ...] = ()

@@ -84,8 +84,8 @@ class RematFragment(FunctionPass):
     """
 
     name: ClassVar[str] = "mpmd-remat-fragment"
-    summary: ClassVar[str] = "Recomputes forward fragments for the backward fragments that use them."
-    merge_remat_fragments: bool = option(False, "Whether the copy is merged into the backward fragment.")
+    summary: ClassVar[str] = "recompute forward fragments for the backward fragments that use them"
+    merge_remat_fragments: bool = option(False, "merge the copy into the backward fragment")
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         forwards = [op for op in function.body if isinstance(op, FragmentOp) and is_forward(op)]

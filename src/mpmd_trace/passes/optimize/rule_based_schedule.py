@@ -61,14 +61,12 @@ class RuleBasedSchedule(FunctionPass):
     """
 
     name: ClassVar[str] = "mpmd-rule-based-schedule"
-    summary: ClassVar[str] = "Orders fragments by rules given by the user."
+    summary: ClassVar[str] = "order fragments by the user's rules"
     mpmd_only: ClassVar[bool] = True
     rules: tuple[ScheduleRule, ...] = option(
         (), "Comma separated rules: FragmentScheduleRule(ordered_fragments=[INFO->INFO])."
     )
-    remove_control_dependencies: bool = option(
-        True, "Whether the control operands that express the order are removed at the end."
-    )
+    remove_control_dependencies: bool = option(True, "remove the control operands that express the order at the end")
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         fragments: dict[FragmentInfo, FragmentOp] = {}

@@ -50,7 +50,7 @@ class SplitConcatenations(Pass):
     """
 
     name: ClassVar[str] = "mpmd-split-concatenations"
-    summary: ClassVar[str] = "compute of each part what is computed of concatenated values of several meshes"
+    summary: ClassVar[str] = "split computations on concatenated values of several meshes"
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
         return change_each(module, ("stablehlo.concatenate",), lambda *given: _Splitting(*given).run())
