@@ -70,3 +70,35 @@ def test_line_search() -> None:
     with pytest.warns(MpmdWarning, match="runs whole on one mesh"):
         found = mpmd_trace.jit(step, config())(*args)
     assert_same(found, expected, rtol=1e-3, atol=1e-4)
+
+
+def _doubled_late(i: Any, x: jax.Array) -> jax.Array:
+    return lax.cond(i > 1, lambda x: 2 * x, lambda x: x, x)
+
+
+def _chosen(i: Any, x: jax.Array) -> jax.Array:
+    return lax.switch(i % 3, [lambda: x, lambda: 2 * x, lambda: jnp.sin(x)])
+
+
+@pytest.mark.parametrize("between", [_doubled_late, _chosen])
+@pytest.mark.filterwarnings("error::mpmd_trace.MpmdWarning")
+def test_stages_are_found_through_unnamed_conditionals_on_the_number_of_the_microbatch(between: Any) -> None:
+    """The stages behind the conditional follow those before it, so that 1F1B can be followed exactly."""
+
+    def microbatch(ws: Weights, i: Any, x: jax.Array) -> jax.Array:
+        for k, w in enumerate(ws):
+            x = named_computation(layer, name=f"f{k}")(w, x)
+            x = between(i, x) if k == 1 else x
+        return jnp.mean(x**2)
+
+    def step(ws: Weights, numbers: jax.Array, xs: jax.Array) -> Any:
+        def body(_: Any, total: Any, given: Any) -> Any:
+            return jax.tree.map(jnp.add, total, jax.value_and_grad(microbatch)(ws, *given))
+
+        return enumerated_for(body, (jnp.zeros(()), jax.tree.map(jnp.zeros_like, ws)), (numbers, xs))
+
+    settings = config({f"f{k}": f"m{k}" for k in range(4)}, meshes=4, pipeline_schedule="1F1B")
+    jitted = mpmd_trace.jit(step, settings)
+    arguments = weights(4), jnp.arange(5), batch(5)
+    assert_same(jitted(*arguments), jax.jit(step)(*arguments))
+    assert list(jitted.lower(*arguments).partitioned.module.main.topology.meshes) == ["m0", "m1", "m2", "m3"]

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from mpmd_trace.diagnostics.messages import MpmdError, Note
 from mpmd_trace.ir.attributes import TopologyAttr
+from mpmd_trace.ir.bodies import effective_operands
 from mpmd_trace.ir.core import Block, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import CallOp, ForOp, FragmentOp, Module
@@ -102,7 +103,9 @@ class _Flow:
         sources: dict[Value, _Sources] = dict(zip(block.args, arguments, strict=False))
         nowhere: _Sources = {}
         for op in block:
-            operands = [sources.get(value, nowhere) for value in op.operands]
+            # What goes through a conditional is often used in its regions alone.
+            used = op.operands if isinstance(op, ForOp) else effective_operands(op)
+            operands = [sources.get(value, nowhere) for value in used]
             if op.is_terminator:
                 return operands
             if isinstance(op, (CallOp, ForOp)):
