@@ -69,7 +69,7 @@ class DelayConstants(FunctionPass):
     """
 
     name: ClassVar[str] = "mpmd-delay-constants"
-    summary: ClassVar[str] = "create large constants when they are needed, if no other mesh is waiting"
+    summary: ClassVar[str] = "create large constants when they are needed, on meshes that can start without them"
     mpmd_only: ClassVar[bool] = True
     entry_only: ClassVar[bool] = True
 
