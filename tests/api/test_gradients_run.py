@@ -85,3 +85,21 @@ def test_a_module_with_floats_flags_and_a_flag_that_is_no_batch():
     close(eqx.filter(after, eqx.is_array), eqx.filter(wanted, eqx.is_array))
     with pytest.raises(mt.MpmdError, match=r"5 microbatches of equally many rows: x is \[16, 8\]"):
         filter_value_and_grad(loss, microbatches=5)(model, x, doubled=True)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "text"),
+    [
+        ("dualpipe-v", "dualpipe-v needs at least 4 microbatches, two per mesh; got 2 meshes and 2 microbatches"),
+        (mt.schedules.get_schedule("1f1b", 2, 5), "'1f1b' is for 5 microbatches, but the program has 2"),
+    ],
+)
+def test_too_few_microbatches_for_the_schedule_are_refused_before_the_loss_is_traced(schedule, text):
+    def loss(w, x):
+        raise AssertionError("is traced")
+
+    with pytest.raises(mt.MpmdError, match=text) as raised:
+        mt.jit(mt.value_and_grad(loss, microbatches=2), config(schedule, ["a", "b"]))(
+            jnp.ones((4, 4)), jnp.ones((4, 4))
+        )
+    assert __file__ in str(raised.value)

@@ -36,7 +36,7 @@ from mpmd_trace.jax_compat.forks import check_not_forked
 from mpmd_trace.jax_compat.tracing import trace_settings
 from mpmd_trace.passes.manager import Hook
 from mpmd_trace.scheduling.balance import balanced
-from mpmd_trace.scheduling.bridge import ScheduleChoice, choose_schedule, settle
+from mpmd_trace.scheduling.bridge import ScheduleChoice, choose_schedule, refusal, settle
 
 __all__ = ["Compiled", "Jitted", "Lowered", "jit"]
 
@@ -187,6 +187,7 @@ class Jitted:
             place=config.place,
             assigned=config.assignments,
             parts=len(config.topology) if config.assigns_names else 1,
+            refusal=functools.partial(refusal, config),
             rewrites=rewrites,
             **{k: v for k, v in kwargs.items() if k not in fixed},
         )

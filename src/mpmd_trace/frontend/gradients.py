@@ -7,7 +7,9 @@ running average has to be passed through all of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from typing import Any, Literal, NamedTuple, get_args
 
 import jax
@@ -19,13 +21,28 @@ from mpmd_trace.frontend.functions import name_of, parameters_of, positional_nam
 from mpmd_trace.frontend.loops import enumerated_for
 from mpmd_trace.frontend.tags import is_array
 
-__all__ = ["AUX", "REDUCE", "Aux", "Reduce", "value_and_grad"]
+__all__ = ["AUX", "REDUCE", "Aux", "Reduce", "microbatches_refused_by", "value_and_grad"]
 
 #: How microbatches become one: the mean of them, their sum, or the sum of totals over the sum of weights.
 Reduce = Literal["mean", "sum", "weighted"]
 #: How auxiliary results do; "stack" and "concatenate" keep them all, "last" keeps one.
 Aux = Literal["mean", "sum", "weighted", "stack", "concatenate", "last"]
 REDUCE, AUX = get_args(Reduce), get_args(Aux)
+
+
+#: Why the program that is being traced cannot have so many microbatches, or None.
+Refusal = Callable[[int], str | None]
+_refusal: ContextVar[Refusal | None] = ContextVar("refusal", default=None)
+
+
+@contextlib.contextmanager
+def microbatches_refused_by(refusal: Refusal | None) -> Iterator[None]:
+    """Within, `value_and_grad` raises for numbers of microbatches that are refused, before it traces the loss."""
+    token = _refusal.set(refusal)
+    try:
+        yield
+    finally:
+        _refusal.reset(token)
 
 
 class _Parts(NamedTuple):
@@ -98,6 +115,10 @@ def value_and_grad(
         raise mistake("aux says what becomes of auxiliary results; without has_aux=True there are none.")
 
     def called(*args: Any, **kwargs: Any) -> Any:
+        refusal = _refusal.get()
+        refused = None if refusal is None else refusal(count)
+        if refused is not None:
+            raise mistake(refused)
         at = _Positions.of(args, argnums, batch_argnums, state_argnum, key_argnum)
         slices = _cut(args, at.batch, count, fn)
 

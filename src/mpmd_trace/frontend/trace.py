@@ -17,6 +17,7 @@ from mpmd_trace.frontend import arguments, in_place, module_fields, placements
 from mpmd_trace.frontend.arguments import Leaf
 from mpmd_trace.frontend.effects import effect_problems
 from mpmd_trace.frontend.errors import place_of, raise_problems, warn
+from mpmd_trace.frontend.gradients import microbatches_refused_by
 from mpmd_trace.frontend.large_constants import LargeConstants
 from mpmd_trace.frontend.layers import assigned_parts
 from mpmd_trace.frontend.leaks import leak
@@ -225,6 +226,7 @@ def trace(
     place: Callable[[str], Site] | None = None,
     assigned: Iterable[str] = (),
     parts: int = 1,
+    refusal: Callable[[int], str | None] | None = None,
     rewrites: bool = True,
     **kwargs: Any,
 ) -> Traced:
@@ -243,6 +245,7 @@ def trace(
         place: the mesh and stage of a name: what `jax.checkpoint` recomputes is cut there.  None: nowhere.
         assigned: the names that are assigned, of which ranges of layers cut stacked ones (`scan`).
         parts: into how many parts stacked layers are cut that are not assigned yet.
+        refusal: why the program cannot have so many microbatches, as text, or None if it can.
         rewrites: whether to rewrite the program now, and not when it is first asked for.
         **kwargs: keyword arguments, dynamic.
 
@@ -262,7 +265,11 @@ def trace(
 
     flat.__name__ = given.name
     try:
-        with jax.disable_jit(False), assigned_parts(assigned, parts):  # names are jits
+        with (
+            jax.disable_jit(False),
+            assigned_parts(assigned, parts),
+            microbatches_refused_by(refusal),
+        ):  # names are jits
             closed = tracing.lowered(jax.make_jaxpr(flat)(*(leaf.struct for leaf in given.leaves)))
     except jax.errors.UnexpectedTracerError as error:
         raise leak(fn, error) from error

@@ -33,7 +33,7 @@ from mpmd_trace.scheduling.auto import AutoSchedule, best_schedule, forward_sche
 if TYPE_CHECKING:
     from mpmd_trace.frontend.config import Config
 
-__all__ = ["PROGRAM_ORDER", "ScheduleChoice", "choose_schedule", "constraints_of", "settle"]
+__all__ = ["PROGRAM_ORDER", "ScheduleChoice", "choose_schedule", "constraints_of", "refusal", "settle"]
 
 #: Schedules that run the weight-gradient part apart from the rest, so the backward must be split for them.
 _SPLITS = "mpmd_split_bwd_fragments"
@@ -72,6 +72,26 @@ def choose_schedule(config: Config, engine: str = "python") -> ScheduleChoice:
     if problems:
         raise MpmdError(problems)
     return choice
+
+
+def refusal(config: Config, microbatches: int) -> str | None:
+    """Why the schedule of a configuration cannot have so many microbatches, whatever the program; None if it may."""
+    wanted, meshes = config.pipeline_schedule, len(config.topology)
+    if isinstance(wanted, Schedule) and wanted.microbatches != microbatches:
+        return (
+            f"the schedule '{wanted.name}' is for {wanted.microbatches} microbatches, but the program has "
+            f"{microbatches}. Give both the same number."
+        )
+    if not isinstance(wanted, str) or wanted.lower() == "auto" or find_schedule(wanted) is not None:
+        return None
+    entry = find_entry(wanted)
+    if not entry.needs:
+        return None
+    try:
+        get_schedule(entry.name, meshes, microbatches)
+    except LibraryError as error:
+        return f"{error}. Change the number of microbatches, or choose another pipeline_schedule."
+    return None
 
 
 def _conflicts(config: Config, choice: ScheduleChoice) -> Iterator[str]:
