@@ -21,6 +21,7 @@ _DEFAULTS = {
     "api_version": "1 : i32",
     "called_computations": "[]",
     "has_side_effect": "false",
+    "is_stable": "true",
     "output_operand_aliases": "[]",
 }
 #: Attributes that say where, or that other passes than those of the platform write.
@@ -65,6 +66,7 @@ def spelled(op: Op) -> str:
     held = {**op.props, **{k: v for k, v in op.attrs.items() if not k.startswith(_NOTES)}}
     attributes = ", ".join(f"{k} = {v.text}" for k, v in sorted(held.items()) if _DEFAULTS.get(k) != v.text)
     types = [", ".join(v.type.text for v in values) for values in (op.operands, op.results)]
+    attributes = re.sub(r"\bmesh = @[\w.]+", "mesh", attributes)  # modules name their meshes in their own way
     return f"{op.name} {{{attributes}}} : ({types[0]}) -> ({types[1]})"
 
 

@@ -134,11 +134,16 @@ def arguments(microbatches: int = 3) -> tuple[list[jax.Array], jax.Array]:
 def check(layer: Layer, platform: str) -> mpmd_trace.Lowered:
     """The programs of all meshes have the ops of the plain step, as often: microbatches share their programs."""
     step = step_of(layer)
+    try:
+        plain = jax.jit(step).trace(*arguments()).lower(lowering_platforms=(platform,)).as_text()
+    except RuntimeError as error:
+        if "No supported GPU devices" in str(error):
+            pytest.skip("JAX lowers kernels for GPUs only where it knows which")
+        raise
     lowered = mpmd_trace.jit(step, config(pipeline_schedule="1F1B")).trace(*arguments())
     found = lowered.lower(lowering_platforms=(platform,))
     module = found.partitioned.module
     assert str(parse(found.as_text())) == found.as_text()
-    plain = jax.jit(step).trace(*arguments()).lower(lowering_platforms=(platform,)).as_text()
     made = named_ops(module, programs(module))
     traced = parse(found.as_text("stablehlo"))
     assert made == named_ops(traced, entries(traced))
