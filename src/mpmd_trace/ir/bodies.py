@@ -159,7 +159,7 @@ def _dead_ops(region: Region) -> dict[Op, None]:
                 for nested in op.regions:
                     if not nested.frozen:
                         visit(nested)
-                if is_removable(op) and not op.is_terminator and _only_used_by(op, dead):
+                if not op.is_terminator and _only_used_by(op, dead) and is_removable(op):
                     dead[op] = None
 
     visit(region)

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from mpmd_trace.ir.bodies import region_dce as remove_dead_code
 from mpmd_trace.ir.bodies import without_dead_ops
-from mpmd_trace.ir.core import Block, Op, OpResult, Region, Value
+from mpmd_trace.ir.core import Block, Op, OpResult, Region, Value, walk_regions
 from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.ir.semantics import is_constant_like, trivially_dead
 from mpmd_trace.ir.types import Type
@@ -62,15 +62,7 @@ class GreedyResult:
 
 def walk_mutable(region: Region, *, post_order: bool = True) -> Iterator[Op]:
     """Every op of a mutable region in post-order (or pre-order), frozen bodies left out."""
-    for block in region.blocks:
-        for op in block:
-            if not post_order:
-                yield op
-            for nested in op.regions:
-                if not nested.frozen:
-                    yield from walk_mutable(nested, post_order=post_order)
-            if post_order:
-                yield op
+    return walk_regions([region], post_order=post_order, enters_frozen=False)
 
 
 class Rewriter:

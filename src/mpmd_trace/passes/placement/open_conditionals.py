@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections import deque
 from collections.abc import Iterable
 from typing import ClassVar
 
@@ -34,9 +36,12 @@ Branch = tuple[tuple[int, int], ...]
 def branch_of(op: Op) -> Branch:
     """The conditionals around an op, from the outside in, and in which branch of each it is."""
     found = op.attrs.get(BRANCH)
-    if not isinstance(found, StringAttr):
-        return ()
-    parts = [part.partition(":") for part in found.value.split("/")]
+    return _parsed(found.value) if isinstance(found, StringAttr) else ()
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _parsed(text: str) -> Branch:
+    parts = [part.partition(":") for part in text.split("/")]
     return tuple((int(number), int(branch)) for number, _, branch in parts)
 
 
@@ -99,9 +104,9 @@ def _open_all(function: FuncOp, origins: Origins) -> bool:
     for op in list(function.body):
         if not _spreads(op, origins):
             continue
-        inner = [_of_two_branches(op)]
+        inner = deque([_of_two_branches(op)])
         while inner:
-            inner += _open(inner.pop(0), number)
+            inner += _open(inner.popleft(), number)
             number += 1
     return number > 0
 
@@ -132,7 +137,7 @@ def _of_two_branches(op: Op) -> Op:
 
 def _spreads(op: Op, origins: Origins) -> bool:
     """Whether parts of the conditional may be at home on different meshes, and it can be opened."""
-    if op.name not in _KINDS or len(op.regions) < 2 or not op.results or not _can_open(op):
+    if op.name not in _KINDS or len(op.regions) < 2 or not op.results or not is_removable(op) or not _has_zeros(op):
         return False
     values = [v for v in free_values(op) if byte_size(v.type) > _SMALL_BYTES]
     meshes = {origins.of(value) for value in values}
@@ -140,10 +145,8 @@ def _spreads(op: Op, origins: Origins) -> bool:
     return len(meshes - {None}) > 1 or (None in meshes and large > 1)
 
 
-def _can_open(op: Op) -> bool:
-    """Whether the op has no effect, and only values of which there is a zero."""
-    if not is_removable(op):
-        return False
+def _has_zeros(op: Op) -> bool:
+    """Whether there is a zero of every value that the op makes, and the ops in its regions."""
     inside = [nested for region in op.regions for block in region.blocks for nested in block]
     return all(
         isinstance(r.type, TensorType) and can_be_zero(r.type) for one in (op, *inside) for r in one.results
@@ -159,17 +162,17 @@ def _open(op: Op, number: int) -> list[Op]:
     returned: list[list[Value]] = []
     # Region 0 is taken when the condition of an `if` is true, and when the index of a `case` is 0.
     for taken, region in zip((1, 0) if op.name == "stablehlo.if" else (0, 1), op.regions, strict=True):
-        mapping: dict[Value, Value] = {}
-        for inner in region.block:
-            if inner is region.block.terminator:
-                returned.append([mapping.get(v, v) for v in inner.operands])
+        mark = _text((*outer, (number, taken)))
+        terminator = region.block.terminator
+        returned.append(terminator.operands)
+        for inner in list(region.block):
+            if inner is terminator:
                 continue
-            copy = inner.clone(mapping)
-            if copy.operands or copy.regions:
-                copy.attrs[BRANCH] = _text((*outer, (number, taken)))
-            block.insert_before(op, copy)
-            if copy.name in _KINDS and len(copy.regions) > 1 and _can_open(copy):
-                found.append(_of_two_branches(copy))
+            if inner.num_operands or inner.regions:
+                inner.attrs[BRANCH] = mark
+            inner.move_before(op)
+            if inner.name in _KINDS and len(inner.regions) > 1 and _has_zeros(inner):
+                found.append(_of_two_branches(inner))
     condition = op.operand(0)
     if op.name == "stablehlo.case":
         returned.reverse()

@@ -105,16 +105,19 @@ def _meshes_of_shardings(body: Region) -> frozenset[str | None]:
     return frozenset(meshes)
 
 
-def propagate_in_bodies(module: Module, function: FuncOp, diagnostics: Diagnostics, *, chlo: bool = False) -> bool:
+def propagate_in_bodies(
+    module: Module, function: FuncOp, diagnostics: Diagnostics, *, chlo: bool = False, split: bool = True
+) -> bool:
     """Replace every body by what Shardy makes of it.  Gives False, and changes nothing, when that fails.
 
-    Equal bodies should be one object.  `chlo`: Shardy is given rules for CHLO.
+    Equal bodies should be one object.  `chlo`: Shardy is given rules for CHLO.  `split`: whether readers
+    of a constant expression get copies of it in the bodies that Shardy does not see, too.
     """
     fragments = [op for op in function.body if isinstance(op, FragmentOp)]
     firsts: dict[Region, FragmentOp] = {}
     for op in fragments:
         firsts.setdefault(op.body, op)
-    new_body = {body: with_constants_apart(body) for body in firsts if can_do(body, chlo=chlo)}
+    new_body = {body: with_constants_apart(body, split=split) for body in firsts if can_do(body, chlo=chlo)}
     shown = {body: op for body, op in firsts.items() if body not in new_body}
     if shown:
         made = _propagated(module, function, list(shown.values()), diagnostics)

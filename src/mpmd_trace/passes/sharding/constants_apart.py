@@ -58,15 +58,21 @@ def can_do(body: Region, *, chlo: bool = False) -> bool:
     return names is not None and names <= (_KNOWN | _CHLO if chlo else _KNOWN)
 
 
-def with_constants_apart(body: Region) -> Region:
-    """The body after Shardy's pipeline; the same one if nothing changes."""
+def with_constants_apart(body: Region, *, split: bool = True) -> Region:
+    """Return the body after Shardy's pipeline; the same one if nothing changes.
+
+    Args:
+      body: the body.
+      split: whether readers of a constant expression get copies of it.  Without shardings these are of no use, and
+        there are as many as readers times what they read.
+    """
 
     def make() -> Region:
         region = body
         if _has_dead_ops(region):
             region = region.clone()
             _remove_dead_ops(region)
-        expressions = _shared_expressions(region)
+        expressions = _shared_expressions(region) if split else set()
         if expressions:
             if region is body:
                 region = region.clone()
@@ -76,7 +82,7 @@ def with_constants_apart(body: Region) -> Region:
         copy = freeze(Region([merger.copy(region.block)]))
         return copy if merger.changed or region is not body else body
 
-    return remembered(body, "constants apart", make)
+    return remembered(body, ("constants apart", split), make)
 
 
 # Dead code.

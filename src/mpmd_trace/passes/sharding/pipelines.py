@@ -39,7 +39,7 @@ class ShardingPropagationPipeline(Pipeline):
     copies_between_hosts: bool = False
     #: Likewise: a sharding means the axes of the mesh of its value, so that transfers between meshes reshard.
     own_meshes: bool = False
-    #: Likewise: Shardy is given rules for CHLO's ops.
+    #: Likewise: Shardy is given rules for CHLO's ops, and constants are shared where there are no shardings.
     chlo: bool = False
     #: Likewise: compute once what is the same for all microbatches.
     hoist: HoistInvariants | None = None
@@ -55,7 +55,7 @@ class ShardingPropagationPipeline(Pipeline):
         steps: list[Pass] = [
             UniquifyFunctionInputsOutputs(use_transfer_instead_of_fragment=True),
             *([PreferRows()] if self.hoist is not None else []),
-            ShardyPropagation(chlo=self.chlo),
+            ShardyPropagation(chlo=self.chlo, split=not self.chlo),
             PopulateUnreducedOutSharding(),
             EnforceUserShardings(),
         ]

@@ -69,6 +69,8 @@ class ShardyPropagation(Pass):
     whole_up_to: int = 5_000
     #: Whether Shardy is given rules for CHLO, of which it knows nothing.
     chlo: bool = False
+    #: Whether readers of a constant expression get copies of it where there are no shardings, too, as from Shardy.
+    split: bool = True
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
         functions = [f for f in module.functions if not f.is_declaration]
@@ -80,7 +82,8 @@ class ShardyPropagation(Pass):
         if self.chlo:
             drop_whole_shardings(module, function)
         if self.whole_up_to and has_no_shardings(module, function):
-            return propagate_in_bodies(module, function, diagnostics, chlo=self.chlo) or not diagnostics.failed
+            done = propagate_in_bodies(module, function, diagnostics, chlo=self.chlo, split=self.split)
+            return done or not diagnostics.failed
         if self.chlo:
             for op in function.body:
                 if isinstance(op, FragmentOp):
