@@ -72,6 +72,8 @@ class Setup:
     arguments: Callable[[], list[Array]] = list
     start: Callable[[Array, list[Array]], Array] = lambda x, more: x
     options: tuple[tuple[str, Any], ...] = (("pipeline_schedule", "1F1B"),)
+    #: What it is lowered for.
+    platform: str = "cpu"
 
     def sized(self) -> Sized:
         meshes = {f"m{i}": AbstractMesh((1,), ("data",)) for i in range(self.meshes)}
@@ -233,6 +235,9 @@ KNOBS: dict[str, Callable[[int], Setup]] = {
     ),
     "experts": lambda n: Setup(layer=experts, leaves=lambda: jnp.ones((n, WIDTH, WIDTH))),
     "draws of one key": lambda n: Setup(layer=dropped(n, lambda: jax.random.key(0))),
+    "a key of a deep graph, on a GPU": lambda n: Setup(
+        more=lambda batch, ws: jax.random.uniform(jax.random.key(deep(jnp.sum(batch), n).astype(int))), platform="cuda"
+    ),
     "draws between layers": lambda n: Setup(
         between=lambda x: functools.reduce(
             lambda x, i: x + jax.random.uniform(jax.random.fold_in(jax.random.key(0), i), x.shape), range(n), x

@@ -44,12 +44,11 @@ class ValidateNoReshards(FunctionPass):
     named: bool = False
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
-        forwarding = {f.sym_name for f in module.functions if _only_returns_arguments(f)}
-        if not forwarding:
-            return False
+        calls = [op for op in function.body if isinstance(op, FragmentCallOp)]
+        forwarding = {f.sym_name for f in module.functions if _only_returns_arguments(f)} if calls else set()
         report = diagnostics.refuse if self.fail_on_reshard_only_fragments else diagnostics.warning
-        for op in function.body:
-            if not isinstance(op, FragmentCallOp) or op.callee not in forwarding:
+        for op in calls:
+            if op.callee not in forwarding:
                 continue
             if not op.origin:
                 report(
