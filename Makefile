@@ -22,7 +22,7 @@ FUZZ_ARGS ?=
 PLANS ?= 100000
 
 # `make faults`: how many programs over three processes, each with a fault in one of them; `make ends`: how many jobs that
-# succeed, whose processes must all end with status 0.
+# succeed, whose processes must all end with status 0, and how many that fail while the others wait elsewhere.
 RUNS ?= 50
 
 # `make frozen`: the commit to compare with, and further arguments.
@@ -80,6 +80,7 @@ faults: $(STAMP)
 
 ends: $(STAMP)
 	PYTHONPATH=tests/processes $(BIN)/python -m ends --runs $(RUNS)
+	PYTHONPATH=tests/processes $(BIN)/python -m ends --runs $(RUNS) --faults
 
 grid: $(STAMP)
 	for processes in 2 4; do for size in 1 2; do \

@@ -4,22 +4,32 @@ Kinds: `late` (it comes to its end 2 s after the others), `alone` (it does not j
 others wait in JAX), `raise`, `leave` (with status 0, while they wait), `kill` (before JAX knows its devices), `save`
 (it cannot save, catches that and exits with status 3, while the others wait in orbax).
 
-PYTHONPATH=tests/processes python -m ends --runs 50
+PYTHONPATH=tests/processes python -m ends --runs 50 [--faults]
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from typing import Any
 
 PROCESSES = 3
+#: The status of the victim, and what the others say of it.
+FAULTS = {
+    "exit": (3, "ended with status 3"),
+    "raise": (1, "ended with ValueError: no more of this"),
+    "leave": (0, r"has ended, and process \d has waited in \S+ in \w+ for [\d.]+ s"),
+    "kill": (-9, r"has ended without a word \(it crashed, or was killed\)"),
+    "save": (3, r"failed to save to \S+state: OSError: \[Errno 28\] No space left on device"),
+}
 
 
 def process(kind: str, victim: int, folder: str) -> None:
@@ -114,17 +124,48 @@ def launched(kind: str, victim: int, folder: str, timeout: float) -> subprocess.
     return subprocess.run(command, capture_output=True, text=True, timeout=600, env=env)
 
 
+def faulty(kind: str, victim: int, *, by_launcher: bool, timeout: float = 5.0) -> list[str]:
+    """Run a job with a fault; what is wrong with how it ends."""
+    status, why = FAULTS[kind]
+    with tempfile.TemporaryDirectory() as folder:
+        if by_launcher:
+            done = launched(kind, victim, folder, timeout)
+            texts = [done.stdout + done.stderr] * PROCESSES
+            wanted = 128 - status if status < 0 else status or 1  # that of the others, who cannot go on
+            problems = [f"status {done.returncode}"] if done.returncode != wanted else []
+        else:
+            found = plainly(kind, victim, folder, timeout)
+            texts = [text for _, text in found]
+            problems = [f"process {victim} has status {found[victim][0]}"] if found[victim][0] != status else []
+            problems += [f"process {p} has status {s}" for p, (s, _) in enumerate(found) if p != victim and s < 1]
+            if kind == "kill" and victim == 0:  # it has JAX's coordination service, without which JAX ends all
+                return [] if {s for p, (s, _) in enumerate(found) if p} <= {1, -6} else problems
+    for p in set(range(PROCESSES)) - {victim}:
+        if not re.search(rf"error: process {p} cannot go on: process {victim} {why}", texts[p]):
+            problems.append(f"process {p} does not say why it ends")
+    if kind in ("exit", "raise", "leave") and not all(f in "".join(texts) for f in ("multihost_utils.py", "ends.py")):
+        problems.append("nobody says where it waits")
+    return [*problems, *dict.fromkeys(texts)] if problems else []
+
+
 def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=15)
+    parser.add_argument("--faults", action="store_true", help="jobs that fail, with and without launcher")
     wanted = parser.parse_args(arguments)
     good = 0
     for run in range(wanted.runs):
-        found = plainly("late", run % (PROCESSES + 1))  # or none of them
-        statuses = [status for status, _ in found]
-        good += not any(statuses)
-        print(f"{run}: {statuses}", *(text for status, text in found if status), flush=True)
-    print(f"{good} of {wanted.runs} jobs ended with status 0 in all processes")
+        if wanted.faults:
+            kind, victim, by_launcher = list(FAULTS)[run % len(FAULTS)], run // len(FAULTS) % PROCESSES, run % 2 == 0
+            problems = faulty(kind, victim, by_launcher=by_launcher)
+            name = f"{kind} {victim} {'launched' if by_launcher else 'plain'}"
+        else:
+            found = plainly("late", run % (PROCESSES + 1))  # or none of them
+            problems = [f"status {status}: {text}" for status, text in found if status]
+            name = "success"
+        good += not problems
+        print(f"{run}: {name}: {'ok' if not problems else ' '.join(problems)}", flush=True)
+    print(f"{good} of {wanted.runs} jobs ended as they should")
     sys.exit(good < wanted.runs)
 
 
