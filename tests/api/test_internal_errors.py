@@ -84,6 +84,9 @@ def test_errors_of_the_user_stay_what_they_are() -> None:
     def is_jaxs(x: Any) -> Any:
         return step(x) @ jnp.ones((3, 3))
 
+    def misspells(x: Any) -> Any:
+        return mt.named_computaton(jnp.tanh, name="f0")(x)
+
     in_notebook: dict[str, Any] = {}
     exec(compile("def cell(x):\n    assert x is None", "<ipython-input-1>", "exec"), in_notebook)
     for fn, kind in [
@@ -91,6 +94,7 @@ def test_errors_of_the_user_stay_what_they_are() -> None:
         (in_notebook["cell"], AssertionError),
         (calls, KeyError),
         (is_jaxs, TypeError),
+        (misspells, AttributeError),
         (lambda: None, TypeError),  # called with an argument
     ]:
         with pytest.raises(Exception) as caught:

@@ -78,8 +78,10 @@ def _place(error: BaseException) -> traceback.FrameSummary | None:
     is_filtered = any("JAX has removed its internal frames" in note for note in getattr(error, "__notes__", ()))
     if is_filtered and isinstance(error, ValueError | TypeError | NotImplementedError) and not _raises(frames[-1]):
         return None  # the frames below ours, which raised it
-    if isinstance(error, TypeError) and (_CALL.search(str(error)) or _raises(frames[-1])):
-        return None  # of a wrong argument
+    if isinstance(error, TypeError) and _CALL.search(str(error)):
+        return None
+    if isinstance(error, TypeError | AttributeError) and _raises(frames[-1]):
+        return None  # of a wrong argument, or a name that there is not
     return frames[-1]
 
 
