@@ -187,6 +187,15 @@ def test_activations_of_all_meshes_are_made_to_fit_together() -> None:
     assert_same(compiled(*mt.place(compiled, *args)), expected)
 
 
+def test_a_measured_step_has_each_program_on_its_mesh() -> None:
+    program = tiny.sharing()
+    compiled = program.jitted().lower(*program.args).compile()
+    flat = jax.tree.leaves(mt.place(compiled, *program.args))
+    results, timeline = compiled.program.measure(*flat)
+    assert_same(jax.tree.unflatten(jax.tree.structure(compiled(*program.args)), results), compiled(*program.args))
+    assert [entry.lane for entry in timeline.entries] == [run.mesh for run in compiled.program.plan.runs]
+
+
 def test_a_saved_program_runs_on_devices_apart_and_together(tmp_path: Any) -> None:
     args = weights(4), batch(8)
     expected = jax.jit(step)(*args)

@@ -13,6 +13,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import mpmd_trace as mt
+from mpmd_trace.backend.stacked import Pieces
 
 LAYERS, WIDTH, ROWS = 4, 8, 8
 
@@ -501,3 +502,28 @@ def test_parts_that_do_not_fit_the_layers(names, text):
         unlike.lower(parameters())
     with pytest.raises(mt.MpmdError, match="non-empty string"):
         mt.scan(block, 0, None, 3, name="")
+
+
+@pytest.mark.parametrize("how", ["unequal pieces", "shared devices", "several on a mesh"])
+def test_pieces_are_created_where_they_are_wanted(how):
+    """Without a sharding of the whole array: each is made on its mesh alone."""
+    names = {"blocks[0:1]": "m0", "blocks[1:4]": "m1"} if how == "unequal pieces" else None
+    found = config(names=names)
+    if how == "shared devices":
+        shared = dict.fromkeys(found.topology, found.topology["m0"])
+        found = mt.make_config(shared, {"blocks": list(shared)}, pipeline_schedule="1F1B", placement="cut")
+    elif how == "several on a mesh":
+        found = config(names={"blocks": ["m0", "m1", "m0", "m1"]}, schedule="interleaved-1f1b")
+    optimizer = optax.sgd(0.1)
+    step = step_of(loss_of(named), optimizer)
+    args = parameters(), optimizer.init(parameters()), batch()
+    compiled = mt.jit(step, found, donate_argnums=0).lower(*args).compile()
+    created = mt.create(parameters, compiled)
+    pieces = created["blocks"]["w"]
+    assert isinstance(pieces, Pieces)
+    for part, mesh in zip(pieces.parts, ("m0", "m1", "m0", "m1"), strict=False):
+        assert part.devices() == set(found.topology[mesh].devices.flat)
+    same(jax.tree.map(np.asarray, created), parameters())
+    got, want = compiled(created, args[1], batch()), jax.jit(step_of(loss_of(jax.lax.scan), optimizer))(*args)
+    same(jax.tree.map(np.asarray, got), want)
+    assert pieces.is_deleted()

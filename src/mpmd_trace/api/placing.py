@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,7 +13,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from mpmd_trace.api.filter_jit import is_dynamic
 from mpmd_trace.api.jit import Compiled
-from mpmd_trace.backend.stacked import check_not_deleted
+from mpmd_trace.backend.stacked import Pieces, PiecesType, check_not_deleted
 from mpmd_trace.diagnostics.internal import explains_internal_errors
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
 from mpmd_trace.frontend.arguments import path_name
@@ -89,26 +91,42 @@ def create(fn: Callable[..., Any], compiled: Compiled, *args: Any, argnums: int 
 
     make = jax.jit(make_all)
     specs = [spec for _, spec in leaves if is_dynamic(spec)]
-    if any(spec.sharding is None for spec in specs):
-        raise MpmdError(
-            f"{compiled.lowered.traced.name} has layers in unequal pieces, or several on a device, and there is no "
-            "sharding to create such an array with. Make it on the host, and pass it to the program; or cut the layers "
-            "into equal parts, one for each device."
-        )
-    arrays: list[Any] = [None] * len(specs)
-    for mesh, indices in _by_mesh(specs).items():
+    #: What is made: which of the arrays, which part of it, and its type.
+    parts: list[tuple[int, Callable[[jax.Array], jax.Array], Any]] = []
+    for i, spec in enumerate(specs):
+        if isinstance(spec, PiecesType):
+            cuts = zip(itertools.pairwise(spec.bounds), spec.parts, strict=True)
+            parts += [(i, functools.partial(_layers, axis=spec.axis, rows=rows), one) for rows, one in cuts]
+        else:
+            parts.append((i, lambda x: x, spec))
+    done: list[Any] = [None] * len(parts)
+    for mesh, numbers in _by_mesh([spec for _, _, spec in parts]).items():
         if all(d.process_index != jax.process_index() for d in mesh.devices.flat):
-            for i in indices:
-                arrays[i] = elsewhere(specs[i])
+            for n in numbers:
+                done[n] = elsewhere(parts[n][2])
             continue
-        here = [place_of(specs[i]) for i in indices]
-        # The inner jit is traced once; XLA drops what this mesh does not need.
-        part = jax.jit(lambda given, indices=indices: [make(given)[i] for i in indices], out_shardings=here)
+        own = [parts[n] for n in numbers]
+
+        def make_own(given: Any, own: Any = own) -> list[jax.Array]:
+            """The inner jit is traced once; XLA drops what this mesh does not need."""
+            whole = make(given)
+            return [cut(whole[i]) for i, cut, _ in own]
+
+        here = [place_of(spec) for _, _, spec in own]
         given = _everywhere(dynamic, NamedSharding(mesh, PartitionSpec()))
-        for i, array in zip(indices, part(given), strict=True):
-            arrays[i] = array
+        for n, array in zip(numbers, jax.jit(make_own, out_shardings=here)(given), strict=True):
+            done[n] = array
+    left = iter(done)
+    arrays = [
+        Pieces(spec.bounds, [next(left) for _ in spec.parts], spec.axis) if isinstance(spec, PiecesType) else next(left)
+        for spec in specs
+    ]
     fill = iter(arrays)
     return jax.tree.unflatten(structure, [next(fill) if is_dynamic(spec) else x for x, spec in leaves])
+
+
+def _layers(x: jax.Array, axis: int, rows: tuple[int, int]) -> jax.Array:
+    return jax.lax.slice_in_dim(x, *rows, axis=axis)
 
 
 def _everywhere(arrays: list[Any], sharding: NamedSharding) -> list[Any]:

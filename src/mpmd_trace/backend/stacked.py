@@ -14,7 +14,7 @@ from mpmd_trace.diagnostics.messages import MpmdError, shortened
 from mpmd_trace.jax_compat.layouts import put
 from mpmd_trace.jax_compat.runtime import assembled, shards_of
 
-__all__ = ["Pieces", "StackedArrays", "check_not_deleted", "union"]
+__all__ = ["Pieces", "PiecesType", "StackedArrays", "check_not_deleted", "union"]
 
 #: The axis of the layers, and where an array is cut along it: `(0, (0, 4, 8))`.
 Rows = tuple[int, tuple[int, ...]]
@@ -119,6 +119,16 @@ def check_not_deleted(tree: Any) -> None:
             )
             + "\nUse what that call returned instead, or do not donate it."
         )
+
+
+class PiecesType(jax.ShapeDtypeStruct):  # type: ignore[misc]
+    """The type of `Pieces`; `parts` are those of the pieces, with their shardings."""
+
+    def __init__(self, bounds: Sequence[int], parts: Sequence[jax.ShapeDtypeStruct], axis: int) -> None:
+        super().__init__(_resized(parts[0].shape, axis, bounds[-1]), parts[0].dtype)
+        self.bounds = tuple(bounds)
+        self.parts = tuple(parts)
+        self.axis = axis
 
 
 def _resized(shape: Sequence[int], axis: int, size: int) -> tuple[int, ...]:
@@ -252,7 +262,9 @@ class StackedArrays:
         found: list[Any] = []
         for form, at, sharding in zip(self.forms, self.places, self.shardings, strict=True):
             one = facts[at.start]
-            if form is not None and isinstance(one, jax.ShapeDtypeStruct):
+            if form is not None and isinstance(one, jax.ShapeDtypeStruct) and sharding is None:
+                one = PiecesType(form[1], facts[at], form[0])
+            elif form is not None and isinstance(one, jax.ShapeDtypeStruct):
                 one = jax.ShapeDtypeStruct(_resized(one.shape, form[0], form[1][-1]), one.dtype, sharding=sharding)
             elif form is not None:
                 one = sharding if isinstance(one, jax.sharding.Sharding) and sharding else tuple(facts[at])
