@@ -169,6 +169,10 @@ TIGHT = (("pipeline_schedule", "1F1B"), ("device_memory", 1000))
 AMPLE = (("pipeline_schedule", "1F1B"), ("device_memory", 10**9))
 
 
+def pair(x: Array, y: Array) -> tuple[Array, Array]:
+    return x, y
+
+
 def cast(w: Array, x: Array) -> Array:
     return jnp.tanh(x @ jnp.sin(w))
 
@@ -209,6 +213,14 @@ KNOBS: dict[str, Callable[[int], Setup]] = {
     "depth of a result": lambda n: Setup(more=lambda batch, ws: deep(ws[0], n)),
     "all of a result's graph": lambda n: Setup(more=lambda batch, ws: steps_of(ws[0], n)),
     "depth of a result of two meshes": lambda n: Setup(more=lambda batch, ws: deep(ws[0] + ws[-1], n)),
+    "a weighted sum over two meshes": lambda n: Setup(
+        more=lambda batch, ws: functools.reduce(lambda s, i: 0.5 * s + jnp.sin(ws[i % 2]), range(n), 0.5 * ws[0])
+    ),
+    "depth of a constant in a branch": lambda n: Setup(
+        more=lambda batch, ws: jax.lax.cond(
+            jnp.sum(batch) > 0, lambda x, y: (x + deep(jnp.arange(4.0), n), y * deep(jnp.arange(4.0), n)), pair, *ws
+        )
+    ),
     # Numbers of things.
     "layers": lambda n: Setup(layers=2 * n),
     "layers, little memory": lambda n: Setup(layers=2 * n, layer=cast, options=TIGHT),

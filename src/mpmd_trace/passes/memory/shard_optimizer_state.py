@@ -19,6 +19,7 @@ from mpmd_trace.ir.bodies import BodyBuilder, effective_operands, remembered
 from mpmd_trace.ir.core import BlockArg, Op, OpResult, Region, Value, make_op
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import SHARDED_STATE, FragmentOp, FuncOp, Module
+from mpmd_trace.ir.postorder import postorder
 from mpmd_trace.ir.shardings import fully_closed, mesh_ref, mesh_symbols
 from mpmd_trace.ir.types import MeshTensorType, TensorType
 from mpmd_trace.passes.base import FunctionPass, option
@@ -142,7 +143,7 @@ class _State:
     def choose(self, replaced: Sequence[Replaced], axes: Sequence[str]) -> list[tuple[Replaced, TensorShardingAttr]]:
         """The arrays that are sharded, each with its new sharding."""
         args, attrs = self.function.args, self.function.arg_attrs
-        reads = {one.argument: set(self._forward_reads(args[one.argument], set())) for one in replaced}
+        reads = {one.argument: set(self._forward_reads(args[one.argument])) for one in replaced}
         found = []
         for one in replaced:
             value, sure = args[one.argument], True in reads[one.argument]
@@ -161,24 +162,26 @@ class _State:
                 found.append((one, wanted))
         return found
 
-    def _forward_reads(self, value: Value, seen: set[Value]) -> Iterator[bool]:
+    def _forward_reads(self, value: Value) -> Iterator[bool]:
         """For each forward fragment with a name that reads the value, or what code without names makes of it alone,
         whether it is nothing but that.  Names of what has no backward, such as an optimizer, do not count."""
-        if value in seen:
-            return
-        seen.add(value)
-        for use in value.uses:
-            op = use.owner
-            if isinstance(op, FragmentOp) and op.origin:
-                if any(origin.transpose_count == 0 and origin.name in self.trained for origin in op.origin):
+
+        def made_of(value: Value) -> Iterator[Value]:
+            for use in value.uses:
+                op = use.owner
+                if not isinstance(op, FragmentOp):
+                    yield from () if op.is_terminator else op.results
+                elif not op.origin:
+                    for result in op.results:
+                        if _shape(result) == _shape(value) and _depends_only_on(op.body, result.index, use.index):
+                            yield result
+
+        for one in postorder([value], made_of):
+            for op in one.users:
+                if isinstance(op, FragmentOp) and any(
+                    origin.transpose_count == 0 and origin.name in self.trained for origin in op.origin
+                ):
                     yield all(origin.transpose_count == 0 for origin in op.origin)
-            elif isinstance(op, FragmentOp):
-                for result in op.results:
-                    if _shape(result) == _shape(value) and _depends_only_on(op.body, result.index, use.index):
-                        yield from self._forward_reads(result, seen)
-            elif not op.is_terminator:
-                for result in op.results:
-                    yield from self._forward_reads(result, seen)
 
     def _is_array(self, value: Value) -> bool:
         type = value.type

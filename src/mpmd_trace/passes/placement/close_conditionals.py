@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from mpmd_trace.ir.bodies import effective_operands
 from mpmd_trace.ir.core import Block, Op, OpResult, Region, Value, make_op
 from mpmd_trace.ir.ops import FuncOp
+from mpmd_trace.ir.postorder import postorder
 from mpmd_trace.ir.types import TensorType
 from mpmd_trace.passes.placement.open_conditionals import BRANCH, SELECTS, Branch, branch_of, conditions_of, selected_by
 from mpmd_trace.passes.placement.zeros import make_zero
@@ -166,28 +167,24 @@ class _Body:
                 whole = _whole(op)
                 number_of[op] = whole[depth + 1][0] if len(whole) > depth + 1 else None
                 inner.setdefault(number_of[op], []).append(op)
-        done: set[Op] = set()
+        first_of = {op: op if number is None else inner[number][0] for op, number in number_of.items()}
 
-        def add(op: Op) -> None:
-            if op in done:
-                return
-            number = number_of[op]
-            together = [op] if number is None else inner[number]
-            done.update(together)
-            for one in together:
-                for maker in self.closing.read[one]:
-                    if maker in self.ops:
-                        add(maker)
+        def together(first: Op) -> list[Op]:
+            number = number_of[first]
+            return [first] if number is None else inner[number]
+
+        def makers(first: Op) -> list[Op]:
+            return [first_of[maker] for op in together(first) for maker in self.closing.read[op] if maker in self.ops]
+
+        for first in postorder(first_of.values(), makers):
+            number = number_of[first]
             if number is None:
-                self.copy(op)
-                return
-            leaving = self._leaving(together, number)
-            conditional = self.conditional(number, together, leaving)
+                self.copy(first)
+                continue
+            leaving = self._leaving(together(first), number)
+            conditional = self.conditional(number, together(first), leaving)
             self.block.append(conditional)
             self.values.update(zip(leaving, conditional.results, strict=True))
-
-        for op in number_of:
-            add(op)
 
     def _leaving(self, ops: Sequence[Op], number: int) -> list[Value]:
         """The values that leave a conditional inside: results of it, and what other parts of it read elsewhere."""
@@ -210,12 +207,22 @@ class _Body:
 
     def value(self, value: Value) -> Value:
         """What stands for a value here."""
-        if value in self.values:
-            return self.values[value]
+        if value not in self.values:
+            for one in postorder([value], self._missing):
+                maker = self._free_maker(one)
+                if maker is not None:
+                    self.copy(maker)
+        return self.values.get(value) or self.closing.outside.get(value, value)
+
+    def _free_maker(self, value: Value) -> Op | None:
+        """The op that makes a value here, too, if it has not yet."""
         maker = value.defining_op
-        if maker is not None and maker in self.closing.free and self.around is not None:
-            return self.copy(maker).results[0]
-        return self.closing.outside.get(value, value)
+        is_missing = self.around is not None and maker in self.closing.free and value not in self.values
+        return maker if is_missing else None
+
+    def _missing(self, value: Value) -> list[Value]:
+        maker = self._free_maker(value)
+        return [] if maker is None else [v for v in effective_operands(maker) if v not in self.values]
 
     def returned(self, value: Value, number: int, taken: int) -> Value:
         """What a branch returns for a value that leaves: it, what a select takes, or zeros."""

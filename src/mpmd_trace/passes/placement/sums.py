@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from mpmd_trace.ir.bodies import effective_operands
 from mpmd_trace.ir.core import Op, Value, make_op, op_like
 from mpmd_trace.ir.ops import CallOp, FuncOp, Module, UnassignOp
+from mpmd_trace.ir.postorder import postorder
 from mpmd_trace.ir.semantics import REDUCTION_OPS, reduction_kind
 from mpmd_trace.ir.types import TensorType
 from mpmd_trace.passes.import_.mesh_sets import is_meshless
@@ -18,6 +19,10 @@ from mpmd_trace.passes.placement.free import byte_size, free_ops
 __all__ = ["Leaf", "Origins", "by_mesh", "change_each", "leaves_of", "reduced", "summed", "total"]
 
 _PRODUCT = "stablehlo.dot_general"
+#: A term passes at most so many linear ops on its way to a sum: each of them is computed for each term behind it.
+_LONGEST_PATH = 8
+#: Whether to ask for the meshes of a value's terms, or whether there are several; and whether others may read it.
+_Question = tuple[bool, Value, bool]
 #: Floating-point types that hold every value of another one.
 _WIDER = {"f16": ("f32", "f64"), "bf16": ("f32", "f64"), "f32": ("f64",)}
 
@@ -107,6 +112,7 @@ def leaves_of(root: Op, origins: Origins) -> list[Leaf]:
     linear op: a widening conversion, a reshape, a product with a scalar.
     """
     kind = reduction_kind(root)
+    mixed = _Mixed(origins)
     found: list[Leaf] = []
     pending = [Leaf(value) for value in reversed(root.operands)]
     while pending:
@@ -118,8 +124,8 @@ def leaves_of(root: Op, origins: Origins) -> list[Leaf]:
             if same and op not in origins.free:
                 pending += [Leaf(value, leaf.path) for value in reversed(op.operands)]
                 continue
-            inner = _linear_operand(op, origins) if kind == "add" else None
-            if inner is not None and _is_mixed(inner, origins, shared=op.name == _PRODUCT):
+            inner = _linear_operand(op, origins) if kind == "add" and len(leaf.path) < _LONGEST_PATH else None
+            if inner is not None and mixed.is_mixed(inner, shared=op.name == _PRODUCT):
                 pending.append(Leaf(inner, (op, *leaf.path)))
                 continue
         found.append(leaf)
@@ -150,18 +156,57 @@ def _is_float(value: Value) -> bool:
     return isinstance(value.type, TensorType) and "f" in value.type.element
 
 
-def _is_mixed(value: Value, origins: Origins, *, shared: bool = False) -> bool:
-    """Whether the value is a sum, perhaps behind more linear ops, of values of several meshes.
+class _Mixed:
+    """Which values are sums, perhaps behind linear ops, of values of several meshes; each is looked at once."""
 
-    `shared`: also if others read it, such as the products for the gradients of the other matrix.
-    """
-    op = value.defining_op
-    if op is None or not (shared or value.has_one_use):
-        return False
-    if reduction_kind(op) == "add" and len(_origins_of(leaves_of(op, origins), origins)) > 1:
-        return True
-    inner = _linear_operand(op, origins)
-    return inner is not None and _is_mixed(inner, origins, shared=op.name == _PRODUCT)
+    def __init__(self, origins: Origins) -> None:
+        self._origins = origins
+        self._seen: set[_Question] = set()
+        self._mixed: dict[tuple[Value, bool], bool] = {}
+        #: Two of the meshes of the terms of a sum, or as many as there are.
+        self._meshes: dict[tuple[Value, bool], frozenset[str]] = {}
+
+    def is_mixed(self, value: Value, *, shared: bool = False) -> bool:
+        """Return whether the value is such a sum.
+
+        Args:
+          value: the value.
+          shared: whether others may read it, too, such as the products for the gradients of the other matrix.
+        """
+        for asks_for_meshes, one, alone in postorder([(False, value, shared)], self._needed, self._seen):
+            if asks_for_meshes:
+                self._meshes[one, alone] = self._meshes_below(one, alone)
+            else:
+                self._mixed[one, alone] = self._is_mixed(one, alone)
+        return self._mixed[value, shared]
+
+    def _needed(self, question: _Question) -> list[_Question]:
+        asks_for_meshes, value, shared = question
+        op = value.defining_op
+        if op is None or not (shared or value.has_one_use):
+            return []
+        if reduction_kind(op) == "add" and not (asks_for_meshes and op in self._origins.free):
+            return [(True, operand, shared and asks_for_meshes) for operand in op.operands]
+        inner = _linear_operand(op, self._origins)
+        if inner is None:
+            return []
+        is_product = op.name == _PRODUCT
+        return [(False, inner, is_product), *([(True, inner, is_product)] if asks_for_meshes else [])]
+
+    def _is_mixed(self, value: Value, shared: bool) -> bool:
+        needed = self._needed((False, value, shared))
+        meshes = [self._meshes[v, alone] for asks_for_meshes, v, alone in needed if asks_for_meshes]
+        return len(frozenset[str]().union(*meshes)) > 1 or any(
+            self._mixed[v, alone] for asks_for_meshes, v, alone in needed if not asks_for_meshes
+        )
+
+    def _meshes_below(self, value: Value, shared: bool) -> frozenset[str]:
+        needed = self._needed((True, value, shared))
+        if not needed or not all(asked or self._mixed[v, alone] for asked, v, alone in needed):
+            mesh = self._origins.of(value)
+            return frozenset() if mesh is None else frozenset({mesh})
+        meshes = frozenset[str]().union(*(self._meshes[v, alone] for asked, v, alone in needed if asked))
+        return frozenset(sorted(meshes)[:2])
 
 
 def _origins_of(leaves: Iterable[Leaf], origins: Origins) -> dict[str, None]:

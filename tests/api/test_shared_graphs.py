@@ -1,0 +1,68 @@
+"""Steps that compute graphs of shared values give the numbers of `jax.jit`, however deep the graphs are.
+
+Written as a tree, each of them has more than 3^20 values.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh
+
+import mpmd_trace
+
+DEPTH, WIDTH = 20, 4
+
+
+def deep(x: Any) -> Any:
+    for _ in range(DEPTH):
+        x = jnp.sin(x) * x + x * 0.5
+    return x
+
+
+def all_of_deep(x: Any) -> list[Any]:
+    values = []
+    for _ in range(DEPTH):
+        x = jnp.sin(x) * x + x * 0.5
+        values.append(x)
+    return values
+
+
+def with_constants(x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return x + deep(jnp.arange(4.0)), y * deep(jnp.arange(4.0))
+
+
+def loss(weights: list[jax.Array], x: jax.Array) -> jax.Array:
+    for i, w in enumerate(weights):
+        x = mpmd_trace.named_computation(lambda w, x: jnp.tanh(x @ deep(w) + deep(jnp.arange(4.0))), name=f"f{i}")(w, x)
+    return deep(jnp.mean(x**2))
+
+
+def step(weights: list[jax.Array], batch: jax.Array, rate: jax.Array) -> Any:
+    def microbatch(i: Any, total: Any, x: jax.Array) -> Any:
+        return jax.tree.map(jnp.add, total, jax.grad(loss)(weights, x))
+
+    gradients = mpmd_trace.enumerated_for(microbatch, jax.tree.map(jnp.zeros_like, weights), batch)
+    rate = deep(rate)
+    new = jax.tree.map(lambda w, g: w - rate * deep(g), weights, gradients)
+    mixed = functools.reduce(lambda s, i: 0.5 * s + jnp.sin(new[i % 2]), range(DEPTH), 0.5 * new[0])
+    pair = jax.lax.cond(rate > 0, with_constants, lambda x, y: (x, y), *new)
+    return new, rate, mixed, pair, deep(jnp.arange(4.0)), all_of_deep(jnp.arange(3.0)), all_of_deep(new[1])
+
+
+@pytest.mark.parametrize("memory", [None, 300])
+def test_graphs_of_shared_values(memory: int | None) -> None:
+    meshes = {f"m{i}": Mesh(np.array(jax.devices()[i : i + 1]), ("data",)) for i in range(2)}
+    config = mpmd_trace.make_config(meshes, {"f0": "m0", "f1": "m1"}, pipeline_schedule="1F1B", device_memory=memory)
+    keys = jax.random.split(jax.random.key(0), 3)
+    weights = [0.3 * jax.random.normal(key, (WIDTH, WIDTH)) for key in keys[:2]]
+    arguments = weights, jax.random.normal(keys[2], (3, 2, WIDTH)), jnp.asarray(0.1)
+    ours, wanted = mpmd_trace.jit(step, config)(*arguments), jax.jit(step)(*arguments)
+    assert jax.tree.structure(ours) == jax.tree.structure(wanted)
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-4, atol=1e-6)
