@@ -32,9 +32,6 @@ SIZES = {
 MOST = 1.1
 #: What is known to grow faster.
 KNOWN: dict[str, str] = {
-    "all of a constant's graph between layers": "absorption looks at what a fragment has absorbed again",
-    "depth of activations between layers": "absorption looks at what a fragment has absorbed again",
-    "metrics": "absorption looks at what a fragment has absorbed again",
     "nested cond between layers": "ops of opened conditionals know all around them",
     "nested cond": "ops inside are looked at once for each op around them",
     "nested custom_vjp": "JAX's name stacks are as long as functions are nested",

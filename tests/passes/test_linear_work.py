@@ -11,6 +11,7 @@ import pytest
 
 from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.base import Pass
+from mpmd_trace.passes.common.absorb_inferred_fragments import AbsorbInferredFragments
 from mpmd_trace.passes.common.merge_inferred_fragments import MergeInferredFragments
 from mpmd_trace.passes.export.mark_aliasing_and_donation import MarkAliasingAndDonation
 from mpmd_trace.passes.import_.infer_mesh_rewrite_using_analysis import InferMeshRewriteUsingAnalysis
@@ -124,6 +125,7 @@ def unnamed(n: int) -> str:
 
 MERGE = [MergeInferredFragments(), MergeInferredFragments(merge_any_consumer=True)]
 MERGE += [MergeInferredFragments(merge_sideways=True)]
+ABSORB = AbsorbInferredFragments(absorb_on_entry_point_function=True)
 DONATE = MarkAliasingAndDonation(equal_microbatches=True)
 
 
@@ -131,6 +133,7 @@ DONATE = MarkAliasingAndDonation(equal_microbatches=True)
     ("one", "program"),
     [
         *((one, program) for one in MERGE for program in (fan_out, shared, there_and_back, into_one)),
+        *((ABSORB, program) for program in (fan_out, shared, there_and_back)),
         (DONATE, update),
         (InferMeshRewriteUsingAnalysis(max_clones=10**6), unnamed),
     ],

@@ -8,11 +8,14 @@ visits that can do nothing are not scheduled: the cost is that of the fragments,
 
 from __future__ import annotations
 
+import heapq
+import itertools
 from collections import deque
 from collections.abc import Iterable, Iterator
+from typing import TypeVar
 
 from mpmd_trace.ir.attributes import Attribute
-from mpmd_trace.ir.core import Op, Value
+from mpmd_trace.ir.core import Op, Use, Value
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, TransferOp
 from mpmd_trace.passes.common.fragment_groups import Group, Groups
 from mpmd_trace.passes.common.group_operands import Slot
@@ -50,6 +53,8 @@ class _Neighbours:
         definers = [(slot, slot.value.defining_op) for slot in group.slots]
         #: The operands that inferred fragments define.
         self.inferred = {s for s, op in definers if isinstance(op, FragmentOp) and not op.is_user}
+        #: Whether there were more, which wait for other ops.
+        self.waits = False
         #: The operands that are transferred.
         self.received = {s for s, op in definers if isinstance(op, TransferOp)}
         #: The operands that come from fragments which the driver has visited.
@@ -57,6 +62,7 @@ class _Neighbours:
         #: The results that fragments use, and those that transfers use.
         self.feeding = deque(v for v in group.results if any(isinstance(user, FragmentOp) for user in v.users))
         self.sending = deque(v for v in group.results if any(isinstance(user, TransferOp) for user in v.users))
+        self.fed = _Fed(self.feeding)
         #: The results of fragments that have not been visited.
         self.unseen = list(self.feeding)
         #: An op that defines an operand, a late one.
@@ -65,8 +71,10 @@ class _Neighbours:
     def join(self, later: _Neighbours, late: Op | None) -> None:
         """Take in what is known about a group that was merged with this one and comes behind it."""
         self.inferred = _union(self.inferred, later.inferred)
+        self.waits = self.waits or later.waits
         self.received = _union(self.received, later.received)
         self.visited = _union(self.visited, later.visited)
+        self.fed = self.fed.joined(later.fed, self.feeding, later.feeding)
         self.feeding = _concatenated(self.feeding, later.feeding)
         self.sending = _concatenated(self.sending, later.sending)
         if len(self.unseen) < len(later.unseen):
@@ -75,7 +83,62 @@ class _Neighbours:
         self.late = late
 
 
-def _union(few: set[Slot], many: set[Slot]) -> set[Slot]:
+T = TypeVar("T")
+_Entry = tuple[int, int, Value]
+_numbers = itertools.count()
+
+
+class _Fed:
+    """The results of a group that fragments use, in order, but for those of which nothing is to be expected."""
+
+    def __init__(self, values: Iterable[Value]) -> None:
+        #: Where they are: smaller numbers first.
+        self.places = {value: place for place, value in enumerate(values)}
+        self.first_place, self.end = 0, len(self.places)
+        #: Heaps, with some entries of former places: what a user may be absorbed through; what may have users that a
+        #: merge makes the driver visit again.
+        self.open: list[_Entry] = [(place, next(_numbers), value) for value, place in self.places.items()]
+        self.lively = list(self.open)
+        #: Those that inferred fragments use which receive something from another mesh.
+        self.received_with: set[Value] = set()
+
+    def add(self, value: Value, *, open: bool = True, lively: bool = True) -> None:
+        """Expect something of the result again."""
+        place = self.places.get(value)
+        if place is None:  # no fragment uses it any more
+            return
+        if open:
+            heapq.heappush(self.open, (place, next(_numbers), value))
+        if lively:
+            heapq.heappush(self.lively, (place, next(_numbers), value))
+
+    def first(self, heap: list[_Entry]) -> Value | None:
+        """The first result in a heap, which is at its top then."""
+        while heap:
+            place, _, value = heap[0]
+            if self.places.get(value) == place:
+                return value
+            heapq.heappop(heap)
+        return None
+
+    def joined(self, later: _Fed, mine: deque[Value], theirs: deque[Value]) -> _Fed:
+        """`mine`, then `theirs`; both objects are used up."""
+        into, other = (later, self) if len(mine) < len(theirs) else (self, later)
+        if into is later:
+            for value in reversed(mine):
+                into.first_place -= 1
+                into.places[value] = into.first_place
+        else:
+            for value in theirs:
+                into.places[value] = into.end
+                into.end += 1
+        for value in mine if into is later else theirs:
+            into.add(value)
+        into.received_with = _union(into.received_with, other.received_with)
+        return into
+
+
+def _union(few: set[T], many: set[T]) -> set[T]:
     if len(few) > len(many):
         few, many = many, few
     many |= few
@@ -99,6 +162,27 @@ class _Round:
         fragments = [op for op in walk_mutable(function.regions[0]) if isinstance(op, FragmentOp)]
         added = [self.groups.add(fragment, None) for fragment in fragments]
         self.around = {group: _Neighbours(group) for group in added}
+        #: Results of which nothing is to be expected until that op is merged, moved or, as a root, visited: those that
+        #: nothing may be absorbed through, and those whose users need not be visited.
+        self.closed: dict[Op, list[Value]] = {}
+        self.idle: dict[Op, list[Value]] = {}
+        #: Likewise until that op is merged: those whose users are idle, or use another result of the same group, too.
+        self.covered: dict[Op, list[Value]] = {}
+        #: Operands, with one of the fragments that they belong to, that wait for the same: another op uses what defines
+        #: them sooner.
+        self.later: dict[Op, list[tuple[Slot, Op]]] = {}
+        #: Results that merged inferred fragments use, which makes their uses hard to order.
+        self.mixed: set[Value] = set()
+        #: The uses by other inferred fragments of results that are not mixed, newest first.
+        self.lines: dict[Value, deque[Use]] = {}
+        #: Fragments and transfers that the driver is going to erase, unless it merges them before.
+        self.unused: set[Op] = set()
+        for op in reversed(list(walk_mutable(function.regions[0]))):
+            if isinstance(op, FragmentOp | TransferOp) and self.unused.issuperset(op.users):
+                self.unused.add(op)
+        for group in added:
+            if not group.label.is_user and self.around[group].received:
+                self.note_receiver(group)
         for group in added:
             if not rewriter.is_waiting(group.anchor):
                 self.note_visit(group)
@@ -108,7 +192,10 @@ class _Round:
         group = self.groups.of(op)
         assert group is not None
         self.note_visit(group)
-        return self.is_root(group) and (self.absorb_producer(group) or self.absorb_consumer(group))
+        if not self.is_root(group):
+            return False
+        self.expect_again(self.idle, group.anchor)
+        return self.absorb_producer(group) or self.absorb_consumer(group)
 
     def note_visit(self, group: Group) -> None:
         unseen, self.around[group].unseen = self.around[group].unseen, []
@@ -123,7 +210,7 @@ class _Round:
         return (
             group.label.is_user
             or not self.fed_values(group)
-            or not any(isinstance(v.defining_op, FragmentOp) for v in group.operands)
+            or not any(isinstance(v.defining_op, FragmentOp) for v in group.values())
         )
 
     # Neighbours.
@@ -149,29 +236,28 @@ class _Round:
         uses = (use for value in self.around[group].sending for use in self.groups.uses_of(value))
         return [use.user for use in uses if isinstance(use.user, TransferOp)]
 
-    def inferred_producers(self, group: Group) -> list[Group]:
-        """The inferred fragments that define operands of the group, in operand order."""
+    def inferred_producers(self, group: Group) -> dict[Group, list[Slot]]:
+        """The inferred fragments that define operands of the group, in operand order, but for those that wait."""
         slots = self.around[group].inferred
-        found: dict[Group, None] = {}
+        producers: dict[Group, list[Slot]] = {}
         for slot in _in_operand_order(slots):
             definer = slot.value.defining_op
             producer = None if definer is None else self.groups.of(definer)
             if producer is None or producer.label.is_user:
                 slots.discard(slot)
             else:
-                found[producer] = None
-        return list(found)
+                producers.setdefault(producer, []).append(slot)
+        return producers
 
     def transferred_operands(self, group: Group) -> list[TransferOp]:
         """The transfers that define operands of the group, in operand order."""
         found = [slot.value.defining_op for slot in _in_operand_order(self.around[group].received)]
         return list(dict.fromkeys(op for op in found if isinstance(op, TransferOp)))
 
-    def is_closest_consumer(self, consumer: Group, producer: Group) -> bool:
-        """Whether no user of the producer comes before the consumer."""
+    def closest_consumer(self, producer: Group) -> Op | None:
+        """The first op that uses the producer."""
         users = self.groups.users(producer)
-        first = _earliest(producer.anchor, (u.anchor if isinstance(u, Group) else u for u in users))
-        return first is consumer.anchor
+        return _earliest(producer.anchor, (u.anchor if isinstance(u, Group) else u for u in users))
 
     def is_closest_producer(self, producer: Group, consumer: Group) -> bool:
         """Whether no op that defines an operand of the consumer, in its block, comes behind the producer."""
@@ -195,12 +281,15 @@ class _Round:
     def absorb_producer(self, root: Group) -> bool:
         """A root swallows the first inferred producer whose first consumer it is; transfers give way."""
         eligible: Group | None = None
-        for producer in self.inferred_producers(root):
-            if self.around[producer].sending:
-                for transfer in self.transfers_of(producer):
-                    self.delay(transfer)
-            if eligible is None and self.is_closest_consumer(root, producer):
-                eligible = producer
+        for producer, slots in self.inferred_producers(root).items():
+            sends = bool(self.around[producer].sending)
+            for transfer in self.transfers_of(producer) if sends else ():
+                self.delay(transfer)
+            closest = self.closest_consumer(producer)
+            if closest is root.anchor:
+                eligible = eligible or producer
+            elif closest is not None and closest not in self.unused and not sends:
+                self.wait(root, slots, (closest, producer.anchor, root.anchor))
         if eligible is None:
             return False
         self.absorb(eligible, root, root)
@@ -208,24 +297,99 @@ class _Round:
 
     def absorb_consumer(self, root: Group) -> bool:
         """A root swallows the first inferred user whose last producer it is; transfers give way."""
+        fed = self.around[root].fed
+        fed.received_with = {value for value in fed.received_with if self.is_received_with(root, value)}
         eligible: Group | None = None
-        for user in self.fragment_users(root):  # again for each use: transfers may move once more
-            if user.label.is_user:
-                continue
-            if self.around[user].received:
-                for transfer in self.transferred_operands(user):
-                    self.advance(transfer)
-            if eligible is None and self.is_closest_producer(root, user):
-                eligible = user
+        if fed.received_with:
+            for user in self.fragment_users(root):  # again for each use: transfers may move once more
+                if user.label.is_user:
+                    continue
+                if self.around[user].received:
+                    for transfer in self.transferred_operands(user):
+                        self.advance(transfer)
+                if eligible is None and self.is_closest_producer(root, user):
+                    eligible = user
+        else:
+            while eligible is None and (value := fed.first(fed.open)) is not None:
+                eligible = self.absorbable_through(root, value)
+                if eligible is None:
+                    heapq.heappop(fed.open)
         if eligible is None:
             return False
         self.absorb(root, eligible, root)
         return True
 
+    def absorbable_through(self, root: Group, value: Value) -> Group | None:
+        """The first inferred user of the result whose last producer the root is; if there is none, look elsewhere."""
+        if value not in self.mixed:
+            first = self.first_in_line(root, value)
+            if first is None or self.is_closest_producer(root, first):
+                return first
+        late: dict[Op, None] = {}
+        for use in self.groups.uses_of(value):
+            user = use.user
+            if isinstance(user, Group) and not user.label.is_user:
+                if self.is_closest_producer(root, user):
+                    return user
+                late[user.anchor] = None
+                definer = self.around[user].late
+                if definer is not None:
+                    late[self.rewriter.leader(definer)] = None
+        for op in late:
+            self.closed.setdefault(op, []).append(value)
+        return None
+
+    def first_in_line(self, root: Group, value: Value) -> Group | None:
+        """The first inferred user of a result that no merged inferred fragment uses."""
+        line = self.lines.get(value)
+        if line is None:
+            line = self.lines[value] = deque(value.uses)
+        at = -1 if self.groups.is_turned(value) else 0
+        while line:
+            user = self.groups.of(line[at].owner)
+            if user is not None and user is not root and not user.label.is_user:
+                return user
+            if at:
+                line.pop()
+            else:
+                line.popleft()
+        return None
+
+    # What may become possible.
+
+    def wait(self, group: Group, slots: list[Slot], ops: Iterable[Op]) -> None:
+        """Put operands aside until one of the ops is merged."""
+        around = self.around[group]
+        around.inferred.difference_update(slots)
+        around.waits = True
+        for op in ops:
+            self.later.setdefault(op, []).extend((slot, group.anchor) for slot in slots)
+
+    def note_receiver(self, group: Group) -> None:
+        """Tell those that feed an inferred group that it receives something from another mesh."""
+        for value in group.values():
+            definer = value.defining_op
+            producer = None if definer is None else self.groups.of(definer)
+            if producer is not None:
+                self.around[producer].fed.received_with.add(value)
+
+    def is_received_with(self, group: Group, value: Value) -> bool:
+        users = (self.groups.of(use.owner) for use in self.groups.outside_uses(group, value))
+        return any(user is not None and not user.label.is_user and self.around[user].received for user in users)
+
+    def expect_again(self, kept: dict[Op, list[Value]], op: Op, merged: Group | None = None) -> None:
+        """Look again at the results that were put aside because of the op; `merged` is the group that it is in now."""
+        for value in kept.pop(op, ()):
+            definer = value.defining_op
+            owner = None if definer is None else self.groups.of(definer)
+            if owner is not None and (owner is not merged or kept is self.closed):
+                self.around[owner].fed.add(value, open=kept is self.closed, lively=kept is not self.closed)
+
     def delay(self, transfer: TransferOp) -> None:
         """Move the transfer to its first user, or drop it."""
         users = [self.rewriter.leader(user) for user in transfer.users]
         consumer = _earliest(transfer, users)
+        self.expect_again(self.closed, transfer)
         if consumer is None:
             self.rewriter.erase(transfer)
         else:
@@ -234,6 +398,7 @@ class _Round:
     def advance(self, transfer: TransferOp) -> None:
         """Move the transfer directly behind the definition of its operand."""
         producer = transfer.operand(0).defining_op
+        self.expect_again(self.closed, transfer)
         if producer is not None:
             self.rewriter.move_after(transfer, self.rewriter.leader(producer))
         else:
@@ -250,10 +415,26 @@ class _Round:
             attrs["mpmd.inferred_by"] = inferred_by
         revisited = [*self.redirected(producer, consumer), *self.released(producer, consumer)]
         anchor, retired = root.anchor, other.anchor
+        if not root.label.is_user:
+            for group in (producer, consumer):
+                if not group.stamps:
+                    self.mixed.update(group.values())
+            receiving = [bool(self.around[group].received) for group in (producer, consumer)]
+            if any(receiving) and not all(receiving):
+                self.note_receiver(consumer if receiving[0] else producer)
+        fed = list(self.around[other].feeding)
         first, second = self.around.pop(producer), self.around.pop(consumer)
         merged = self.groups.merge(producer, consumer, at_consumer=root is consumer, attrs=attrs)
         first.join(second, second.late)
         self.around[merged] = first
+        for value in fed:  # the place of the group is another one
+            first.fed.add(value, lively=False)
+        for kept in (self.closed, self.idle, self.covered):
+            self.expect_again(kept, retired, merged)
+        for slot, member in self.later.pop(retired, ()):
+            reader = self.groups.of(member)
+            if reader is not None:
+                self.around[reader].inferred.add(slot)
         self.rewriter.retire(retired, anchor)
         self.rewriter.push(anchor)
         for group in revisited:
@@ -263,10 +444,33 @@ class _Round:
 
     def redirected(self, producer: Group, consumer: Group) -> Iterator[Group]:
         """The users of what the two return, but for each other: their operands change."""
+        covered: set[Group] = set()
         for group in (producer, consumer):
-            for user in self.fragment_users(group):
-                if user is not consumer and self.may_absorb(user):
-                    yield user
+            fed = self.around[group].fed
+            kept: list[Value] = []
+            while (value := fed.first(fed.lively)) is not None:
+                heapq.heappop(fed.lively)
+                groups = (self.groups.of(use.owner) for use in self.groups.outside_uses(group, value))
+                users = dict.fromkeys(user for user in groups if user is not None and user is not consumer)
+                idle = {user for user in users if self.is_idle(user)}
+                if covered.issuperset(user for user in users if user not in idle):
+                    for user in users:
+                        (self.idle if user in idle else self.covered).setdefault(user.anchor, []).append(value)
+                    continue
+                kept.append(value)
+                covered.update(user for user in users if user not in idle)
+                for use in self.groups.uses_of(value):
+                    if isinstance(use.user, Group) and use.user is not consumer and use.user not in idle:
+                        yield use.user
+            for value in kept:
+                fed.add(value, open=False)
+
+    def is_idle(self, user: Group) -> bool:
+        """Whether visits of a user of another fragment do nothing until it is merged, or visited as a root."""
+        around = self.around[user]
+        if not (around.inferred or around.waits or around.feeding):
+            return True
+        return not user.label.is_user and bool(self.fed_values(user))
 
     def released(self, producer: Group, consumer: Group) -> Iterator[Group]:
         """The fragments of which an operand has no other user than one of the two, which goes away."""
@@ -288,7 +492,7 @@ class _Round:
     def may_absorb(self, group: Group) -> bool:
         """Whether a visit of the group may do something, now or ever."""
         around = self.around[group]
-        return bool(around.inferred or around.feeding)
+        return bool(around.inferred or around.waits or around.feeding)
 
 
 def _earliest(op: Op, others: Iterable[Op]) -> Op | None:

@@ -102,6 +102,14 @@ class Group:
         for i, slot in enumerate(controls):
             slot.key = _CONTROLS + i
 
+    def values(self) -> Iterator[Value]:
+        """What the merged fragment needs, one after the other."""
+        if self._data is None:
+            yield from (use.value for use in self.first._operands)
+        else:
+            yield from (slot.value for slot in self._data)
+            yield from (slot.value for slot in self._controls)
+
     @property
     def size(self) -> int:
         """What it costs to add it to another group."""
@@ -229,6 +237,10 @@ class Groups:
                 break
             group, since = group.joined
         return turns
+
+    def is_turned(self, value: Value) -> bool:
+        """Whether merges have turned the use list of the value around."""
+        return self._turns(value, self._stamp) % 2 == 1
 
     # Merging.
 

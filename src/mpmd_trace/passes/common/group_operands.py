@@ -54,7 +54,7 @@ class GroupOperands:
             self._repeated = [slot for slot in slots if self._by_value[slot.value] is not slot]
 
     def __iter__(self) -> Iterator[Slot]:
-        return iter([slot for slot in self._slots if not slot.inside and slot.same is None])
+        return (slot for slot in self._slots if not slot.inside and slot.same is None)
 
     @property
     def end(self) -> int:
