@@ -76,10 +76,11 @@ class PartialSumAnalysis:
 
         Meshes that share devices count as the first of them.
         """
-        while (spilled := self._too_large(room)) is not None:
-            mesh, values = spilled
-            self.excluded |= values
-            self._spilled[mesh] = self._spilled.get(mesh, 0) + 1
+        while roots := self._too_large(room):
+            self.excluded.update(value for value in self.form if self._root(value) in roots)
+            for root in roots:
+                mesh = cast(MeshTensorType, root.type).mesh
+                self._spilled[mesh] = self._spilled.get(mesh, 0) + 1
             self.solve()
 
     def counts(self) -> dict[str, tuple[int, int]]:
@@ -141,8 +142,8 @@ class PartialSumAnalysis:
             of.setdefault(self._root(value), set()).add(fragment)
         return of
 
-    def _too_large(self, room: Mapping[str, float]) -> tuple[str, set[Value]] | None:
-        """Return the chain that needs most memory on a mesh without room for all of them; None if all fit."""
+    def _too_large(self, room: Mapping[str, float]) -> dict[Value, None]:
+        """Return the roots of the chains that need most memory, without which the others fit on each mesh."""
         needs: dict[str, dict[Value, float]] = {}
         for value, axes in self.form.items():
             if axes != ZERO:
@@ -150,13 +151,15 @@ class PartialSumAnalysis:
                 chains = needs.setdefault(owner, {})
                 root = self._root(value)
                 chains[root] = max(chains.get(root, 0.0), self._more_bytes(value, axes))
+        roots: dict[Value, None] = {}
         for owner, chains in needs.items():
-            if sum(chains.values()) > room[owner]:
-                worst = max(chains, key=lambda root: chains[root])
-                return cast(MeshTensorType, worst.type).mesh, {
-                    value for value in self.form if self._root(value) is worst
-                }
-        return None
+            left = sum(chains.values())
+            for root in sorted(chains, key=chains.__getitem__, reverse=True):
+                if left <= room[owner]:
+                    break
+                left -= chains[root]
+                roots[root] = None
+        return roots
 
     def _more_bytes(self, value: Value, axes: Form) -> float:
         fragment = cast(OpResult, value).op
