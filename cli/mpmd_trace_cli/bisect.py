@@ -56,21 +56,21 @@ def bisect_program(
     _ = lowered.partitioned
     stages = modules.stages
     say(f"{len(stages)} modules; a result may differ from plain jax.jit by {limit:.1e} of its norm")
-    found = bisect(stages, numbers, limit, every=every, say=lambda stage, error: say(_line(stage, error, limit)))
-    looked = sorted(found.errors.items())
+    culprit = bisect(stages, numbers, limit, every=every, say=lambda stage, error: say(_line(stage, error, limit)))
+    looked = sorted(culprit.errors.items())
     report: dict[str, Any] = {
         "tolerance": limit,
         "passes": [
             {"pass": stages[at].number, "spec": stages[at].spec, "error": error.size, "result": error.result}
             for at, error in looked
         ],
-        "wrong": None if found.wrong is None else stages[found.wrong].number,
+        "wrong": None if culprit.wrong is None else stages[culprit.wrong].number,
         "reduced": None,
     }
-    if found.wrong is None:
+    if culprit.wrong is None:
         report["executed"] = _executed(lowered, numbers, limit)
-    elif found.wrong > 0 and seconds > 0:
-        before, spec = stages[found.wrong - 1].module, stages[found.wrong].spec
+    elif culprit.wrong > 0 and seconds > 0:
+        before, spec = stages[culprit.wrong - 1].module, stages[culprit.wrong].spec
         small = reduce_wrong_pass(before, spec, limit, seconds, say)
         report["reduced"] = small
         if small is not None and out is not None:
@@ -135,9 +135,9 @@ def _executed(lowered: Lowered, numbers: Numbers, limit: float) -> dict[str, Any
         return report
     say(f"executed, {error.result} differs by {error.size:.1e}; one instruction after the other")
     given = copied([jax.numpy.asarray(a) for a in numbers.arguments])
-    wrong, found = wrong_instruction(compiled.program, lowered.partitioned.module, given, limit)
+    wrong, actual = wrong_instruction(compiled.program, lowered.partitioned.module, given, limit)
     at = None if wrong is None else {"number": wrong.number, "what": wrong.what, "fault": wrong.fault, **_error(wrong)}
-    left = None if wrong is not None else largest(found, numbers.expected, numbers.results).size
+    left = None if wrong is not None else largest(actual, numbers.expected, numbers.results).size
     return {**report, "tolerance": limit, "instruction": at, "instruction_error": left}
 
 

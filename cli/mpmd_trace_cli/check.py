@@ -130,9 +130,9 @@ def _line(plan: Plan, action: Action, notes: Mapping[int, str]) -> str:
 
 def _counts(parts: Parts) -> dict[int, collections.Counter[str]]:
     """How often each process does what."""
-    found = {}
+    result = {}
     for process, actions in parts.items():
-        counts = found[process] = collections.Counter[str]()
+        counts = result[process] = collections.Counter[str]()
         for action in actions:
             if isinstance(action, Work):
                 counts["runs" if isinstance(action.instruction, Run) else "copies"] += 1
@@ -140,7 +140,7 @@ def _counts(parts: Parts) -> dict[int, collections.Counter[str]]:
             elif isinstance(action, Send | Receive):
                 counts["sends" if isinstance(action, Send) else "receives"] += 1
             counts["actions"] += not isinstance(action, Free)
-    return found
+    return result
 
 
 _COLUMNS = ("actions", "runs", "collectives", "sends", "receives")
@@ -148,16 +148,16 @@ _COLUMNS = ("actions", "runs", "collectives", "sends", "receives")
 
 def _links(plan: Plan, parts: Parts) -> dict[tuple[int, int], tuple[int, int]]:
     """From process to process: how many messages go in a step, and how many bytes."""
-    found: dict[tuple[int, int], tuple[int, int]] = {}
+    links: dict[tuple[int, int], tuple[int, int]] = {}
     for process, actions in parts.items():
         for action in actions:
             if isinstance(action, Send):
                 message = action.message
                 item = dtype_of(plan.slots[message.slot].type.tensor).itemsize
-                count, size = found.get((process, message.destination), (0, 0))
+                count, size = links.get((process, message.destination), (0, 0))
                 size += item * sum(math.prod(stop - start for start, stop in piece.box) for piece in message.pieces)
-                found[process, message.destination] = count + 1, size
-    return dict(sorted(found.items()))
+                links[process, message.destination] = count + 1, size
+    return dict(sorted(links.items()))
 
 
 def _as_text(plan: Plan, owners: Mapping[str, Sequence[int]], parts: Parts) -> str:

@@ -48,12 +48,12 @@ def compare_program(
         modules = {"python": ours.module, "cpp": theirs.module}
         a, b = ours.as_text(), theirs.as_text()
         seconds = [round(sum(r.seconds for r in one.runs), 4) for one in (ours, theirs)]
-        found: dict[str, Any] = {"equal": a == b, "seconds": seconds[0], "seconds_cpp": seconds[1]}
-        report["phases"][phase] = found
+        summary: dict[str, Any] = {"equal": a == b, "seconds": seconds[0], "seconds_cpp": seconds[1]}
+        report["phases"][phase] = summary
         verdict = "equal"
         if a != b:
             sorted_a, sorted_b = (str(with_sorted_operands(module)) for module in modules.values())
-            found["equal_but_for_operand_order"] = sorted_a == sorted_b
+            summary["equal_but_for_operand_order"] = sorted_a == sorted_b
             verdict = "equal but for the order of operands" if sorted_a == sorted_b else "different"
         say(f"{phase:9} {verdict}; {seconds[0]:.2f} s, C++ {seconds[1]:.2f} s")
         if a != b:
@@ -61,7 +61,7 @@ def compare_program(
             cpp, python = (b, a) if sorted_a == sorted_b else (sorted_b, sorted_a)
             lines_of = difflib.unified_diff(cpp.splitlines(), python.splitlines(), "cpp", "python", lineterm="", n=1)
             difference = list(lines_of)
-            found["difference"] = difference[:lines]
+            summary["difference"] = difference[:lines]
             files |= {f"{phase}.python.mlir": a, f"{phase}.cpp.mlir": b, f"{phase}.diff": "\n".join(difference) + "\n"}
             if not shown:
                 shown = True

@@ -53,8 +53,8 @@ class Expectations:
         comments = [_comments(line) for line in lines]
         bare = [bool(c) and line.lstrip().startswith("//") for c, line in zip(comments, lines, strict=True)]
         expected = []
-        for number, found in enumerate(comments, 1):
-            for match in found:
+        for number, comment_match in enumerate(comments, 1):
+            for match in comment_match:
                 where, target = match["where"], number
                 if where is not None and where[0] in "+-":
                     target += int(where)
@@ -76,10 +76,10 @@ class Expectations:
                 )
         return cls(name, expected)
 
-    def compare(self, found: Sequence[Diagnostic]) -> list[str]:
+    def compare(self, diagnostics: Sequence[Diagnostic]) -> list[str]:
         """What is missing and what was not expected, as messages."""
         problems: list[str] = []
-        for diagnostic in found:
+        for diagnostic in diagnostics:
             self._take(diagnostic.severity, diagnostic.location, diagnostic.message, problems)
             for note in diagnostic.notes:
                 self._take("note", note.location, note.message, problems)

@@ -64,10 +64,10 @@ def _place_of_name(text: str, name: str, value: str) -> str:
         if value in inputs:
             return f"input {inputs.index(value)}"
     defines = re.compile(rf"\s*(?:%[\w$.-]+(?::\d+)?, )*{own}(?::\d+)?(?:, .*)? = ")
-    found = [number for number, line in enumerate(lines, 1) if defines.match(line)]
-    if not found:
+    numbers = [number for number, line in enumerate(lines, 1) if defines.match(line)]
+    if not numbers:
         raise MpmdError(f"nothing in {name} is called {value}")
-    return f"{name}:{found[0]}"
+    return f"{name}:{numbers[0]}"
 
 
 def explain_placement(file: str, *, as_json: bool) -> None:
@@ -80,22 +80,22 @@ def explain_placement(file: str, *, as_json: bool) -> None:
     program = load_program(file)
     first = program.jitted().lower(*program.args)
     lowered: PartitionedProgram = first
-    found, collectives = first.residence(), {}
+    report, collectives = first.residence(), {}
     if not program.config.is_abstract:
         compiled = first.compile()
-        lowered, found, collectives = compiled.lowered, compiled.residence(), compiled.collectives()
-    why = reasons(found, lowered)
+        lowered, report, collectives = compiled.lowered, compiled.residence(), compiled.collectives()
+    why = reasons(report, lowered)
     if as_json:
         more = {"collectives": residence.collectives_data(collectives), **residence.remarks_data(lowered)}
-        data({**residence.as_data(found, why), **more})
+        data({**residence.as_data(report, why), **more})
         return
-    told = residence.as_text(found, why, file) + residence.collectives_text(collectives)
+    told = residence.as_text(report, why, file) + residence.collectives_text(collectives)
     data(told + residence.remarks_text(lowered))
 
 
-def as_json(found: Explanation) -> dict[str, Any]:
+def as_json(explanation: Explanation) -> dict[str, Any]:
     """The explanation as plain data; places as text."""
-    plain = dataclasses.asdict(found)
+    plain = dataclasses.asdict(explanation)
     for placement in plain["placements"]:
         placement["location"] = str(placement["location"])
     return plain

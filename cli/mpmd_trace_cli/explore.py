@@ -69,7 +69,7 @@ def _of_program(file: str, settings: Sequence[str], measure: bool, errors: bool)
     estimated = lowered.estimated
     plan = estimated.plan
     more["assignment"] = program.config.name_to_mesh_assignment
-    of_plan: dict[str, Any] = {"costs": [found.cost["flops"] for found in estimated.runtime.executables]}
+    of_plan: dict[str, Any] = {"costs": [executable.cost["flops"] for executable in estimated.runtime.executables]}
     texts: dict[str, Any] = {}
     if ready.module is not None:
         texts["why"] = _why(ready.module, lowered.request, [*recorder.names, *recorder.results])
@@ -90,7 +90,9 @@ def _why(module: Module, request: PartitionRequest, names: Sequence[str]) -> dic
     ends, places = explain_ends(module, request), explain_places(module, request)
     return {
         "ends": {name: _first_lines(str(one)) for name, one in zip(names, ends, strict=True)},
-        "places": {at: [(one.meshes, _first_lines(str(one), 8)) for one in found] for at, found in places.items()},
+        "places": {
+            at: [(one.meshes, _first_lines(str(one), 8)) for one in placements] for at, placements in places.items()
+        },
     }
 
 

@@ -24,19 +24,19 @@ def read_text(file: str) -> tuple[str, str]:
         stream = getattr(sys.stdin, "buffer", None)
         if stream is None:
             return sys.stdin.read(), name
-        found = stream.read()
+        content = stream.read()
     else:
         try:
             with open(file, "rb") as opened:
-                found = opened.read()
+                content = opened.read()
         except OSError as error:
             raise MpmdError(f"cannot read {explain_os_error(error)}") from None
     try:
-        text: str = found.decode()
+        text: str = content.decode()
     except UnicodeDecodeError as error:
-        line = found.count(b"\n", 0, error.start) + 1
+        line = content.count(b"\n", 0, error.start) + 1
         raise MpmdError(
-            f"{name} is not a text of MLIR: byte 0x{found[error.start]:02x} in line {line} is not UTF-8 (MLIR "
+            f"{name} is not a text of MLIR: byte 0x{content[error.start]:02x} in line {line} is not UTF-8 (MLIR "
             "bytecode must be printed as text first)"
         ) from None
     return text.replace("\r\n", "\n"), name

@@ -65,8 +65,8 @@ def _snapshots(folder: str) -> tuple[str, list[str]]:
     if not os.path.isdir(folder):
         raise MpmdError(f"there is no folder {folder}; write one with mpmd-trace dump FILE --out {folder}")
     for place in (folder, os.path.join(folder, "passes")):
-        found = os.listdir(place) if os.path.isdir(place) else []
-        names = sorted(n for n in found if re.fullmatch(r"\d{3,}_.*\.mlir", n))
+        files = os.listdir(place) if os.path.isdir(place) else []
+        names = sorted(n for n in files if re.fullmatch(r"\d{3,}_.*\.mlir", n))
         if names:
             return place, names
     raise MpmdError(f"{folder} has no snapshots; write some with mpmd-trace dump FILE --out FOLDER")
@@ -75,13 +75,13 @@ def _snapshots(folder: str) -> tuple[str, list[str]]:
 def _find(folder: str, names: list[str], wanted: str) -> str:
     if wanted.isdigit():
         return _numbered(folder, names, int(wanted))
-    found = [n for n in names if n == wanted] or [n for n in names if n.startswith(wanted)]
-    found = found or [n for n in names if wanted in n]
-    if len(found) == 1 and wanted:
-        return found[0]
-    listed = "\n  ".join(found or names)
-    what = f"{len(found)} snapshots are" if found else "no snapshot is"
-    raise MpmdError(f"{what} called '{wanted}'; {'choose one of' if found else 'there are'}\n  {listed}")
+    matching = [n for n in names if n == wanted] or [n for n in names if n.startswith(wanted)]
+    matching = matching or [n for n in names if wanted in n]
+    if len(matching) == 1 and wanted:
+        return matching[0]
+    listed = "\n  ".join(matching or names)
+    what = f"{len(matching)} snapshots are" if matching else "no snapshot is"
+    raise MpmdError(f"{what} called '{wanted}'; {'choose one of' if matching else 'there are'}\n  {listed}")
 
 
 def _numbered(folder: str, names: list[str], number: int) -> str:
@@ -108,17 +108,17 @@ def diff_snapshots(folder: str, a: str, b: str, *, things: bool = False) -> str:
         name = _find(place, names, wanted)
         with open(os.path.join(place, name), encoding="utf-8") as file:
             texts.append((name, file.read()))
-    found = unified_diff(texts[0][1], texts[1][1], texts[0][0], texts[1][0])
-    if things and found:
+    result = unified_diff(texts[0][1], texts[1][1], texts[0][0], texts[1][0])
+    if things and result:
         return changes(*(outline(parse(text, filename=name)) for name, text in texts)).text(most=40)
-    if not found:
+    if not result:
         say(f"{texts[0][0]} and {texts[1][0]} are the same")
-    return found
+    return result
 
 
 def list_passes(name: str | None) -> list[dict[str, Any]]:
     """Name, kind, summary and options of every pass and pipeline."""
-    found = []
+    result = []
     for kind, table in (("pass", registry.PASSES), ("pipeline", registry.PIPELINES)):
         for key in table:
             if name not in (None, key):
@@ -134,21 +134,21 @@ def list_passes(name: str | None) -> list[dict[str, Any]]:
                 }
                 for option, field in cls.options()
             ]
-            found.append({"name": key, "kind": kind, "summary": cls.summary, "options": options})
-    if name is not None and not found:
+            result.append({"name": key, "kind": kind, "summary": cls.summary, "options": options})
+    if name is not None and not result:
         known = [*registry.PASSES, *registry.PIPELINES]
         near = nearest(name, known) or "; mpmd-trace passes lists them"
         raise MpmdError(f"there is no pass or pipeline '{name}'{near}")
-    return found
+    return result
 
 
 def print_passes(name: str | None, json: bool) -> None:
     """`passes`: the list as text or JSON."""
-    found = list_passes(name)
+    entries = list_passes(name)
     if json:
-        data(found)
+        data(entries)
         return
-    for entry in found:
+    for entry in entries:
         data(f"{entry['name']}\n    {entry['summary']}")
         for option in entry["options"]:
             data(f"      {option['name']}={option['default']}  ({option['type']}) {option['help']}")

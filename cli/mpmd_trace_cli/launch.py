@@ -77,8 +77,8 @@ def _service(processes: int) -> Iterator[str]:
     """JAX's coordination service, here, so that no process is needed more than another; its address."""
     from mpmd_trace.jax_compat.distributed import serve  # late: loads jaxlib
 
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        address = f"127.0.0.1:{found.getsockname()[1]}"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
     with _silence():  # it says that processes can be lost, which is wanted
         service = serve(address, processes, patience=5)
     try:
@@ -173,8 +173,8 @@ class _Child:
     @property
     def status(self) -> int | None:
         """The exit status as shells have it; None while it runs."""
-        found = self.process.poll()
-        return found if found is None or found >= 0 else 128 - found
+        status = self.process.poll()
+        return status if status is None or status >= 0 else 128 - status
 
     def close(self) -> None:
         for thread in self.threads:
@@ -280,7 +280,7 @@ def _signals_for(group: _Group) -> Iterator[None]:
 
 
 def _environment(job: Job, number: int, processes: int, address: str, attempt: int) -> dict[str, str]:
-    found = dict(
+    result = dict(
         os.environ,
         JAX_COORDINATOR_ADDRESS=address,
         JAX_NUM_PROCESSES=str(processes),
@@ -290,10 +290,10 @@ def _environment(job: Job, number: int, processes: int, address: str, attempt: i
         PYTHONUNBUFFERED="1",
     )
     if job.timeout is not None:
-        found["MPMD_TRACE_TIMEOUT"] = f"{job.timeout:g}"
+        result["MPMD_TRACE_TIMEOUT"] = f"{job.timeout:g}"
     if job.devices is not None:
-        found["JAX_NUM_CPU_DEVICES"] = str(job.devices)
-        found.setdefault("JAX_PLATFORMS", "cpu")
-        flags = [flag for flag in found.get("XLA_FLAGS", "").split() if not flag.startswith(_FORCED)]
-        found["XLA_FLAGS"] = " ".join(flags)  # JAX refuses two ways of saying it
-    return found
+        result["JAX_NUM_CPU_DEVICES"] = str(job.devices)
+        result.setdefault("JAX_PLATFORMS", "cpu")
+        flags = [flag for flag in result.get("XLA_FLAGS", "").split() if not flag.startswith(_FORCED)]
+        result["XLA_FLAGS"] = " ".join(flags)  # JAX refuses two ways of saying it
+    return result

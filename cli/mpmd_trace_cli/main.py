@@ -97,9 +97,9 @@ def compile(
     """Compile a program and save it; mpmd_trace.load runs the file without tracing or compiling."""
     from mpmd_trace_cli.compile import compile_program  # late: needs jax
 
-    found = compile_program(file, out, settings or [])
+    saved = compile_program(file, out, settings or [])
     if json:
-        data(found)
+        data(saved)
 
 
 @app.command(context_settings={"allow_interspersed_args": False})
@@ -294,8 +294,8 @@ def explain(
     if value is None:
         explain_placement(file, as_json=json)
     else:
-        found = explain_value(file, value, infer_transfers)
-        data(as_json(found) if json else from_here(str(found)))
+        explanation = explain_value(file, value, infer_transfers)
+        data(as_json(explanation) if json else from_here(str(explanation)))
 
 
 @app.command()

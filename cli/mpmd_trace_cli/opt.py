@@ -109,17 +109,20 @@ def _split(text: str, separator: str) -> list[str]:
 
 def process(text: str, passes: Sequence[Pass], options: Options, name: str = "-") -> Outcome:
     """Parse, run the passes, print."""
-    found = Diagnostics()
+    diagnostics = Diagnostics()
     try:
         module = parse(
-            text, filename=name, allow_unregistered=options.on("allow-unregistered-dialect"), diagnostics=found.found
+            text,
+            filename=name,
+            allow_unregistered=options.on("allow-unregistered-dialect"),
+            diagnostics=diagnostics.found,
         )
-        _run(module, passes, options, found)
-        if not found.failed:
-            return Outcome(_print(module, options), found.found)
+        _run(module, passes, options, diagnostics)
+        if not diagnostics.failed:
+            return Outcome(_print(module, options), diagnostics.found)
     except MpmdError as error:
-        found.found += error.diagnostics
-    return Outcome(None, found.found)
+        diagnostics.found += error.diagnostics
+    return Outcome(None, diagnostics.found)
 
 
 def _print(module: Module, options: Options) -> str:
@@ -137,7 +140,7 @@ def _print(module: Module, options: Options) -> str:
     )
 
 
-def _run(module: Module, passes: Sequence[Pass], options: Options, found: Diagnostics) -> None:
+def _run(module: Module, passes: Sequence[Pass], options: Options, diagnostics: Diagnostics) -> None:
     """Run the passes until one fails."""
     timing: list[tuple[str, float]] = []
     folder = options.flags.get("mlir-print-ir-tree-dir")
@@ -153,14 +156,14 @@ def _run(module: Module, passes: Sequence[Pass], options: Options, found: Diagno
         if options.on("mlir-print-ir-before-all") or _name(one) in options.names("mlir-print-ir-before"):
             _dump("Before", one, str(module), file)
         started = time.process_time()
-        changed = _run_pass(one, module, options, found)
+        changed = _run_pass(one, module, options, diagnostics)
         timing.append((one.spec, time.process_time() - started))
-        if not found.failed and verifies:
-            check_bodies(one, bodies, found)
-            _verify(module, found)
-        if found.failed:
-            if not found.errors:
-                found.error(None, f"{_name(one)} failed without saying why")
+        if not diagnostics.failed and verifies:
+            check_bodies(one, bodies, diagnostics)
+            _verify(module, diagnostics)
+        if diagnostics.failed:
+            if not diagnostics.errors:
+                diagnostics.error(None, f"{_name(one)} failed without saying why")
             if options.on("mlir-print-ir-after-failure") or options.on("mlir-print-ir-after-all"):
                 _dump("After", one, module.to_generic(), file, " Failed")
             break
@@ -179,37 +182,37 @@ def _name(one: Pass) -> str:
     return one.spec.partition("{")[0]
 
 
-def _run_pass(one: Pass, module: Module, options: Options, found: Diagnostics) -> bool:
+def _run_pass(one: Pass, module: Module, options: Options, diagnostics: Diagnostics) -> bool:
     try:
-        return said_by(one, one.run(module, found))
+        return said_by(one, one.run(module, diagnostics))
     except PassFailed:
         pass
     except MpmdError as error:
-        found.found += error.diagnostics
+        diagnostics.found += error.diagnostics
     except RecursionError:
-        found.error(module.op.loc, f"{_name(one)}: ops are nested too deeply in each other, perhaps by inlining")
+        diagnostics.error(module.op.loc, f"{_name(one)}: ops are nested too deeply in each other, perhaps by inlining")
     except Exception as error:  # a mistake of ours: still a message, and no traceback unless asked for
         if options.on("mlir-print-stacktrace-on-diagnostic"):
             traceback.print_exc()
         last = traceback.extract_tb(error.__traceback__)[-1]
-        found.error(
+        diagnostics.error(
             module.op.loc,
             f"{_name(one)} broke down: {type(error).__name__}: {error} "
             f"({os.path.basename(last.filename)}:{last.lineno}); this is a mistake in the pass",
         )
-    found.fail()
+    diagnostics.fail()
     return True
 
 
-def _verify(module: Module, found: Diagnostics) -> None:
+def _verify(module: Module, diagnostics: Diagnostics) -> None:
     """Check the module that a pass left behind.  What is reported are MLIR's words, if it agrees."""
     if not verify(module):
         return
     try:
         prettify_or_fail(module.to_generic(debug_info=True))
     except MpmdError as error:
-        found.found += error.diagnostics
-        found.fail()
+        diagnostics.found += error.diagnostics
+        diagnostics.fail()
 
 
 def _dump(when: str, one: Pass, text: str, file: str | None, suffix: str = "") -> None:
@@ -230,11 +233,11 @@ def _print_timing(timing: Sequence[tuple[str, float]]) -> None:
     print(f"  {total:7.4f}  100.0%  total", file=sys.stderr)
 
 
-def report(found: Sequence[Diagnostic], text: str, name: str, options: Options) -> None:
+def report(diagnostics: Sequence[Diagnostic], text: str, name: str, options: Options) -> None:
     """Print diagnostics as MLIR does: place, message, source line with a caret, op, notes."""
     shown = _LEVELS.index(options.flags.get("mlir-diagnostic-verbosity-level", "remarks"))
     lines = text.split("\n")
-    for diagnostic in found:
+    for diagnostic in diagnostics:
         if _LEVELS.index(f"{diagnostic.severity}s") > shown:
             continue
         place = diagnostic.location

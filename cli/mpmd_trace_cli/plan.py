@@ -89,7 +89,7 @@ def plan_program(file: str, asked: PlanOptions, settings: Sequence[str], *, as_j
                 progress=lambda name: shown.update(task, advance=1, info=name),
             )
         task = shown.add_task("layers", total=1, info="what crosses between them")
-        found = study(
+        plan = study(
             compiled,
             actions,
             measured=timelines[1:],
@@ -101,7 +101,7 @@ def plan_program(file: str, asked: PlanOptions, settings: Sequence[str], *, as_j
         shown.update(task, completed=1)
         task = shown.add_task("simulate", total=None, info="")
         options = options_of(
-            found,
+            plan,
             microbatches=counts,
             memory_limit=None if asked.memory_limit is None else asked.memory_limit * 2**20,
             progress=lambda done, total: shown.update(task, completed=done, total=total),
@@ -109,12 +109,12 @@ def plan_program(file: str, asked: PlanOptions, settings: Sequence[str], *, as_j
         if any(o.fits and o.choice.in_order for o in options):
             task = shown.add_task("check the best", total=None, info="")
             traced = parse(lowered.traced.mlir_text(debug_info=False))
-            options = check_best(options, found, lowered, traced, lambda name: shown.update(task, advance=1, info=name))
-            options = _with_now(options, found, lowered, traced)
+            options = check_best(options, plan, lowered, traced, lambda name: shown.update(task, advance=1, info=name))
+            options = _with_now(options, plan, lowered, traced)
             shown.update(task, total=shown.tasks[task].completed)
     if not any(o.fits and o.choice.in_order for o in options):
-        raise MpmdError(_nothing(found, options, asked.memory_limit))
-    now = _now(options, found, lowered)
+        raise MpmdError(_nothing(plan, options, asked.memory_limit))
+    now = _now(options, plan, lowered)
 
     if asked.save is not None:
         write_text(str(asked.save), options[0].choice.schedule.to_csv())
@@ -124,19 +124,19 @@ def plan_program(file: str, asked: PlanOptions, settings: Sequence[str], *, as_j
     collectives = {} if isinstance(compiled, Estimated) else compiled.collectives()
     if as_json:
         more = {"placement": residence.as_data(held, why), "collectives": residence.collectives_data(collectives)}
-        data({**as_data(program.name, found, options, now), **more, **residence.remarks_data(compiled.lowered)})
+        data({**as_data(program.name, plan, options, now), **more, **residence.remarks_data(compiled.lowered)})
         return
-    data(as_text(found, options, now, asked.rows, asked.save))
+    data(as_text(plan, options, now, asked.rows, asked.save))
     told = residence.as_text(held, why, file) + residence.collectives_text(collectives)
     say(told + residence.remarks_text(compiled.lowered))
-    if isinstance(found.layer_values, str):
-        say(f"other stages are not tried: {found.layer_values}")
-    if found.unit != "ms":
+    if isinstance(plan.layer_values, str):
+        say(f"other stages are not tried: {plan.layer_values}")
+    if plan.unit != "ms":
         say(
             "costs are counted operations, and transfers cost nothing; --measure, or --tflops and --gbytes with "
             "--latency-us and --link-gbytes, give times"
         )
-    elif found.links is None:
+    elif plan.links is None:
         say("transfers cost nothing; --latency-us and --link-gbytes say what they take")
 
 
@@ -168,12 +168,12 @@ def _with_now(options: Sequence[Option], study: Study, lowered: Lowered, traced:
 
 def _numbers(text: str) -> list[int]:
     try:
-        found = [int(part) for part in text.split(",") if part.strip()]
+        attribute = [int(part) for part in text.split(",") if part.strip()]
     except ValueError:
-        found = [0]
-    if any(n < 1 for n in found):
+        attribute = [0]
+    if any(n < 1 for n in attribute):
         raise MpmdError(f"--microbatches is '{text}'; write numbers above 0 with commas, as in 4,8,16")
-    return found
+    return attribute
 
 
 def _that_divide(counts: Sequence[int], rows: Sequence[int], text: str) -> list[int]:
@@ -198,7 +198,7 @@ def _links(asked: PlanOptions, meshes: Iterable[str]) -> Links | None:
     """What the call says about links, or None."""
     mode = _mode(asked.transfers)
     known = list(meshes)
-    found: dict[tuple[str, str], Link] = {}
+    links: dict[tuple[str, str], Link] = {}
     for text in asked.link or ():
         pair, equals, numbers = text.partition("=")
         source, colon, target = pair.partition(":")
@@ -217,12 +217,12 @@ def _links(asked: PlanOptions, meshes: Iterable[str]) -> Links | None:
         if source == target:
             raise MpmdError(f"--link is '{text}', but within the mesh '{source}' nothing is sent; name two meshes")
         link = Link(1e-6 * values[0], 1e9 * values[1])
-        found[source, target] = link
-        found.setdefault((target, source), link)
-    if asked.latency_us is None and asked.link_gbytes is None and not found:
+        links[source, target] = link
+        links.setdefault((target, source), link)
+    if asked.latency_us is None and asked.link_gbytes is None and not links:
         return None
     bandwidth = None if asked.link_gbytes is None else 1e9 * asked.link_gbytes
-    return Links(Link(1e-6 * (asked.latency_us or 0.0), bandwidth), found, mode)
+    return Links(Link(1e-6 * (asked.latency_us or 0.0), bandwidth), links, mode)
 
 
 def _own_name(lowered: Lowered, study: Study) -> str:

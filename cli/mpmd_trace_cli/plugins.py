@@ -21,9 +21,9 @@ def load_passes(path: str) -> list[str]:
 
     module = import_code(path)
     classes = [
-        found
-        for found in vars(module).values()
-        if isinstance(found, type) and issubclass(found, Pass) and found.__module__ == module.__name__
+        candidate
+        for candidate in vars(module).values()
+        if isinstance(candidate, type) and issubclass(candidate, Pass) and candidate.__module__ == module.__name__
     ]
     names, problems = [], []
     for cls in classes:

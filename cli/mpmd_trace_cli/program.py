@@ -42,26 +42,26 @@ def load_program(where: str, settings: Sequence[str] = ()) -> Program:
     if attribute:
         if not hasattr(module, attribute):
             raise MpmdError(f"{path} defines no '{attribute}'")
-        found = getattr(module, attribute)
+        program = getattr(module, attribute)
     else:
-        found = getattr(module, "program", None)
-        if found is None:
+        program = getattr(module, "program", None)
+        if program is None:
             programs = [n for n, v in vars(module).items() if isinstance(v, Program)]
             if len(programs) != 1:
                 names = f"it has {', '.join(programs)}; say {path}:NAME" if programs else "it has none"
                 raise MpmdError(f"{path} should define `program = mpmd_trace.Program(fn, args, config)`; {names}")
-            found = getattr(module, programs[0])
-    if callable(found) and not isinstance(found, Program):
-        error = _misfit(found)
+            program = getattr(module, programs[0])
+    if callable(program) and not isinstance(program, Program):
+        error = _misfit(program)
         if error is not None:
             name = attribute or "program"
             text = f"'{name}' makes the program and is called without arguments: {error}; give them defaults"
-            raise_problems([problem(text)], place_of(found))
-        found = _guarded(found, path)
-    if not isinstance(found, Program):
-        raise MpmdError(f"{where} is of type {type(found).__name__}, not an mpmd_trace.Program")
-    _check(found)
-    return _with_settings(found, settings)
+            raise_problems([problem(text)], place_of(program))
+        program = _guarded(program, path)
+    if not isinstance(program, Program):
+        raise MpmdError(f"{where} is of type {type(program).__name__}, not an mpmd_trace.Program")
+    _check(program)
+    return _with_settings(program, settings)
 
 
 def _misfit(fn: Callable[..., Any], *args: Any) -> TypeError | None:
@@ -186,20 +186,20 @@ def _guarded(action: Callable[[], Any], path: str) -> Any:
         place = Location(f'"{error.filename or path}":{error.lineno or 1}:{error.offset or 1}')
         raise MpmdError([Diagnostic("error", f"cannot read the program: {error.msg}", place)]) from None
     except SystemExit as error:
-        found = _raised(error, _own_frame(error, path))
+        failure = _raised(error, _own_frame(error, path))
         message = (
             f"the program ended itself with sys.exit({error.code!r}) before it was loaded; it is imported, not run as "
             'a script, so put what parses arguments or exits below if __name__ == "__main__"'
         )
-        raise MpmdError([dataclasses.replace(found, message=message)]) from None
+        raise MpmdError([dataclasses.replace(failure, message=message)]) from None
     except Exception as error:
-        found = _raised(error, _own_frame(error, path))
+        failure = _raised(error, _own_frame(error, path))
         if isinstance(error, ImportError) and "no known parent package" in str(error):
             parts = os.path.splitext(os.path.relpath(path))[0].split(os.sep)
             module = ".".join(parts) if len(parts) > 1 and parts[0] != os.pardir else "package.module"
-            text = f"{found.message}. A single file is not part of a package; name it as {module}:program instead"
-            found = dataclasses.replace(found, message=text)
-        raise MpmdError([found]) from error
+            text = f"{failure.message}. A single file is not part of a package; name it as {module}:program instead"
+            failure = dataclasses.replace(failure, message=text)
+        raise MpmdError([failure]) from error
 
 
 def _own_frame(error: BaseException, path: str) -> traceback.FrameSummary:
@@ -221,7 +221,7 @@ _CALLED_BACK = re.compile(r'File "([^"\n]+)", line (\d+)')
 def failed_while_running(error: Exception, where: str | None) -> MpmdError:
     """What JAX says when a step does not run, in which the user's code has no frame; a callback may, in the text."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
-    own = [found for found in _CALLED_BACK.findall(str(error)) if is_users(found[0])]
+    own = [frame for frame in _CALLED_BACK.findall(str(error)) if is_users(frame[0])]
     if "Traceback" in lines[0] and own:
         message, where = f"a callback of the program raised {lines[-1]}", ":".join(own[-1])
     else:

@@ -31,38 +31,38 @@ __all__ = [
 _WIDTH = 160
 
 
-def as_data(found: Residence, why: Mapping[int, str]) -> dict[str, Any]:
+def as_data(report: Residence, why: Mapping[int, str]) -> dict[str, Any]:
     """The account as plain data."""
     return {
-        "meshes": [dataclasses.asdict(held) for held in found.meshes],
-        "sharing_devices": found.sharing,
-        "moves": {cause: {"count": n, "bytes": size} for cause, (n, size) in found.causes.items()},
-        "sent": [dataclasses.asdict(sent) for sent in found.sent],
-        "not_where_used": [{**dataclasses.asdict(one), "why": why.get(one.number)} for one in found.astray],
-        "returning": [dataclasses.asdict(one) for one in found.returning],
-        "arguments": dict(found.roles),
+        "meshes": [dataclasses.asdict(held) for held in report.meshes],
+        "sharing_devices": report.sharing,
+        "moves": {cause: {"count": n, "bytes": size} for cause, (n, size) in report.causes.items()},
+        "sent": [dataclasses.asdict(sent) for sent in report.sent],
+        "not_where_used": [{**dataclasses.asdict(one), "why": why.get(one.number)} for one in report.astray],
+        "returning": [dataclasses.asdict(one) for one in report.returning],
+        "arguments": dict(report.roles),
     }
 
 
-def as_text(found: Residence, why: Mapping[int, str], file: str, *, returning: bool = True) -> str:
+def as_text(report: Residence, why: Mapping[int, str], file: str, *, returning: bool = True) -> str:
     """The tables, what is not where it is used and why, and with `returning` what leaves on another mesh."""
     columns = ("parameters", "state", "arguments", "gradients", "hoisted", "activations", "peak")
     held = table("bytes on a device of each mesh", ["mesh"], columns)
-    for mesh in found.meshes:
+    for mesh in report.meshes:
         held.add_row(mesh.mesh, *(f"{getattr(mesh, column):,}" for column in columns))
     moves = table("sent in a step", ["cause"], ["count", "bytes"])
     moves.add_column("what it is")
-    for cause, (count, size) in found.causes.items():
+    for cause, (count, size) in report.causes.items():
         moves.add_row(cause, f"{count:,}", f"{size:,}", CAUSES[cause])
-    text = drawn(held, moves) if found.causes else drawn(held)
-    for meshes in found.sharing:
+    text = drawn(held, moves) if report.causes else drawn(held)
+    for meshes in report.sharing:
         text += (
             f"{', '.join(meshes)} share their devices: the peak is that of all together, one of them works at a "
             "time, and what goes from one to another is not copied\n"
         )
-    if found.astray:
+    if report.astray:
         lines, said = [], ""
-        for one in found.astray:
+        for one in report.astray:
             used = f"named code uses it on {', '.join(one.used_on)}"
             if one.of:
                 used = f"{one.of}, whose state it is, on {one.used_on[0]}"
@@ -73,12 +73,12 @@ def as_text(found: Residence, why: Mapping[int, str], file: str, *, returning: b
         text += (
             "misplaced parameters and states:\n"
             + "\n".join(shortened(lines, MOST_REASONS))
-            + f'\n  mpmd-trace explain {file} --value "input {found.astray[0].number}" explains the first one\n'
+            + f'\n  mpmd-trace explain {file} --value "input {report.astray[0].number}" explains the first one\n'
         )
-    if found.returning and returning:
+    if report.returning and returning:
         lines = [
             f"  {one.name} ({one.bytes:,} bytes) comes in on {one.mesh} and leaves on {one.leaves}"
-            for one in found.returning
+            for one in report.returning
         ]
         text += (
             "arrays that move back in every step of a loop:\n"
@@ -88,15 +88,17 @@ def as_text(found: Residence, why: Mapping[int, str], file: str, *, returning: b
     return text
 
 
-def collectives_data(found: Mapping[str, Collectives]) -> dict[str, Any]:
+def collectives_data(collectives: Mapping[str, Collectives]) -> dict[str, Any]:
     """The collectives of each mesh as plain data."""
-    return {mesh: {kind: dataclasses.asdict(one) for kind, one in all_of.of.items()} for mesh, all_of in found.items()}
+    return {
+        mesh: {kind: dataclasses.asdict(one) for kind, one in all_of.of.items()} for mesh, all_of in collectives.items()
+    }
 
 
-def collectives_text(found: Mapping[str, Collectives]) -> str:
+def collectives_text(collectives: Mapping[str, Collectives]) -> str:
     """A table of the collectives that a device runs in a step; nothing where there are none."""
     shown = table("collectives of a device in a step", ["mesh", "collective"], ["runs", "arrays", "bytes"])
-    for mesh, all_of in found.items():
+    for mesh, all_of in collectives.items():
         for kind, one in all_of.of.items():
             shown.add_row(mesh, kind, f"{one.runs:,}", f"{one.arrays:,}", f"{one.bytes:,}")
     return drawn(shown) if shown.row_count else ""

@@ -285,7 +285,7 @@ def _steps(
 
 def _gradients(program: Any, gradients: Any) -> list[tuple[str, Any]]:
     """The gradients of a result, with their names.  Raises `MpmdError` for what cannot be compared."""
-    found, wrong = [], []
+    result, wrong = [], []
     for path, leaf in jax.tree_util.tree_leaves_with_path(gradients):
         if isinstance(leaf, int | float | complex):
             leaf = np.asarray(leaf)
@@ -297,22 +297,22 @@ def _gradients(program: Any, gradients: Any) -> list[tuple[str, Any]]:
             wrong.append(f"{jax.tree_util.keystr(path) or 'what it returns'} is of type {kind}, which has no numbers")
             continue
         wide = np.complex128 if jax.numpy.issubdtype(dtype, jax.numpy.complexfloating) else np.float64
-        found.append((jax.tree_util.keystr(path), np.asarray(leaf, dtype=wide)))
-    if not found and not wrong:
+        result.append((jax.tree_util.keystr(path), np.asarray(leaf, dtype=wide)))
+    if not result and not wrong:
         wrong.append("it returns no arrays at all")
     if wrong:
         what = "gradients of the mpmd_trace.Program returns the gradients in a result"
         raise MpmdError([problem(f"{what}, but {text}", place_of(program.gradients)) for text in wrong])
-    return found
+    return result
 
 
-def _number(program: Any, found: Any) -> float:
+def _number(program: Any, value: Any) -> float:
     """The loss as a number.  Raises `MpmdError` when it is none."""
     try:
-        return float(found)
+        return float(value)
     except (TypeError, ValueError):
-        shape = getattr(found, "shape", None)
-        kind = type(found).__name__ if shape is None else f"array of shape {shape}"
+        shape = getattr(value, "shape", None)
+        kind = type(value).__name__ if shape is None else f"array of shape {shape}"
         message = f"loss of the mpmd_trace.Program returns one number of a result, not a value of type {kind}"
         raise MpmdError([problem(message, place_of(program.loss))]) from None
 

@@ -320,7 +320,7 @@ def search(
     out.check(output)
     costs = prices.costs()
     try:
-        found = find(
+        result = find(
             costs,
             memory_limit,
             meshes=meshes,
@@ -337,31 +337,31 @@ def search(
             say(f"error: {error}")
             raise typer.Exit(1) from None
         raise
-    best = found.best
+    best = result.best
     if output is not None:
         out.write(best.schedule.to_csv(), output)
     if as_json:
         data: dict[str, Any] = {
             "best": best.name,
-            "measure": found.measure,
-            "lower_bound": round(found.lower_bound, 10),
-            "gap": round(found.gap, 10),
-            "proved": found.gap < 1e-6,
+            "measure": result.measure,
+            "lower_bound": round(result.lower_bound, 10),
+            "gap": round(result.gap, 10),
+            "proved": result.gap < 1e-6,
             "result": best.result.summary(),
-            "candidates": [{"name": c.name, "fits": c.fits, **c.result.summary()} for c in found.candidates[:top]],
+            "candidates": [{"name": c.name, "fits": c.fits, **c.result.summary()} for c in result.candidates[:top]],
         }
         if orders:
             data["orders"] = best.schedule.texts()
         typer.echo(json.dumps(data, indent=2))
         return
-    base = next((c.result.makespan for c in found.candidates if c.name == "1f1b"), None)
-    typer.echo(opt.table([(c.name, c.result) for c in found.candidates[:top]], base, memory_limit), nl=False)
-    if found.gap < 1e-6:
-        by = "the exact solver" if found.exact and found.exact.proved else "work and ramp alone"
+    base = next((c.result.makespan for c in result.candidates if c.name == "1f1b"), None)
+    typer.echo(opt.table([(c.name, c.result) for c in result.candidates[:top]], base, memory_limit), nl=False)
+    if result.gap < 1e-6:
+        by = "the exact solver" if result.exact and result.exact.proved else "work and ramp alone"
         proof = f"proved optimal by {by}"
     else:
-        proof = f"at most {100 * found.gap:.2f} % above the bound {found.lower_bound:g}"
-    typer.echo(f"best: {best.name}, {found.measure} {found.value(best):g}, {proof}")
+        proof = f"at most {100 * result.gap:.2f} % above the bound {result.lower_bound:g}"
+    typer.echo(f"best: {best.name}, {result.measure} {result.value(best):g}, {proof}")
     if orders:
         typer.echo(out.orders(best.schedule), nl=False)
 

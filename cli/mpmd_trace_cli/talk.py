@@ -198,12 +198,12 @@ def guard(command: Callable[[], Any]) -> int:
     except Exception as error:
         from mpmd_trace_cli.program import user_error  # late: needs jax, and few calls fail
 
-        found = user_error(error)
+        failure = user_error(error)
         bug = internal_error(error)
         if bug is not None:
             return _say_bug(bug, error)
-        if found is not None:
-            say(str(found))
+        if failure is not None:
+            say(str(failure))
         elif isinstance(error, OSError):  # a folder that cannot be written, a full disk
             say(f"error: {explain_os_error(error)}")
         else:

@@ -41,15 +41,15 @@ def order(*groups: Some) -> list[ScheduleRule]:
     _check_distinct([info for group in listed for info in group], "order")
     if all(len(group) == 1 for group in listed) and len({group[0].mesh_name for group in listed}) == 1 < len(listed):
         return [ScheduleRule(tuple(group[0] for group in listed))]
-    found: list[ScheduleRule] = []
+    result: list[ScheduleRule] = []
     for mesh in dict.fromkeys(info.mesh_name for group in listed for info in group):
         here = [[info for info in group if info.mesh_name == mesh] for group in listed]
         for firsts, seconds in itertools.pairwise(group for group in here if group):
-            found += [ScheduleRule((a, b)) for a in firsts for b in seconds]
-    if not found and sum(map(bool, listed)) > 1:
+            result += [ScheduleRule((a, b)) for a in firsts for b in seconds]
+    if not result and sum(map(bool, listed)) > 1:
         meshes = " and ".join(sorted({f"'{info.mesh_name}'" for group in listed for info in group}))
         raise mistake(f"order is about fragments of one mesh; these are on {meshes}, which run on their own")
-    return found
+    return result
 
 
 def merge(
@@ -107,11 +107,11 @@ def parse(text: str) -> MergeRule | ScheduleRule:
 
 
 def _infos(group: Some) -> list[FragmentInfo]:
-    found = list(group) if isinstance(group, Iterable) and not isinstance(group, str) else [group]
-    for one in found:
+    infos = list(group) if isinstance(group, Iterable) and not isinstance(group, str) else [group]
+    for one in infos:
         if not isinstance(one, Fragment | FragmentInfo):
             raise mistake(f"a rule is made of fragments (or FragmentInfo), not of {one!r}")
-    return [one.info if isinstance(one, Fragment) else one for one in found]
+    return [one.info if isinstance(one, Fragment) else one for one in infos]
 
 
 def _check_distinct(infos: list[FragmentInfo], what: str) -> None:

@@ -82,33 +82,33 @@ class Caller:
 
         Raises `MpmdError` for keys and tangents that are others than it was compiled for.
         """
-        found = given if self.stacked_in is None else self.stacked_in.apart(given)
+        result = given if self.stacked_in is None else self.stacked_in.apart(given)
         if not self._keys_in and not self._void_in:
-            return found
-        found = list(found)
+            return result
+        result = list(result)
         for i, impl in self._keys_in:
-            dtype = getattr(found[i], "dtype", None)
+            dtype = getattr(result[i], "dtype", None)
             if dtype is None or not jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key):
                 name = self._traced.inputs[i].name
                 raise MpmdError(
                     f"argument {name} must be a typed PRNG key ({impl}), as it was when the program was "
                     "compiled; wrap it with jax.random.wrap_key_data"
                 )
-            found_impl = str(jax.random.key_impl(found[i]))
+            found_impl = str(jax.random.key_impl(result[i]))
             if found_impl != impl:
                 name = self._traced.inputs[i].name
                 raise MpmdError(
                     f"argument {name} must be a typed PRNG key of {impl}, as it was when the program was "
                     f"compiled, not of {found_impl}; make it with jax.random.key(seed, impl={impl!r})"
                 )
-            found[i] = jax.random.key_data(found[i])
+            result[i] = jax.random.key_data(result[i])
         for i, void in self._void_in:
-            if getattr(found[i], "dtype", None) != void.dtype or found[i].shape != void.shape:
+            if getattr(result[i], "dtype", None) != void.dtype or result[i].shape != void.shape:
                 name = self._traced.inputs[i].name
                 wanted = f"an array float0{list(void.shape)}, as it was when the program was compiled"
                 raise MpmdError(f"argument {name} must be {wanted}")
-            found[i] = np.zeros(void.shape, np.bool_)
-        return found
+            result[i] = np.zeros(void.shape, np.bool_)
+        return result
 
     def placed(self, physical: list[Any]) -> Any:
         """The arguments `(args, kwargs)` of these leaves, each array where the program wants it."""

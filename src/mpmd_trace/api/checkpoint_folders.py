@@ -140,14 +140,14 @@ def _sums(folder: str, names: Sequence[str]) -> list[int | None]:
     """The checksum of each file; None where it cannot be read."""
 
     def one(name: str) -> int | None:
-        found = 0
+        result = 0
         try:
             with open(os.path.join(folder, name), "rb", buffering=0) as file:
                 while chunk := file.read(_CHUNK):
-                    found = zlib.crc32(chunk, found)
+                    result = zlib.crc32(chunk, result)
         except OSError:
             return None
-        return found
+        return result
 
     with ThreadPoolExecutor() as threads:
         return list(threads.map(one, names))

@@ -39,9 +39,9 @@ class _Whole:
 
     @property
     def addressable_shards(self) -> Sequence[Any]:
-        found: Sequence[Any] = self._array.addressable_shards
-        if found:
-            return found
+        result: Sequence[Any] = self._array.addressable_shards
+        if result:
+            return result
         data = SimpleNamespace(shape=self._array.sharding.shard_shape(self._array.shape))
         return [SimpleNamespace(data=data, replica_id=-1, index=None)]
 
@@ -71,15 +71,15 @@ def checkpoint_handler() -> Any:
             wanted = args or [None] * len(infos)
             places = [getattr(a, "sharding", None) for a in wanted]
             mine = [i for i, place in enumerate(places) if place is None or place.addressable_devices]
-            found: list[Any] = [None] * len(infos)
+            result: list[Any] = [None] * len(infos)
             if mine:
                 read = await super().deserialize([infos[i] for i in mine], [wanted[i] for i in mine])
                 for i, array in zip(mine, read, strict=True):
-                    found[i] = array
+                    result[i] = array
             for i in set(range(len(infos))).difference(mine):
                 shape = wanted[i].global_shape
-                found[i] = elsewhere(jax.ShapeDtypeStruct(shape, wanted[i].dtype, sharding=places[i]))
-            return found
+                result[i] = elsewhere(jax.ShapeDtypeStruct(shape, wanted[i].dtype, sharding=places[i]))
+            return result
 
     registry = handlers.create_type_handler_registry(
         (jax.Array, ArrayHandler(use_replica_parallel=False)),

@@ -88,8 +88,8 @@ class Compiled(Described):
         check_not_forked()
         with self.adapter.calling():
             physical = self._caller.physical(self._caller.flat(args, kwargs))
-        found: tuple[tuple[Any, ...], dict[str, Any]] = self._caller.placed(physical)
-        return found
+        result: tuple[tuple[Any, ...], dict[str, Any]] = self._caller.placed(physical)
+        return result
 
     @explains_internal_errors
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -134,13 +134,13 @@ class Compiled(Described):
         """Type and sharding of each result, as `jax.ShapeDtypeStruct`; layers in unequal pieces have no sharding."""
         types, treedef = jax.tree.flatten(super().out_info)
         places = treedef.flatten_up_to(self.output_shardings)
-        found = [
+        infos = [
             jax.ShapeDtypeStruct(t.shape, t.dtype, sharding=place if isinstance(place, jax.sharding.Sharding) else None)
             if isinstance(t, jax.ShapeDtypeStruct)
             else t
             for t, place in zip(types, places, strict=True)
         ]
-        return jax.tree.unflatten(treedef, found)
+        return jax.tree.unflatten(treedef, infos)
 
     @property
     def input_formats(self) -> Any:

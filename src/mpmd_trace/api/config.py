@@ -116,20 +116,20 @@ def make_config(
     is_auto = isinstance(name_to_mesh_assignment, str) and name_to_mesh_assignment == "auto"
     names = {} if is_auto else _mapping(name_to_mesh_assignment, "name_to_mesh_assignment", problems)
     for name, value in _with_parts(names, problems).items():
-        found = _assignment(value, f"the name {name!r}", meshes, problems)
-        if found is None:
+        assignment = _assignment(value, f"the name {name!r}", meshes, problems)
+        if assignment is None:
             continue
-        stage = stages.get(name, found.stage)
-        if found.stage is not None and stage != found.stage:
+        stage = stages.get(name, assignment.stage)
+        if assignment.stage is not None and stage != assignment.stage:
             problems.append(
-                f"the name {name!r} has stage {found.stage} in name_to_mesh_assignment and "
+                f"the name {name!r} has stage {assignment.stage} in name_to_mesh_assignment and "
                 f"stage {stage} in name_to_stage_assignment. Give it once."
             )
         is_stage = stage is None or (isinstance(stage, int) and not isinstance(stage, bool) and stage >= 0)
         if not is_stage:
             problems.append(f"the name {name!r} has stage {stage!r}; a stage is an int from 0 on.")
             continue
-        assignments[name] = dataclasses.replace(found, stage=stage)
+        assignments[name] = dataclasses.replace(assignment, stage=stage)
     for name in stages:
         if name not in assignments and name not in names:
             problems.append(f"the name {name!r} has a stage but no mesh. " + nearest(name, names))
@@ -202,34 +202,34 @@ def _axes(given: Any, meshes: Mapping[str, Mesh | AbstractMesh], problems: list[
 
 def _with_parts(names: Mapping[str, Any], problems: list[Problem]) -> dict[str, Any]:
     """The assignments, with a name for each equal part in the place of those that list meshes."""
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for name, value in names.items():
         if not isinstance(value, list):
-            found[name] = value
+            result[name] = value
         elif value:
-            found.update(zip(equal_parts(name, len(value)), value, strict=True))
+            result.update(zip(equal_parts(name, len(value)), value, strict=True))
         else:
             problems.append(f"the layers {name!r} are assigned to an empty list. List meshes.")
-    return found
+    return result
 
 
 def _mapping(given: Any, what: str, problems: list[Problem]) -> dict[str, Any]:
     """`given` (a mapping, pairs, or None) as a dictionary, without the keys that cannot be names."""
     try:
-        found = dict(given if given is not None or what == "name_to_mesh_assignment" else {})
+        result = dict(given if given is not None or what == "name_to_mesh_assignment" else {})
     except (TypeError, ValueError):
-        found = {}
+        result = {}
         problems.append(f"{what} maps names to values, as {{name: value}}; got {given!r}.")
     if isinstance(given, Sequence) and any(isinstance(pair, str) for pair in given):  # "ab" is no pair
         problems.append(f"{what} maps names to values, as {{name: value}}; got {given!r}.")
         return {}
-    for name in [name for name in found if not is_name(name)]:
-        del found[name]
+    for name in [name for name in result if not is_name(name)]:
+        del result[name]
         problems.append(
             f"{what} has the key {name!r}, which cannot be a name: names are strings that are not "
             'empty, do not start or end with blanks, and do not contain , @ " or \\.'
         )
-    return found
+    return result
 
 
 def _option_problems(options: Mapping[str, Any]) -> Iterator[Problem]:
@@ -325,24 +325,24 @@ def _assignment(value: Any, what: str, meshes: Mapping[str, Any], problems: list
         problems.append(f'{what} is assigned to {value!r}. Write "mesh", "mesh/stage" or (mesh, stage).')
         return None
     try:
-        found = Assignment.parse(text)
+        parsed = Assignment.parse(text)
     except ValueError:
-        found = Assignment.on_mesh(text)  # no mesh is called so
-    if found.stage is not None and stage is not None:
+        parsed = Assignment.on_mesh(text)  # no mesh is called so
+    if parsed.stage is not None and stage is not None:
         problems.append(f"{what} is assigned to {value!r}, which gives two stages.")
         return None
-    if found.mesh not in meshes:
+    if parsed.mesh not in meshes:
         problems.append(
-            f"{what} is assigned to the mesh {found.mesh!r}, which the topology lacks. " + nearest(found.mesh, meshes)
+            f"{what} is assigned to the mesh {parsed.mesh!r}, which the topology lacks. " + nearest(parsed.mesh, meshes)
         )
         return None
-    if found.memory_kind not in (None, *MEMORY_KINDS):
+    if parsed.memory_kind not in (None, *MEMORY_KINDS):
         problems.append(
-            f"{what} is assigned to memory {found.memory_kind!r} of mesh {found.mesh!r}; memories are "
+            f"{what} is assigned to memory {parsed.memory_kind!r} of mesh {parsed.mesh!r}; memories are "
             f"{' and '.join(MEMORY_KINDS)}."
         )
         return None
-    return found if stage is None else dataclasses.replace(found, stage=stage)
+    return parsed if stage is None else dataclasses.replace(parsed, stage=stage)
 
 
 def _stage_problems(assignments: Mapping[str, Assignment]) -> Iterator[str]:
@@ -371,9 +371,9 @@ def _prefix(prefix: Any, what: str, meshes: Mapping[str, Any], problems: list[Pr
             elif isinstance(value.argument, bool) or not isinstance(value.argument, int | str):
                 problems.append(f"{where} is {value}; it takes the position of an argument, or the name of a keyword.")
             return value
-        found = _assignment(value, where, meshes, problems)
-        if found is not None and found.stage is not None:
+        result = _assignment(value, where, meshes, problems)
+        if result is not None and result.stage is not None:
             problems.append(f"{where} has a stage; only computations have stages.")
-        return found
+        return result
 
     return jax.tree_util.tree_map_with_path(one, prefix, is_leaf=lambda x: x is None)

@@ -158,10 +158,10 @@ class EstimatedProgram:
         sharding = None
         if op is None:
             around = value.block.parent.parent if value.block is not None and value.block.parent is not None else None
-            found = around.arg_attr(value.index, "sdy.sharding") if isinstance(around, FuncOp) else None
-            sharding = found if isinstance(found, TensorShardingAttr) else None
-        elif isinstance(found := op.attr("sdy.sharding"), TensorShardingPerValueAttr):
-            sharding = found.shardings[value.index]
+            annotation = around.arg_attr(value.index, "sdy.sharding") if isinstance(around, FuncOp) else None
+            sharding = annotation if isinstance(annotation, TensorShardingAttr) else None
+        elif isinstance(annotation := op.attr("sdy.sharding"), TensorShardingPerValueAttr):
+            sharding = annotation.shardings[value.index]
         return local_shape(type, sharding, None if sharding is None else mesh_of(sharding, self._symbols))
 
 

@@ -20,11 +20,11 @@ def reserved(program: LoadedProgram, limit: int, known: Mapping[str, int]) -> di
     if max(peaks.values()) <= limit:
         return None
     values = program.plan.live_bytes()
-    found = {}
+    result = {}
     for mesh, peak in peaks.items():
         before = known.get(mesh, 0)
-        found[mesh] = max(before, peak - values[mesh], before + peak - limit if known else 0)
-    return found
+        result[mesh] = max(before, peak - values[mesh], before + peak - limit if known else 0)
+    return result
 
 
 def missing(program: LoadedProgram, limit: int) -> Iterator[str]:

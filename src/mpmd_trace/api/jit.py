@@ -203,10 +203,10 @@ class Jitted:
         try:
             traced = self._trace(args, kwargs)
             traced = traced if platform is None else traced.on_platform(platform)
-            found = balanced(parse(traced.mlir_text(debug_info=False)), list(config.topology))
+            assignments = balanced(parse(traced.mlir_text(debug_info=False)), list(config.topology))
         except MpmdError as error:
             raise at_users_place(error, config.where) from None
-        return dataclasses.replace(config, assignments=MappingProxyType(found), assigns_names=False)
+        return dataclasses.replace(config, assignments=MappingProxyType(assignments), assigns_names=False)
 
     def _lower(
         self,
@@ -267,8 +267,8 @@ class Jitted:
         dynamic, named, statics = (args, kwargs, ()) if not self._has_statics else self._split(args, kwargs)
         flat, tree = jax.tree_util.tree_flatten((dynamic, named))
         kind = self._kind(tree, statics, flat)
-        found = tuple(kind.programs)
-        for number, compiled in enumerate(found):
+        candidates = tuple(kind.programs)
+        for number, compiled in enumerate(candidates):
             try:
                 result = compiled.call_flat(flat)
             except WrongSharding:
@@ -282,7 +282,7 @@ class Jitted:
             return self._inline(args, kwargs)
         with _COMPILING:
             programs = self._compiled.get(kind.key, kind.programs)
-            is_first = programs is kind.programs and len(programs) == len(found)
+            is_first = programs is kind.programs and len(programs) == len(candidates)
             made = self._compile(args, kwargs, kind) if is_first else None
         if made is not None:
             try:
@@ -299,18 +299,18 @@ class Jitted:
             return self._compile_now(args, kwargs, kind)
 
     def _compile_now(self, args: tuple[Any, ...], kwargs: dict[str, Any], kind: _Kind) -> Compiled:
-        found = kind.programs
+        programs = kind.programs
         lowered = self._lower(args, kwargs)
-        if any(lowered.traced.in_shardings == c.lowered.traced.in_shardings for c in found):
+        if any(lowered.traced.in_shardings == c.lowered.traced.in_shardings for c in programs):
             # The wanted shardings are not for us to choose: results of ours are moved, the rest is an error.
-            found[0].program.take_back_results(self._ours, within_mesh=True)
-            return found[0]
+            programs[0].program.take_back_results(self._ours, within_mesh=True)
+            return programs[0]
         # Nothing is kept when compiling fails.
         compiled = lowered.compile()
         compiled.program.take_back_results(self._ours, within_mesh=False)
         compiled.take_back_stacks(self._ours)
-        self._compiled[kind.key] = found
-        found.insert(0, compiled)
+        self._compiled[kind.key] = programs
+        programs.insert(0, compiled)
         return compiled
 
     def _kind(self, tree: Any, statics: tuple[Any, ...], flat: list[Any]) -> _Kind:

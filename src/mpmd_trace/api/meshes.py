@@ -47,13 +47,13 @@ def of_named_inputs(traced: Traced, config: Config) -> dict[int, Assignment]:
         for atom in eqn.invars:
             if not is_literal(atom) and atom in inputs:
                 users.setdefault(inputs[atom], []).append(config.assignments.get(name) if name else None)
-    found: dict[int, Assignment] = {}
+    result: dict[int, Assignment] = {}
     for i, all_of_them in sorted(users.items()):
         named = sorted((a for a in all_of_them if a is not None), key=lambda a: a.mesh)
         if any(a.memory_kind == HOST for a in named):
             alike = None not in all_of_them and len(set(named)) == 1 and i not in traced.returned.values()
-            found[i] = named[0] if alike else dataclasses.replace(named[0], memory_kind=None)
-    return found
+            result[i] = named[0] if alike else dataclasses.replace(named[0], memory_kind=None)
+    return result
 
 
 def assigned(
@@ -68,7 +68,7 @@ def assigned(
     A sharding over a mesh of the topology names that mesh, unless the topology has these devices twice.  The host
     memory of an argument is left out: `finishing.put_on_host` cares for it.
     """
-    found: list[Assignment | None] = []
+    per_argument: list[Assignment | None] = []
     problems: list[str] = []
     for i, (leaf, spec) in enumerate(zip(leaves, specs, strict=True)):
         assignment = assignments.get(i)
@@ -76,7 +76,7 @@ def assigned(
         if spec is not None and spec.mesh is not None:
             named = [name for name, mesh in config.topology.items() if same_devices(spec.mesh, mesh)]
         if assignment is None:
-            found.append(Assignment(named[0]) if len(named) == 1 else None)
+            per_argument.append(Assignment(named[0]) if len(named) == 1 else None)
             continue
         if named and assignment.mesh not in named:
             problems.append(
@@ -84,5 +84,5 @@ def assigned(
                 f"the devices of mesh {named[0]!r}. Give both the same mesh, or leave one of them out."
             )
         on_host = what == "input" and assignment.memory_kind == HOST
-        found.append(dataclasses.replace(assignment, memory_kind=None) if on_host else assignment)
-    return found, problems
+        per_argument.append(dataclasses.replace(assignment, memory_kind=None) if on_host else assignment)
+    return per_argument, problems

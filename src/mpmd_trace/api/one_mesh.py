@@ -35,12 +35,12 @@ def meshes_along(mesh: Any, axis: str | None) -> dict[str, Mesh | AbstractMesh]:
     at = names.index(axis)
     others = tuple(name for name in names if name != axis)
     types = [kind for name, kind in zip(names, mesh.axis_types, strict=True) if name != axis or not others]
-    found: dict[str, Mesh | AbstractMesh] = {}
+    result: dict[str, Mesh | AbstractMesh] = {}
     for i in range(mesh.shape[axis]):
         if isinstance(mesh, AbstractMesh):
             sizes = tuple(mesh.shape[name] for name in others)
-            found[f"{axis}{i}"] = AbstractMesh(sizes or (1,), others or (axis,), axis_types=tuple(types))
+            result[f"{axis}{i}"] = AbstractMesh(sizes or (1,), others or (axis,), axis_types=tuple(types))
         else:
             devices = np.take(mesh.devices, [i] if not others else i, axis=at)
-            found[f"{axis}{i}"] = Mesh(devices, others or (axis,), axis_types=tuple(types))
-    return found
+            result[f"{axis}{i}"] = Mesh(devices, others or (axis,), axis_types=tuple(types))
+    return result

@@ -125,8 +125,8 @@ def compiler_options(given: Mapping[str, Any] | None, config: Config, where: str
             if mesh not in config.topology:
                 text = f"compiler_options are given for {mesh!r}, which is not a mesh of the topology."
                 problems.append(f"{text} {nearest(str(mesh), config.topology)}")
-    found = given if is_per_mesh else dict.fromkeys(config.topology, given)
-    options = {name: value for chosen in found.values() for name, value in chosen.items()}
+    per_mesh = given if is_per_mesh else dict.fromkeys(config.topology, given)
+    options = {name: value for chosen in per_mesh.values() for name, value in chosen.items()}
     for name, value in options.items():
         if isinstance(value, Mapping):
             text = "compiler_options are options for all meshes, or a mapping from each mesh to its options, not both"
@@ -135,4 +135,4 @@ def compiler_options(given: Mapping[str, Any] | None, config: Config, where: str
             text = "an option of XLA is a name with a bool, a number or a text"
             problems.append(f"compiler_options have {name!r}: {value!r}; {text}")
     raise_problems(problems, where)
-    return {mesh: dict(chosen) for mesh, chosen in found.items()}
+    return {mesh: dict(chosen) for mesh, chosen in per_mesh.items()}

@@ -123,15 +123,15 @@ class PartitionedProgram(Described):
         if self.stored is not None:
             return Partitioned(parse_generic(self.stored.module), ())
         with recorded_warnings(self.warned), stage("passes", self.traced.name, loud=loud()):
-            found = self._partition()
-            self._tell(found.diagnostics)
-        traced, main = self.traced, found.module.main
+            result = self._partition()
+            self._tell(result.diagnostics)
+        traced, main = self.traced, result.module.main
         main.device_owners = self.request.device_owners
         kinds = dict(enumerate(traced.out_memories))
         assigned = self.config.output_meshes(traced.out_tree)
         kinds.update((i, a.memory_kind or kinds[i] or "device") for i, a in assigned.items())
         constants = len(traced.constants)
-        functions = {f.sym_name: f for f in found.module.functions}
+        functions = {f.sym_name: f for f in result.module.functions}
         for index in sorted({*traced.on_host, *self.asked.on_host}):
             returned = [o for o, i in traced.returned.items() if i == index]
             finishing.put_on_host(
@@ -144,14 +144,16 @@ class PartitionedProgram(Described):
         finishing.keep_memory_kinds(main, kinds)
         finishing.set_layouts(main, [*[None] * constants, *traced.in_shardings], traced.out_shardings)
         with recorded_warnings(self.warned):
-            self._tell_of_detours(found)
-        return found
+            self._tell_of_detours(result)
+        return result
 
-    def _tell_of_detours(self, found: Partitioned) -> None:
+    def _tell_of_detours(self, partitioned: Partitioned) -> None:
         """Warn of named values that were to be on the host, where a mesh keeps nothing at all on it."""
-        moved = {t.target_type for t in found.module.main.body if isinstance(t, TransferOp)}
+        moved = {t.target_type for t in partitioned.module.main.body if isinstance(t, TransferOp)}
         held = {t.mesh for t in moved if isinstance(t, MeshTensorType) and t.memory_kind == HOST}
-        held |= {spec.mesh for spec in (*found.input_specs, *found.output_specs) if spec.memory_kind == HOST}
+        held |= {
+            spec.mesh for spec in (*partitioned.input_specs, *partitioned.output_specs) if spec.memory_kind == HOST
+        }
         wanted = {n: a.mesh for n, a in self.config.assignments.items() if a.memory_kind == HOST}
         for name in sorted(n for n, mesh in wanted.items() if mesh not in held and n in self.traced.names):
             warn(

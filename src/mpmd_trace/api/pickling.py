@@ -25,8 +25,8 @@ class _Pickler(pickle.Pickler):
         module, name = getattr(obj, "__module__", None), getattr(obj, "__qualname__", None)
         if isinstance(obj, type) or not callable(obj) or not isinstance(module, str) or not isinstance(name, str):
             return NotImplemented
-        for depth, found in enumerate(_layers(module, name)):
-            if found is obj:
+        for depth, layer in enumerate(_layers(module, name)):
+            if layer is obj:
                 return (_layer, (module, name, depth)) if depth else name
         return NotImplemented
 
@@ -34,14 +34,14 @@ class _Pickler(pickle.Pickler):
 def _layers(module: str, name: str) -> Iterator[Any]:
     """What a module has under a name, and what that wraps, outermost first."""
     try:
-        found: Any = importlib.import_module(module)
+        target: Any = importlib.import_module(module)
         for part in name.split("."):
-            found = getattr(found, part)
+            target = getattr(target, part)
     except (ImportError, AttributeError, ValueError):
         return
-    while found is not None:
-        yield found
-        found = getattr(found, "__wrapped__", None)
+    while target is not None:
+        yield target
+        target = getattr(target, "__wrapped__", None)
 
 
 def _layer(module: str, name: str, depth: int) -> Any:

@@ -17,13 +17,13 @@ _MOST = 3
 
 
 def placement_warnings(
-    found: Residence, assigned: Collection[str] = (), results: Collection[int] = (), costly: int = COSTLY
+    report: Residence, assigned: Collection[str] = (), results: Collection[int] = (), costly: int = COSTLY
 ) -> Iterator[str]:
     """What costs at least `costly` bytes in a step, each kind in one text, the largest values first.
 
     `assigned`: the arguments whose mesh the user chose, and `results` the results; who knows what that costs.
     """
-    astray = [one for one in found.astray if one.name not in assigned]
+    astray = [one for one in report.astray if one.name not in assigned]
     if astray and sum(one.bytes for one in astray) >= costly:
         lines = [
             f"{a.name} ({a.bytes:,} bytes) is on {a.mesh} and "
@@ -37,7 +37,7 @@ def placement_warnings(
             "mpmd_trace.broadcast, or put them where the parameter is used with input_mesh_assignment and "
             "mpmd_trace.MeshOfInput (docs/steps.md)"
         )
-    returning = [one for one in found.returning if one.name not in assigned and one.result not in results]
+    returning = [one for one in report.returning if one.name not in assigned and one.result not in results]
     if returning and sum(one.bytes for one in returning) >= costly:
         lines = [f"{one.name} ({one.bytes:,} bytes) from {one.leaves} to {one.mesh}" for one in returning]
         yield (
@@ -45,18 +45,18 @@ def placement_warnings(
             f"moves them back: {_listed(lines)}. output_mesh_assignment with mpmd_trace.MeshOfInput keeps both on one "
             "mesh (docs/steps.md)"
         )
-    if sum(one.bytes for one in found.gathered) >= costly:
+    if sum(one.bytes for one in report.gathered) >= costly:
         lines = [
             f"{one.what} ({one.bytes:,} bytes on each device in a step) from {one.source} to {one.target}, split over "
             f"{' and '.join(map(repr, one.axes))} on {one.source}"
-            for one in found.gathered
+            for one in report.gathered
         ]
         yield (
             "values that are sharded over axes of their mesh arrive unsharded on a mesh of another shape that has such "
             f"axes: {_listed(lines)}. Shardings do not propagate between meshes of different shapes: state them in the "
             "computation that takes the value, with jax.lax.with_sharding_constraint over its own mesh"
         )
-    sent = [one for one in found.sent if one.cause not in ("small", "host memory")]
+    sent = [one for one in report.sent if one.cause not in ("small", "host memory")]
     repeated = [one for one in sent if one.times > 1 and _again(one)]
     if sum(map(_again, repeated)) >= costly:
         lines = [f"{one.what}, {one.times} times from {one.source} to {one.target}" for one in repeated]
@@ -65,12 +65,12 @@ def placement_warnings(
             f"they do not change: {_listed(lines)}. Compute what needs them in a named computation on that mesh, once "
             "for all microbatches"
         )
-    unnamed = [one for one in found.sent if one.cause == "unnamed code"]
+    unnamed = [one for one in report.sent if one.cause == "unnamed code"]
     size = sum(one.bytes for one in unnamed)
-    if size >= costly and size >= _UNNAMED * found.bytes:
+    if size >= costly and size >= _UNNAMED * report.bytes:
         lines = [f"{one.what} ({one.bytes:,} bytes) from {one.source} to {one.target}" for one in unnamed]
         yield (
-            f"{size:,} of the {found.bytes:,} bytes that a step sends are for unnamed code: {_listed(lines)}. "
+            f"{size:,} of the {report.bytes:,} bytes that a step sends are for unnamed code: {_listed(lines)}. "
             "Name the computation that computes or reads them (mpmd_trace.named_computation) and assign it to the mesh "
             "of its largest values"
         )

@@ -54,8 +54,8 @@ def place(compiled: Compiled, *args: Any) -> tuple[Any, ...]:
     leaves, structure = _matched(wanted, args, compiled)
     # Layers in unequal pieces have no sharding of the whole; the program takes them from where they are.
     placed = [put(x, spec) if is_dynamic(spec) and spec.sharding is not None else x for x, spec in leaves]
-    found: tuple[Any, ...] = jax.tree.unflatten(structure, placed)
-    return found
+    result: tuple[Any, ...] = jax.tree.unflatten(structure, placed)
+    return result
 
 
 @explains_internal_errors
@@ -131,18 +131,18 @@ def _layers(x: jax.Array, axis: int, rows: tuple[int, int]) -> jax.Array:
 
 def _everywhere(arrays: list[Any], sharding: NamedSharding) -> list[Any]:
     if sharding.is_fully_addressable:
-        found: list[Any] = jax.device_put(arrays, sharding)
-        return found
+        result: list[Any] = jax.device_put(arrays, sharding)
+        return result
     types = [jax.typeof(x) for x in arrays]
     specs = [jax.ShapeDtypeStruct(t.shape, t.dtype, sharding=sharding) for t in types]
     return [put(x, spec) for x, spec in zip(arrays, specs, strict=True)]
 
 
 def _by_mesh(specs: Sequence[Any]) -> dict[Any, list[int]]:
-    found: dict[Any, list[int]] = {}
+    by_mesh: dict[Any, list[int]] = {}
     for i, spec in enumerate(specs):
-        found.setdefault(spec.sharding.mesh, []).append(i)
-    return found
+        by_mesh.setdefault(spec.sharding.mesh, []).append(i)
+    return by_mesh
 
 
 def _matched(

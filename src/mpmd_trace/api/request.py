@@ -52,9 +52,9 @@ class Asked:
 
     @functools.cached_property
     def _assigned(self) -> dict[int, Assignment]:
-        found = meshes.of_named_inputs(self.traced, self.config)
+        assigned = meshes.of_named_inputs(self.traced, self.config)
         specs = self.traced.in_shardings
-        inferred = {i: a for i, a in found.items() if (spec := specs[i]) is None or spec.mesh is None}
+        inferred = {i: a for i, a in assigned.items() if (spec := specs[i]) is None or spec.mesh is None}
         return {**inferred, **self.config.input_meshes(self.traced.in_tree)}
 
     @functools.cached_property
@@ -138,8 +138,8 @@ class Asked:
         given = {i: (leaf.name, leaf.physical) for i, leaf in enumerate(traced.inputs)}
         made = [(leaf.name, leaf.physical) for leaf in traced.outputs]
         like = alike(given)
-        found = replacements(given, made, traced.donated, trains=True)
-        return tuple(Replaced(first + i, o, first + like[i]) for i, o in sorted(found.items()))
+        replaced = replacements(given, made, traced.donated, trains=True)
+        return tuple(Replaced(first + i, o, first + like[i]) for i, o in sorted(replaced.items()))
 
 
 def _on_device(assignment: Assignment | None) -> Assignment | None:

@@ -51,22 +51,22 @@ class Saved:
 
 def in_folder(arrays: Mapping[str, Any]) -> dict[str, Any]:
     """What orbax writes for these arrays: typed keys are their data."""
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for name, x in arrays.items():
         parts = [jax.random.key_data(part) if is_key(part) else part for part in (x.parts if _is_cut(x) else [x])]
         if not _size(x):
             spec = jax.ShapeDtypeStruct(x.shape, x.dtype)
             spec = jax.eval_shape(jax.random.key_data, spec) if is_key(x) else spec
             shape = ",".join(map(str, spec.shape))
-            found[f"empty {np.dtype(spec.dtype).name}[{shape}] {name}"] = np.zeros(1, np.int8)
+            result[f"empty {np.dtype(spec.dtype).name}[{shape}] {name}"] = np.zeros(1, np.int8)
         elif not _is_cut(x):
-            found[name] = parts[0]
+            result[name] = parts[0]
         elif current() is None:
-            found[name] = np.concatenate([np.asarray(part) for part in parts], x.axis)
+            result[name] = np.concatenate([np.asarray(part) for part in parts], x.axis)
         else:
             for (a, b), part in zip(itertools.pairwise(x.bounds), parts, strict=True):
-                found[f"rows {a}:{b} of axis {x.axis} of {name}"] = part
-    return found
+                result[f"rows {a}:{b} of axis {x.axis} of {name}"] = part
+    return result
 
 
 def saved_arrays(entries: Mapping[str, Any]) -> dict[str, Saved]:
@@ -75,7 +75,7 @@ def saved_arrays(entries: Mapping[str, Any]) -> dict[str, Saved]:
     Args:
         entries: shape and dtype of what orbax has written, by its name.
     """
-    found: dict[str, Saved] = {}
+    result: dict[str, Saved] = {}
     rows: dict[str, list[tuple[int, int, int, str]]] = {}
     for entry, of in entries.items():
         if (match := _ROWS.fullmatch(entry)) is not None:
@@ -83,16 +83,16 @@ def saved_arrays(entries: Mapping[str, Any]) -> dict[str, Saved]:
             rows.setdefault(match[4], []).append((a, b, axis, entry))
         elif (match := _EMPTY.fullmatch(entry)) is not None:
             shape = tuple(map(int, match[2].split(",")))
-            found[match[3]] = Saved(shape, jnp.dtype(match[1]), (entry,))
+            result[match[3]] = Saved(shape, jnp.dtype(match[1]), (entry,))
         else:
-            found[entry] = Saved(tuple(of.shape), of.dtype, (entry,))
+            result[entry] = Saved(tuple(of.shape), of.dtype, (entry,))
     for name, parts in rows.items():
         parts.sort()
         (_, last, axis, first) = parts[-1]
         of = entries[first].shape
         whole = (*of[:axis], last, *of[axis + 1 :])
-        found[name] = Saved(whole, entries[first].dtype, tuple(part[3] for part in parts), axis)
-    return found
+        result[name] = Saved(whole, entries[first].dtype, tuple(part[3] for part in parts), axis)
+    return result
 
 
 def _is_cut(x: Any) -> bool:

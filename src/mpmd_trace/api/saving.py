@@ -36,14 +36,14 @@ def _checkpointer() -> Any:
 
 def _named(tree: Any) -> dict[str, Any]:
     """The arrays of `tree` by their paths."""
-    found = jax.tree_util.tree_leaves_with_path(tree)
-    return {jax.tree_util.keystr(path): leaf for path, leaf in found if is_dynamic(leaf)}
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {jax.tree_util.keystr(path): leaf for path, leaf in leaves if is_dynamic(leaf)}
 
 
 def _numbers(tree: Any) -> dict[str, Any]:
     """The Python numbers of `tree` by their paths: a count of steps is one before the first step, and then an array."""
-    found = jax.tree_util.tree_leaves_with_path(tree)
-    return {_NUMBER + jax.tree_util.keystr(path): leaf for path, leaf in found if type(leaf) in (int, float, complex)}
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {_NUMBER + jax.tree_util.keystr(path): leaf for path, leaf in leaves if type(leaf) in (int, float, complex)}
 
 
 @explains_internal_errors
@@ -129,7 +129,7 @@ def restore(path: str | os.PathLike[str], like: Any, argnums: int | Sequence[int
         scalars = _scalars(wanted, {} if is_program else _numbers(tree), saved)
         plain = {key for key in saved if key.startswith(_NUMBER)}.union(scalars.values())
         wanted = {name: leaf for name, leaf in wanted.items() if name not in scalars}
-        _check(wanted, {name: found for name, found in saved.items() if name not in plain}, path)
+        _check(wanted, {name: info for name, info in saved.items() if name not in plain}, path)
         # What is put together here, and then goes where it is wanted.
         whole = {name: saved[name] for name in wanted if saved[name].entries != (name,)}
         types = {name: _data_type(leaf) for name, leaf in wanted.items() if name not in whole}
@@ -178,14 +178,14 @@ def _placed(array: np.ndarray[Any, Any], leaf: Any, is_program: bool) -> Any:
 
 def _scalars(wanted: dict[str, Any], numbers: dict[str, Any], saved: dict[str, Any]) -> dict[str, str]:
     """The names of what is a number, here or in the folder, with the keys of what was saved."""
-    found = {n: _NUMBER + n for n, x in wanted.items() if n not in saved and _NUMBER + n in saved and not x.shape}
+    result = {n: _NUMBER + n for n, x in wanted.items() if n not in saved and _NUMBER + n in saved and not x.shape}
     for key in numbers:
         name = key.removeprefix(_NUMBER)
         if key in saved:
-            found[name] = key
+            result[name] = key
         elif name in saved and not saved[name].shape:
-            found[name] = name
-    return found
+            result[name] = name
+    return result
 
 
 def _scalar(value: Any, leaf: Any, *, is_number: bool) -> Any:
@@ -219,10 +219,10 @@ def _check(wanted: dict[str, Any], saved: dict[str, Any], path: str) -> None:
     problems += [f"{path} has {name or 'a value'}, which is not wanted" for name in unwanted]
     for name, leaf in wanted.items():
         if name in saved:
-            spec, found = _data_type(leaf), saved[name]
-            if (tuple(found.shape), found.dtype) != (spec.shape, spec.dtype):
+            spec, stored = _data_type(leaf), saved[name]
+            if (tuple(stored.shape), stored.dtype) != (spec.shape, spec.dtype):
                 problems.append(
-                    f"{name or 'the value'} was saved as {found.dtype}{list(found.shape)}, and "
+                    f"{name or 'the value'} was saved as {stored.dtype}{list(stored.shape)}, and "
                     f"{spec.dtype}{list(spec.shape)} is wanted"
                 )
     if problems:

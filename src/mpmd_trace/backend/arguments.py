@@ -63,7 +63,7 @@ class ArgumentChecker:
             raise MpmdError(
                 f"the program takes {len(self.specs)} arrays (the leaves of its arguments), not {len(args)}"
             )
-        found = list(args)
+        result = list(args)
         problems: list[str] = []
         only_sharding, traced = True, False
         cls = self.array_class
@@ -77,7 +77,7 @@ class ArgumentChecker:
             ):
                 continue
             try:
-                found[i] = placed = self._place(i, x)
+                result[i] = placed = self._place(i, x)
                 if placed is x and x.__class__ is cls:
                     self._fit[i] = x.aval, x.sharding, None if self._has_one_layout(i) else layout_of(x)
             except _Misfit as misfit:
@@ -87,10 +87,10 @@ class ArgumentChecker:
         if problems and only_sharding:
             raise WrongSharding([Diagnostic("error", p) for p in problems])
         if not problems and self.donated:
-            self._check_donated_twice(args, found, problems)
+            self._check_donated_twice(args, result, problems)
         if problems:
             raise (TracedArgument if traced else MpmdError)([Diagnostic("error", p) for p in problems])
-        return found
+        return result
 
     def name(self, index: int) -> str:
         """`argument 3 (params['w'])`."""
@@ -225,7 +225,7 @@ class ArgumentChecker:
             seen[i] = weakref.ref(args[i])
         classes = self._classes
         wanted = {classes[i] for i in new}
-        found = {
+        result = {
             i: args[i].addressable_data(0).unsafe_buffer_pointer()
             for i in (self._used if wanted else ())
             if classes[i] in wanted and args[i].size and args[i].is_fully_addressable
@@ -236,8 +236,8 @@ class ArgumentChecker:
             for i in moved:
                 for shard in args[i].addressable_shards:
                     if shard.device in given[i].sharding.device_set:
-                        found[i] = shard.data.unsafe_buffer_pointer()
-        return found
+                        result[i] = shard.data.unsafe_buffer_pointer()
+        return result
 
 
 def _order(layout: Any) -> str:

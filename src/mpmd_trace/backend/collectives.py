@@ -47,7 +47,7 @@ class Collectives:
 
     def times(self, count: int) -> Collectives:
         """What `count` runs do."""
-        return Collectives({kind: found.times(count) for kind, found in self.of.items()})
+        return Collectives({kind: usage.times(count) for kind, usage in self.of.items()})
 
     @property
     def total(self) -> Collective:
@@ -55,7 +55,7 @@ class Collectives:
         return sum(self.of.values(), Collective())
 
     def __str__(self) -> str:
-        return ", ".join(f"{found.runs} {kind}" for kind, found in self.of.items() if found.runs) or "none"
+        return ", ".join(f"{usage.runs} {kind}" for kind, usage in self.of.items() if usage.runs) or "none"
 
 
 def collectives_of(compiled: Any) -> Collectives:

@@ -44,18 +44,18 @@ _ELEMENTS = {dtype: element for element, dtype in _DTYPES.items()}
 
 def dtype_of(type: TensorType) -> np.dtype:
     """The numpy dtype of the elements.  Raises `MpmdError` for an element type that arrays cannot have."""
-    found = _DTYPES.get(type.element)
-    if found is None:
+    result = _DTYPES.get(type.element)
+    if result is None:
         raise MpmdError(f"no array has the element type {type.element} of {type.text}")
-    return found
+    return result
 
 
 def element_of(dtype: np.dtype) -> str:
     """The MLIR element type of a numpy dtype.  Raises `MpmdError` when there is none."""
-    found = _ELEMENTS.get(np.dtype(dtype))
-    if found is None:
+    result = _ELEMENTS.get(np.dtype(dtype))
+    if result is None:
         raise MpmdError(f"no MLIR tensor has elements of dtype {dtype}")
-    return found
+    return result
 
 
 def tensor_type(type: Type, what: str = "a value") -> TensorType:
@@ -63,9 +63,9 @@ def tensor_type(type: Type, what: str = "a value") -> TensorType:
 
     Raises `MpmdError` for another type; `what` names the value in the message.
     """
-    found = local_type(type)
-    if not isinstance(found, TensorType):
+    result = local_type(type)
+    if not isinstance(result, TensorType):
         raise MpmdError(f"{what} has type {type.text}; only tensors can be arrays")
-    if found.shape is None or any(size < 0 for size in found.shape):
+    if result.shape is None or any(size < 0 for size in result.shape):
         raise MpmdError(f"{what} has type {type.text}; only tensors of static shape can be arrays")
-    return found
+    return result

@@ -58,8 +58,8 @@ class Executable:
     @property
     def cost(self) -> dict[str, float]:
         """XLA's estimate for one device: `flops`, `bytes accessed` and others; empty where it has none."""
-        found = self.compiled.cost_analysis() or {}
-        return {k: float(v) for k, v in found.items() if isinstance(v, (int, float))}
+        analysis = self.compiled.cost_analysis() or {}
+        return {k: float(v) for k, v in analysis.items() if isinstance(v, (int, float))}
 
     @property
     def temporary_bytes(self) -> int:
@@ -364,18 +364,18 @@ def _donations(module: Module, spec: ProgramSpec) -> dict[int, int | None]:
     function = module.lookup(spec.callee)
     assert function is not None
     dicts = function.arg_attrs
-    found: dict[int, int | None] = {}
+    results: dict[int, int | None] = {}
     for position in spec.donated:
         alias = dicts[position].entries.get("tf.aliasing_output")
         result = alias.value if isinstance(alias, IntegerAttr) else None
         if result is not None and (
-            result >= len(spec.outputs) or spec.outputs[result] != spec.inputs[position] or result in found.values()
+            result >= len(spec.outputs) or spec.outputs[result] != spec.inputs[position] or result in results.values()
         ):
             result = None
         if result is None and spec.inputs[position][1] == "pinned_host":
             continue  # no result is there that could have its buffer
-        found[position] = result
-    return found
+        results[position] = result
+    return results
 
 
 def _structs(placement: Placement, signature: Sequence[Place]) -> list[jax.ShapeDtypeStruct]:

@@ -233,11 +233,11 @@ class LoadedProgram:
         """
         with ISSUING:
             placed = self._checker(args)
-            found = measure(self.runtime, placed) if self._together is None else self._together.measure(placed)
+            result = measure(self.runtime, placed) if self._together is None else self._together.measure(placed)
             for array in self._given(args, placed):
                 array.delete()
-            self._remember(found[0])
-            return found
+            self._remember(result[0])
+            return result
 
     def cost_analysis(self) -> dict[str, Any]:
         """XLA's estimates: sums over all devices for one call, and per program for one device and run.
@@ -251,25 +251,25 @@ class LoadedProgram:
 
     def collectives(self) -> dict[str, Collectives]:
         """For each mesh of this process the collectives that a device runs in a step, as XLA has them."""
-        found = {mesh: Collectives() for mesh in self.plan.meshes if mesh in self.placement.own}
+        result = {mesh: Collectives() for mesh in self.plan.meshes if mesh in self.placement.own}
         of = {e.spec.number: collectives_of(e.compiled) for e in self.runtime.own_executables}
         for run in self.plan.runs:
-            if run.mesh in found:
-                found[run.mesh] += of[run.program]
-        return found
+            if run.mesh in result:
+                result[run.mesh] += of[run.program]
+        return result
 
     def memory_analysis(self) -> dict[str, MemoryAnalysis]:
         """Bytes per device, for each mesh; with several processes those of this one."""
-        found = memory_of(self.plan, self.runtime.own_executables, *self._scratch)
-        return {mesh: memory for mesh, memory in found.items() if mesh in self.placement.own}
+        analysis = memory_of(self.plan, self.runtime.own_executables, *self._scratch)
+        return {mesh: memory for mesh, memory in analysis.items() if mesh in self.placement.own}
 
     @functools.cached_property
     def peaks(self) -> dict[str, int]:
         """The most bytes on a device of each mesh, of all processes, which all ask for it: they decide by it alike."""
-        found = {mesh: memory.peak for mesh, memory in self.memory_analysis().items()}
+        result = {mesh: memory.peak for mesh, memory in self.memory_analysis().items()}
         if self._together is None:
-            return found
-        everyone = self._together.from_all("memory of programs", found)
+            return result
+        everyone = self._together.from_all("memory of programs", result)
         return {mesh: max(one.get(mesh, 0) for one in everyone) for mesh in self.plan.meshes}
 
     def memory_use(self) -> Iterator[tuple[int, str, int]]:
@@ -349,7 +349,7 @@ def load(
                 placement,
                 progress=progress,
                 threads=threads,
-                compiler_options={mesh: found for mesh, found in options.items() if mesh in placement.own},
+                compiler_options={mesh: chosen for mesh, chosen in options.items() if mesh in placement.own},
                 host_callbacks=host_callbacks,
                 known=known if together is None else None,  # what is still known may differ between processes
             )
@@ -375,7 +375,7 @@ def _restored(
     programs: Sequence[ProgramSpec], placement: Placement, ready: Mapping[int, bytes]
 ) -> dict[int, Executable]:
     """The programs whose executables are `ready`, but for those that the platform does not take."""
-    found = {}
+    result = {}
     first: dict[bytes, compat.Rebound] = {}
     on_devices: dict[tuple[bytes, tuple[int, ...]], compat.Rebound | None] = {}
     for spec in programs:
@@ -394,8 +394,8 @@ def _restored(
         bound = on_devices[key]
         if bound is not None:
             first.setdefault(executable, bound)
-            found[spec.number] = Executable(spec, bound)
-    return found
+            result[spec.number] = Executable(spec, bound)
+    return result
 
 
 @explains_internal_errors

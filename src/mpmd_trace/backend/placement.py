@@ -59,8 +59,8 @@ def check_topology(program: TopologyAttr, topology: Mapping[str, Mesh]) -> None:
             problems.append(
                 f"mesh '{name}' is a {type(given).__name__}, which has no devices; give a jax.sharding.Mesh"
             )
-        elif (found := _axes(given)) != mesh.axes:
-            shown, wanted = (", ".join(f"{a}={n}" for a, n in axes) for axes in (found, mesh.axes))
+        elif (given_axes := _axes(given)) != mesh.axes:
+            shown, wanted = (", ".join(f"{a}={n}" for a, n in axes) for axes in (given_axes, mesh.axes))
             problems.append(
                 f"mesh '{name}' has axes ({shown}) with {given.devices.size} devices, and the program was "
                 f"compiled for ({wanted}) with {mesh.size}; give a mesh of that shape or compile again"
@@ -84,8 +84,8 @@ def _pieces(mesh: Mesh, parts: Sequence[Axis]) -> _Pieces:
         if part.size is not None and part.pre_size is not None:
             cuts[part.name] |= {part.pre_size, part.pre_size * part.size}
     pieces = {}
-    for axis, found in cuts.items():
-        sizes = [b // a for a, b in itertools.pairwise(sorted(found))] or [1]
+    for axis, bounds in cuts.items():
+        sizes = [b // a for a, b in itertools.pairwise(sorted(bounds))] or [1]
         labels = [axis] if len(sizes) == 1 else [f"{axis}.{i}" for i in range(len(sizes))]
         pieces[axis] = list(zip(labels, sizes, strict=True))
     return pieces
@@ -94,13 +94,13 @@ def _pieces(mesh: Mesh, parts: Sequence[Axis]) -> _Pieces:
 def _labels(axis: Axis, pieces: _Pieces) -> list[str]:
     """The refined axes that make up an axis or sub-axis, major first."""
     low = axis.pre_size or 1
-    found, before = [], 1
+    result, before = [], 1
     for label, size in pieces[axis.name]:
         inside = axis.size is None or low <= before < low * axis.size
         if inside and (size > 1 or axis.size is None):
-            found.append(label)
+            result.append(label)
         before *= size
-    return found
+    return result
 
 
 def named_sharding(mesh: Mesh, sharding: TensorShardingAttr | None, rank: int) -> NamedSharding:
@@ -146,11 +146,11 @@ class Placement:
 
         A memory that the platform does not have is the default memory.
         """
-        found = named_sharding(self.meshes[type.mesh], type.sharding, len(type.tensor.shape or ()))
+        result = named_sharding(self.meshes[type.mesh], type.sharding, len(type.tensor.shape or ()))
         kind = type.memory_kind or memory_kind
         if kind is not None and kind in self._kinds[type.mesh]:
-            return found.with_memory_kind(kind)
-        return found
+            return result.with_memory_kind(kind)
+        return result
 
     def _spec(
         self, type: MeshTensorType, memory_kind: str | None = None, layout: str | None = None
@@ -167,6 +167,6 @@ class Placement:
 
 def spec_of(type: Type, sharding: NamedSharding | Format) -> jax.ShapeDtypeStruct:
     """Shape, dtype and sharding of the arrays of this type.  64-bit types stay 64 bits wide."""
-    found = tensor_type(type)
+    tensor = tensor_type(type)
     with jax.enable_x64(True):
-        return jax.ShapeDtypeStruct(found.shape or (), dtype_of(found), sharding=sharding)
+        return jax.ShapeDtypeStruct(tensor.shape or (), dtype_of(tensor), sharding=sharding)

@@ -175,15 +175,15 @@ class Plan:
 
     def on_mesh(self, mesh: str) -> list[Instruction]:
         """The instructions that touch `mesh`, in order; a `Free` keeps the values of that mesh only."""
-        found: list[Instruction] = []
+        result: list[Instruction] = []
         for instruction in self.instructions:
             if isinstance(instruction, Free):
                 mine = tuple(s for s in instruction.slots if self.slots[s].mesh == mesh)
                 if mine:
-                    found.append(Free(mine))
+                    result.append(Free(mine))
             elif mesh in instruction.meshes:
-                found.append(instruction)
-        return found
+                result.append(instruction)
+        return result
 
     def live_bytes(
         self, temporary: dict[int, int] | None = None, reused: dict[int, int] | None = None

@@ -187,9 +187,9 @@ class _Planner:
             number, (type, kind, layout), size = known.get(key) or self._learn(*key)
             places.append(number)
             slots.append(Slot(len(slots), type, kind, size, name, layout))
-        found = range(first, len(slots))
-        self.number.update(zip(values, found, strict=True))
-        return tuple(found)
+        result = range(first, len(slots))
+        self.number.update(zip(values, result, strict=True))
+        return tuple(result)
 
     def _learn(self, type: Type, kind: str | None, layout: str | None) -> _Known:
         plain = _plain(cast(MeshTensorType, type))
@@ -262,21 +262,21 @@ class _Planner:
     def _cost(self, callee: str) -> float:
         """About how long a function runs: elements computed, and multiply-adds of contractions."""
         body = self.callees[callee].regions[0]
-        found = self.costs.get(body)
-        if found is None:
-            found = self.costs[body] = 1.0 + sum(elements_computed(op) for op in body.walk())
-        return found
+        result = self.costs.get(body)
+        if result is None:
+            result = self.costs[body] = 1.0 + sum(elements_computed(op) for op in body.walk())
+        return result
 
     # Instructions.
 
     def _signature(self, callee: str) -> tuple[list[str | None], list[int]]:
         """The declared memory of each result, and the arguments that may be donated."""
-        found = self.signatures.get(callee)
-        if found is None:
+        result = self.signatures.get(callee)
+        if result is None:
             function = self.callees[callee]
             donated = [i for i, d in enumerate(function.arg_attrs) if _is_donated(d.entries)]
-            found = self.signatures[callee] = _memory_kinds(function.res_attrs), donated
-        return found
+            result = self.signatures[callee] = _memory_kinds(function.res_attrs), donated
+        return result
 
     def _run(self, op: FragmentCallOp, inputs: tuple[int, ...], donated: tuple[int, ...]) -> Run:
         out_kinds, _ = self._signature(op.callee)
@@ -363,14 +363,14 @@ def _is_donated(entries: Mapping[str, Attribute]) -> bool:
 
 
 def _memory_kinds(dicts: Sequence[DictAttr]) -> list[str | None]:
-    found = [d.entries.get("mhlo.memory_kind") for d in dicts]
-    return [k.value if isinstance(k, StringAttr) else None for k in found]
+    kinds = [d.entries.get("mhlo.memory_kind") for d in dicts]
+    return [k.value if isinstance(k, StringAttr) else None for k in kinds]
 
 
 def _layout(attributes: DictAttr) -> str | None:
     """The layout of an argument or result; None where it is the usual one or may be."""
-    found = attributes.entries.get("mhlo.layout_mode")
-    return found.value if isinstance(found, StringAttr) and found.value.startswith("{") else None
+    layout = attributes.entries.get("mhlo.layout_mode")
+    return layout.value if isinstance(layout, StringAttr) and layout.value.startswith("{") else None
 
 
 def _argument_name(value: Value) -> str:

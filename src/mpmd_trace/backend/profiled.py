@@ -23,7 +23,7 @@ def annotated_calls(
     the microbatch in schedules that take them in order.
     """
     seen: Counter[int] = Counter()
-    found = []
+    result = []
     for group, call in zip(groups, calls, strict=True):
         first = instructions[group[0]]
         if isinstance(first, Run):
@@ -34,8 +34,8 @@ def annotated_calls(
             moves = [i for i in (instructions[at] for at in group) if isinstance(i, Transfer)]
             name = "transfer " + ", ".join(dict.fromkeys(f"{i.source} to {i.target}" for i in moves))
             details = {"values": sum(len(i.outputs) for i in moves)}
-        found.append(_annotated(call, name, details))
-    return found
+        result.append(_annotated(call, name, details))
+    return result
 
 
 def _annotated(call: Call, name: str, details: dict[str, Any]) -> Call:

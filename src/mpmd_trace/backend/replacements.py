@@ -43,30 +43,30 @@ def replacements(
         for end in _ends_of(made[number]):
             by_end.setdefault((results[number][1], end), []).append(number)
     taken: set[int] = set()
-    found: dict[int, int] = {}
+    result: dict[int, int] = {}
     # Long paths say most: `['w']` is the end of `[0].mu['w']`, too.
     for argument in sorted(arguments, key=lambda a: (-len(paths[a]), a)):
         name, type = arguments[argument]
         rest = paths[argument]
         chosen = next((n for n in by_end.get((type, rest), ()) if n not in taken), None)
         if chosen is not None and (rest or argument in donated or (trains and name)):
-            found[argument] = chosen
+            result[argument] = chosen
             taken.add(chosen)
-    return found
+    return result
 
 
 def alike(arguments: Mapping[int, tuple[str, Hashable]]) -> dict[int, int]:
     """For each argument the one of its type with the shortest path that its own path ends with: perhaps itself."""
     paths = {a: path_in(name) for a, (name, _) in arguments.items()}
-    found: dict[int, int] = {}
+    result: dict[int, int] = {}
     first: dict[tuple[Hashable, str], int] = {}
     for argument in sorted(arguments, key=lambda a: (len(paths[a]), a)):
         type = arguments[argument][1]
         others = (first[type, end] for end in _ends_of(paths[argument]) if (type, end) in first)
-        found[argument] = next(others, argument)
-        if found[argument] == argument:
+        result[argument] = next(others, argument)
+        if result[argument] == argument:
             first[type, paths[argument]] = argument
-    return found
+    return result
 
 
 def _ends_of(path: str) -> list[str]:

@@ -157,12 +157,12 @@ class Residence:
     @property
     def causes(self) -> dict[Cause, tuple[int, int]]:
         """How many transfers of a step have a cause, and their bytes; those that occur, in the order of `CAUSES`."""
-        found: dict[Cause, tuple[int, int]] = {}
+        result: dict[Cause, tuple[int, int]] = {}
         for cause in CAUSES:
             sent = [s for s in self.sent if s.cause == cause]
             if sent:
-                found[cause] = sum(s.times for s in sent), sum(s.bytes for s in sent)
-        return found
+                result[cause] = sum(s.times for s in sent), sum(s.bytes for s in sent)
+        return result
 
     @property
     def bytes(self) -> int:
@@ -241,16 +241,16 @@ class _Reader:
 
     def _roles(self) -> dict[int, Role]:
         slots, roles = self.plan.slots, dict[int, Role]()
-        found: list[tuple[str, object]] = []
+        roots: list[tuple[str, object]] = []
         wanted = [s for s in self.plan.arguments if s in self.replaced and self.forward[s] and _is_float(slots[s])]
         parameters = set()
         # What a forward reads without its update is a parameter for sure.
         for slot in sorted(wanted, key=lambda s: (not any(self.forward[s].values()), len(path_in(slots[s].name)), s)):
             rest, shape = path_in(slots[slot].name), slots[slot].type.tensor.shape
             sure = any(self.forward[slot].values())
-            if any(shape == other and (rest != tail or not sure) and ends(rest, tail) for tail, other in found):
+            if any(shape == other and (rest != tail or not sure) and ends(rest, tail) for tail, other in roots):
                 continue
-            found.append((rest, shape))
+            roots.append((rest, shape))
             parameters.add(slot)
         for slot in self.plan.arguments:
             role: Role = "state" if slot in self.replaced else "arguments"
@@ -263,7 +263,7 @@ class _Reader:
 
     def astray(self) -> list[Astray]:
         """Parameters that are not where they are used, and states that are not with them, the largest first."""
-        found = []
+        result = []
         slots = self.plan.slots
         own = alike({s: (slots[s].name, slots[s].type.tensor) for s in self.plan.arguments})
         for number, slot in enumerate(self.plan.arguments):
@@ -275,8 +275,8 @@ class _Reader:
             elif self.roles[slot] != "parameters":
                 continue
             if used and here not in used:
-                found.append(Astray(slots[slot].name, number, self.plan.bytes_of([slot]), here, used, of))
-        return sorted(found, key=lambda a: -a.bytes)
+                result.append(Astray(slots[slot].name, number, self.plan.bytes_of([slot]), here, used, of))
+        return sorted(result, key=lambda a: -a.bytes)
 
     def gathered(self) -> list[Gathered]:
         """What arrives whole because shardings are not carried on to meshes of another shape, the largest first."""
@@ -289,8 +289,8 @@ class _Reader:
                 axes = _lost_axes(self.plan.slots[a], self.plan.slots[b], dict(parse_mesh(target).axes))
                 if axes:
                     totals[self.root[b], transfer.source, transfer.target, axes] += self.plan.slots[b].bytes
-        found = [Gathered(self._name(s), a, b, axes, size) for (s, a, b, axes), size in totals.items()]
-        return sorted(found, key=lambda one: -one.bytes)
+        result = [Gathered(self._name(s), a, b, axes, size) for (s, a, b, axes), size in totals.items()]
+        return sorted(result, key=lambda one: -one.bytes)
 
     def returning(self) -> list[Returning]:
         """The replaced arguments whose results are on another mesh; what nothing reads stays where it is."""
@@ -312,48 +312,48 @@ class _Reader:
             for slot in transfer.outputs:
                 cause = self._cause(slot, transfer, twins)
                 copies[self.root[slot], cause, transfer.source, transfer.target].append(slot)
-        found = [
+        result = [
             Sent(self._name(s), c, a, b, len(slots), self.plan.bytes_of(slots))
             for (s, c, a, b), slots in copies.items()
         ]
-        return sorted(found, key=lambda s: -s.bytes)
+        return sorted(result, key=lambda s: -s.bytes)
 
     def _name(self, slot: int) -> str:
-        maker, found = self.maker[slot], self.plan.slots[slot]
+        maker, slot_info = self.maker[slot], self.plan.slots[slot]
         if maker is None:
-            return found.name or "an array that the step closes over"
-        return f"{found.type.tensor} of {maker.label if maker.origins else 'unnamed code'}"
+            return slot_info.name or "an array that the step closes over"
+        return f"{slot_info.type.tensor} of {maker.label if maker.origins else 'unnamed code'}"
 
     def _forward_edges(self) -> set[tuple[str, str, TensorType]]:
         """(source, target, type) of what a forward sends to a forward."""
-        found = set()
+        result = set()
         for transfer in self.plan.transfers:
             for slot in transfer.outputs:
                 if "F" in self.phases[slot] and any("F" in _phases(run) for run in self.readers[slot]):
-                    found.add((transfer.source, transfer.target, self.plan.slots[slot].type.tensor))
-        return found
+                    result.add((transfer.source, transfer.target, self.plan.slots[slot].type.tensor))
+        return result
 
     def _cause(self, slot: int, transfer: Transfer, twins: set[tuple[str, str, TensorType]]) -> Cause:
-        found = self.plan.slots[slot]
+        slot_info = self.plan.slots[slot]
         if transfer.source == transfer.target:
             before = self.plan.slots[transfer.inputs[transfer.outputs.index(slot)]]
-            return "host memory" if "pinned_host" in (before.memory_kind, found.memory_kind) else "within a mesh"
+            return "host memory" if "pinned_host" in (before.memory_kind, slot_info.memory_kind) else "within a mesh"
         cause = self._large_cause(slot, transfer, twins)
-        is_flow = cause in ("activations", "cotangents") and found.type.tensor.shape != ()
-        return "small" if found.bytes <= SMALL and not is_flow else cause
+        is_flow = cause in ("activations", "cotangents") and slot_info.type.tensor.shape != ()
+        return "small" if slot_info.bytes <= SMALL and not is_flow else cause
 
     def _large_cause(self, slot: int, transfer: Transfer, twins: set[tuple[str, str, TensorType]]) -> Cause:
         """Why a value of any size is sent to another mesh."""
-        root, found = self.root[slot], self.plan.slots[slot]
+        root, slot_info = self.root[slot], self.plan.slots[slot]
         if self.maker[root] is None:
             return self.roles[root]
         made = self.phases[root]
         read = frozenset().union(*(_phases(run) for run in self.readers[slot]))
         # What comes back for an activation has its type.  Code without a name may have become part of any fragment.
-        back = (transfer.target, transfer.source, found.type.tensor) in twins
+        back = (transfer.target, transfer.source, slot_info.type.tensor) in twins
         if "B" in made and "B" in read and back:
             return "cotangents"
-        if "B" in made and found.type.tensor in self.weights:
+        if "B" in made and slot_info.type.tensor in self.weights:
             is_update = slot in self.plan.results and not self.readers[slot]
             return "state" if is_update else "gradients"
         if slot in self.plan.results and slot in {self.plan.results[r] for r in self.replaced.values()}:
@@ -378,13 +378,13 @@ class _Reader:
         made = self._at(at, {s.number for s in plan.slots if self._maker(s)})
         copies = {s.number for s in plan.slots if is_hoisted(self._maker(s))}
         hoisted, lent = self._at(at, copies, reused={}), self._at(at, copies)
-        found = []
+        result = []
         for mesh in plan.meshes:
             start: dict[Role, int] = collections.Counter()
             for slot, role in self.roles.items():
                 if plan.slots[slot].mesh == mesh and plan.slots[slot].memory_kind != "pinned_host":
                     start[role] += plan.slots[slot].bytes
-            found.append(
+            result.append(
                 Held(
                     mesh,
                     start["parameters"],
@@ -396,7 +396,7 @@ class _Reader:
                     hoisted[mesh],
                 )
             )
-        return found
+        return result
 
     def _is_gradient(self, slot: Slot) -> bool:
         """Whether backwards made it, or add to it: the zeros that a sum of gradients starts from."""
@@ -417,15 +417,15 @@ class _Reader:
         self, at: Mapping[str, tuple[int, int]], counted: set[int], reused: dict[int, int] | None = None
     ) -> dict[str, int]:
         """The bytes of some slots on each mesh while the instruction of its peak runs; see `Plan.live_bytes`."""
-        found: dict[str, int] = {}
+        result: dict[str, int] = {}
         for meshes in dict.fromkeys(self.plan.sharing.values()):
             for mesh in meshes:  # of those that share devices each by itself
                 own = {s for s in counted if self.plan.slots[s].mesh == mesh} if len(meshes) > 1 else counted
                 use = self.plan.memory_use(reused=reused, counted=own)
                 for place, one, used in use:
                     if one == mesh and place == at[mesh][1]:
-                        found[mesh] = used
-        return found
+                        result[mesh] = used
+        return result
 
 
 def _lost_axes(sent: Slot, here: Slot, sizes: Mapping[str, int]) -> tuple[str, ...]:
@@ -433,12 +433,12 @@ def _lost_axes(sent: Slot, here: Slot, sizes: Mapping[str, int]) -> tuple[str, .
     there, shape = sent.type.sharding, sent.type.tensor.shape
     if there is None or shape is None or (here.type.sharding and not here.type.sharding.is_fully_replicated):
         return ()
-    found: list[str] = []
+    result: list[str] = []
     for dim, size in enumerate(shape):
         axes = [a.name for a in there.dim_axes(dim) if sizes.get(a.name, 1) > 1]
         if size and size % math.prod(sizes[name] for name in axes) == 0:
-            found += axes
-    return tuple(found)
+            result += axes
+    return tuple(result)
 
 
 def _parts_of(type: MeshTensorType) -> TensorType | None:

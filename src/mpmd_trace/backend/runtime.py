@@ -122,14 +122,14 @@ class Runtime:
         """What the caller gave away: all of it is gone after the step, reused or not."""
         return [args[i] for i in self._donated]
 
-    def _check_numbers(self, found: Sequence[jax.Array], at: int) -> None:
+    def _check_numbers(self, results: Sequence[jax.Array], at: int) -> None:
         """What `jax_debug_nans` and `jax_debug_infs` promise, for the results of instruction `at`."""
         tests: list[tuple[str, Callable[[Any], Any]]] = []
         if jax.config.jax_debug_nans:
             tests.append(("nan", np.isnan))
         if jax.config.jax_debug_infs:
             tests.append(("inf", np.isinf))
-        for array in found:
+        for array in results:
             if not isinstance(array, jax.Array) or not jnp.issubdtype(array.dtype, jnp.inexact):
                 continue  # what comes from another process has been looked at there
             for what, test in tests:
@@ -170,18 +170,18 @@ class Runtime:
     # Transfers.
 
     def sharding(self, slot: int) -> NamedSharding:
-        found = self.plan.slots[slot]
-        return self.placement.sharding(found.type, found.memory_kind)
+        slot_info = self.plan.slots[slot]
+        return self.placement.sharding(slot_info.type, slot_info.memory_kind)
 
     def mover(self, transfer: Transfer) -> Call:
         """The function that carries out a (batched) transfer."""
         pairs = self._pairs(transfer)
         key = tuple((a.place, b.place) for a, b in pairs)
-        found = self._movers.get(key)
-        if found is None:
+        result = self._movers.get(key)
+        if result is None:
             copies = self._copies(transfer)
-            found = self._movers[key] = self._batch(copies) if copies else self._mover(pairs)
-        return found
+            result = self._movers[key] = self._batch(copies) if copies else self._mover(pairs)
+        return result
 
     def _pairs(self, transfer: Transfer) -> list[tuple[Slot, Slot]]:
         slots = self.plan.slots

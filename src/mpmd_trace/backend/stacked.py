@@ -162,10 +162,10 @@ def union(shardings: Sequence[Any], form: Rows) -> NamedSharding | None:
 
 def _spec(sharding: NamedSharding) -> tuple[Any, ...]:
     """The spec without what says nothing at its end."""
-    found = list(sharding.spec)
-    while found and found[-1] is None:
-        found.pop()
-    return tuple(found)
+    result = list(sharding.spec)
+    while result and result[-1] is None:
+        result.pop()
+    return tuple(result)
 
 
 class StackedArrays:
@@ -200,19 +200,19 @@ class StackedArrays:
 
     def apart(self, arrays: Sequence[Any]) -> list[Any]:
         """The arrays of the program.  Raises `MpmdError` for those that are gone."""
-        found: list[Any] = []
+        result: list[Any] = []
         for i, (x, form) in enumerate(zip(arrays, self.forms, strict=True)):
             if isinstance(x, Pieces) and (x.axis, x.bounds) != form and not x.is_deleted():
                 x = jax.numpy.asarray(x)  # cut elsewhere, or not at all
             if form is None:
-                found.append(x)
+                result.append(x)
             elif _is_key(x) and not isinstance(x, Pieces):
                 impl = jax.random.key_impl(x)
                 data = self._apart(i, jax.random.key_data(x), form)
-                found += [jax.random.wrap_key_data(part, impl=impl) for part in data]
+                result += [jax.random.wrap_key_data(part, impl=impl) for part in data]
             else:
-                found += self._apart(i, x, form)
-        return found
+                result += self._apart(i, x, form)
+        return result
 
     def _apart(self, i: int, x: Any, form: Rows) -> list[Any]:
         specs = self._specs[self.places[i]]
@@ -259,7 +259,7 @@ class StackedArrays:
 
         Types and shardings are those of the whole array, if there are such; else a tuple of what its pieces have.
         """
-        found: list[Any] = []
+        result: list[Any] = []
         for form, at, sharding in zip(self.forms, self.places, self.shardings, strict=True):
             one = facts[at.start]
             if form is not None and isinstance(one, jax.ShapeDtypeStruct) and sharding is None:
@@ -268,8 +268,8 @@ class StackedArrays:
                 one = jax.ShapeDtypeStruct(_resized(one.shape, form[0], form[1][-1]), one.dtype, sharding=sharding)
             elif form is not None:
                 one = sharding if isinstance(one, jax.sharding.Sharding) and sharding else tuple(facts[at])
-            found.append(one)
-        return found
+            result.append(one)
+        return result
 
 
 def _together(form: Rows, parts: Sequence[Any], sharding: NamedSharding | None) -> Any:

@@ -67,10 +67,10 @@ def stored_form(
         schedule: the name of the schedule.
         warnings: what to warn of when it is loaded.
     """
-    found = [e.compiled.serialized for e in program.runtime.executables if e is not None]
-    distinct = tuple(dict.fromkeys(e for e in found if e is not None))
+    serialized = [e.compiled.serialized for e in program.runtime.executables if e is not None]
+    distinct = tuple(dict.fromkeys(e for e in serialized if e is not None))
     place = {executable: i for i, executable in enumerate(distinct)}
-    numbers = tuple(None if e is None else place[e] for e in found)
+    numbers = tuple(None if e is None else place[e] for e in serialized)
     plan = pickle.dumps(program.plan, protocol=5)
     header = _header(name, program.topology, schedule, program.keeps_unused)
     return Stored(module, plan, distinct, numbers, header, warnings)
@@ -93,12 +93,12 @@ def _header(name: str, topology: Mapping[str, Mesh], schedule: str, keep_unused:
 
 def versions(device: jax.Device) -> dict[str, str]:
     """What executables depend on."""
-    found = {"mpmd_trace": mpmd_trace.__version__, "jax": jax.__version__}
-    found["jaxlib"] = importlib.metadata.version("jaxlib")
-    found["platform"] = f"{device.platform}, {device.client.platform_version}"
+    result = {"mpmd_trace": mpmd_trace.__version__, "jax": jax.__version__}
+    result["jaxlib"] = importlib.metadata.version("jaxlib")
+    result["platform"] = f"{device.platform}, {device.client.platform_version}"
     if device.platform == "cpu":
-        found["CPU"] = f"{platform.machine()}, {_features()}"
-    return found
+        result["CPU"] = f"{platform.machine()}, {_features()}"
+    return result
 
 
 def _features() -> str:

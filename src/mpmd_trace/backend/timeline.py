@@ -56,10 +56,10 @@ class Timeline:
 
 def measure(runtime: Runtime, args: Sequence[jax.Array]) -> tuple[list[jax.Array], Timeline]:
     """Run the plan with one thread per mesh and per link, each of which waits for what it starts."""
-    found = Measurement(runtime, args).run()
+    result = Measurement(runtime, args).run()
     for array in runtime.donated(args):
         array.delete()
-    return found
+    return result
 
 
 class Measurement:

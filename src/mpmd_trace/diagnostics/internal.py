@@ -97,10 +97,10 @@ def explains_internal_errors(fn: Callable[P, T]) -> Callable[P, T]:
         try:
             return fn(*args, **kwargs)
         except _BUGS as error:
-            found = internal_error(error)
-            if found is None:
+            result = internal_error(error)
+            if result is None:
                 raise
-            raise found from error
+            raise result from error
 
     return explained
 
@@ -110,10 +110,10 @@ def _is_jax(file: str) -> bool:
 
 
 def _versions() -> str:
-    found = []
+    result = []
     for name in ("mpmd_trace", "jax", "jaxlib"):
         try:
-            found.append(f"{name} {importlib.metadata.version(name)}")
+            result.append(f"{name} {importlib.metadata.version(name)}")
         except importlib.metadata.PackageNotFoundError:
-            found.append(f"{name} (not installed as a package)")
-    return ", ".join([*found, f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"])
+            result.append(f"{name} (not installed as a package)")
+    return ", ".join([*result, f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"])

@@ -30,8 +30,8 @@ def unquote(text: str) -> str:
     body = text[1:-1]
     if "\\" not in body:
         return body
-    found = _ESCAPED.sub(lambda m: _SHORT.get(m[1]) or bytes([int(m[1], 16)]), body.encode())
-    return found.decode(errors="surrogateescape")
+    unescaped = _ESCAPED.sub(lambda m: _SHORT.get(m[1]) or bytes([int(m[1], 16)]), body.encode())
+    return unescaped.decode(errors="surrogateescape")
 
 
 TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|->|[<>]=|[<(\[{>)\]},]', re.S)

@@ -81,8 +81,8 @@ def _named_class(cls: Any, name: str) -> type[eqx.Module]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what Equinox has to say about `cls`, it said when that was made
         made: Any = type(cls)  # Equinox's metaclass, or one of the user's
-        found: type[eqx.Module] = made(f"{cls.__name__}[{name!r}]", (NamedLayer, cls), content)
-    return found
+        result: type[eqx.Module] = made(f"{cls.__name__}[{name!r}]", (NamedLayer, cls), content)
+    return result
 
 
 def _named(layer: Any, name: str) -> Any:
@@ -105,10 +105,10 @@ def _is_module(layer: Any) -> bool:
 
 
 def _as_class(module: Any, cls: type[eqx.Module]) -> Any:
-    found = object.__new__(cls)
+    result = object.__new__(cls)
     for attribute, value in vars(module).items():
-        object.__setattr__(found, attribute, value)
-    return found
+        object.__setattr__(result, attribute, value)
+    return result
 
 
 def name_layers(
@@ -142,8 +142,8 @@ def name_layers(
 
 
 def _selected(model: Any, where: Callable[[Any], Any]) -> list[Any]:
-    found: list[Any] = jax.tree.leaves(where(model), is_leaf=lambda x: callable(x) or x is None)
-    return found
+    result: list[Any] = jax.tree.leaves(where(model), is_leaf=lambda x: callable(x) or x is None)
+    return result
 
 
 def _apart(model: M, where: Callable[[M], Any]) -> M:
@@ -173,7 +173,7 @@ def _select(model: Any, where: Callable[[Any], Any]) -> list[Any]:
 def _paths(model: Any, layers: Sequence[Any]) -> list[str]:
     """The names that the paths of the layers give: of the first one, where a layer occurs several times."""
     ids = {id(layer) for layer in layers}
-    found: dict[int, list[str]] = {}
+    paths: dict[int, list[str]] = {}
 
     def visit(node: Any, prefix: tuple[str, ...]) -> None:
         # Layers that are selected may be inside of others.
@@ -181,14 +181,14 @@ def _paths(model: Any, layers: Sequence[Any]) -> list[str]:
         for path, leaf in flat:
             if id(leaf) in ids and leaf is not node:
                 place = (*prefix, *map(_key, path))
-                found.setdefault(id(leaf), []).append("_".join(place))
+                paths.setdefault(id(leaf), []).append("_".join(place))
                 visit(leaf, place)
 
     if id(model) in ids:
-        found[id(model)] = ["model"]
+        paths[id(model)] = ["model"]
     visit(model, ())
     for layer in layers:
-        places = found.get(id(layer), [])
+        places = paths.get(id(layer), [])
         if not places:
             raise mistake(
                 f"name_layers: the {type(layer).__name__} that `where` returns is not part of the "
@@ -201,7 +201,7 @@ def _paths(model: Any, layers: Sequence[Any]) -> list[str]:
                 f"({', '.join(places)}), so the choice is ambiguous. Put it into the model as "
                 f"eqx.nn.Lambda({what})."
             )
-    return [found[id(layer)][0] for layer in layers]
+    return [paths[id(layer)][0] for layer in layers]
 
 
 def _key(key: Any) -> str:

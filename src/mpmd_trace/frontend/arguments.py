@@ -126,12 +126,12 @@ def listed_positions(positions: object, what: str) -> tuple[int, ...]:
 
 
 def _positions(positions: int | Sequence[int], count: int, what: str, fn: Callable[..., Any]) -> frozenset[int]:
-    found = listed_positions(positions, what)
-    bad = [p for p in found if not -count <= p < count]
+    positions_given = listed_positions(positions, what)
+    bad = [p for p in positions_given if not -count <= p < count]
     if bad:
         text = f"{what} {bad} are out of range: {name_of(fn)} was given {count} arguments."
         raise FrontendError([problem(text, place_of(fn))])
-    return frozenset(p % count for p in found)
+    return frozenset(p % count for p in positions_given)
 
 
 def _donations(
@@ -150,10 +150,10 @@ def _donations(
         raise FrontendError([problem(text, place_of(fn))])
     # A parameter that was given by keyword, or not at all, is in range.
     there = [n for n in numbers if not count <= n < len(positional)]
-    found = _positions(there, count, "donate_argnums", fn)
+    result = _positions(there, count, "donate_argnums", fn)
     by_name = {positional.index(n) for n in wanted if n in positional}
     by_number = {positional[n] for n in numbers if 0 <= n < len(positional)}
-    return found | {n for n in by_name if n < count}, frozenset(wanted) | by_number
+    return result | {n for n in by_name if n < count}, frozenset(wanted) | by_number
 
 
 def _type_of(leaf: Any) -> Any:

@@ -95,8 +95,8 @@ class Config:
 
     def place(self, name: str) -> tuple[str | None, int | None]:
         """The mesh and stage of a name."""
-        found = self.assignments.get(name)
-        return (None, None) if found is None else (found.mesh, found.stage)
+        assignment = self.assignments.get(name)
+        return (None, None) if assignment is None else (assignment.mesh, assignment.stage)
 
     def input_meshes(self, in_tree: Any) -> dict[int, Assignment]:
         """The assigned inputs, by position among the leaves of `in_tree` (args, kwargs)."""
@@ -105,17 +105,17 @@ class Config:
 
     def output_meshes(self, out_tree: Any) -> dict[int, Assignment]:
         """The assigned outputs, by position among the leaves of `out_tree`."""
-        found = self._per_output(out_tree)
-        return {i: a for i, a in found.items() if isinstance(a, Assignment)}
+        per_output = self._per_output(out_tree)
+        return {i: a for i, a in per_output.items() if isinstance(a, Assignment)}
 
     def same_mesh(self, traced: Traced) -> list[tuple[int, int]]:
         """The inputs and outputs that share a mesh, by position.  Raises `FrontendError` where they do not fit."""
         pairs: list[tuple[int, int]] = []
         problems: list[str] = []
         wanted: dict[MeshOfInput, list[int]] = {}
-        for output, found in self._per_output(traced.out_tree).items():
-            if isinstance(found, MeshOfInput):
-                wanted.setdefault(found, []).append(output)
+        for output, assignment in self._per_output(traced.out_tree).items():
+            if isinstance(assignment, MeshOfInput):
+                wanted.setdefault(assignment, []).append(output)
         args, kwargs = jax.tree.unflatten(traced.in_tree, range(traced.in_tree.num_leaves))
         arguments = {**dict(enumerate(args)), **kwargs}
         for one, outputs in wanted.items():
@@ -170,11 +170,11 @@ def _per_leaf(prefix: Any, full: Any, what: str) -> dict[int, Any]:
     """The assignment of each leaf (a position) of `full` that has one."""
     if prefix is None or (isinstance(prefix, tuple) and not prefix):
         return {}
-    found: dict[int, Any] = {}
+    result: dict[int, Any] = {}
 
     def spread(assigned: Any, below: Any) -> None:
         if assigned is not None:
-            found.update(dict.fromkeys(jax.tree.leaves(below), assigned))
+            result.update(dict.fromkeys(jax.tree.leaves(below), assigned))
 
     try:
         jax.tree.map(spread, prefix, full, is_leaf=lambda x: x is None or isinstance(x, Assignment))
@@ -183,4 +183,4 @@ def _per_leaf(prefix: Any, full: Any, what: str) -> dict[int, Any]:
             f"{what} is not a pytree prefix of the "
             f"{'dynamic arguments' if what.startswith('input') else 'result'}: " + one_line(error)
         ) from error
-    return found
+    return result

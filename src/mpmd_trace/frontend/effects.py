@@ -65,17 +65,17 @@ class Order:
         if not tracing.is_ordered(closed):
             return ()
         if id(closed) not in self._memo:
-            found: dict[Chain, None] = {}
+            chains: dict[Chain, None] = {}
             for eqn in opened(closed).eqns:
                 if tracing.calls_out(eqn) and tracing.is_ordered(eqn):
-                    found[None] = None
+                    chains[None] = None
                 tag = tag_of(eqn)
                 if tag is not None and tag.kind == "named_computation":
-                    found.update(dict.fromkeys([self.chain(tag.name)] * tracing.is_ordered(eqn)))
+                    chains.update(dict.fromkeys([self.chain(tag.name)] * tracing.is_ordered(eqn)))
                     continue
                 for inner in tracing.subjaxprs(eqn):
-                    found.update(dict.fromkeys(self._found(inner)))
-            self._memo[id(closed)] = closed, tuple(found)
+                    chains.update(dict.fromkeys(self._found(inner)))
+            self._memo[id(closed)] = closed, tuple(chains)
         return self._memo[id(closed)][1]
 
     def given(self, chains: Sequence[Chain]) -> list[Any]:

@@ -43,10 +43,10 @@ def raise_problems(problems: Iterable[Problem], where: str | None = None) -> Non
     Those without a place get the place `where` (`file:line`).
     """
     place = problem("", where).location
-    found = [problem(p) if isinstance(p, str) else p for p in problems]
-    found = [dataclasses.replace(p, location=place) if p.location is UNKNOWN else p for p in found]
-    if found:
-        raise FrontendError(list(dict.fromkeys(found)))
+    diagnostics = [problem(p) if isinstance(p, str) else p for p in problems]
+    diagnostics = [dataclasses.replace(p, location=place) if p.location is UNKNOWN else p for p in diagnostics]
+    if diagnostics:
+        raise FrontendError(list(dict.fromkeys(diagnostics)))
 
 
 def at_users_place(error: MpmdError, where: str | None = None) -> MpmdError:
@@ -57,16 +57,16 @@ def at_users_place(error: MpmdError, where: str | None = None) -> MpmdError:
     return MpmdError([_at_users_place(d, where) for d in error.diagnostics], pass_name=error.pass_name)
 
 
-def _at_users_place(found: Diagnostic, where: str | None) -> Diagnostic:
-    files = list(found.location.files)
+def _at_users_place(diagnostic: Diagnostic, where: str | None) -> Diagnostic:
+    files = list(diagnostic.location.files)
     if not files:
-        unknown = found.location is UNKNOWN and where is not None
-        return dataclasses.replace(found, location=problem("", where).location) if unknown else found
-    place = users_place(found.location)
-    if place is found.location:
-        return found
+        unknown = diagnostic.location is UNKNOWN and where is not None
+        return dataclasses.replace(diagnostic, location=problem("", where).location) if unknown else diagnostic
+    place = users_place(diagnostic.location)
+    if place is diagnostic.location:
+        return diagnostic
     inner = Note("this is where it is in the library", _location(*files[0]))
-    return dataclasses.replace(found, location=place, notes=(*found.notes, inner))
+    return dataclasses.replace(diagnostic, location=place, notes=(*diagnostic.notes, inner))
 
 
 def users_place(location: Location) -> Location:

@@ -130,8 +130,8 @@ def value_and_grad(
                 own[at.state] = state
             if at.key is not None:
                 own[at.key] = jax.random.fold_in(args[at.key], i)
-            found = in_place.kept(fn, tuple(own), kwargs, "value_and_grad", "mpmd_trace.nnx.value_and_grad")
-            parts = _parts(found, fn, reduce, state_argnum is not None, has_aux)
+            outputs = in_place.kept(fn, tuple(own), kwargs, "value_and_grad", "mpmd_trace.nnx.value_and_grad")
+            parts = _parts(outputs, fn, reduce, state_argnum is not None, has_aux)
             return parts.total, parts
 
         wrt = tuple(args[i] for i in at.wrt)
@@ -216,8 +216,8 @@ def _cut(args: Sequence[Any], positions: Sequence[int], count: int, fn: Callable
             shape = jnp.shape(leaf) if is_array(leaf) else ()
             if not shape or shape[0] % count:
                 other = "a scalar" if is_array(leaf) else f"{leaf!r}, which is not an array"
-                found = f"{list(shape)}" if shape else other
-                wrong.append(f"{name}{jax.tree_util.keystr(path)} is {found}")
+                actual = f"{list(shape)}" if shape else other
+                wrong.append(f"{name}{jax.tree_util.keystr(path)} is {actual}")
     if not jax.tree.leaves([args[i] for i in positions]):
         wrong.append("there is no array in it")
     if wrong:

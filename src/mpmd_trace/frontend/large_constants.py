@@ -27,13 +27,13 @@ class LargeConstants:
         if id(closed) in self._memo:
             return self._memo[id(closed)][1]
         parts = opened(closed)
-        found = {id(c): c for c in parts.consts if is_large(c)}
+        result = {id(c): c for c in parts.consts if is_large(c)}
         for eqn in parts.eqns:
-            found.update({id(v.val): v.val for v in eqn.invars if tracing.is_literal(v) and is_large(v.val)})
+            result.update({id(v.val): v.val for v in eqn.invars if tracing.is_literal(v) and is_large(v.val)})
             for inner in tracing.subjaxprs(eqn):
-                found.update(self.of(inner))
-        self._memo[id(closed)] = (closed, found)
-        return found
+                result.update(self.of(inner))
+        self._memo[id(closed)] = (closed, result)
+        return result
 
     @contextmanager
     def given(self, values: dict[int, Any]) -> Iterator[None]:

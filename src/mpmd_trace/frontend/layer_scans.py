@@ -62,10 +62,10 @@ def _scans(closed: Closed, computed: Sequence[bool]) -> Iterator[Found]:
         known = [not tracing.is_literal(v) and v in products for v in eqn.invars]
         body = inner_of(eqn)
         if eqn.primitive.name == "scan":
-            found = _judged(eqn, known)
-            yield found
-            if not found.multiplies:
-                yield from _scans(found.body, known)
+            result = _judged(eqn, known)
+            yield result
+            if not result.multiplies:
+                yield from _scans(result.body, known)
         elif body is not None:
             yield from _scans(body, known)
         if any(known) or _multiplies(eqn):

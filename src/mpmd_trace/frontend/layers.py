@@ -42,8 +42,8 @@ class _Part(NamedTuple):
 
 def assigned_parts(names: Iterable[str], count: int = 1) -> AbstractContextManager[Any]:
     """Within, `scan` is cut as the assigned `names` say, and where none does into `count` parts, as equal as can be."""
-    found: AbstractContextManager[Any] = _assigned((tuple(sorted(names)), count))
-    return found
+    result: AbstractContextManager[Any] = _assigned((tuple(sorted(names)), count))
+    return result
 
 
 def is_assigning() -> bool:
@@ -57,35 +57,35 @@ def equal_parts(name: str, count: int) -> list[str]:
 
 
 def _ranges(names: Iterable[str]) -> dict[str, list[_Part]]:
-    found: dict[str, list[_Part]] = {}
+    ranges: dict[str, list[_Part]] = {}
     for name in names:
         match = _RANGE.fullmatch(name)
         if match is not None:
-            found.setdefault(match[1], []).append(_Part(int(match[2]), int(match[3]), name))
-    return {name: sorted(parts) for name, parts in found.items()}
+            ranges.setdefault(match[1], []).append(_Part(int(match[2]), int(match[3]), name))
+    return {name: sorted(parts) for name, parts in ranges.items()}
 
 
 def range_mistakes(names: Sequence[str]) -> list[str]:
     """What is wrong with the ranges of layers among assigned names: gaps, overlaps, a name given in two ways."""
-    found = []
+    mistakes = []
     by_parts = {match[1] for name in names if (match := _PART.fullmatch(name))}
     for name, parts in _ranges(names).items():
         others = [repr(name)] if name in names else []
         others += [f"{name!r} as a list"] if name in by_parts else []
         if others:
-            found.append(f"{others[0]} is assigned, and {parts[0].name!r}, too. Assign the layers in one way.")
+            mistakes.append(f"{others[0]} is assigned, and {parts[0].name!r}, too. Assign the layers in one way.")
         end = 0
         for part in parts:
             if part.start >= part.stop:
-                found.append(f"{part.name!r} has no layers. A range is name[start:stop], without the layer stop.")
+                mistakes.append(f"{part.name!r} has no layers. A range is name[start:stop], without the layer stop.")
             elif part.start > end:
                 missing = f"{name}[{end}:{part.start}]"
-                found.append(f"{missing!r} is assigned to no mesh, and {part.name!r} is. Assign all layers.")
+                mistakes.append(f"{missing!r} is assigned to no mesh, and {part.name!r} is. Assign all layers.")
             elif part.start < end:
-                found.append(f"{part.name!r} overlaps with the layers below {end}, which are assigned, too.")
+                mistakes.append(f"{part.name!r} overlaps with the layers below {end}, which are assigned, too.")
             end = max(end, part.stop)
     twice = [name for name in names if name in by_parts]
-    return found + [f"{name!r} is assigned as a whole and as a list. Assign it in one way." for name in twice]
+    return mistakes + [f"{name!r} is assigned as a whole and as a list. Assign it in one way." for name in twice]
 
 
 def _parts(name: str, length: int, names: Sequence[str], otherwise: int) -> list[_Part]:

@@ -138,16 +138,16 @@ _KEEPING = frozenset({"convert_element_type", "broadcast_in_dim", "reshape", "sq
 def _summands(parts: OpenJaxpr) -> set[Any]:
     """The variables that the first result is a sum of."""
     makers = {v: eqn for eqn in parts.eqns for v in eqn.outvars}
-    found: set[Any] = set()
+    result: set[Any] = set()
     left = [parts.outvars[0]]
     while left:
         atom = left.pop()
-        if is_literal(atom) or atom in found:
+        if is_literal(atom) or atom in result:
             continue
-        found.add(atom)
+        result.add(atom)
         eqn = makers.get(atom)
         if eqn is not None and eqn.primitive.name in ("add", "add_any"):
             left += eqn.invars
         elif eqn is not None and eqn.primitive.name in _KEEPING:
             left.append(eqn.invars[0])
-    return found
+    return result

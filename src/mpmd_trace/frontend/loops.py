@@ -135,8 +135,8 @@ def _check_alike(microbatches: list[Any]) -> None:
         raise mistake(f"the first microbatch has no array. {hint}")
     for number, other in enumerate(microbatches[1:], 1):
         if jax.tree.structure(other) != structure:
-            found = jax.tree.structure(other)
-            raise mistake(f"microbatch {number} has the structure {found}, the first {structure}. {hint}")
+            actual = jax.tree.structure(other)
+            raise mistake(f"microbatch {number} has the structure {actual}, the first {structure}. {hint}")
         for (path, a), b in zip(first, jax.tree.leaves(other), strict=True):
             types = [f"{jnp.result_type(x)}{list(jnp.shape(x))}" for x in (a, b)]
             if types[0] != types[1]:

@@ -55,8 +55,8 @@ def _while(eqn: Equation, args: list[Any], token: Any, inside: Inside) -> list[A
     of_cond, of_body = args[:outside], args[outside : outside + loop]
 
     def goes_on(state: Sequence[Any], token: Any) -> tuple[Any, Any]:
-        (found,), token = inside(cond, [*of_cond, *state], token)
-        return found, token
+        (condition,), token = inside(cond, [*of_cond, *state], token)
+        return condition, token
 
     def turn(state: Sequence[Any], token: Any) -> list[Any]:
         results, token = inside(body, [*of_body, *state], token)
@@ -68,8 +68,8 @@ def _while(eqn: Equation, args: list[Any], token: Any, inside: Inside) -> list[A
 
     # The condition of a loop returns nothing but whether it goes on: it is computed at the end of each turn.
     def behind(state: list[Any]) -> list[Any]:
-        found, token = goes_on(state[:-1], state[-1])
-        return [found, *state[:-1], token]
+        condition, token = goes_on(state[:-1], state[-1])
+        return [condition, *state[:-1], token]
 
     return list(lax.while_loop(lambda s: s[0], lambda s: behind(turn(s[1:-1], s[-1])), behind(start)))[1:]
 

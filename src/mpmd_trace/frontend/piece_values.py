@@ -109,10 +109,12 @@ def cut_rows(value: Any, axis: int, start: int, stop: int) -> Any:
     inside = [(part, a, b) for part, (a, b) in parts if max(a, start) < min(b, stop)]
     if [(a, b) for _, a, b in inside] == [(start, stop)]:
         return inside[0][0]
-    found = [cut_rows(as_array(part), axis, max(a, start) - a, min(b, stop) - a) for part, a, b in inside]
-    if len(found) == 1:
-        return found[0]
-    return lax.concatenate(found, axis) if found else lax.slice_in_dim(as_array(value.parts[0]), 0, 0, axis=axis)
+    cut_parts = [cut_rows(as_array(part), axis, max(a, start) - a, min(b, stop) - a) for part, a, b in inside]
+    if len(cut_parts) == 1:
+        return cut_parts[0]
+    return (
+        lax.concatenate(cut_parts, axis) if cut_parts else lax.slice_in_dim(as_array(value.parts[0]), 0, 0, axis=axis)
+    )
 
 
 def taken_rows(

@@ -48,8 +48,8 @@ def rows(cut: Cut, aval: Any) -> Rows | None:
     shape = getattr(aval, "shape", ())
     if cut.axis >= len(shape):
         return None
-    found = [part * shape[cut.axis] for part in cut.parts]
-    return None if any(bound.denominator != 1 for bound in found) else Rows(cut.axis, tuple(map(int, found)))
+    bounds = [part * shape[cut.axis] for part in cut.parts]
+    return None if any(bound.denominator != 1 for bound in bounds) else Rows(cut.axis, tuple(map(int, bounds)))
 
 
 def _cut(axis: int, bounds: Sequence[int], length: int) -> Cut:
@@ -272,12 +272,12 @@ def bodies(eqn: Equation) -> list[Body]:
         case "scan":
             layout = tracing.scan_layout(eqn)
             first, last = layout.constants, layout.constants + layout.carries
-            found = [Joint([operands[n]], [n]) for n in range(first)]
-            found += [Joint([operands[n], results[n - first]], [n, len(every) + n - first]) for n in every[first:last]]
-            found += [Joint([operands[n]], [n], 1) for n in every[last:]]
+            result = [Joint([operands[n]], [n]) for n in range(first)]
+            result += [Joint([operands[n], results[n - first]], [n, len(every) + n - first]) for n in every[first:last]]
+            result += [Joint([operands[n]], [n], 1) for n in every[last:]]
             outputs = range(layout.carries, len(results))
-            found += [Joint([results[n]], [len(every) + n], 1) for n in outputs]
-            return [Body(layout.body, found, every)]
+            result += [Joint([results[n]], [len(every) + n], 1) for n in outputs]
+            return [Body(layout.body, result, every)]
         case "while":
             tests, consts = params["cond_nconsts"], params["body_nconsts"]
             state = operands[tests + consts :]

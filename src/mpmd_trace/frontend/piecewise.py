@@ -166,16 +166,16 @@ class _Interpreter:
         one, form = fit[0]
         parts = tuple(Fraction(b, atoms[one].aval.shape[form.axis]) for b in form.bounds)
         wanted = [None if axis is None else rows(Cut(axis, parts), v.aval) for axis, v in zip(link, atoms, strict=True)]
-        if any(found is None and axis is not None for found, axis in zip(wanted, link, strict=True)):
+        if any(wanted_axis is None and axis is not None for wanted_axis, axis in zip(wanted, link, strict=True)):
             return self._on_wholes(eqn, args)
-        operands = [self._as_cut(a, found, eqn) for a, found in zip(args, wanted, strict=False)]
+        operands = [self._as_cut(a, wanted_axis, eqn) for a, wanted_axis in zip(args, wanted, strict=False)]
         name = next((a.name for a in args if isinstance(a, Pieces) and a.name is not None), None)
-        made = [found for found in wanted[len(args) :] if found is not None]
+        made = [wanted_axis for wanted_axis in wanted[len(args) :] if wanted_axis is not None]
         columns: list[list[Any]] = []
         for k in range(len(parts) - 1):
             mine = [a.parts[k] if isinstance(a, Pieces) else a for a in operands]
             columns.append(one_piece(eqn, mine, made[0].axis, made[0].bounds[k], sizes(made[0].bounds)[k]))
-        return [Pieces(found, [column[n] for column in columns], name) for n, found in enumerate(made)]
+        return [Pieces(wanted_axis, [column[n] for column in columns], name) for n, wanted_axis in enumerate(made)]
 
     def _moved(self, eqn: Equation, args: list[Any], out: Sequence[Rows | None], axis: int) -> list[Any]:
         """Rows of an array, or arrays put one after the other along an axis, perhaps with padding."""
@@ -183,12 +183,12 @@ class _Interpreter:
         args = [self._whole(a, eqn) if isinstance(a, Pieces) and a.axis != axis else a for a in args]
         out = [known if known is None or known.axis == axis else None for known in out]
         if kind == "split":
-            found, start = [], 0
+            result, start = [], 0
             for v, known in zip(eqn.outvars, out, strict=True):
                 stop = start + v.aval.shape[axis]
-                found.append(taken_rows(args[0], axis, start, stop, known))
+                result.append(taken_rows(args[0], axis, start, stop, known))
                 start = stop
-            return found
+            return result
         if kind == "slice":
             starts, stops, strides = params["start_indices"], params["limit_indices"], params["strides"]
 
@@ -258,17 +258,17 @@ class _Interpreter:
         results: list[Form] = []
 
         def run(*flat: Any) -> list[Any]:
-            found = self.evaluate(cuts, like.values(flat))
-            results.append(Form.of(found))
-            return flat_arrays(found)
+            values = self.evaluate(cuts, like.values(flat))
+            results.append(Form.of(values))
+            return flat_arrays(values)
 
         return run, flat_arrays(entering), results
 
     def _call(self, eqn: Equation, args: list[Any], cuts: Cuts) -> list[Any]:
         run, flat, results = self._on_flat(cuts, args, eqn)
         run.__name__ = run.__qualname__ = eqn.params["name"]
-        found = jax.jit(run)(*flat)
-        return results[-1].values(found)
+        outputs = jax.jit(run)(*flat)
+        return results[-1].values(outputs)
 
     def _rebuilt(self, eqn: Equation, args: list[Any], cuts: Cuts) -> list[Any]:
         run, flat, results = self._on_flat(cuts, args, eqn)
@@ -296,7 +296,7 @@ class _Interpreter:
                 flat_arrays(results[layout.carries :]),
             )
 
-        final, found = lax.scan(
+        final, result = lax.scan(
             body,
             flat_arrays(start),
             flat_arrays(scanned),
@@ -305,7 +305,7 @@ class _Interpreter:
             unroll=eqn.params["unroll"],
         )
         stacked = dataclasses.replace(outputs[-1], rows=list(map(_in_turns, outputs[-1].rows)))
-        return [*like.values(final), *stacked.values(found)]
+        return [*like.values(final), *stacked.values(result)]
 
     def _while(self, eqn: Equation, args: list[Any], inner: list[Cuts]) -> list[Any]:
         test, step = inner
@@ -342,8 +342,8 @@ class _Interpreter:
 
         def run_step(*arrays: Any) -> list[Any]:
             constants, carry = arrays[: len(flat_step)], arrays[len(flat_step) :]
-            found = self.evaluate(step, [*Form.of(for_step).values(constants), *like.values(carry)])
-            return flat_arrays(self._alike(like, found, eqn))
+            result = self.evaluate(step, [*Form.of(for_step).values(constants), *like.values(carry)])
+            return flat_arrays(self._alike(like, result, eqn))
 
         flat_test, flat_step = flat_arrays(for_test), flat_arrays(for_step)
         tested = tracing.make_closed(run_test, list(map(jax.typeof, [*flat_test, *flat])))
@@ -355,12 +355,12 @@ class _Interpreter:
         results: list[Any] = [None] * len(flat)
         for k in range(count):
             mine = range(k, len(flat), count)
-            found = tracing.rebind_while(
+            output = tracing.rebind_while(
                 eqn, tracing.LoopPart(tested, flat_test, [k]), tracing.LoopPart(stepped, flat_step, mine), mine, flat
             )
-            if found is None:
+            if output is None:
                 return None
-            for n, value in zip(mine, found, strict=True):
+            for n, value in zip(mine, output, strict=True):
                 results[n] = value
         return like.values(results)
 
@@ -378,8 +378,8 @@ class _Interpreter:
         results: list[Any] = [None] * sum(map(len, groups.values()))
         for _, members in sorted(groups.items()):
             needed, functions = tracing.pruned(branches, members)
-            found = lax.switch(number, functions, *(arrays[i] for i in needed))
-            for at, value in zip(members, found, strict=True):
+            outputs = lax.switch(number, functions, *(arrays[i] for i in needed))
+            for at, value in zip(members, outputs, strict=True):
                 results[at] = value
         return Form(bounds, [None] * len(bounds)).values(results)
 
@@ -389,8 +389,8 @@ class _Interpreter:
         """A branch as a jaxpr of arrays, which returns those of its results."""
 
         def run(*flat: Any) -> list[Any]:
-            found = self.evaluate(cuts, self._entering(cuts.parts.invars, cuts, like.values(flat), eqn))
-            as_wanted = [self._as_cut(value, b, eqn) for value, b in zip(found, bounds, strict=True)]
+            outputs = self.evaluate(cuts, self._entering(cuts.parts.invars, cuts, like.values(flat), eqn))
+            as_wanted = [self._as_cut(value, b, eqn) for value, b in zip(outputs, bounds, strict=True)]
             return list(map(jnp.asarray, flat_arrays(as_wanted)))
 
         return tracing.make_closed(run, [jax.typeof(a) for a in arrays])

@@ -70,7 +70,7 @@ def shardings(
         return (None,) * len(leaves), [
             f"{what} does not fit the {whole}: it must be a pytree prefix of them. {one_line(error)}"
         ]
-    found: list[Spec | None] = []
+    specs: list[Spec | None] = []
     problems: list[str] = []
     for i, (leaf, wanted) in enumerate(zip(leaves, per_leaf, strict=True)):
         sharding, layout = (wanted.sharding, wanted) if isinstance(wanted, layouts.Format) else (wanted, None)
@@ -88,11 +88,11 @@ def shardings(
         if wrong is not None:
             problems.append(f"{what} of {leaf.name}: {wrong}")
         if wrong is not None or (sharding is None and order is None):
-            found.append(None)
+            specs.append(None)
             continue
         mesh = sharding.mesh if asked and any(same_devices(sharding.mesh, m) for m in topology) else None
-        found.append(Spec(text, getattr(sharding, "memory_kind", None), order, mesh))
-    return tuple(found), problems
+        specs.append(Spec(text, getattr(sharding, "memory_kind", None), order, mesh))
+    return tuple(specs), problems
 
 
 def staying(
@@ -103,13 +103,13 @@ def staying(
     topology: Sequence[Any],
 ) -> tuple[Spec | None, ...]:
     """The specs, where the arguments `idle`, which are only returned, stay on the mesh that they are on."""
-    found = list(specs)
+    result = list(specs)
     for i in idle:
-        spec, sharding = found[i] or Spec(), kept[i]
+        spec, sharding = result[i] or Spec(), kept[i]
         mesh = _mesh_of_device(leaves[i], topology) if sharding is None else sharding.mesh
         if spec.mesh is None and mesh is not None:
-            found[i] = spec._replace(mesh=mesh)
-    return tuple(found)
+            result[i] = spec._replace(mesh=mesh)
+    return tuple(result)
 
 
 def _mesh_of_device(leaf: Any, topology: Sequence[Any]) -> Mesh | None:

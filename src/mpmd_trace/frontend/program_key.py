@@ -128,21 +128,21 @@ def _known_primitives() -> frozenset[int]:
 
 @functools.lru_cache(maxsize=1)
 def _primitives_in(_modules: int) -> frozenset[int]:
-    found = {id(p) for p in (markers.named_tensor_p, markers.broadcast_p, markers.reduce_p, markers.transposes_p)}
+    result = {id(p) for p in (markers.named_tensor_p, markers.broadcast_p, markers.reduce_p, markers.transposes_p)}
     for name, module in list(sys.modules.items()):
         if name.startswith("jax."):
-            found.update(id(v) for v in vars(module).values() if isinstance(v, tracing.Primitive))
-    return frozenset(found)
+            result.update(id(v) for v in vars(module).values() if isinstance(v, tracing.Primitive))
+    return frozenset(result)
 
 
 @functools.cache
 def sources() -> str:
     """A key of the files of this package, for what one version of it has made is not that of another."""
     folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    found = []
+    texts = []
     for path, folders, files in os.walk(folder):
         folders[:] = sorted(f for f in folders if f != "__pycache__")
         for file in sorted(f for f in files if f.endswith(".py")):
             stat = os.stat(os.path.join(path, file))
-            found.append((os.path.relpath(os.path.join(path, file), folder), stat.st_size, stat.st_mtime_ns))
-    return hashlib.sha256(repr(found).encode()).hexdigest()
+            texts.append((os.path.relpath(os.path.join(path, file), folder), stat.st_size, stat.st_mtime_ns))
+    return hashlib.sha256(repr(texts).encode()).hexdigest()

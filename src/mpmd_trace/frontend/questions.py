@@ -114,9 +114,9 @@ def _flow(closed: Closed, known: dict[int, tuple[Closed, _Flow]]) -> _Flow:
             if (n := argument(eqn.invars[i])) is not None:
                 numbers[eqn.outvars[result]] = n
     returned = {i: n for i, atom in enumerate(parts.outvars) if (n := argument(atom)) is not None}
-    found = _Flow(returned, frozenset(read))
-    known[id(closed)] = closed, found
-    return found
+    results = _Flow(returned, frozenset(read))
+    known[id(closed)] = closed, results
+    return results
 
 
 def _flow_of_loop(loop: tracing.ScanLayout, operands: int, known: dict[int, tuple[Closed, _Flow]]) -> _Flow:

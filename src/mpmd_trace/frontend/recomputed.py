@@ -75,11 +75,11 @@ class Expressions:
         carries: list[Hashable] = [("carry", self._depth, i) for i in range(layout.carries)]
         rows: list[Hashable] = [("row", self._depth, number) for number in scanned]
         inside = [self._numbers.setdefault(key, len(self._numbers)) for key in (*carries, *rows)]
-        found = self._body(layout.body, [*constants, *inside])
+        outputs = self._body(layout.body, [*constants, *inside])
         self._depth -= 1
-        loop = ("scan", layout.length, eqn.params["reverse"], tuple(start), tuple(found[: layout.carries]))
+        loop = ("scan", layout.length, eqn.params["reverse"], tuple(start), tuple(outputs[: layout.carries]))
         keys: list[Hashable] = [(loop, i) for i in range(layout.carries)]
-        keys += [(loop, "row", number) for number in found[layout.carries :]]
+        keys += [(loop, "row", number) for number in outputs[layout.carries :]]
         return [self._numbers.setdefault(key, len(self._numbers)) for key in keys]
 
     def _body(self, closed: Closed, operands: Sequence[int]) -> list[int]:
@@ -146,8 +146,8 @@ class Values:
         number = self._known.get(id(value))
         if number is None:
             return value
-        found = self._forward[number[1]] = now(self._forward.get(number[1], value))
-        return found
+        result = self._forward[number[1]] = now(self._forward.get(number[1], value))
+        return result
 
     def crosses(self, args: Sequence[Any], name: str) -> bool:
         """Whether the computation `name` of the backward gets something recomputed elsewhere."""
@@ -182,9 +182,9 @@ class Values:
 
     def add_slices(self, wholes: Sequence[Any], index: int, slices: Sequence[Any]) -> None:
         """Know the slices of some values at an index, which two loops take from each value separately."""
-        for value, found in zip(wholes, slices, strict=True):
-            if id(found) not in self._known:
-                self._known[id(found)] = found, self._expressions.slice(self._number(value), index)
+        for value, slice_ in zip(wholes, slices, strict=True):
+            if id(slice_) not in self._known:
+                self._known[id(slice_)] = slice_, self._expressions.slice(self._number(value), index)
 
     def _number(self, value: Any) -> int:
         if id(value) not in self._known:

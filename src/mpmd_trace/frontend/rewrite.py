@@ -90,9 +90,9 @@ class Rewriter:
 
     def program(self, closed: Closed, name: str) -> Any:
         """`closed`, rewritten, as a program with its large constants before its arguments."""
-        found = self._program(closed, name)
+        result = self._program(closed, name)
         if self.recomputed is None:
-            return found
+            return result
         # The gradient of a loop is another one, whose calls do not see what those of the first one have computed.
         self._apart, self.problems = True, []
         self._bodies.clear()
@@ -377,11 +377,11 @@ class Rewriter:
 
     def _put(self, eqn: Equation, values: list[Any]) -> list[Any]:
         """A `device_put`: of its targets, only the axes and the memory count."""
-        found = []
+        result = []
         for i, (x, target) in enumerate(zip(values, eqn.params["devices"], strict=True)):
             is_sharding = isinstance(target, jax.sharding.Sharding)
-            found.append(memories.put(self._sharded(eqn, i, x, target) if is_sharding else x, target))
-        return found
+            result.append(memories.put(self._sharded(eqn, i, x, target) if is_sharding else x, target))
+        return result
 
     def _body(self, body: Closed, scope: Scope, *, barrier: bool = False, plan: Plan | None = None) -> Shared:
         """`body` interpreted on its own: a jaxpr of its large constants, then its arguments.
@@ -419,8 +419,8 @@ class Rewriter:
             given = dict(zip(plan.given, inputs[len(plan.arguments) :], strict=True))
             with self.large_constants.given(constants), self._trace_of(body, scope):
                 self._order.take(chains, tokens)
-                found = self.evaluate(body, args, scope, plan.wanted, given)
-                needed = [*itertools.compress(found, plan.wanted), *self._order.given(chains)]
+                outputs = self.evaluate(body, args, scope, plan.wanted, given)
+                needed = [*itertools.compress(outputs, plan.wanted), *self._order.given(chains)]
                 kept, sources[:] = distinct([folding.whole(r) for r in needed], values)
             return kept
 

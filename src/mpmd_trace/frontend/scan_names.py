@@ -69,11 +69,11 @@ def name_scans(fn: Callable[..., T], name: str) -> Callable[..., T]:
 
 def _chosen(closed: Closed, fn: Callable[..., Any], name: str) -> dict[int, Closed]:
     """The bodies of the scans over layers, by identity.  Raises `FrontendError` when there are none."""
-    found = scans_of(closed)
-    possible = [one for one in found if not one.reason]
+    result = scans_of(closed)
+    possible = [one for one in result if not one.reason]
     possible = [one for one in possible if one.multiplies] or possible
     if not possible:
-        others = "".join(f"; {one} is not: {one.reason}" for one in found)
+        others = "".join(f"; {one} is not: {one.reason}" for one in result)
         raise mistake(
             f"name_scans found no jax.lax.scan over layers in {name_of(fn)!r} to be called {name!r}{others}. "
             "Give it the function that scans over the layers."

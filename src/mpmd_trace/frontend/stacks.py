@@ -53,17 +53,17 @@ class Split:
 
     def leaves(self, leaves: Sequence[Any], topology: Sequence[Any]) -> list[Any]:
         """The arguments of the user with a type for each piece in the place of stacked ones."""
-        found: list[Any] = []
+        result: list[Any] = []
         for x, cut in zip(leaves, self.stacks.inputs, strict=True):
             if cut is None:
-                found.append(x)
+                result.append(x)
                 continue
             given = getattr(x, "sharding", None) if getattr(x, "committed", True) else None
             for (a, b), place in zip(cut.pairs, piece_shardings(given, cut, topology), strict=True):
                 shape = list(np.shape(x))
                 shape[cut.axis] = b - a
-                found.append(jax.ShapeDtypeStruct(tuple(shape), x.dtype, sharding=place))
-        return found
+                result.append(jax.ShapeDtypeStruct(tuple(shape), x.dtype, sharding=place))
+        return result
 
     def spread(self, prefix: Any, topology: Sequence[Any], *, results: bool) -> Any:
         """A pytree prefix of shardings for the arrays of the user as one for the pieces."""
@@ -137,14 +137,14 @@ def piece_shardings(sharding: Any, cut: Rows, topology: Sequence[Any], otherwise
         at = mesh.axis_names.index(first[0])
         others = tuple(name for name in mesh.axis_names if name != first[0])
         if mesh.devices.shape[at] == count:
-            found = []
+            shardings = []
             for i in range(count):
                 devices = np.take(mesh.devices, i, axis=at)
                 one = Mesh(devices if others else devices.reshape(1), others or (first[0],))
-                found += [m for m in topology if _same_places(one, m)][:1]
-            if len(found) == count:
+                shardings += [m for m in topology if _same_places(one, m)][:1]
+            if len(shardings) == count:
                 rest = PartitionSpec(*spec[:axis], first[1:] or None, *sharding.spec[axis + 1 :])
-                return [NamedSharding(m, rest, memory_kind=sharding.memory_kind) for m in found]
+                return [NamedSharding(m, rest, memory_kind=sharding.memory_kind) for m in shardings]
     return [otherwise] * count
 
 

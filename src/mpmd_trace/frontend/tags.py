@@ -116,10 +116,10 @@ def static_names(names: object, what: str) -> tuple[str, ...]:
 def listed(given: object, kind: Any, wanted: str) -> tuple[Any, ...]:
     """`given`, one value or several or None, as a tuple of values of that kind; `wanted` says so in the error."""
     several = isinstance(given, Iterable) and not isinstance(given, str)
-    found = () if given is None else tuple(cast("Iterable[Any]", given)) if several else (given,)
-    if not all(isinstance(value, kind) for value in found):
+    result = () if given is None else tuple(cast("Iterable[Any]", given)) if several else (given,)
+    if not all(isinstance(value, kind) for value in result):
         raise mistake(f"{wanted}, not {given!r}.")
-    return found
+    return result
 
 
 _ATTRIBUTE_KEYS = (jax.tree_util.GetAttrKey, jax.tree_util.FlattenedIndexKey)
@@ -265,9 +265,9 @@ def tagged(function: Callable[..., Any], tag: Tag, static_argnames: str | Sequen
         statics = Statics(treedef, tuple(rest))
         try:
             if tag.kind == "named_computation":  # traced once, however many layers have names of their own
-                found = tracing.call_as(_jit_of(target, tag, shared=True), tag.encode(), statics, *arrays)
-                if found is not None:
-                    return without_statics(found[0])
+                outputs = tracing.call_as(_jit_of(target, tag, shared=True), tag.encode(), statics, *arrays)
+                if outputs is not None:
+                    return without_statics(outputs[0])
             return without_statics(jitted(statics, *arrays))
         except jax.errors.UnexpectedTracerError as error:
             raise leak(function, error) from error

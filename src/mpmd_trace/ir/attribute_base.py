@@ -42,13 +42,13 @@ class Attribute(Interned):
     @classmethod
     def interned(cls, text: str, **fields: Any) -> Self:
         """The attribute with this text, made with these fields if need be."""
-        found = ATTRIBUTES.find(text)
-        if found is None:
+        result = ATTRIBUTES.find(text)
+        if result is None:
             made = cls(text)
             for name, value in fields.items():
                 setattr(made, name, value)
-            found = ATTRIBUTES.keep(text, made)
-        return found  # type: ignore[return-value]  # one text is always one class
+            result = ATTRIBUTES.keep(text, made)
+        return result  # type: ignore[return-value]  # one text is always one class
 
     def __reduce__(self) -> tuple[Callable[..., Attribute], tuple[Any, ...]]:
         slots: tuple[str, ...] = type(self).__slots__

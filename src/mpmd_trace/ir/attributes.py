@@ -124,10 +124,10 @@ def parse_dict_body(text: str) -> dict[str, Attribute]:
 
 def parse_attribute(text: str) -> Attribute:
     """The attribute that `text` (as printed by MLIR) spells.  What no pass reads stays opaque."""
-    found = ATTRIBUTES.find(text)
-    if found is None:
-        found = ATTRIBUTES.keep(text, _parse(text))
-    return found
+    result = ATTRIBUTES.find(text)
+    if result is None:
+        result = ATTRIBUTES.keep(text, _parse(text))
+    return result
 
 
 def _parse(text: str) -> Attribute:

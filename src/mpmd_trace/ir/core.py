@@ -76,11 +76,11 @@ class Value(UseList[Use]):
     @property
     def users(self) -> list[Op]:
         """The owners of the uses, newest first; an op that uses the value twice is there twice."""
-        found, use = [], self._first
+        result, use = [], self._first
         while use is not None:
-            found.append(use.owner)
+            result.append(use.owner)
             use = use.next
-        return found
+        return result
 
     @property
     def distinct_users(self) -> list[Op]:
@@ -234,8 +234,8 @@ class Op(OperandList["Use", "Value"]):
 
     def attr(self, name: str) -> Attribute | None:
         """The attribute of that name, discardable or inherent."""
-        found = self.attrs.get(name)
-        return found if found is not None else self.props.get(name)
+        attribute = self.attrs.get(name)
+        return attribute if attribute is not None else self.props.get(name)
 
     # Position.
 

@@ -76,8 +76,8 @@ class _FrozenBlock(Frozen, Block):
 
 def _frozen_class(cls: type[Op]) -> type[Op]:
     """The class of ops in frozen bodies that are instances of `cls` otherwise."""
-    found = type(cls.__name__, (Frozen, cls), {"__slots__": (), "frozen": True, "_mutable_class": cls})
-    return _FROZEN_CLASSES.setdefault(cls, found)
+    frozen = type(cls.__name__, (Frozen, cls), {"__slots__": (), "frozen": True, "_mutable_class": cls})
+    return _FROZEN_CLASSES.setdefault(cls, frozen)
 
 
 _FROZEN_CLASSES: dict[type[Op], type[Op]] = {}

@@ -62,8 +62,8 @@ class FuncOp(Op):
     @property
     def visibility(self) -> str:
         """ "public" (also when nothing is written), "private" or "nested"."""
-        found = self.props.get("sym_visibility") or self.attrs.get("sym_visibility")
-        return found.value if isinstance(found, StringAttr) else "public"
+        visibility = self.props.get("sym_visibility") or self.attrs.get("sym_visibility")
+        return visibility.value if isinstance(visibility, StringAttr) else "public"
 
     @visibility.setter
     def visibility(self, value: str) -> None:
@@ -71,15 +71,15 @@ class FuncOp(Op):
 
     @property
     def topology(self) -> TopologyAttr | None:
-        found = self.attrs.get("topology")
-        return found if isinstance(found, TopologyAttr) else None
+        topology = self.attrs.get("topology")
+        return topology if isinstance(topology, TopologyAttr) else None
 
     @property
     def device_owners(self) -> dict[str, str]:
         """For each mesh of the topology the first one that has its devices: itself, unless meshes share them."""
         meshes = () if self.topology is None else self.topology.meshes
-        found = self.attrs.get(SHARED_DEVICES)
-        shared = found.entries if isinstance(found, DictAttr) else {}
+        result = self.attrs.get(SHARED_DEVICES)
+        shared = result.entries if isinstance(result, DictAttr) else {}
         owners = {mesh: shared.get(mesh) for mesh in meshes}
         return {mesh: owner.value if isinstance(owner, StringAttr) else mesh for mesh, owner in owners.items()}
 
@@ -111,9 +111,9 @@ class FuncOp(Op):
     # Argument and result attributes.
 
     def _dicts(self, which: str, count: int) -> list[DictAttr]:
-        found = self.props.get(which)
-        if isinstance(found, ArrayAttr):
-            return [cast(DictAttr, e) for e in found.elements]
+        dicts = self.props.get(which)
+        if isinstance(dicts, ArrayAttr):
+            return [cast(DictAttr, e) for e in dicts.elements]
         return [DictAttr.get({})] * count
 
     @property
@@ -144,10 +144,10 @@ class FuncOp(Op):
         return self._entry("res_attrs", index, name)
 
     def _entry(self, which: str, index: int, name: str) -> Attribute | None:
-        found = self.props.get(which)
-        if not isinstance(found, ArrayAttr):
+        entry = self.props.get(which)
+        if not isinstance(entry, ArrayAttr):
             return None
-        return cast(DictAttr, found.elements[index]).entries.get(name)
+        return cast(DictAttr, entry.elements[index]).entries.get(name)
 
     def set_arg_attr(self, index: int, name: str, value: Attribute | None) -> None:
         """Set an argument attribute; None removes it."""

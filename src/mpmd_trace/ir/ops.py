@@ -66,8 +66,8 @@ class _WithOrigin(Op):
 
     @property
     def origin(self) -> tuple[UserOriginAttr, ...]:
-        found = self.props.get("origin")
-        return cast("tuple[UserOriginAttr, ...]", found.elements) if isinstance(found, ArrayAttr) else ()
+        origins = self.props.get("origin")
+        return cast("tuple[UserOriginAttr, ...]", origins.elements) if isinstance(origins, ArrayAttr) else ()
 
     @origin.setter
     def origin(self, origins: Iterable[UserOriginAttr]) -> None:
@@ -85,8 +85,8 @@ class _WithOrigin(Op):
     @property
     def call_counter(self) -> int | None:
         """The microbatch or call number, from the discardable attribute `call_counter`."""
-        found = self.attrs.get("call_counter")
-        return found.value if isinstance(found, IntegerAttr) else None
+        counter = self.attrs.get("call_counter")
+        return counter.value if isinstance(counter, IntegerAttr) else None
 
     @property
     def is_user(self) -> bool:
@@ -113,8 +113,8 @@ class FragmentOp(_WithOrigin):
 
     @property
     def stage(self) -> int | None:
-        found = self.props.get("stage_id")
-        return found.value if isinstance(found, IntegerAttr) else None
+        stage_id = self.props.get("stage_id")
+        return stage_id.value if isinstance(stage_id, IntegerAttr) else None
 
     @stage.setter
     def stage(self, value: int | None) -> None:
@@ -183,8 +183,8 @@ class _MeshCast(Op):
     @property
     def label(self) -> str | None:
         """The inherent `origin` string."""
-        found = self.props.get("origin")
-        return found.value if isinstance(found, StringAttr) else None
+        origin = self.props.get("origin")
+        return origin.value if isinstance(origin, StringAttr) else None
 
 
 @op_class
@@ -252,8 +252,8 @@ class CallOp(Op):
 
     @property
     def call_counter(self) -> int | None:
-        found = self.attrs.get("call_counter")
-        return found.value if isinstance(found, IntegerAttr) else None
+        counter = self.attrs.get("call_counter")
+        return counter.value if isinstance(counter, IntegerAttr) else None
 
 
 @op_class
@@ -274,8 +274,8 @@ class ForOp(Op):
 
     @property
     def unroll_factor(self) -> int | None:
-        found = self.props.get("unroll_factor")
-        return found.value if isinstance(found, IntegerAttr) else None
+        factor = self.props.get("unroll_factor")
+        return factor.value if isinstance(factor, IntegerAttr) else None
 
 
 @op_class
@@ -295,8 +295,8 @@ class ReduceOp(Op):
 
     @property
     def kind(self) -> str:
-        found = self.props.get("reduction")
-        return found.kind if isinstance(found, ReductionAttr) else "none"
+        reduction = self.props.get("reduction")
+        return reduction.kind if isinstance(reduction, ReductionAttr) else "none"
 
 
 def make_fragment(
@@ -399,8 +399,8 @@ class Module:
 
     @property
     def name(self) -> str | None:
-        found = self.op.attr("sym_name")
-        return found.value if isinstance(found, StringAttr) else None
+        symbol = self.op.attr("sym_name")
+        return symbol.value if isinstance(symbol, StringAttr) else None
 
     def lookup(self, name: str) -> FuncOp | None:
         """The function with that symbol name."""
@@ -412,10 +412,10 @@ class Module:
     @property
     def main(self) -> FuncOp:
         """The function `@main`.  Raises `ValueError` when there is none."""
-        found = self.lookup("main")
-        if found is None:
+        result = self.lookup("main")
+        if result is None:
             raise ValueError("the module has no function @main")
-        return found
+        return result
 
     def walk(self, *, post_order: bool = True, reverse: bool = False) -> Iterator[Op]:
         return self.op.walk(post_order=post_order, reverse=reverse)
@@ -457,5 +457,5 @@ class Module:
 
 def tensor_of(value: Value) -> TensorType | None:
     """The (global) tensor type of a tensor or mesh tensor; None for a token."""
-    found = local_type(value.type)
-    return found if isinstance(found, TensorType) else None
+    type = local_type(value.type)
+    return type if isinstance(type, TensorType) else None

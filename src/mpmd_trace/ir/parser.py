@@ -155,12 +155,12 @@ class _Parser:
         return text[:at], loc
 
     def tail(self, text: str) -> _Tail:
-        found = self.tails.get(text)
-        if found is None:
-            found = self.parse_tail(self.expand(text))
+        result = self.tails.get(text)
+        if result is None:
+            result = self.parse_tail(self.expand(text))
             if len(text) < 2000:  # big constants are not worth remembering
-                self.tails[text] = found
-        return found
+                self.tails[text] = result
+        return result
 
     def parse_tail(self, text: str) -> _Tail:
         successors: tuple[str, ...] = ()
@@ -190,10 +190,10 @@ class _Parser:
         return _Tail(successors, props, attrs, signature.inputs, signature.results, False, apart)
 
     def value(self, name: str) -> Value:
-        found = self.values.get(name) or self.pending.get(name)
-        if found is None:
-            found = self.pending[name] = Value(parse_type("none"), 0)
-        return found
+        result = self.values.get(name) or self.pending.get(name)
+        if result is None:
+            result = self.pending[name] = Value(parse_type("none"), 0)
+        return result
 
     def define(self, name: str, value: Value) -> None:
         if name in self.pending:

@@ -88,8 +88,8 @@ class _Printer:
 
     def name(self, value: Value) -> str:
         """The name of a value whose definition was not printed yet: it comes later, or is somewhere else."""
-        found = self.names.get(value)
-        if found is None:
+        results = self.names.get(value)
+        if results is None:
             base = f"%free{self.free}"
             self.free += 1
             op = value.defining_op
@@ -98,20 +98,20 @@ class _Printer:
             else:
                 for i, result in enumerate(op.results):
                     self.names[result] = f"{base}#{i}"
-            found = self.names[value]
-        return found
+            results = self.names[value]
+        return results
 
     def loc(self, loc: Location) -> str:
         if not self.debug_info:
             return ""
-        found = self.loc_of.get(loc)
-        if found is None:
+        result = self.loc_of.get(loc)
+        if result is None:
             text = loc.resolved
             alias = self.locs.get(text)
             if alias is None:
                 alias = self.locs[text] = f"#loc{len(self.locs) + 1}"
-            found = self.loc_of[loc] = f" loc({alias})"
-        return found
+            result = self.loc_of[loc] = f" loc({alias})"
+        return result
 
     def op(self, op: Op, indent: str) -> None:
         write = self.out.append
@@ -152,11 +152,11 @@ class _Printer:
         write(f" : ({', '.join([v.type.text for v in operands])}) -> {right}{self.loc(op.loc)}")
 
     def block_name(self, block: Block) -> str:
-        found = self.blocks.get(block)
-        if found is None:
-            found = self.blocks[block] = f"^bb{self.labels}"
+        result = self.blocks.get(block)
+        if result is None:
+            result = self.blocks[block] = f"^bb{self.labels}"
             self.labels += 1
-        return found
+        return result
 
     def region(self, region: Region, indent: str) -> None:
         write = self.out.append

@@ -80,8 +80,8 @@ def _nested(region: Region, pure: bool) -> bool:
 
 
 def _side_effect(op: Op) -> bool:
-    found = op.attr("has_side_effect")
-    return isinstance(found, BoolAttr) and found.value
+    effect = op.attr("has_side_effect")
+    return isinstance(effect, BoolAttr) and effect.value
 
 
 def is_removable(op: Op) -> bool:

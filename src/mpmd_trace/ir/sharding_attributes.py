@@ -102,10 +102,10 @@ def parse_sharding_body(body: str) -> TensorShardingAttr:
     """The sharding spelled `<@mesh, [{"x"}, {}], ...>` (without the `#sdy.sharding` in front)."""
     body = body.strip()
     text = "#sdy.sharding" + body
-    found = ATTRIBUTES.find(text)
-    if found is not None:
-        assert isinstance(found, TensorShardingAttr)
-        return found
+    result = ATTRIBUTES.find(text)
+    if result is not None:
+        assert isinstance(result, TensorShardingAttr)
+        return result
     mesh, dims, *rest = split_top_level(body[1:-1])
     lists: dict[str, tuple[Axis, ...]] = {"replicated": (), "unreduced": ()}
     for part in rest:

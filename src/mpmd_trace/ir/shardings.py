@@ -42,13 +42,13 @@ __all__ = [
 
 def mesh_symbols(module: Module) -> dict[str, MeshAttr]:
     """The meshes that `sdy.mesh` ops of the module define, by symbol name."""
-    found: dict[str, MeshAttr] = {}
+    result: dict[str, MeshAttr] = {}
     for op in module.body:
         if op.name == "sdy.mesh":
             name, mesh = op.attr("sym_name"), op.attr("mesh")
             if isinstance(name, StringAttr) and isinstance(mesh, MeshAttr):
-                found[name.value] = mesh
-    return found
+                result[name.value] = mesh
+    return result
 
 
 def mesh_of(sharding: TensorShardingAttr, symbols: dict[str, MeshAttr]) -> MeshAttr | None:

@@ -141,9 +141,9 @@ def tensor(shape: tuple[int, ...], element: str, encoding: str | None = None) ->
     """The ranked tensor type with this shape (dynamic: -1) and element type, e.g. `tensor((4, 2), "f32")`."""
     dims = "".join("?x" if size < 0 else f"{size}x" for size in shape)
     text = f"tensor<{dims}{element}{', ' + encoding if encoding else ''}>"
-    found = _TYPES.find(text) or _TYPES.keep(text, TensorType(text, shape, element, encoding))
-    assert isinstance(found, TensorType)
-    return found
+    result = _TYPES.find(text) or _TYPES.keep(text, TensorType(text, shape, element, encoding))
+    assert isinstance(result, TensorType)
+    return result
 
 
 def mesh_tensor(
@@ -160,10 +160,10 @@ def mesh_tensor(
     if memory_kind is not None:
         text += f", memory_kind={quote(memory_kind)}"
     text += ">"
-    found = _TYPES.find(text) or _TYPES.keep(text, MeshTensorType(text, mesh, tensor, sharding, memory_kind))
-    assert isinstance(found, MeshTensorType)
-    tensor._on_meshes[key] = found
-    return found
+    result = _TYPES.find(text) or _TYPES.keep(text, MeshTensorType(text, mesh, tensor, sharding, memory_kind))
+    assert isinstance(result, MeshTensorType)
+    tensor._on_meshes[key] = result
+    return result
 
 
 def function_type(inputs: tuple[Type, ...], results: tuple[Type, ...]) -> FunctionType:
@@ -174,9 +174,9 @@ def function_type(inputs: tuple[Type, ...], results: tuple[Type, ...]) -> Functi
     else:
         right = "(" + ", ".join(t.text for t in results) + ")"
     text = f"({left}) -> {right}"
-    found = _TYPES.find(text) or _TYPES.keep(text, FunctionType(text, inputs, results))
-    assert isinstance(found, FunctionType)
-    return found
+    result = _TYPES.find(text) or _TYPES.keep(text, FunctionType(text, inputs, results))
+    assert isinstance(result, FunctionType)
+    return result
 
 
 def parse_type(text: str) -> Type:
@@ -184,11 +184,11 @@ def parse_type(text: str) -> Type:
 
     Raises `ValueError` when the text of a tensor, mesh tensor or function type is malformed.
     """
-    found = _TYPES.find(text)
-    if found is None:
+    result = _TYPES.find(text)
+    if result is None:
         text = text.strip()
-        found = _TYPES.find(text) or _TYPES.keep(text, _parse(text))
-    return found
+        result = _TYPES.find(text) or _TYPES.keep(text, _parse(text))
+    return result
 
 
 def _parse(text: str) -> Type:

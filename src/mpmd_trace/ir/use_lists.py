@@ -58,11 +58,11 @@ class UseList(Generic[U]):
     @property
     def uses(self) -> list[U]:
         """A copy of the use list, newest first."""
-        found, use = [], self._first
+        result, use = [], self._first
         while use is not None:
-            found.append(use)
+            result.append(use)
             use = use.next
-        return found
+        return result
 
     @property
     def has_uses(self) -> bool:

@@ -104,9 +104,9 @@ def op_problem(op: Op, function: FuncOp | None, parent: Op | None = None) -> Pro
     if shape is not None:
         message = _shape_problem(op, shape)
         if message is None:
-            found = parent_problem(op, parent if parent is not None else op.parent_op)
-            if found is not None:
-                return found
+            result = parent_problem(op, parent if parent is not None else op.parent_op)
+            if result is not None:
+                return result
     if message is None:
         check = _CHECKS.get(op.name)
         if check is not None:
@@ -214,12 +214,12 @@ def _topology(function: FuncOp | None) -> TopologyAttr | str:
     """The topology of the function, or what is wrong with it."""
     if function is None:
         return "the op is in no function with a topology"
-    found = function.attrs.get("topology")
-    if isinstance(found, TopologyAttr):
-        return found
-    if found is None:
+    result = function.attrs.get("topology")
+    if isinstance(result, TopologyAttr):
+        return result
+    if result is None:
         return f"@{function.sym_name} has no topology; write attributes {{topology = #mpmd.topology<...>}}"
-    return f"the topology of @{function.sym_name} must be a #mpmd.topology<...>, not {found}"
+    return f"the topology of @{function.sym_name} must be a #mpmd.topology<...>, not {result}"
 
 
 def _mesh_values(
@@ -292,21 +292,21 @@ def _transfer(op: Op, function: FuncOp | None) -> str | None:
 
 def _declared_kind(value: Value) -> str | None:
     """The memory kind that attributes give a value."""
-    name, found = "mhlo.memory_kind", None
+    name, declared = "mhlo.memory_kind", None
     if isinstance(value, BlockArg):
         function = value.owner.parent_op
         if isinstance(function, FuncOp):
-            found = function.arg_attr(value.index, name)
+            declared = function.arg_attr(value.index, name)
     elif isinstance(value, OpResult):
         op = value.op
         if op.name == "mpmd.transfer":
-            found = op.attrs.get(name)
+            declared = op.attrs.get(name)
         elif op.name in ("mpmd.fragment", "mpmd.fragment_call", "mpmd.call", "mpmd.for"):
             dicts = op.attr("res_attrs")
             if isinstance(dicts, ArrayAttr) and value.index < len(dicts.elements):
                 entry = dicts.elements[value.index]
-                found = entry.entries.get(name) if isinstance(entry, DictAttr) else None
-    return found.value if isinstance(found, StringAttr) else None
+                declared = entry.entries.get(name) if isinstance(entry, DictAttr) else None
+    return declared.value if isinstance(declared, StringAttr) else None
 
 
 def _cast(op: Op, function: FuncOp | None) -> str | None:
@@ -343,9 +343,9 @@ def _call(op: Op, function: FuncOp | None) -> str | None:
 def _for(op: Op, function: FuncOp | None) -> str | None:
     assert isinstance(op, ForOp)
     for name in ("iterations", "unroll_factor"):
-        found = op.props.get(name)
-        if found is not None and not (isinstance(found, IntegerAttr) and found.type == "ui32"):
-            return f"{name} is a ui32, not {found}"
+        attribute = op.props.get(name)
+        if attribute is not None and not (isinstance(attribute, IntegerAttr) and attribute.type == "ui32"):
+            return f"{name} is a ui32, not {attribute}"
     types = [v.type for v in op.operands]
     if [r.type for r in op.results] != types:
         return "the results of a loop have the types of its operands"

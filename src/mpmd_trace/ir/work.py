@@ -35,8 +35,8 @@ def products_of_ragged_dot(op: Op) -> float:
     numbers = op.props["ragged_dot_dimension_numbers"].text
 
     def listed(name: str) -> set[int]:
-        found = re.search(rf"\b{name}_dimensions = \[([\d, ]*)", numbers)
-        return {int(n) for n in found[1].split(",") if n.strip()} if found is not None else set()
+        match = re.search(rf"\b{name}_dimensions = \[([\d, ]*)", numbers)
+        return {int(n) for n in match[1].split(",") if n.strip()} if match is not None else set()
 
     left, sizes = (cast(TensorType, op.operand(i).type).shape or () for i in (0, 2))
     contracting = listed("lhs_contracting")

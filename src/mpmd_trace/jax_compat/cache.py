@@ -27,14 +27,14 @@ def is_used(backend: Any) -> bool:
 def _is_ours(folder: str) -> bool:
     """Whether what is in a folder may be run; warns where not."""
     try:
-        found = os.stat(folder)
+        result = os.stat(folder)
     except OSError:  # it is made by JAX, or is no folder of this system
         return True
     if not hasattr(os, "getuid"):
         return True
-    if found.st_uid not in (os.getuid(), 0):
-        problem = f"belongs to another user (number {found.st_uid})"
-    elif found.st_mode & stat.S_IWOTH:
+    if result.st_uid not in (os.getuid(), 0):
+        problem = f"belongs to another user (number {result.st_uid})"
+    elif result.st_mode & stat.S_IWOTH:
         problem = "can be written to by everybody"
     else:
         return True

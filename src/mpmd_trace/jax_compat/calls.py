@@ -24,13 +24,13 @@ class Calls:
         self.of: dict[str, list[Any]] = {}
         #: The functions that other ops refer to.
         self.roots: set[str] = set()
-        found: list[Any] = []
+        result: list[Any] = []
         constraints: list[Any] = []
 
         def visit(op: Any) -> Any:
             name = op.name
             if name == "func.call":
-                found.append(op)
+                result.append(op)
             elif name == "mpmd.call":
                 self.roots.add(_callee(op))
             elif name == "sdy.sharding_constraint":
@@ -45,8 +45,8 @@ class Calls:
                 name = str(ir.StringAttr(top.operation.attributes["sym_name"]).value)
                 self.functions[name] = top.operation
                 top.operation.walk(visit)
-                self.of[name] = list(found)
-                found.clear()
+                self.of[name] = list(result)
+                result.clear()
         for op in constraints:
             if empty and str(op.attributes["sharding"]).startswith(tuple(empty)):
                 _replace(op, list(op.operands))

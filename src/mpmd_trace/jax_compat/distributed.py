@@ -37,9 +37,9 @@ def backends_are_initialized() -> bool:
 
 def detected_cluster() -> str | None:
     """The name of the launcher that started this process (`slurm`, `ompi`, `k8s`, ...), as JAX finds out; or None."""
-    for found in clusters.ClusterEnv._cluster_types:
-        if not found.opt_in_only_method and found.is_env_present():
-            return str(found.name)
+    for cluster in clusters.ClusterEnv._cluster_types:
+        if not cluster.opt_in_only_method and cluster.is_env_present():
+            return str(cluster.name)
     return None
 
 
@@ -116,15 +116,15 @@ def join(
             _LEFT.append((state.client, state.service))
             state.client = state.service = None
             raise NotCome(str(where), state.process_id, state.num_processes, seen)
-    found = state.coordinator_address
-    assert found is not None
+    coordinator = state.coordinator_address
+    assert coordinator is not None
     if jax.config.jax_cpu_collectives_implementation == "gloo":
         # Gloo would listen on the interface that the host's name stands for.
-        collectives = _jax.make_gloo_tcp_collectives(distributed_client=state.client, hostname=host(found))
+        collectives = _jax.make_gloo_tcp_collectives(distributed_client=state.client, hostname=host(coordinator))
         xla_bridge.register_backend_factory(
             "cpu", lambda: xla_bridge.make_cpu_client(collectives), priority=0, fail_quietly=False
         )
-    return str(found)
+    return str(coordinator)
 
 
 #: Seconds after which JAX would end the process, with `finally` and all, because others have not come.
@@ -206,12 +206,12 @@ class Store:
     def get(self, name: str, seconds: float) -> bytes | None:
         """The value, as soon as it is there; None if it is not in time."""
         try:
-            found: bytes = self._client.blocking_key_value_get_bytes(name, max(1, int(seconds * 1000)))
+            result: bytes = self._client.blocking_key_value_get_bytes(name, max(1, int(seconds * 1000)))
         except jax.errors.JaxRuntimeError as error:
             if "DEADLINE_EXCEEDED" in str(error) or "timed out" in str(error):
                 return None
             raise
-        return found
+        return result
 
     def drop(self, name: str) -> None:
         with contextlib.suppress(jax.errors.JaxRuntimeError):

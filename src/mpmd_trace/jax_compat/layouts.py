@@ -47,11 +47,11 @@ def to_text(layout: Layout, dtype: Any) -> str:
 
 def from_text(text: str) -> Layout | None:
     """The layout of such a text; None for `default` and `auto`, and for what is none."""
-    found = re.fullmatch(r"\{([\d,]*)(?::T((?:\([\d,]+\))+))?\}", text)
-    if found is None:
+    match = re.fullmatch(r"\{([\d,]*)(?::T((?:\([\d,]+\))+))?\}", text)
+    if match is None:
         return None
-    order = [int(n) for n in found[1].split(",") if n]
-    tiles = re.findall(r"\(([\d,]+)\)", found[2] or "")
+    order = [int(n) for n in match[1].split(",") if n]
+    tiles = re.findall(r"\(([\d,]+)\)", match[2] or "")
     tiling = tuple(tuple(map(int, tile.split(","))) for tile in tiles)
     return Layout(tuple(reversed(order)), tiling or None)
 
@@ -69,17 +69,17 @@ def default_layout(shape: tuple[int, ...], dtype: Any, sharding: jax.sharding.Sh
     plain = Layout(tuple(range(len(shape))))
     device = next(iter(sharding.device_set))
     try:
-        found = device.client.get_default_layout(dtype, sharding.shard_shape(shape), device)
-        return Layout.from_pjrt_layout(found)
+        layout = device.client.get_default_layout(dtype, sharding.shard_shape(shape), device)
+        return Layout.from_pjrt_layout(layout)
     except _jax.JaxRuntimeError:
         return plain
 
 
-def same_layout(wanted: Layout, found: Any) -> bool:
+def same_layout(wanted: Layout, other_layout: Any) -> bool:
     """Whether an array with the layout `found` (see `layout_of`) has the wanted one; tiles count where it has some."""
-    if found is None:
+    if other_layout is None:
         return True
-    theirs = Layout.from_pjrt_layout(found)
+    theirs = Layout.from_pjrt_layout(other_layout)
     if not wanted.tiling:
         return bool(wanted.major_to_minor == theirs.major_to_minor)
     return bool(wanted == theirs)
@@ -109,10 +109,10 @@ def put(x: Any, to: jax.ShapeDtypeStruct, may_alias: bool | None = None) -> jax.
     assert sharding is not None
     if not sharding.is_fully_addressable:
         return _put_own_part(x, to)
-    found = layout_of(x)
-    if found is not None and x.ndim > 1:
+    current = layout_of(x)
+    if current is not None and x.ndim > 1:
         usual = default_layout(x.shape, x.dtype, x.sharding)
-        if not same_layout(usual, found):
+        if not same_layout(usual, current):
             # Copies keep the layout, and JAX can change it only in place.
             x = jax.device_put(x, Format(usual, x.sharding))
     placed: jax.Array
@@ -146,10 +146,10 @@ def _put_numpy(x: np.ndarray[Any, Any], to: jax.ShapeDtypeStruct) -> jax.Array:
         parts = [x[index] for index in sharding.addressable_devices_indices_map(x.shape).values()]
     aval = core.update_aval_with_sharding(core.ShapedArray(x.shape, x.dtype), sharding)
     with config.explicit_device_put_scope():
-        found: jax.Array = _jax.batched_device_put(
+        result: jax.Array = _jax.batched_device_put(
             aval, sharding, parts, list(devices), force_copy=once, enable_x64=True
         )
-        return found
+        return result
 
 
 def _read_now(x: Any, device: jax.Device) -> Any:

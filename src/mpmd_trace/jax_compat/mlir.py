@@ -63,17 +63,17 @@ def _collecting(context: Any, filename: str = "-") -> Iterator[list[Diagnostic]]
 
     The parser calls its input "-"; locations get the name of the user's file.
     """
-    found: list[Diagnostic] = []
+    diagnostics: list[Diagnostic] = []
 
     def handle(reported: Any) -> bool:
-        found.append(_diagnostic(reported, filename))
+        diagnostics.append(_diagnostic(reported, filename))
         return True
 
     # Otherwise the bindings put errors aside for their exception, and lose those of passes that succeed.
     context.emit_error_diagnostics = True
     handler = context.attach_diagnostic_handler(handle)
     try:
-        yield found
+        yield diagnostics
     finally:
         handler.detach()
         context.emit_error_diagnostics = False
@@ -116,15 +116,15 @@ def _parse(text: str, context: Any, filename: str, diagnostics: list[Diagnostic]
     from jaxlib.mlir import ir  # late: the command line starts without jaxlib
 
     _check_risks(text, filename)
-    with _collecting(context, filename) as found:
+    with _collecting(context, filename) as collected:
         try:
             module = ir.Module.parse(text, context)
         except ir.MLIRError as error:
-            raise MpmdError(found or str(error)) from None
+            raise MpmdError(collected or str(error)) from None
         except ValueError as error:  # not text at all
             raise MpmdError(f"cannot read {filename}: {error}") from None
     if diagnostics is not None:
-        diagnostics += found
+        diagnostics += collected
     return module
 
 
@@ -152,7 +152,7 @@ def _check_risks(text: str, filename: str) -> None:
     known = {callee: _defines(text, callee) for callee in set(_CALLEE.findall(text))}
     if all(known.values()) and _TOPOLOGY.search(text) is None:
         return
-    found = []
+    risks = []
     for match in _RISKY.finditer(text):
         callee = match["callee"]
         if callee is not None:
@@ -166,9 +166,9 @@ def _check_risks(text: str, filename: str) -> None:
         line = text.count("\n", 0, match.start()) + 1
         column = match.start() - text.rfind("\n", 0, match.start())
         place = Location(f"{quote(filename)}:{line}:{column}")
-        found.append(Diagnostic("error", message, place))
-    if found:
-        raise MpmdError(found)
+        risks.append(Diagnostic("error", message, place))
+    if risks:
+        raise MpmdError(risks)
 
 
 def _defines(text: str, callee: str) -> bool:
@@ -206,16 +206,16 @@ def to_generic_through(
     Returns the text, what the parser and the pipeline reported, and the CPU seconds of the pipeline alone.
     Raises `MpmdError` when something fails.
     """
-    found: list[Diagnostic] = []
+    diagnostics: list[Diagnostic] = []
     check_nesting(text, "-")
     with text_context() as context:
-        module = _parse(text, context, "-", found)
+        module = _parse(text, context, "-", diagnostics)
         started = time.process_time()
         if prepare is not None:
             prepare(module.operation)
-        found += _run(module, pipeline, context, "-")
+        diagnostics += _run(module, pipeline, context, "-")
         seconds = time.process_time() - started
-        return _generic(module), found, seconds
+        return _generic(module), diagnostics, seconds
 
 
 def copy_to_generic_through(
@@ -231,18 +231,18 @@ def copy_to_generic_through(
     context = module.context
     with context:
         _check_calls(module)
-        with _collecting(context) as found:
+        with _collecting(context) as diagnostics:
             try:
                 module.operation.verify()  # passes take it for granted
             except ir.MLIRError as error:
-                raise MpmdError(found or str(error)) from None
+                raise MpmdError(diagnostics or str(error)) from None
         copy = module.operation.clone()
         started = time.process_time()
         if prepare is not None:
             prepare(copy.operation)
-        found += _run(copy, pipeline, context, "-")
+        diagnostics += _run(copy, pipeline, context, "-")
         seconds = time.process_time() - started
-        return _generic(copy), found, seconds
+        return _generic(copy), diagnostics, seconds
 
 
 def _check_calls(module: Any) -> None:
@@ -250,18 +250,18 @@ def _check_calls(module: Any) -> None:
     from jaxlib.mlir import ir  # late: the command line starts without jaxlib
 
     known = {op.attributes["sym_name"].value for op in module.body.operations if "sym_name" in op.attributes}
-    found = []
+    problems = []
 
     def visit(op: Any) -> Any:
         if op.name == "mpmd.call" and "callee" in op.attributes:
             callee = op.attributes["callee"].value
             if callee not in known:
-                found.append(Diagnostic("error", _MISSING.format(callee=callee), _location(op.location, "-")))
+                problems.append(Diagnostic("error", _MISSING.format(callee=callee), _location(op.location, "-")))
         return ir.WalkResult.ADVANCE
 
     module.operation.walk(visit)
-    if found:
-        raise MpmdError(found)
+    if problems:
+        raise MpmdError(problems)
 
 
 def module_to_generic(module: Any) -> str:
@@ -303,8 +303,8 @@ def run_pipeline(
     """
     with text_context(allow_unregistered=allow_unregistered) as context:
         module = _parse(generic, context, filename)
-        found = _run(module, pipeline, context, filename)
-        return _generic(module), found
+        diagnostics = _run(module, pipeline, context, filename)
+        return _generic(module), diagnostics
 
 
 def _run(module: Any, pipeline: str, context: Any, filename: str) -> list[Diagnostic]:
@@ -317,13 +317,13 @@ def _run(module: Any, pipeline: str, context: Any, filename: str) -> list[Diagno
     except ValueError as error:
         raise MpmdError(f"cannot read the pipeline '{pipeline}': {_plain(error)}") from None
     manager.enable_verifier(False)  # once at the end is enough
-    with _collecting(context, filename) as found:
+    with _collecting(context, filename) as result:
         try:
             manager.run(module.operation)
             module.operation.verify()
         except ir.MLIRError as error:
-            raise MpmdError(found or str(error)) from None
-    return found
+            raise MpmdError(result or str(error)) from None
+    return result
 
 
 #: Passes of Shardy that end the process when they find several functions, but none called `main`.

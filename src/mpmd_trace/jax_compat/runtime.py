@@ -65,18 +65,18 @@ _ONE_DEVICE = "mpmd_one_device"
 
 def _call_once(module: ir.Module) -> None:
     """Let callbacks that have effects be made on the first device of a mesh alone."""
-    found = []
+    outputs = []
 
     def visit(op: ir.Operation) -> ir.WalkResult:
         calls = op.name == "stablehlo.custom_call" and "python" in str(op.attributes["call_target_name"])
         if calls and "has_side_effect" in op.attributes and ir.BoolAttr(op.attributes["has_side_effect"]).value:
             each = ", ".join([f"<@{_ONE_DEVICE}, []>"] * max(1, len(op.results)))
             op.attributes["sdy.sharding"] = ir.Attribute.parse(f"#sdy.sharding_per_value<[{each}]>", module.context)
-            found.append(op)
+            outputs.append(op)
         return ir.WalkResult.ADVANCE
 
     module.operation.walk(visit)
-    if found:
+    if outputs:
         text = f"module {{ sdy.mesh @{_ONE_DEVICE} = <[], device_ids=[0]> }}"
         mesh = ir.Module.parse(text, module.context).body.operations[0]
         mesh.operation.clone(ip=ir.InsertionPoint.at_block_begin(module.body))
@@ -201,8 +201,8 @@ class Built:
         return _slim(self.serialized, self.runtime_executable())
 
     def _serialize(self) -> bytes:
-        found: bytes = self._compiled._executable.xla_executable.serialize()
-        return found
+        result: bytes = self._compiled._executable.xla_executable.serialize()
+        return result
 
     def direct_call(self) -> Callable[[Sequence[jax.Array]], list[jax.Array]]:
         """The program as a function of a sequence of arrays, which must be what it wants: nothing is checked."""
@@ -258,8 +258,8 @@ def _cached_bytes(lowered: Any, options: dict[str, Any] | None) -> bytes | None:
     entry = None if cache is None or key is None else cache.get(key)
     if entry is None:
         return None
-    found: bytes = compilation_cache.extract_executable_and_time(compilation_cache.decompress_executable(entry))[0]
-    return found
+    result: bytes = compilation_cache.extract_executable_and_time(compilation_cache.decompress_executable(entry))[0]
+    return result
 
 
 def _no_mesh_around() -> contextlib.AbstractContextManager[Any]:
@@ -279,8 +279,8 @@ def _call(executable: Any, handlers: Any) -> Callable[[Sequence[jax.Array]], lis
     execute = executable.execute_sharded
 
     def call(args: Sequence[jax.Array]) -> list[jax.Array]:
-        found: list[jax.Array] = execute(args).consume_with_handlers(handlers)
-        return found
+        result: list[jax.Array] = execute(args).consume_with_handlers(handlers)
+        return result
 
     return call
 
@@ -321,8 +321,8 @@ class Rebound:
 
     def as_text(self) -> str:
         if self._like is not None:
-            found: str = self._like.as_text()
-            return found
+            result: str = self._like.as_text()
+            return result
         return "\n\n".join(module.to_string() for module in self._executable.hlo_modules())
 
     def runtime_executable(self) -> Any:
@@ -344,16 +344,16 @@ def rebound(
     """
     if compiled.serialized is None or compiled.slim is None:
         return None
-    found = _loaded(compiled.slim, devices)
-    return None if found is None else Rebound(found, results, compiled.serialized, compiled)
+    executable = _loaded(compiled.slim, devices)
+    return None if executable is None else Rebound(executable, results, compiled.serialized, compiled)
 
 
 def deserialized(
     executable: bytes, devices: Sequence[jax.Device], results: Sequence[jax.ShapeDtypeStruct]
 ) -> Rebound | None:
     """A serialized executable for these devices; None where a platform's executables belong to their devices."""
-    found = _loaded(executable, devices)
-    return None if found is None else Rebound(found, results, executable)
+    loaded = _loaded(executable, devices)
+    return None if loaded is None else Rebound(loaded, results, executable)
 
 
 def _slim(serialized: bytes | None, executable: Any) -> bytes | None:
@@ -404,8 +404,8 @@ def batched_copy(
     copy = _jax.batched_copy_array_to_devices_with_sharding
 
     def call(arrays: Sequence[jax.Array]) -> list[jax.Array]:
-        found: list[jax.Array] = copy(arrays, devices, targets, kinds)
-        return found
+        result: list[jax.Array] = copy(arrays, devices, targets, kinds)
+        return result
 
     return call
 
@@ -439,8 +439,8 @@ def shards_of(x: jax.Array) -> list[jax.Array]:
 def assembled(aval: Any, sharding: Any, shards: Sequence[jax.Array]) -> jax.Array:
     """An array of the type `aval` that shares the buffers of `shards`, which are in the order of its sharding."""
     aval = core.update_aval_with_sharding(aval, sharding)
-    found: jax.Array = ArrayImpl(aval, sharding, list(shards), committed=True, _skip_checks=True)
-    return found
+    result: jax.Array = ArrayImpl(aval, sharding, list(shards), committed=True, _skip_checks=True)
+    return result
 
 
 def from_memory(data: np.ndarray[Any, Any], spec: jax.ShapeDtypeStruct, *, copied: bool) -> jax.Array:
@@ -448,8 +448,8 @@ def from_memory(data: np.ndarray[Any, Any], spec: jax.ShapeDtypeStruct, *, copie
     sharding = spec.sharding
     aval = core.update_aval_with_sharding(core.ShapedArray(spec.shape, spec.dtype), sharding)
     devices = list(sharding.device_set)
-    found: jax.Array = _jax.batched_device_put(aval, sharding, [data], devices, force_copy=copied)
-    return found
+    result: jax.Array = _jax.batched_device_put(aval, sharding, [data], devices, force_copy=copied)
+    return result
 
 
 def from_shards(spec: jax.ShapeDtypeStruct) -> Callable[[list[jax.Array]], jax.Array]:
@@ -463,5 +463,5 @@ def with_weak_type(x: jax.Array) -> jax.Array:
     """`x`, sharing its buffers, with the weak type of a Python number."""
     array: Any = x
     aval = array.aval.update(weak_type=True)
-    found: jax.Array = ArrayImpl(aval, array.sharding, array._arrays, committed=True, _skip_checks=True)
-    return found
+    result: jax.Array = ArrayImpl(aval, array.sharding, array._arrays, committed=True, _skip_checks=True)
+    return result

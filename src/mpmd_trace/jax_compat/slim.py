@@ -75,10 +75,10 @@ def _module(message: bytes) -> bytes:
 
     def instruction(message: bytes) -> bytes:
         parts = list(_fields(message))
-        found = {part.number: part.value for part in parts}
-        called = _numbers(found.get(_CALLED, b""))
+        values = {part.number: part.value for part in parts}
+        called = _numbers(values.get(_CALLED, b""))
         inside = b"".join(computations.get(number, _IN_PLACE[0]) for number in called)
-        is_code = found.get(_OPCODE) == b"fusion" and found.get(_FUSION_KIND) in _KINDS
+        is_code = values.get(_OPCODE) == b"fusion" and values.get(_FUSION_KIND) in _KINDS
         if not is_code or any(name in inside for name in _IN_PLACE):
             kept.update(called)
             return b"".join(part.raw for part in parts if part.number != _METADATA)
@@ -97,10 +97,10 @@ def _module(message: bytes) -> bytes:
 
 
 def _id_of(computation: bytes) -> int:
-    found = [field.value for field in _fields(computation) if field.number == _COMPUTATION_ID]
-    if len(found) != 1 or not isinstance(found[0], int):
+    ids = [field.value for field in _fields(computation) if field.number == _COMPUTATION_ID]
+    if len(ids) != 1 or not isinstance(ids[0], int):
         raise _OtherForm
-    return found[0]
+    return ids[0]
 
 
 def _fields(message: bytes) -> Iterator[_Field]:
@@ -125,13 +125,13 @@ def _fields(message: bytes) -> Iterator[_Field]:
 
 def _number(data: bytes, place: int) -> tuple[int, int]:
     """The variable-length number that begins there, and the place behind it."""
-    found = shift = 0
+    value = shift = 0
     while place < len(data):
         byte = data[place]
         place += 1
-        found |= (byte & 127) << shift
+        value |= (byte & 127) << shift
         if byte < 128:
-            return found, place
+            return value, place
         shift += 7
     raise _OtherForm
 
@@ -140,11 +140,11 @@ def _numbers(packed: bytes | int) -> list[int]:
     """A repeated number, of which one alone may be written plainly."""
     if isinstance(packed, int):
         return [packed]
-    found, place = [], 0
+    attribute, place = [], 0
     while place < len(packed):
         value, place = _number(packed, place)
-        found.append(value)
-    return found
+        attribute.append(value)
+    return attribute
 
 
 def _bytes(field: _Field) -> bytes:
@@ -158,9 +158,9 @@ def _written(number: int, value: bytes) -> bytes:
 
 
 def _varint(value: int) -> bytes:
-    found = bytearray()
+    encoded = bytearray()
     while value > 127:
-        found.append(value & 127 | 128)
+        encoded.append(value & 127 | 128)
         value >>= 7
-    found.append(value)
-    return bytes(found)
+    encoded.append(value)
+    return bytes(encoded)

@@ -307,11 +307,11 @@ def _without_unused(closed: Closed) -> Callable[..., list[Any]]:
     return lambda *args: core.eval_jaxpr(smaller, closed.consts, *args)
 
 
-def structure_differences(wanted: Any, found: Any) -> list[tuple[tuple[Any, ...], str]]:
+def structure_differences(wanted: Any, second: Any) -> list[tuple[tuple[Any, ...], str]]:
     """Where two structures of pytrees differ: the path, and what is wanted and found there."""
     return [
         (tuple(path), f"{_plain(one)}, not {_plain(other)}")
-        for path, one, other, _ in tree_util.equality_errors_pytreedef(wanted, found)
+        for path, one, other, _ in tree_util.equality_errors_pytreedef(wanted, second)
     ]
 
 

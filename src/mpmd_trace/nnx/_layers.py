@@ -167,7 +167,7 @@ def _modules(model: Any) -> Iterator[tuple[tuple[Any, ...], Any]]:
 def _select(model: Any, where: Any) -> list[Any]:
     """What `where` selects, each once."""
     several = where if isinstance(where, list | tuple) else [where]
-    found: list[Any] = []
+    selected: list[Any] = []
     for one in several:
         if isinstance(one, str | type):
             here = [node for path, node in _modules(model) if _fits(one, path, node)]
@@ -177,8 +177,8 @@ def _select(model: Any, where: Any) -> list[Any]:
             raise mistake(f"name_layers: `where` is made of paths, classes or a function, not {one!r}.")
         if not here:
             raise mistake(f"name_layers: `where` selects no layer{_hint(model, one)}.")
-        found += here
-    layers = list({id(layer): layer for one in found for layer in _layers_in(one)}.values())
+        selected += here
+    layers = list({id(layer): layer for one in selected for layer in _layers_in(one)}.values())
     if not layers:
         raise mistake("name_layers: `where` selects no layer.")
     return layers

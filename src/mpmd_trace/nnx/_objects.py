@@ -124,8 +124,8 @@ def nodes(tree: Any, kind: type) -> Iterator[Any]:
 
 def given(tag: Hashable) -> AbstractContextManager[Any]:
     """The time from step 1 to step 4."""
-    found: AbstractContextManager[Any] = nnx.update_context(tag)
-    return found
+    result: AbstractContextManager[Any] = nnx.update_context(tag)
+    return result
 
 
 def is_lent(node: Any) -> bool:
@@ -167,8 +167,8 @@ class _Changes:
     def of(cls, result: Any, operands: Iterable[Any]) -> _Changes:
         leaves, structure = jax.tree.flatten(result)
         positions = {id(x): i for i, x in enumerate(operands)}
-        found = tuple(positions.get(id(leaf)) for leaf in leaves)
-        return cls([leaf for leaf, i in zip(leaves, found, strict=True) if i is None], structure, found)
+        numbers = tuple(positions.get(id(leaf)) for leaf in leaves)
+        return cls([leaf for leaf, i in zip(leaves, numbers, strict=True) if i is None], structure, numbers)
 
     def result(self, operands: list[Any]) -> Any:
         arrays = iter(self.arrays)

@@ -87,8 +87,8 @@ class FunctionPass(Pass):
             if self.entry_only and not function.is_entry_point:
                 continue
             try:
-                found = self.run_on_function(function, module, diagnostics)
-                changed = said_by(self, found, "run_on_function") or changed
+                has_changed = self.run_on_function(function, module, diagnostics)
+                changed = said_by(self, has_changed, "run_on_function") or changed
             except PassFailed:  # what is wrong with the other functions is worth knowing, too
                 diagnostics.fail()
                 changed = True

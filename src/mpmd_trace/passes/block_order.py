@@ -41,14 +41,14 @@ class Join(NamedTuple):
 def block_dependencies(ops: Sequence[Op]) -> list[list[int]]:
     """For each op the indices of the ops (of the same list) that it uses, also from inside its regions."""
     index = {op: i for i, op in enumerate(ops)}
-    found: list[list[int]] = []
+    result: list[list[int]] = []
     for op in ops:
         # Producers first, then their numbers: a fragment has many operands, but they come from few ops.
         producers = {use.value.op: None for use in op._operands if isinstance(use.value, OpResult)}
         if op.regions:
             producers.update({value.op: None for value in free_values(op) if isinstance(value, OpResult)})
-        found.append([index[one] for one in producers if one in index and one is not op])
-    return found
+        result.append([index[one] for one in producers if one in index and one is not op])
+    return result
 
 
 def scan_order(

@@ -122,12 +122,12 @@ def _forwarded(body: Region) -> list[tuple[int, int]]:
 
     def look() -> list[tuple[int, int]]:
         terminator = body.block.terminator
-        found = []
+        result = []
         for arg in body.block.args:
             use = next((use for use in arg.uses if use.owner is terminator), None)
             if use is not None:
-                found.append((arg.index, use.index))
-        return found
+                result.append((arg.index, use.index))
+        return result
 
     return remembered(body, "forwarded", look)
 

@@ -55,8 +55,8 @@ def single_transpose_count(fragment: FragmentOp) -> int | None:
 @functools.lru_cache(maxsize=1 << 16)
 def _common_transpose_count(origins: Attribute | None) -> int | None:
     """Remembered, for many fragments have the same origins."""
-    found = origins.elements if isinstance(origins, ArrayAttr) else ()
-    counts = {cast(UserOriginAttr, origin).transpose_count for origin in found}
+    elements = origins.elements if isinstance(origins, ArrayAttr) else ()
+    counts = {cast(UserOriginAttr, origin).transpose_count for origin in elements}
     return counts.pop() if len(counts) == 1 else None
 
 
@@ -88,14 +88,14 @@ def has_remat(fragment: FragmentOp) -> bool:
 
 def call_counter(fragment: FragmentOp) -> int | None:
     """The number of the microbatch.  Raises `MpmdError` when the attribute is not a `ui32`."""
-    found = fragment.attrs.get("call_counter")
-    if found is None:
+    counter = fragment.attrs.get("call_counter")
+    if counter is None:
         return None
-    if isinstance(found, IntegerAttr) and found.type == "ui32":
-        return found.value
+    if isinstance(counter, IntegerAttr) and counter.type == "ui32":
+        return counter.value
     raise error_at(
         fragment,
-        f"call_counter of a fragment on mesh '{fragment.mesh}' is {found.text}; it must be a ui32 integer such as "
+        f"call_counter of a fragment on mesh '{fragment.mesh}' is {counter.text}; it must be a ui32 integer such as "
         "0 : ui32",
     )
 
@@ -110,8 +110,10 @@ def set_call_counter(fragment: FragmentOp, value: int | None) -> None:
 
 def merged_call_counters(fragment: FragmentOp) -> tuple[int, int] | None:
     """The microbatches of the backward and of the forward that were merged into the fragment."""
-    found = fragment.attrs.get(_MERGED)
-    values = [e.value for e in found.elements if isinstance(e, IntegerAttr)] if isinstance(found, ArrayAttr) else []
+    counters = fragment.attrs.get(_MERGED)
+    values = (
+        [e.value for e in counters.elements if isinstance(e, IntegerAttr)] if isinstance(counters, ArrayAttr) else []
+    )
     return (values[0], values[1]) if len(values) == 2 else None
 
 

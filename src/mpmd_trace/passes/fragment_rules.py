@@ -38,8 +38,8 @@ class FragmentInfo:
     def of(fragment: FragmentOp) -> FragmentInfo:
         """The info of a fragment; its origins are sorted by name and transpose count."""
         origins = tuple((origin.name, origin.transpose_count) for origin in fragment.origin)
-        found = FragmentInfo(origins, fragment.stage, call_counter(fragment), split_type(fragment), fragment.mesh)
-        return found.canonical
+        info = FragmentInfo(origins, fragment.stage, call_counter(fragment), split_type(fragment), fragment.mesh)
+        return info.canonical
 
     @property
     def canonical(self) -> FragmentInfo:
@@ -155,9 +155,9 @@ class _Reader:
 
     def error(self, wanted: str) -> MpmdError:
         rest = self.text[self.position :]
-        found = f"found '{rest[:40]}{'...' if len(rest) > 40 else ''}'" if rest else "the text ends"
+        actual = f"found '{rest[:40]}{'...' if len(rest) > 40 else ''}'" if rest else "the text ends"
         return MpmdError(
-            f"expected {wanted} at character {self.position} of the rule, but {found}; rules contain no "
+            f"expected {wanted} at character {self.position} of the rule, but {actual}; rules contain no "
             f"blanks and look like FragmentMergeRule(sources=[INFO,INFO],target=INFO) or "
             f"FragmentScheduleRule(ordered_fragments=[INFO->INFO]) with infos like "
             f'FragmentInfo(origins=["f"(1)],stage=0,call_counter=2,mesh_name="m")\n  in: {self.text}'
@@ -187,9 +187,9 @@ class _Reader:
         end = self.text.find('"', self.position)
         if end < 0:
             raise self.error("a closing '\"'")
-        found = self.text[self.position : end]
+        result = self.text[self.position : end]
         self.position = end + 1
-        return found
+        return result
 
     def origin(self) -> tuple[str, int]:
         self.take('"')
@@ -201,13 +201,13 @@ class _Reader:
 
     def infos(self, separator: str, end: str) -> tuple[FragmentInfo, ...]:
         """The infos up to `end`, which is read, too."""
-        found: list[FragmentInfo] = []
+        result: list[FragmentInfo] = []
         while not self.at("]"):
-            found.append(self.info())
+            result.append(self.info())
             if not self.take(separator) and not self.at(end):
                 raise self.error(f"'{separator}' or '{end}'")
         self.expect(end)
-        return tuple(found)
+        return tuple(result)
 
     def info(self) -> FragmentInfo:
         self.expect("FragmentInfo(origins=[")

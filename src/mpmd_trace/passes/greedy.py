@@ -88,13 +88,13 @@ class Rewriter:
 
     def leader(self, op: Op) -> Op:
         """The op that stands for `op`; usually itself."""
-        found = self._stands_for.get(op)
-        if found is None:
+        result = self._stands_for.get(op)
+        if result is None:
             return op
-        while (above := self._stands_for.get(found)) is not None:
-            found = above
-        self._stands_for[op] = found
-        return found
+        while (above := self._stands_for.get(result)) is not None:
+            result = above
+        self._stands_for[op] = result
+        return result
 
     def is_waiting(self, op: Op) -> bool:
         """Whether a visit of `op` is scheduled."""
@@ -281,11 +281,11 @@ class Choices:
     def of(self, op: Op) -> list[Pattern]:
         """The patterns, in order."""
         name = op.name
-        found = self._by_name[name] if name in self._by_name else self._named(name)
-        if found is None:
+        patterns = self._by_name[name] if name in self._by_name else self._named(name)
+        if patterns is None:
             type = op.results[0].type if op.results else None
-            found = self._by_type.get((name, type)) or self._typed(name, type)
-        every, plain = found
+            patterns = self._by_type.get((name, type)) or self._typed(name, type)
+        every, plain = patterns
         if every is plain:
             return every
         for use in op._operands:
@@ -296,15 +296,15 @@ class Choices:
 
     def _named(self, name: str) -> _Pair | None:
         here = [p for p in self._patterns if p.op_name in (None, name)]
-        found = None if any(hasattr(p, "suits") for p in here) else _pair(here)
-        self._by_name[name] = found
-        return found
+        result = None if any(hasattr(p, "suits") for p in here) else _pair(here)
+        self._by_name[name] = result
+        return result
 
     def _typed(self, name: str, type: Type | None) -> _Pair:
         here = [p for p in self._patterns if p.op_name in (None, name)]
-        found = _pair([p for p in here if (suits := getattr(p, "suits", None)) is None or suits(type)])
-        self._by_type[name, type] = found
-        return found
+        result = _pair([p for p in here if (suits := getattr(p, "suits", None)) is None or suits(type)])
+        self._by_type[name, type] = result
+        return result
 
 
 def _pair(patterns: list[Pattern]) -> _Pair:

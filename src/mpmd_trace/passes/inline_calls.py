@@ -108,14 +108,14 @@ def has_calls(module: Module) -> bool:
 
 def _called(region: Region) -> list[str]:
     """The functions that the ops of the region call with `func.call`, frozen bodies included."""
-    found: dict[str, None] = {}
+    result: dict[str, None] = {}
     for op in walk_mutable(region):
         if op.name == "func.call":
-            found[_callee(op)] = None
+            result[_callee(op)] = None
         for body in op.regions:
             if body.frozen:
-                found.update(dict.fromkeys(_called_in(body)))
-    return list(found)
+                result.update(dict.fromkeys(_called_in(body)))
+    return list(result)
 
 
 def _called_in(body: Region) -> list[str]:
@@ -160,7 +160,7 @@ def _at_once(module: Module, *, hoists: bool) -> bool:
         return False
     callees = dict.fromkeys(callee for called in calls.values() for callee in called if callee in calls)
     names = [all_names(functions[name].regions[0]) for name in callees]
-    return all(found is not None and found <= _EXPANDED for found in names)
+    return all(op_names is not None and op_names <= _EXPANDED for op_names in names)
 
 
 class _Inliner:
@@ -185,12 +185,12 @@ class _Inliner:
         return changed
 
     def _into_body(self, body: Region, function: FuncOp) -> Region:
-        found = self.bodies.get(body)
-        if found is None:
+        result = self.bodies.get(body)
+        if result is None:
             copy = body.clone()
-            found = freeze(copy) if self.into_region(copy, function) else body
-            self.bodies[body] = found
-        return found
+            result = freeze(copy) if self.into_region(copy, function) else body
+            self.bodies[body] = result
+        return result
 
     def inlinable(self, op: Op, function: FuncOp) -> FuncOp | None:
         """The callee, if `op` is a call that can be inlined."""

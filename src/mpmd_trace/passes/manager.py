@@ -108,12 +108,12 @@ def verify_after(one: Pass, module: Module, diagnostics: Diagnostics) -> None:
 
 def printed_bodies(module: Module, known: Mapping[Region, str] = MappingProxyType({})) -> dict[Region, str]:
     """The text of each distinct body of the module; `known` are those that were printed before."""
-    found: dict[Region, str] = {}
+    result: dict[Region, str] = {}
     for op in module.walk():
         for region in op.regions:
-            if region.frozen and region not in found:
-                found[region] = known.get(region) or print_region(region)
-    return found
+            if region.frozen and region not in result:
+                result[region] = known.get(region) or print_region(region)
+    return result
 
 
 def check_bodies(one: Pass, before: Mapping[Region, str], diagnostics: Diagnostics) -> None:

@@ -59,9 +59,9 @@ def run_on_bodies(bodies: Sequence[Region], pipeline: str, module: Module, nativ
 
 def result_of(body: Region, pipeline: str) -> Region:
     """What `run_on_bodies` made of the body."""
-    found = body.memo["mlir", pipeline]
-    assert isinstance(found, Region)
-    return found
+    result = body.memo["mlir", pipeline]
+    assert isinstance(result, Region)
+    return result
 
 
 def run_on_functions(functions: Sequence[FuncOp], pipeline: str, module: Module) -> bool:

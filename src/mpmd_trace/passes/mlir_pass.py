@@ -30,14 +30,14 @@ def _on_functions(name: str) -> bool:
 def run_on_text(module: Module, pipeline: str, diagnostics: Diagnostics) -> str | None:
     """The text of the module after MLIR's pass manager has run the pipeline; None when that failed."""
     try:
-        text, found = run_pipeline(
+        text, reported = run_pipeline(
             module.to_generic(debug_info=True, outlined=False), pipeline, allow_unregistered=True
         )
     except MpmdError as error:
         diagnostics.found += error.diagnostics
         diagnostics.fail()
         return None
-    diagnostics.found += found
+    diagnostics.found += reported
     return text
 
 

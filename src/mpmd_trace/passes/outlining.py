@@ -108,12 +108,12 @@ def outline(module: Module) -> bool:
     roots = {cast(SymbolRefAttr, op.attr("callee")).name for op in module.walk() if isinstance(op, CallOp)}
     roots.update(name for name, f in functions.items() if f.visibility != "private")
     callees = {name: _callees(f.regions[0]) for name, f in functions.items()}
-    found = _choose({name: f for name, f in functions.items() if name not in roots}, callees, roots)
-    replacer = _Replacer(found.calls)
-    for function in functions.values() if found.calls else ():
+    result = _choose({name: f for name, f in functions.items() if name not in roots}, callees, roots)
+    replacer = _Replacer(result.calls)
+    for function in functions.values() if result.calls else ():
         replacer.into_region(function.regions[0])
-    module.outlined = found.functions
-    return bool(found.calls)
+    module.outlined = result.functions
+    return bool(result.calls)
 
 
 def outline_calls(calls: Calls) -> tuple[FuncOp, ...]:
@@ -123,9 +123,9 @@ def outline_calls(calls: Calls) -> tuple[FuncOp, ...]:
     of_keys = [name for name in callees if name not in roots and all(map(_is_key, map(parse_type, calls.inputs(name))))]
     candidates = [name for name in postorder(of_keys, lambda name: callees.get(name, ())) if name in callees]
     module = parse_generic(calls.text(candidates))
-    found = _choose({f.sym_name: f for f in module.functions}, callees, roots)
-    calls.replace({name: outlined_attributes(*call) for name, call in found.calls.items()})
-    return found.functions
+    result = _choose({f.sym_name: f for f in module.functions}, callees, roots)
+    calls.replace({name: outlined_attributes(*call) for name, call in result.calls.items()})
+    return result.functions
 
 
 class _Outlined(NamedTuple):

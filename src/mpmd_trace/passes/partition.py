@@ -295,17 +295,17 @@ def partition_as(
             for result in results:
                 main.set_res_attr(result, TOGETHER, IntegerAttr.get(number))
         runs: list[PassRun] = []
-        found: list[Diagnostic] = []
+        diagnostics: list[Diagnostic] = []
         if cleaned is not None:
             runs.append(PassRun(0, CleanUp.name, True, cleaned[2]))
-            found += cleaned[1]
+            diagnostics += cleaned[1]
         rules = None if user_rules is None else functools.partial(user_rules, work)
         # A hook may run passes of its own, which change functions as they like.
         for phase, passes in enumerate(phase_passes(request, phases, rules, shares_bodies=not hooks)):
             left = [one for one in passes if cleaned is None or not isinstance(one, CleanUp)]
             manager = PassManager(left, hooks, first_index=len(runs))
             runs += manager.run(work)
-            found += manager.diagnostics.found
+            diagnostics += manager.diagnostics.found
             if phase == 0 and imported is not None:
                 imported(work)
-    return Partitioned(work, tuple(runs), tuple(found))
+    return Partitioned(work, tuple(runs), tuple(diagnostics))

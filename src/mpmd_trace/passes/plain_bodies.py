@@ -65,18 +65,18 @@ def all_names(region: Region) -> frozenset[str] | None:
     return frozenset(names) if _collect_names(region, names) else None
 
 
-def _collect_names(region: Region, found: set[str]) -> bool:
+def _collect_names(region: Region, names: set[str]) -> bool:
     if len(region.blocks) != 1:
         return False
     for op in region.blocks[0]:
-        found.add(op.name if outlined_callee(op) is None else OUTLINED)
+        names.add(op.name if outlined_callee(op) is None else OUTLINED)
         if op.successors:
             return False
         if op.regions:
             if op.name == "stablehlo.case" and _is_known(op):
                 return False
             for nested in op.regions:
-                if nested.frozen or not _collect_names(nested, found):
+                if nested.frozen or not _collect_names(nested, names):
                     return False
     return True
 

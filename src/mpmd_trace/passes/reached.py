@@ -12,11 +12,11 @@ T = TypeVar("T", bound=Hashable)
 
 def reached(starts: Iterable[T], following: Callable[[T], Iterable[T]]) -> dict[T, None]:
     """The starts and all that follows from them, each once, depth first and from the last to the first."""
-    found: dict[T, None] = {}
+    result: dict[T, None] = {}
     pending = list(starts)
     while pending:
         one = pending.pop()
-        if one not in found:
-            found[one] = None
+        if one not in result:
+            result[one] = None
             pending += following(one)
-    return found
+    return result

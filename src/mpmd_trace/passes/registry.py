@@ -53,8 +53,8 @@ def _load(where: str | type[Pass]) -> type[Pass]:
     if not isinstance(where, str):
         return where
     module, _, name = where.partition(":")
-    found: type[Pass] = getattr(importlib.import_module(f"mpmd_trace.passes.{module}"), name)
-    return found
+    result: type[Pass] = getattr(importlib.import_module(f"mpmd_trace.passes.{module}"), name)
+    return result
 
 
 def pass_class(name: str) -> type[Pass] | None:

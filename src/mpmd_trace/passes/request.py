@@ -101,8 +101,10 @@ class PartitioningOptions:
 
     def changed(self) -> dict[str, Any]:
         """The options that are not at their default, with schedules by name."""
-        found = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if getattr(self, f.name) != f.default}
-        return {name: value if isinstance(value, bool) else str(value) for name, value in found.items()}
+        changed = {
+            f.name: getattr(self, f.name) for f in dataclasses.fields(self) if getattr(self, f.name) != f.default
+        }
+        return {name: value if isinstance(value, bool) else str(value) for name, value in changed.items()}
 
 
 #: Options that change the program and that the reference's driver does not know.
@@ -206,7 +208,7 @@ class PartitionRequest:
             order = Comparator(getattr(predicate, "__name__", "predicate"), predicate)
         if not named_meshes:
             raise MpmdError("the topology has no mesh; give at least one")
-        found = cls(
+        result = cls(
             func_name,
             TopologyAttr.get({name: MeshAttr.get((str(a), int(n)) for a, n in axes) for name, axes in named_meshes}),
             {n: Assignment.on_mesh(v) if isinstance(v, str) else Assignment.on_mesh(*v) for n, v in assignment.items()},
@@ -220,8 +222,8 @@ class PartitionRequest:
             heterogeneous=heterogeneous_meshes,
             placement=placement,
         )
-        found._check_names()
-        return found
+        result._check_names()
+        return result
 
     def _check_names(self) -> None:
         wanted = [(f"name '{name}'", place) for name, place in self.assignment.items()]

@@ -61,11 +61,11 @@ class References:
 
     def of(self, op: Op) -> set[str]:
         """Those of the op and everything inside."""
-        found: set[str] = set()
-        self._op(op, found)
-        return found
+        result: set[str] = set()
+        self._op(op, result)
+        return result
 
-    def _op(self, op: Op, found: set[str]) -> None:
+    def _op(self, op: Op, symbols: set[str]) -> None:
         known = self._known
         for held in (op.props, op.attrs):
             for attribute in held.values():
@@ -73,21 +73,21 @@ class References:
                 if names is None:
                     names = known[attribute] = tuple(_in_attribute(attribute))
                 if names:
-                    found.update(names)
+                    symbols.update(names)
         for region in op.regions:
             if region.frozen:
-                found.update(remembered(region, "symbol-references", functools.partial(self._inside, region)))
+                symbols.update(remembered(region, "symbol-references", functools.partial(self._inside, region)))
             else:
                 for block in region.blocks:
                     for nested in block:
-                        self._op(nested, found)
+                        self._op(nested, symbols)
 
     def _inside(self, region: Region) -> frozenset[str]:
-        found: set[str] = set()
+        result: set[str] = set()
         for block in region.blocks:
             for op in block:
-                self._op(op, found)
-        return frozenset(found)
+                self._op(op, result)
+        return frozenset(result)
 
 
 def _in_attribute(attribute: Attribute) -> Iterator[str]:

@@ -145,10 +145,10 @@ def _changes_numbers(text: str, spec: str, tolerance: float) -> bool:
         before = parse(text)
         args = random_args(before)
         after = run_passes(before.clone(), spec)
-        expected, found = interpret(before, args), interpret(after, args)
+        expected, actual = interpret(before, args), interpret(after, args)
     except (MpmdError, ValueError, LookupError):
         return False  # something else is wrong with it
-    if len(expected) != len(found):
+    if len(expected) != len(actual):
         return False
-    names = [str(i) for i in range(len(found))]
-    return not largest(found, expected, names).size <= tolerance
+    names = [str(i) for i in range(len(actual))]
+    return not largest(actual, expected, names).size <= tolerance

@@ -143,17 +143,17 @@ def changes(before: Outline, after: Outline) -> Changes:
     pairs = sorted({*before.transfers, *after.transfers})
     transfers = {pair: more for pair in pairs if (more := after.transfers[pair] - before.transfers[pair])}
     reordered = names[0] != names[1] and sorted(names[0]) == sorted(names[1])
-    found = {"merged": merged, "split": split, "moved": moved, "new": fresh, "gone": list(gone.values())}
-    told = {what: things for what, things in found.items() if things}
+    kinds = {"merged": merged, "split": split, "moved": moved, "new": fresh, "gone": list(gone.values())}
+    told = {what: things for what, things in kinds.items() if things}
     return Changes(told, reordered, transfers, list(_notes(before, after)))
 
 
 def _by_name(one: Outline) -> dict[str, list[Thing]]:
-    found: dict[str, list[Thing]] = {}
+    result: dict[str, list[Thing]] = {}
     for thing in one.things:
         for name in dict.fromkeys(thing.names):
-            found.setdefault(name, []).append(thing)
-    return found
+            result.setdefault(name, []).append(thing)
+    return result
 
 
 def _same_call(a: Thing, b: Thing) -> bool:

@@ -67,16 +67,16 @@ def wrong_instruction(
         changed = largest(given, before, names)
         if changed.size > 0:
             return Wrong(number, what, "overwritten", changed), []
-        found = call(inputs)
+        actual = call(inputs)
         if isinstance(instruction, Run):
             callee = plan.programs[instruction.program].callee
             expected, fault, limit = interpret(module, given, callee, remembered), "program", tolerance
         else:
             expected, fault, limit = given, "transfer", 0.0
-        results = [np.array(array) for array in found]
+        results = [np.array(array) for array in actual]
         error = largest(results, expected, [f"result {i}" for i in range(len(results))])
         if not error.size <= limit:
             return Wrong(number, what, fault, error), []
-        for slot, array, value in zip(instruction.outputs, found, results, strict=True):
+        for slot, array, value in zip(instruction.outputs, actual, results, strict=True):
             slots[slot], made[slot], maker[slot] = array, value, f"the {what}"
     return None, [np.asarray(slots[slot]) for slot in plan.results]

@@ -157,14 +157,14 @@ def explain_places(module: Module, request: PartitionRequest) -> dict[str, list[
     Of the first ops of the first places one placement for each mesh.
     """
     copy = module.clone()
-    found: dict[str, list[Thing]] = {}
+    by_place: dict[str, list[Thing]] = {}
     for thing, home in things_of(copy):
         if home is not None or not isinstance(thing, Op) or not is_meshless(thing) or not thing.results:
             continue
         file = next((place for place in thing.loc.files if is_users(place[0])), None)
         if file is not None:
-            found.setdefault(f"{os.path.relpath(file[0])}:{file[1]}", []).append((thing, None))
-    places = [(at, thing) for at, things in found.items() for thing in things[:_OF_A_PLACE]][:_PLACES]
+            by_place.setdefault(f"{os.path.relpath(file[0])}:{file[1]}", []).append((thing, None))
+    places = [(at, thing) for at, things in by_place.items() for thing in things[:_OF_A_PLACE]][:_PLACES]
     placements = _Explainer(copy, **rules_of(request), most=_PRICED).placements([t for _, t in places])
     told: dict[str, list[Placement]] = {}
     for (at, _), one in zip(places, placements, strict=True):
@@ -219,17 +219,17 @@ class _Explainer:
         """Infer meshes; for each thing, what it was needed on and what it could be computed on before that."""
         PassManager(_ANALYSIS, error_is_failure=False).run(self.module)
         before = MeshSets(self.module)
-        found = []
+        result = []
         for thing, _ in targets:
             values = _values(thing)
             sources = src_of_op(thing) if isinstance(thing, Op) else before.src_of(thing)
             needed = names(before.use_of(values[0])) if values else ()
-            found.append((needed, None if sources is None else names(sources)))
+            result.append((needed, None if sources is None else names(sources)))
         leaves = InferMeshAssignMeshFuncLeaves(self.infer_transfers, error_limit=-1)
         with contextlib.suppress(MpmdError):  # what could not be placed says so below
             together = InferMeshAssignUsingInputOutputConstraints(self.constraints)
             PassManager([together, leaves, _ANALYSIS[0]], error_is_failure=False).run(self.module)
-        return found
+        return result
 
     def _placement(
         self,
@@ -257,20 +257,20 @@ class _Explainer:
             return Placement(what, location, tuple(dict.fromkeys(typed)), rule)
         chains = tuple(self._forward(values, flow)), tuple(self._backward(thing, flow))
         if self.cut is not None:
-            found, rule = self.cut.placed(thing)
-            return Placement(what, location, found, rule, *chains)
+            places, rule = self.cut.placed(thing)
+            return Placement(what, location, places, rule, *chains)
         meshes: dict[str, None] = {}
         for value in values:
             meshes.update(dict.fromkeys(names(flow.sets.needed(value))))
-        found = tuple(meshes)
-        if isinstance(thing, BlockArg) and _is_input(thing) and len(found) > 1:
-            found = (min(found, key=str.encode),)
+        places = tuple(meshes)
+        if isinstance(thing, BlockArg) and _is_input(thing) and len(places) > 1:
+            places = (min(places, key=str.encode),)
         if isinstance(thing, Op) and thing.block is None:  # it had no result and is in fragments by now
-            found = possible or ()
-        rule = _rule(found, tuple(meshes), wanted, possible)
-        if isinstance(thing, BlockArg) and found and possible is None and not wanted:
+            places = possible or ()
+        rule = _rule(places, tuple(meshes), wanted, possible)
+        if isinstance(thing, BlockArg) and places and possible is None and not wanted:
             rule = "nothing with a mesh uses it, so it goes where what is computed from it goes"
-        return Placement(what, location, found, rule, *chains)
+        return Placement(what, location, places, rule, *chains)
 
     def _forward(self, values: list[Value], flow: Flow) -> Iterator[Chain]:
         """For each mesh one shortest chain to a use that asks for it, a use that the user named if any."""
@@ -351,17 +351,17 @@ def _describe(thing: Value | Op) -> str:
 
 
 def _rule(
-    found: tuple[str, ...], asked: tuple[str, ...], wanted: tuple[str, ...], possible: tuple[str, ...] | None
+    meshes: tuple[str, ...], asked: tuple[str, ...], wanted: tuple[str, ...], possible: tuple[str, ...] | None
 ) -> str:
     """Which rule of mesh inference decided."""
-    if not found:
+    if not meshes:
         return "nothing uses it, so it is removed"
-    if len(asked) > len(found):
+    if len(asked) > len(meshes):
         return f"it is needed on {mesh_list(asked)}; an input is on the first of them by name and transferred"
-    if any(mesh in wanted for mesh in found):
-        if len(found) > 1:
-            return f"it is needed on {mesh_list(found)} and computed on each of them"
-        return f"it is needed on {mesh_list(found)}"
+    if any(mesh in wanted for mesh in meshes):
+        if len(meshes) > 1:
+            return f"it is needed on {mesh_list(meshes)} and computed on each of them"
+        return f"it is needed on {mesh_list(meshes)}"
     if possible:
         return (
             f"no computation asks for it; what it is computed from is on {mesh_list(possible)}, of which the "

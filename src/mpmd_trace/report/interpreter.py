@@ -68,23 +68,23 @@ class Remembered:
             return array
         digest = hashlib.blake2b(np.ascontiguousarray(array).tobytes(), digest_size=16).digest()
         key = (str(array.dtype), array.shape, digest)
-        found = self._by_content.get(key)
-        if found is None:
+        result = self._by_content.get(key)
+        if result is None:
             if self.room < array.nbytes:
                 return array
             self.room -= array.nbytes
-            found = self._by_content[key] = self._kept[id(array)] = array
-        return found
+            result = self._by_content[key] = self._kept[id(array)] = array
+        return result
 
     def __call__(self, op: Hashable, args: Sequence[Array], compute: Callable[[], list[Array]]) -> list[Array]:
         """The results of `compute`, which may have been computed before; `op` says what it computes."""
         key = (op, tuple(map(id, args)))
-        found = self._results.get(key)
-        if found is None:
-            found = [self.kept(array) for array in compute()]
-            if all(id(array) in self._kept for array in (*args, *found)):
-                self._results[key] = found
-        return found
+        result = self._results.get(key)
+        if result is None:
+            result = [self.kept(array) for array in compute()]
+            if all(id(array) in self._kept for array in (*args, *result)):
+                self._results[key] = result
+        return result
 
 
 class Interpreter(Meaning[Array]):
@@ -110,16 +110,16 @@ class Interpreter(Meaning[Array]):
         return self.remembered(region, args, lambda: whole(region, args, outer))
 
     def leaf(self, op: Op, env: dict[Value, Array]) -> list[Array]:
-        found = self._known.get(op)
-        if found is None:
+        known = self._known.get(op)
+        if known is None:
             what = _what(op)
             step = self.steps.get(what)
             if step is None:
                 step = self._prepare(op)
                 if what is not op or _is_frozen(op):  # passes change others
                     self.steps[what] = step
-            found = self._known[op] = step, (step.text if what is op else what), _inputs(op)
-        step, key, values = found
+            known = self._known[op] = step, (step.text if what is op else what), _inputs(op)
+        step, key, values = known
         inputs = [env[v] for v in values]
         if self.remembered is None:
             return self._run(op, step, inputs)
@@ -209,8 +209,8 @@ def _compile(module: Module, inputs: Sequence[Type], results: Sequence[Type]) ->
     sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
 
     def spec(type: Type) -> jax.ShapeDtypeStruct:
-        found = tensor_type(type)
-        return jax.ShapeDtypeStruct(found.shape or (), dtype_of(found), sharding=sharding)
+        tensor = tensor_type(type)
+        return jax.ShapeDtypeStruct(tensor.shape or (), dtype_of(tensor), sharding=sharding)
 
     with jax.enable_x64(True):
         compiled = lower_function(module.to_generic(), [spec(t) for t in inputs], [spec(t) for t in results]).compile(
@@ -219,8 +219,8 @@ def _compile(module: Module, inputs: Sequence[Type], results: Sequence[Type]) ->
 
     def run(*args: Array) -> Sequence[Any]:
         with jax.enable_x64(True):
-            found: Sequence[Any] = compiled(*args)
-        return found
+            result: Sequence[Any] = compiled(*args)
+        return result
 
     return run
 

@@ -31,8 +31,8 @@ def fit_link(sizes: Sequence[float], seconds: Sequence[float]) -> Link:
     times = np.maximum(np.asarray(seconds, float), 1e-12)
     weighted = np.stack([1 / times, np.asarray(sizes, float) / times], axis=1)
     scale = weighted.max(axis=0)  # the columns differ by many orders of magnitude
-    found, _ = nnls(weighted / scale, np.ones(len(times)))
-    latency, per_byte = (found / scale).tolist()
+    coefficients, _ = nnls(weighted / scale, np.ones(len(times)))
+    latency, per_byte = (coefficients / scale).tolist()
     # What a thousandth of the latency hides cannot be told from noise.
     matters = per_byte * max(sizes) > 1e-3 * latency
     return Link(latency, 1 / per_byte if matters else None)
@@ -54,10 +54,10 @@ def measure_links(
     for source, target in dict.fromkeys(pairs):
         progress(f"{source} to {target}")
         single[source, target] = fit_link(sizes, [_seconds(topology[source], topology[target], n) for n in sizes])
-    found = list(single.values())
-    widths = [link.bandwidth for link in found if link.bandwidth is not None]
+    samples = list(single.values())
+    widths = [link.bandwidth for link in samples if link.bandwidth is not None]
     usual = Link(
-        statistics.median(link.latency for link in found) if found else 0.0,
+        statistics.median(link.latency for link in samples) if samples else 0.0,
         statistics.median(widths) if widths else None,
     )
     return Links(usual, single, transfers)

@@ -150,10 +150,10 @@ class Meaning(ABC, Generic[V]):
 
     def callee(self, op: Op) -> FuncOp:
         name = cast(SymbolRefAttr, op.attr("callee")).name
-        found = self.functions.get(name)
-        if found is None:
+        result = self.functions.get(name)
+        if result is None:
             raise MpmdError(f"there is no function @{name} to call:\n  {describe(op)}")
-        return found
+        return result
 
 
 class Eraser(Meaning[Value]):
@@ -226,10 +226,10 @@ def entry_function(module: Module, name: str | None = None) -> FuncOp:
     Raises `MpmdError` when there is no such function.
     """
     if name is not None:
-        found = module.lookup(name)
-        if found is None:
+        result = module.lookup(name)
+        if result is None:
             raise MpmdError(f"the module has no function @{name}")
-        return found
+        return result
     main = module.lookup("main")
     if main is not None:
         return main

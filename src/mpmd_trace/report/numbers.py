@@ -105,10 +105,10 @@ class Numbers:
         return math.sqrt(max((float(jax.numpy.finfo(kind).eps) for kind in kinds), default=1e-12))
 
 
-def largest(found: Sequence[Array], expected: Sequence[Array], names: Sequence[str]) -> Error:
+def largest(arrays: Sequence[Array], expected: Sequence[Array], names: Sequence[str]) -> Error:
     """The largest difference among several arrays."""
     worst = Error(0.0, names[0] if names else "")
-    for name, ours, theirs in zip(names, found, expected, strict=True):
+    for name, ours, theirs in zip(names, arrays, expected, strict=True):
         size = difference(_wide(ours), _wide(theirs))
         if size > worst.size:
             worst = Error(size, name)
@@ -125,12 +125,12 @@ def _arrays(leaves: Sequence[Any], types: Sequence[Leaf], rows: Sequence[Any] | 
     for leaf, cut in zip(leaves, rows or [None] * len(leaves), strict=True):
         array = without_key(leaf)
         pieces += [array] if cut is None else np.split(np.asarray(array), cut.bounds[1:-1], cut.axis)
-    found = []
+    result = []
     for piece, leaf in zip(pieces, types, strict=True):
         void = leaf.struct.dtype == jax.dtypes.float0
         dtype = np.dtype(np.bool_) if void else jax.numpy.dtype(leaf.physical[1])
-        found.append(np.zeros(leaf.struct.shape, dtype) if void else np.asarray(piece).astype(dtype))
-    return found
+        result.append(np.zeros(leaf.struct.shape, dtype) if void else np.asarray(piece).astype(dtype))
+    return result
 
 
 def without_key(value: Any) -> Any:

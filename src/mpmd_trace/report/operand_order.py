@@ -66,8 +66,8 @@ def pick_entries(op: Op, names: Sequence[str], order: Sequence[int]) -> None:
     """Leave these entries, in this order, in attributes with one for each operand or for each result."""
     for table in (op.props, op.attrs):
         for name in names:
-            found = table.get(name)
-            if isinstance(found, ArrayAttr):
-                table[name] = ArrayAttr.get(found.elements[i] for i in order)
-            elif isinstance(found, TensorShardingPerValueAttr):
-                table[name] = TensorShardingPerValueAttr.get(found.shardings[i] for i in order)
+            entries = table.get(name)
+            if isinstance(entries, ArrayAttr):
+                table[name] = ArrayAttr.get(entries.elements[i] for i in order)
+            elif isinstance(entries, TensorShardingPerValueAttr):
+                table[name] = TensorShardingPerValueAttr.get(entries.shardings[i] for i in order)

@@ -37,15 +37,15 @@ def check_best(
 
     The step of a checked option is that of the order which the program has then.
     """
-    found = list(options)
+    result = list(options)
     for _ in range(MOST_CHECKS):
-        best = found[0]
+        best = result[0]
         if best.checked is not None or not (best.fits and best.choice.in_order):
             break
         progress(best.choice.schedule.name)
-        found[0] = check_option(best, study, lowered, traced)
-        found = ranked(found)
-    return found
+        result[0] = check_option(best, study, lowered, traced)
+        result = ranked(result)
+    return result
 
 
 def check_option(option: Option, study: Study, lowered: Lowered, traced: Module) -> Option:

@@ -72,7 +72,7 @@ def copies_of_stages(
     ahead where barriers say so, and not all at first.
     """
     of_slot = {slot: value for value in values for _, slot in value.slots}
-    found = [Copies()] * stages
+    result = [Copies()] * stages
     for run in plan.runs:
         if not is_hoisted(run):
             continue
@@ -86,7 +86,7 @@ def copies_of_stages(
             for stage, kinds in readers.items():
                 part = 1 / len(readers)
                 time = cost[run.program] * size / max(sum(sizes.values()), 1)
-                found[stage] += Copies(size * part, 0.0 if ahead else math.inf, time * part, frozenset(kinds))
+                result[stage] += Copies(size * part, 0.0 if ahead else math.inf, time * part, frozenset(kinds))
     if ahead:
         hoisted = {slot for run in plan.runs if is_hoisted(run) for slot in run.outputs}
         functions = {function.sym_name: function for function in module.functions}
@@ -95,8 +95,8 @@ def copies_of_stages(
                 copies = {i: float(plan.slots[slot].bytes) for i, slot in enumerate(run.inputs) if slot in hoisted}
                 most = 2 * _met_at_once(functions[plan.programs[run.program].callee], copies)
                 stage = rank[action.stage]
-                found[stage] += Copies(at_once=most)
-    return tuple(found)
+                result[stage] += Copies(at_once=most)
+    return tuple(result)
 
 
 def _met_at_once(function: FuncOp, copies: Mapping[int, float]) -> float:

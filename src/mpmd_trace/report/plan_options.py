@@ -113,22 +113,22 @@ def options_of(
     copies = _copies(study, study.names)
     own = Division("as assigned", study.stages, study.names, study.activations, study.static, copies)
     divisions = [own, *_balanced(study, memory_limit)]
-    found: list[Option] = []
+    options: list[Option] = []
     for done, division in enumerate(divisions, 1):
         for count in counts:
-            found += _options(study, division, count, memory_limit)
+            options += _options(study, division, count, memory_limit)
         progress(done, len(divisions))
-    return ranked(found)
+    return ranked(options)
 
 
 def ranked(options: Sequence[Option]) -> list[Option]:
     """Best first; the program's own stages where others are hardly better."""
-    found = sorted(options, key=lambda o: (not o.choice.in_order, not o.fits, round(o.step, 9), max(o.peak_bytes)))
-    staying = next((o for o in found if o.assignment == "as assigned" and o.choice.in_order and o.fits), None)
-    if staying is not None and staying.step * (1 - WORTH_MOVING) <= found[0].step:
-        found.remove(staying)
-        found.insert(0, staying)
-    return found
+    result = sorted(options, key=lambda o: (not o.choice.in_order, not o.fits, round(o.step, 9), max(o.peak_bytes)))
+    staying = next((o for o in result if o.assignment == "as assigned" and o.choice.in_order and o.fits), None)
+    if staying is not None and staying.step * (1 - WORTH_MOVING) <= result[0].step:
+        result.remove(staying)
+        result.insert(0, staying)
+    return result
 
 
 def option_of(division: Division, choice: Choice, study: Study, limit: float | None) -> Option:
@@ -148,22 +148,22 @@ def _gather(
     division: Division, schedule: Schedule, limit: float | None, study: Study
 ) -> tuple[Gather, tuple[float, ...]]:
     """How long copies are kept, as long as there is memory for it, and the peak of each mesh then."""
-    found: tuple[Gather, tuple[float, ...]] | None = None
+    result: tuple[Gather, tuple[float, ...]] | None = None
     for gather in WORDS if any(one.bytes for one in division.copies) else WORDS[:1]:
         peaks = study.on_devices(_peaks(division, schedule, gather))
         if limit is None or max(peaks) <= limit:
             return gather, peaks
-        if found is None or max(peaks) < max(found[1]):
-            found = gather, peaks
-    assert found is not None
-    return found
+        if result is None or max(peaks) < max(result[1]):
+            result = gather, peaks
+    assert result is not None
+    return result
 
 
 def _copies(study: Study, names: Sequence[Sequence[str]]) -> tuple[Copies, ...]:
     """What each of these stages reads of copies; layers of a stage read equal parts."""
     layer: dict[str, Copies] = {}
-    for own, found in zip(study.names, study.copies, strict=False):
-        layer.update({name: found.part(1 / len(own)) for name in own})
+    for own, copy in zip(study.names, study.copies, strict=False):
+        layer.update({name: copy.part(1 / len(own)) for name in own})
     return tuple(sum((layer.get(name, Copies()) for name in own), Copies()) for own in names)
 
 
@@ -274,11 +274,11 @@ def _divisions(study: Study, stages: int, memory_limit: float | None) -> list[li
     """The first and last + 1 layer of each stage: balanced, and if that may not fit balanced where it fits."""
     costs = [layer.forward + layer.backward for layer in study.layers]
     cuts = layer_cuts(study)
-    found = [partition_layers(costs, stages, cuts=cuts)]
+    divisions = [partition_layers(costs, stages, cuts=cuts)]
     if memory_limit is not None:
         most = max((max(profile) for profile in study.scratch), default=0.0)
         with contextlib.suppress(ScheduleError):  # where none fits, perhaps one does with another schedule
-            found.append(
+            divisions.append(
                 partition_layers(
                     costs,
                     stages,
@@ -288,7 +288,7 @@ def _divisions(study: Study, stages: int, memory_limit: float | None) -> list[li
                     cuts=cuts,
                 )
             )
-    return [[(r.start, r.stop) for r in one.stages] for one in found]
+    return [[(r.start, r.stop) for r in one.stages] for one in divisions]
 
 
 def _division(

@@ -28,14 +28,14 @@ def values_of_plan(plan: Plan, actions: FragmentActions) -> list[Value]:
         made.update(dict.fromkeys(run.outputs, action))
         for slot in dict.fromkeys(run.inputs):
             uses.setdefault(root.get(slot, slot), []).append((run.mesh, action))
-    found = []
+    result = []
     for slot, maker in made.items():
         own = [slot, *copies.get(slot, ())]
         # What is sent is what arrives: a transfer may reshard.
         size = max(plan.slots[s].bytes for s in own[1:]) if len(own) > 1 else plan.slots[slot].bytes
         places = tuple((plan.slots[s].mesh, s) for s in own)
-        found.append(Value(size, plan.slots[slot].mesh, maker, tuple(uses.get(slot, ())), places))
-    return found
+        result.append(Value(size, plan.slots[slot].mesh, maker, tuple(uses.get(slot, ())), places))
+    return result
 
 
 def _holders(value: Value, stage_of: Mapping[int, int]) -> set[int]:
@@ -55,22 +55,22 @@ def _holders(value: Value, stage_of: Mapping[int, int]) -> set[int]:
 
 def activations(values: Iterable[Value], stage_of: Mapping[int, int], visits: Sequence[int]) -> list[float]:
     """Of each stage, the bytes on a device that the forward of a microbatch leaves for its backward."""
-    found = [0.0] * len(visits)
+    totals = [0.0] * len(visits)
     for value in values:
         for stage in _holders(value, stage_of):
-            found[stage] += value.bytes
-    return [held / max(v, 1) for held, v in zip(found, visits, strict=True)]
+            totals[stage] += value.bytes
+    return [held / max(v, 1) for held, v in zip(totals, visits, strict=True)]
 
 
 def activation_slots(values: Iterable[Value], stage_of: Mapping[int, int]) -> set[int]:
     """The slots of a plan that are activations on the mesh where they are."""
-    found: set[int] = set()
+    result: set[int] = set()
     for value in values:
         holders = _holders(value, stage_of)
         if holders:
             meshes = {m for m, a in value.uses if a.kind != "O" and stage_of.get(a.stage) in holders}
-            found.update(slot for mesh, slot in value.slots if mesh in meshes)
-    return found
+            result.update(slot for mesh, slot in value.slots if mesh in meshes)
+    return result
 
 
 #: The most bytes that something holds on a device: before its first backward, from the start of its first
@@ -131,8 +131,8 @@ def cut_bytes(values: Iterable[Value], layers: int, visits: Sequence[int]) -> li
         elif first < source.stage:
             backward[first] += size
             backward[source.stage] -= size
-    found, there, back = [], 0.0, 0.0
+    result, there, back = [], 0.0, 0.0
     for i in range(layers - 1):
         there, back = there + forward[i], back + backward[i]
-        found.append((max(there, 0.0), max(back, 0.0)))
-    return found
+        result.append((max(there, 0.0), max(back, 0.0)))
+    return result

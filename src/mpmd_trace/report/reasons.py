@@ -25,9 +25,9 @@ def reasons(held: Residence, lowered: PartitionedProgram) -> dict[int, str]:
     partition_as(lowered.traced.module, request, hooks=[ready], phases="import")
     if ready.module is None:  # the program has no meshes to choose from
         return {}
-    found = {}
+    result = {}
     for one in held.astray[:MOST_REASONS]:
         (where,) = explain(ready.module, f"input {one.number}", **rules_of(request)).placements
         chains = [f"{' -> '.join(chain.steps)} on {chain.mesh}" for chain in where.needed]
-        found[one.number] = "; ".join([where.rule, *chains])
-    return found
+        result[one.number] = "; ".join([where.rule, *chains])
+    return result

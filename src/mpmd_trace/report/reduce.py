@@ -110,9 +110,9 @@ class _Reducer:
 
     def _try(self, base: Module, things: _Things, drop: _Drop, numbers: set[int]) -> bool:
         candidate = base.clone()
-        found = things(candidate)
+        things_left = things(candidate)
         try:
-            drop(candidate, [found[i] for i in sorted(numbers)])
+            drop(candidate, [things_left[i] for i in sorted(numbers)])
         except (RuntimeError, ValueError, LookupError):  # a value is still used, a body would be empty ...
             return False
         return self.accepts(candidate)
@@ -309,14 +309,14 @@ def _without_results(op: Op, numbers: Sequence[int]) -> None:
 
 def _operands(module: Module) -> list[_Thing]:
     """Operands that a function argument can stand for."""
-    found = []
+    result = []
     for function in _defined(module):
         types = {arg.type for arg in function.body.args}
         for op in function.body:
             for use in op.operand_uses:
                 if use.value not in function.body.args and use.value.type in types:
-                    found.append((op, use.index, ""))
-    return found
+                    result.append((op, use.index, ""))
+    return result
 
 
 def _drop_operands(module: Module, things: Sequence[_Thing]) -> None:
@@ -327,12 +327,12 @@ def _drop_operands(module: Module, things: Sequence[_Thing]) -> None:
 
 
 def _attributes(module: Module) -> list[_Thing]:
-    found = []
+    attributes = []
     for function in module.functions:
         own = [name for name in function.attrs if name not in _KEPT]
         own += [name for name in ("arg_attrs", "res_attrs") if name in function.props]
-        found += [(function, 0, name) for name in own]
-    return found + [(op, 0, name) for op in _mutable_ops(module) for name in op.attrs]
+        attributes += [(function, 0, name) for name in own]
+    return attributes + [(op, 0, name) for op in _mutable_ops(module) for name in op.attrs]
 
 
 def _drop_attributes(module: Module, things: Sequence[_Thing]) -> None:

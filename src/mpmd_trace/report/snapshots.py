@@ -42,14 +42,14 @@ def count_ops(module: Module) -> dict[str, int]:
     def counts_of(region: Region) -> collections.Counter[str]:
         if region in bodies:
             return bodies[region]
-        found: collections.Counter[str] = collections.Counter()
+        result: collections.Counter[str] = collections.Counter()
         for op in itertools.chain.from_iterable(region.blocks):
-            found[op.name] += 1
+            result[op.name] += 1
             for nested in op.regions:
-                found.update(counts_of(nested))
+                result.update(counts_of(nested))
         if region.frozen:
-            bodies[region] = found
-        return found
+            bodies[region] = result
+        return result
 
     counts = counts_of(module.op.regions[0])
     counts[module.op.name] += 1
@@ -92,10 +92,10 @@ class Snapshots:
         if self.keep_tree:
             self._keep_functions(name, module)
         if self.keep_changes:
-            found = outline(module)
+            current = outline(module)
             if self._last is not None:
-                self.changes[name] = changes(self._last, found).text()
-            self._last = found
+                self.changes[name] = changes(self._last, current).text()
+            self._last = current
         entry |= {"ops": count_ops(module), "file": name, "sha256": hashlib.sha256(text.encode()).hexdigest()}
 
     def _keep_functions(self, name: str, module: Module) -> None:
@@ -131,5 +131,5 @@ def unified_diff(a: str, b: str, a_name: str, b_name: str) -> str:
 def read_index(folder: str) -> list[dict[str, Any]]:
     """The entries of `index.json` in a folder that `dump` or `run` wrote.  Raises `OSError`, `ValueError`."""
     with open(os.path.join(folder, "index.json"), encoding="utf-8") as file:
-        found: list[dict[str, Any]] = json.load(file)["passes"]
-    return found
+        result: list[dict[str, Any]] = json.load(file)["passes"]
+    return result

@@ -13,11 +13,11 @@ __all__ = ["written_in"]
 
 def written_in(ops: Iterable[Op], most: int = 8) -> list[str]:
     """The first places (`file:line`, seen from here) in the user's files that the ops come from."""
-    found: dict[str, None] = {}
+    files: dict[str, None] = {}
     for op in ops:
         for file, line, _ in list(op.loc.files)[:4]:
             if is_users(file):
-                found[f"{os.path.relpath(file)}:{line}"] = None
-        if len(found) >= most:
+                files[f"{os.path.relpath(file)}:{line}"] = None
+        if len(files) >= most:
             break
-    return list(found)[:most]
+    return list(files)[:most]

@@ -63,9 +63,9 @@ def find(module: Module, question: str) -> list[Thing]:
     if named:
         return named
     for fits in (at, called):
-        found = [t for t in things if fits(location_of(t[0]))]
-        if found:  # assigns and unassigns only where nothing else fits
-            return [t for t in found if not isinstance(t[0], AssignOp | UnassignOp)] or found
+        matching = [t for t in things if fits(location_of(t[0]))]
+        if matching:  # assigns and unassigns only where nothing else fits
+            return [t for t in matching if not isinstance(t[0], AssignOp | UnassignOp)] or matching
     return [t for t in things if isinstance(t[0], Op) and t[0].name in (question, f"stablehlo.{question}")]
 
 
@@ -73,11 +73,11 @@ def _numbered(module: Module, kind: str, index: int) -> list[Thing]:
     """An input or result of the functions that are called from outside."""
     entries = [f for f in module.mpmd_functions if f.is_entry_point and not f.is_declaration]
     ends = [(f, f.body.args if kind == "input" else f.body.terminator.operands) for f in entries]
-    found = [made_by(values[index]) for _, values in ends if index < len(values)]
-    if not found:
+    result = [made_by(values[index]) for _, values in ends if index < len(values)]
+    if not result:
         known = ", ".join(f"{len(values)} (@{f.sym_name})" for f, values in ends) or "none"
         raise MpmdError(f"there is no {kind} {index}; {kind}s are counted from 0, and there are {known}")
-    return found
+    return result
 
 
 def made_by(value: Value) -> Thing:

@@ -77,7 +77,7 @@ def _with_halves(step: Step, halves: set[tuple[int, int]], begun: set[tuple[int,
 def steps_by_place(plan: Plan, actions: FragmentActions) -> dict[int, tuple[int, Step]]:
     """Mesh number and step of each run, by its place among the instructions."""
     meshes = {name: i for i, name in enumerate(plan.meshes)}
-    waiting = {name: iter(found) for name, found in actions.of_mesh.items()}
+    waiting = {name: iter(actions_left) for name, actions_left in actions.of_mesh.items()}
     result: dict[int, tuple[int, Step]] = {}
     for at, instruction in enumerate(plan.instructions):
         if isinstance(instruction, Run):
@@ -98,25 +98,25 @@ def actions_by_place(plan: Plan, actions: FragmentActions) -> dict[int, Action]:
 
     Raises `MpmdError` when one is a block of several: what each of them costs is not known.
     """
-    found = {}
+    result = {}
     for at, (_, step) in steps_by_place(plan, actions).items():
         if not isinstance(step, Action):
             raise MpmdError(
                 f"the step runs {step} as one program, so the cost of its parts is unknown; compile it with "
                 f"partitioning_options={dict.fromkeys(OUR_OPTIONS, False)} to plan it"
             )
-        found[at] = step
-    return found
+        result[at] = step
+    return result
 
 
 def run_actions(plan: Plan, actions: FragmentActions) -> list[tuple[Run, Action]]:
     """Every run of such a plan with the action that it is."""
-    found = []
+    result = []
     for at, action in actions_by_place(plan, actions).items():
         run = plan.instructions[at]
         assert isinstance(run, Run)
-        found.append((run, action))
-    return found
+        result.append((run, action))
+    return result
 
 
 def timed(plan: Plan, measured: Measured) -> list[tuple[int, TimelineEntry]]:
@@ -135,9 +135,9 @@ def measured_timeline(plan: Plan, actions: FragmentActions, measured: Measured) 
     known = steps_by_place(plan, actions)
     events = []
     for at, entry in timed(plan, measured):
-        found = known.get(at)
-        if found is not None:
-            events.append(Event(found[0], found[1], 1000 * entry.start, 1000 * entry.end))
+        span = known.get(at)
+        if span is not None:
+            events.append(Event(span[0], span[1], 1000 * entry.start, 1000 * entry.end))
     return Timeline.from_events("measured", events, " ms")
 
 

@@ -95,34 +95,34 @@ def build(schedule: Schedule) -> Program:
             stage, kind, m = part.stage, part.kind, part.microbatch
             if kind == "F":
                 for source in feeds[stage] if plain else graph.inputs(stage, m):
-                    found = find("F", source, m)
-                    if found < 0:
+                    source_action = find("F", source, m)
+                    if source_action < 0:
                         absent.append((number, Action(source, "F", m)))
-                    elif found != number:
-                        wanted.append(found)
+                    elif source_action != number:
+                        wanted.append(source_action)
             elif kind == "W":
-                found = find("I", stage, m)
-                if found < 0:
+                source_action = find("I", stage, m)
+                if source_action < 0:
                     absent.append((number, Action(stage, "I", m)))
-                elif found != number:
-                    wanted.append(found)
+                elif source_action != number:
+                    wanted.append(source_action)
             elif kind == "O":
                 for mb in schedule.microbatches_of(stage):
-                    found = max(find("W", stage, mb), find("B", stage, mb))
-                    if found >= 0 and found != number:
-                        wanted.append(found)
+                    source_action = max(find("W", stage, mb), find("B", stage, mb))
+                    if source_action >= 0 and source_action != number:
+                        wanted.append(source_action)
             else:
-                found = find("F", stage, m)
-                if found < 0:
+                source_action = find("F", stage, m)
+                if source_action < 0:
                     absent.append((number, Action(stage, "F", m)))
-                elif found != number:
-                    wanted.append(found)
+                elif source_action != number:
+                    wanted.append(source_action)
                 for reader in readers[stage] if plain else graph.outputs(stage, m):
-                    found = max(find("I", reader, m), find("B", reader, m))
-                    if found < 0:
+                    source_action = max(find("I", reader, m), find("B", reader, m))
+                    if source_action < 0:
                         absent.append((number, Action(reader, "I", m)))
-                    elif found != number:
-                        wanted.append(found)
+                    elif source_action != number:
+                        wanted.append(source_action)
         needs.append(wanted)
     return Program(schedule, tuple(steps), mesh, first, needs, absent)
 

@@ -127,7 +127,7 @@ def search(
             if not exact and binaries(meshes, microbatches, placement) > EXACT_UP_TO:
                 continue
             start = next((c.schedule for c in candidates if c.fits and _splits(c, placement)), None)
-            found = solve_exact(
+            solution = solve_exact(
                 meshes,
                 microbatches,
                 costs,
@@ -138,9 +138,9 @@ def search(
                 start=start,
                 time_limit=time_limit,
             )
-            solved[placement.mesh_of] = found
-            if found.schedule is not start:
-                consider(found.schedule, v)
+            solved[placement.mesh_of] = solution
+            if solution.schedule is not start:
+                consider(solution.schedule, v)
         candidates.sort(key=rank)
     best = candidates[0]
     if not best.fits:

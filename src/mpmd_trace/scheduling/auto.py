@@ -195,10 +195,10 @@ class Choice:
 
 def stage_costs(module: Module) -> StageCosts | None:
     """The costs of a module after the import phase, best with split backwards; None without microbatches."""
-    found = _units(module)
-    if found is None:
+    own_units = _units(module)
+    if own_units is None:
         return None
-    units, number, table = found
+    units, number, table = own_units
     rank = {stage: i for i, stage in enumerate(sorted(table))}
     times: dict[str, list[float]] = {kind: [0.0] * len(rank) for kind in "FIWB"}
     visits: list[set[int]] = [set() for _ in rank]
@@ -248,11 +248,11 @@ def _units(module: Module) -> tuple[dict[FragmentOp, Unit], dict[FragmentOp, int
 
 def stage_ranks(module: Module) -> dict[int, int]:
     """The place in the pipeline of each stage number that `transfers.fragment_action` gives."""
-    found = _units(module)
+    own_units = _units(module)
     topology = module.main.topology
-    if found is None or topology is None:
+    if own_units is None or topology is None:
         return {}
-    units, number, table = found
+    units, number, table = own_units
     rank = {stage: i for i, stage in enumerate(sorted(table))}
     index = {name: i for i, name in enumerate(topology.meshes)}
     if all(u.stage is not None for u in units.values()):
@@ -295,12 +295,12 @@ def rank_schedules(costs: StageCosts, memory_limit: float | None = None) -> list
     scaled = costs.scaled(1.0 / largest)
     if costs.forward_only:
         choice = _choice(forward_schedule(scaled), scaled, None)
-        found = [] if choice is None else [choice]
+        result = [] if choice is None else [choice]
     else:
-        found = _one_per_mesh(scaled, memory_limit) if costs.chunks == 1 else _several(scaled, memory_limit)
-    found = [dataclasses.replace(c, unit=largest) for c in found]
-    found.sort(key=lambda c: (not c.fits, round(c.result.makespan, 6), c.peak, c.schedule.splits_backward))
-    return found
+        result = _one_per_mesh(scaled, memory_limit) if costs.chunks == 1 else _several(scaled, memory_limit)
+    result = [dataclasses.replace(c, unit=largest) for c in result]
+    result.sort(key=lambda c: (not c.fits, round(c.result.makespan, 6), c.peak, c.schedule.splits_backward))
+    return result
 
 
 def _one_per_mesh(costs: StageCosts, memory_limit: float | None) -> list[Choice]:
@@ -308,17 +308,17 @@ def _one_per_mesh(costs: StageCosts, memory_limit: float | None) -> list[Choice]
         return []
     for limit in dict.fromkeys((memory_limit, None)):
         try:
-            found = search(costs.delays(), limit, meshes=costs.meshes, microbatches=costs.microbatches, exact=False)
+            result = search(costs.delays(), limit, meshes=costs.meshes, microbatches=costs.microbatches, exact=False)
         except ScheduleError:
             continue  # nothing keeps to the limit; what comes closest is for the message
-        suiting = [c.schedule for c in found.candidates if _suits(c.schedule, costs)]
+        suiting = [c.schedule for c in result.candidates if _suits(c.schedule, costs)]
         return [c for s in suiting if (c := _choice(s, costs, memory_limit)) is not None]
     return []
 
 
 def _several(costs: StageCosts, memory_limit: float | None) -> list[Choice]:
     """Schedules with several stages per mesh, in a loop, a V, or two chains."""
-    found: list[Choice] = []
+    result: list[Choice] = []
     chunks = costs.chunks
     for entry in ENTRIES if chunks > 1 else ():
         try:
@@ -336,8 +336,8 @@ def _several(costs: StageCosts, memory_limit: float | None) -> list[Choice]:
             continue  # not for these numbers
         choice = _choice(made, costs, memory_limit) if _suits(made, costs) else None
         if choice is not None:
-            found.append(choice)
-    return found
+            result.append(choice)
+    return result
 
 
 def forward_schedule(costs: StageCosts) -> Schedule:
@@ -371,8 +371,8 @@ def replayed(choice: Choice, costs: StageCosts, orders: Sequence[Sequence[Step]]
     A whole backward may stand for both of its parts.
     """
     changed = dataclasses.replace(choice.schedule, orders=tuple(tuple(row) for row in orders))
-    found = _choice(changed, costs.scaled(1.0 / choice.unit), None)
-    return None if found is None else dataclasses.replace(found, unit=choice.unit, fits=choice.fits)
+    choice_again = _choice(changed, costs.scaled(1.0 / choice.unit), None)
+    return None if choice_again is None else dataclasses.replace(choice_again, unit=choice.unit, fits=choice.fits)
 
 
 def _graph(schedule: Schedule, costs: StageCosts) -> StageGraph:

@@ -39,16 +39,16 @@ def balanced(traced: Module, meshes: Sequence[str]) -> dict[str, Assignment]:
 def work_of_names(traced: Module) -> Mapping[str, tuple[float, float]]:
     """Operations of each name forward and backward, in the order of the program; every function once."""
     functions = {f.sym_name: f for f in traced.functions}
-    found: dict[str, tuple[float, float]] = {}
+    result: dict[str, tuple[float, float]] = {}
     done: set[str] = set()
 
     def visit(region: Region) -> None:
         for op in (o for block in region.blocks for o in block):
             if isinstance(op, NamedComputationOp):
-                forward, backward = found.get(op.origin.name, (0.0, 0.0))
+                forward, backward = result.get(op.origin.name, (0.0, 0.0))
                 work = flops(op.body, traced)
                 is_back = op.origin.transpose_count > 0
-                found[op.origin.name] = (forward, backward + work) if is_back else (forward + work, backward)
+                result[op.origin.name] = (forward, backward + work) if is_back else (forward + work, backward)
                 continue
             callee = op.props.get("callee")
             name = callee.text.removeprefix("@").strip('"') if callee is not None else ""
@@ -59,4 +59,4 @@ def work_of_names(traced: Module) -> Mapping[str, tuple[float, float]]:
                 visit(inner)
 
     visit(traced.main.regions[0])
-    return found
+    return result

@@ -289,9 +289,9 @@ def _chain(schedule: Schedule, mesh: int, units: Sequence[Unit], stages: Sequenc
     for stage, kind, microbatch in schedule.total_order(mesh):
         chunk = chunk_of[stage]
         for part in parts[chunk][kind]:
-            found = waiting.pop((chunk, part, microbatch), None)
-            if found:
-                chain.append(found)
+            waiting_for = waiting.pop((chunk, part, microbatch), None)
+            if waiting_for:
+                chain.append(waiting_for)
     if waiting:
         (chunk, kind, microbatch), left = next(iter(waiting.items()))
         count = "a fragment" if len(waiting) == 1 else f"{len(waiting)} fragments"

@@ -129,19 +129,19 @@ def _shape(value: Value) -> list[int]:
 
 def _contracted(op: Op) -> int:
     numbers = op.props.get("dot_dimension_numbers")
-    found = _LIST.search(numbers.text) if numbers is not None else None
-    if found is None:
+    match = _LIST.search(numbers.text) if numbers is not None else None
+    if match is None:
         return 1
     shape = _shape(op.operands[0])
-    return math.prod(shape[int(d)] for d in found.group(1).split(",") if d.strip())
+    return math.prod(shape[int(d)] for d in match.group(1).split(",") if d.strip())
 
 
 def _window(op: Op) -> float:
     """What one output element of a convolution adds up: the kernel without its output features."""
     kernel = _shape(op.operands[1])
     numbers = op.props.get("dimension_numbers")
-    found = _KERNEL.search(numbers.text) if numbers is not None else None
-    order = [part.strip() for part in found.group(1).split(",")] if found is not None else []
+    match = _KERNEL.search(numbers.text) if numbers is not None else None
+    order = [part.strip() for part in match.group(1).split(",")] if match is not None else []
     features = kernel[order.index("o")] if "o" in order else 1
     return math.prod(kernel) / max(features, 1)
 

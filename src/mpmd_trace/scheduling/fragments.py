@@ -153,15 +153,15 @@ class Fragments(Sequence[Fragment]):
 
     def one(self, **fields: Any) -> Fragment:
         """The only one `where(**fields)`.  Raises `MpmdError` when there is none, or several."""
-        found = self.where(**fields)
-        if len(found) != 1:
+        matching = self.where(**fields)
+        if len(matching) != 1:
             asked = ", ".join(f"{k}={v!r}" for k, v in fields.items()) or "no field"
-            of = found if found else self
+            of = matching if matching else self
             listed = "\n".join(shortened([f"  {f}" for f in of]))
             raise mistake(
-                f"{'several fragments are' if found else 'no fragment is'} where({asked}); there are\n{listed}"
+                f"{'several fragments are' if matching else 'no fragment is'} where({asked}); there are\n{listed}"
             )
-        return found[0]
+        return matching[0]
 
     def __len__(self) -> int:
         return len(self._all)

@@ -244,11 +244,11 @@ def values_of_module(module: Module) -> list[Value]:
                 uses.setdefault(root.get(operand, operand), []).append((op.mesh, action))
             for result in op.results:
                 made[result] = (op.mesh, action)
-    found = []
+    results = []
     for value, (mesh, action) in made.items():
         type = value.type
         if isinstance(type, MeshTensorType):
             whole = byte_size(type, symbols)
             held = whole / topology.meshes[mesh].size if type.sharding is None else whole
-            found.append(Value(held, mesh, action, tuple(uses.get(value, ()))))
-    return found
+            results.append(Value(held, mesh, action, tuple(uses.get(value, ()))))
+    return results

@@ -39,13 +39,13 @@ def checked_rules(given: Any, what: str) -> tuple[tuple[Any, ...], list[str]]:
     """
     if given is None or isinstance(given, str):
         return (), [f"{what} is a list of rules, not {given!r}."]
-    found: list[Any] = []
+    rules: list[Any] = []
     wrong: list[str] = []
     own, other = (MergeRule, ScheduleRule) if what == MERGE else (ScheduleRule, MergeRule)
     for one in _flat(given):
         if isinstance(one, str):
             try:
-                found.append(own.parse(one))
+                rules.append(own.parse(one))
             except MpmdError as error:
                 wrong.append(f"{what}: {error.diagnostics[0].message}")
         elif isinstance(one, own):
@@ -56,9 +56,9 @@ def checked_rules(given: Any, what: str) -> tuple[tuple[Any, ...], list[str]]:
                     "rules of fragments"
                 )
             else:
-                found.append(one)
+                rules.append(one)
         elif isinstance(one, MergeNeighbours) and own is MergeRule:
-            found.append(one)
+            rules.append(one)
         elif isinstance(one, other | MergeNeighbours):
             belongs = SCHEDULE if own is MergeRule else MERGE
             wrong.append(f"{what} has a {type(one).__name__}, which belongs to {belongs}")
@@ -70,10 +70,10 @@ def checked_rules(given: Any, what: str) -> tuple[tuple[Any, ...], list[str]]:
             except TypeError as error:
                 wrong.append(f"{what} has a function that cannot be called with the fragments of a program: {error}")
                 continue
-            found.append(one)
+            rules.append(one)
         else:
             wrong.append(f"{what} has {one!r}, which is not a rule: make rules with mpmd_trace.rules")
-    return tuple(found), [*wrong, *rule_problems(found)]
+    return tuple(rules), [*wrong, *rule_problems(rules)]
 
 
 def _flat(given: Any) -> Iterator[Any]:
@@ -94,13 +94,13 @@ def has_rules(config: Config, choice: ScheduleChoice) -> bool:
 
 
 def _comparator(choice: ScheduleChoice) -> Comparator | None:
-    found = choice.options.get("mpmd_pipeline_schedule")
-    return found if isinstance(found, Comparator) else None
+    schedule = choice.options.get("mpmd_pipeline_schedule")
+    return schedule if isinstance(schedule, Comparator) else None
 
 
 def literal_rules(config: Config, fragments: Callable[[], Fragments]) -> dict[str, tuple[Any, ...]]:
     """The rules of a configuration, with those that functions make of the fragments; as `partition` takes them."""
-    found: dict[str, tuple[Any, ...]] = {}
+    result: dict[str, tuple[Any, ...]] = {}
     known: list[Fragments] = []
     for what, given in ((MERGE, config.fragment_merge_rules), (SCHEDULE, config.fragment_schedule_rules)):
         rules: list[Any] = []
@@ -112,8 +112,8 @@ def literal_rules(config: Config, fragments: Callable[[], Fragments]) -> dict[st
                 known.append(fragments())
             rules += _made_by(one, known[0], what, config)
         raise_problems(rule_problems(rules), config.where)
-        found[what] = tuple(rules)
-    return found
+        result[what] = tuple(rules)
+    return result
 
 
 def _made_by(builder: Callable[[Fragments], Any], fragments: Fragments, what: str, config: Config) -> tuple[Any, ...]:

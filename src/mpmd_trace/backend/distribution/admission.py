@@ -52,17 +52,17 @@ def admit(job: Job, plan: Plan, placement: Placement, options: CompilerOptions, 
         "version of jaxlib": importlib.metadata.version("jaxlib"),
         "settings of JAX": _settings(),
         "topology": "\n".join(f"{name}: {_mesh(mesh)}" for name, mesh in placement.meshes.items()),
-        "compiler options": "\n".join(f"{mesh}: {dict(sorted(found.items()))}" for mesh, found in options.items()),
+        "compiler options": "\n".join(f"{mesh}: {dict(sorted(shown.items()))}" for mesh, shown in options.items()),
         "plan": str(plan),
         "program": text,
     }
     digests = {key: hashlib.sha256(value.encode()).hexdigest() for key, value in mine.items()}
-    everyone = [json.loads(found) for found in job.peers.agree("comparison of programs", json.dumps(digests).encode())]
-    unlike = [key for key in mine if len({found[key] for found in everyone}) > 1]
+    everyone = [json.loads(shown) for shown in job.peers.agree("comparison of programs", json.dumps(digests).encode())]
+    unlike = [key for key in mine if len({shown[key] for shown in everyone}) > 1]
     if unlike:
         # Versions and settings explain programs that differ.
         key = unlike[0]
-        texts = [found.decode() for found in job.peers.agree("difference of programs", mine[key].encode())]
+        texts = [shown.decode() for shown in job.peers.agree("difference of programs", mine[key].encode())]
         problems = differences(plan.name, key, texts)
         raise MpmdError([Diagnostic("error", problem) for problem in problems])
     return job.next_program()

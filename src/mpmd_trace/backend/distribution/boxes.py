@@ -29,7 +29,7 @@ class Piece:
 def boxes(shape: Sequence[int], sharding: TensorShardingAttr | None, mesh: MeshAttr) -> tuple[Box, ...]:
     """The part of an array that each device of the mesh holds, in the order of the mesh."""
     sizes = dict(mesh.axes)
-    found = []
+    result = []
     for coordinates in itertools.product(*(range(size) for size in sizes.values())):
         at = dict(zip(sizes, coordinates, strict=True))
         box = []
@@ -40,8 +40,8 @@ def boxes(shape: Sequence[int], sharding: TensorShardingAttr | None, mesh: MeshA
                 index, parts = index * count + place, parts * count
             step = -(-length // parts)
             box.append((min(index * step, length), min((index + 1) * step, length)))
-        found.append(tuple(box))
-    return tuple(found)
+        result.append(tuple(box))
+    return tuple(result)
 
 
 def _along(axis: Axis, coordinate: int, size: int) -> tuple[int, int]:
@@ -75,7 +75,7 @@ def pieces(source: Sequence[Box], target: Sequence[Box], owners: Sequence[int], 
     receivers: dict[tuple[int, Box], list[int]] = {}
     for position, (box, process) in enumerate(zip(target, wanted, strict=True)):
         receivers.setdefault((process, box), []).append(position)
-    found: list[Piece] = []
+    result: list[Piece] = []
     turns = dict.fromkeys(holders, 0)
     for (process, box), targets in receivers.items():
         for held, those in holders.items():
@@ -88,8 +88,8 @@ def pieces(source: Sequence[Box], target: Sequence[Box], owners: Sequence[int], 
             else:
                 giver = those[turns[held] % len(those)]
                 turns[held] += 1
-            found.append(Piece(part, giver, tuple(targets)))
-    return found
+            result.append(Piece(part, giver, tuple(targets)))
+    return result
 
 
 def _common(left: Box, right: Box) -> Box:

@@ -31,13 +31,13 @@ def offset_of(ask: Callable[[], float], *, rounds: int = 20, now: Callable[[], f
         rounds: how often to ask.
         now: gives the time of this one.
     """
-    found = []
+    samples = []
     for _ in range(rounds):
         before = now()
         theirs = ask()
         after = now()
-        found.append(Offset(theirs - (before + after) / 2, (after - before) / 2))
-    return min(found, key=lambda one: one.error)
+        samples.append(Offset(theirs - (before + after) / 2, (after - before) / 2))
+    return min(samples, key=lambda one: one.error)
 
 
 def merged(parts: Iterable[Sequence[Span]]) -> tuple[list[Span], float]:
@@ -49,11 +49,11 @@ def merged(parts: Iterable[Sequence[Span]]) -> tuple[list[Span], float]:
     Args:
         parts: the times of each process, on one clock.
     """
-    found: dict[int, tuple[float, float]] = {}
+    bounds: dict[int, tuple[float, float]] = {}
     first, last = float("inf"), float("-inf")
     for part in parts:
         for at, start, end in part:
-            known = found.get(at, (start, end))
-            found[at] = max(known[0], start), max(known[1], end)
+            known = bounds.get(at, (start, end))
+            bounds[at] = max(known[0], start), max(known[1], end)
             first, last = min(first, start), max(last, end)
-    return [(at, s - first, e - first) for at, (s, e) in sorted(found.items())], max(0.0, last - first)
+    return [(at, s - first, e - first) for at, (s, e) in sorted(bounds.items())], max(0.0, last - first)

@@ -189,7 +189,7 @@ def _play(parts: Parts, buffers: int | None) -> dict[int, int]:
 
 def _waits(parts: Parts, stuck: Mapping[int, int], buffers: int | None) -> dict[int, list[Wait]]:
     """For each process that is stuck, for whom it waits, and what they would have to do."""
-    found: dict[int, list[Wait]] = {}
+    result: dict[int, list[Wait]] = {}
     for process, place in stuck.items():
         action = parts[process][place]
         if isinstance(action, Work):
@@ -209,8 +209,8 @@ def _waits(parts: Parts, stuck: Mapping[int, int], buffers: int | None) -> dict[
             else:
                 goal = next((i for i, a in rest if _is(a, *wanted)), None)
             waits.append(Wait(process, place, peer, goal))
-        found[process] = waits
-    return found
+        result[process] = waits
+    return result
 
 
 def _stands_at(parts: Parts, stuck: Mapping[int, int], process: int, action: Work) -> bool:
@@ -304,7 +304,7 @@ def _unsendable(plan: Plan, order: Order) -> Iterator[str]:
 def _unmatched(plan: Plan, parts: Parts) -> Iterator[str]:
     """Messages without their other end, collectives without a member, and what somebody does twice."""
     wanted: dict[tuple[str, int, int], Action] = {}  # what happens, its number, and who does it
-    found: set[tuple[str, int, int]] = set()
+    unmatched: set[tuple[str, int, int]] = set()
     for process, actions in parts.items():
         for action in actions:
             if isinstance(action, Work):
@@ -317,13 +317,13 @@ def _unmatched(plan: Plan, parts: Parts) -> Iterator[str]:
             for end, member in ends:
                 wanted.setdefault((end, number, member), action)
             key = what, number, process
-            if key in found:
+            if key in unmatched:
                 yield f"process {process} does twice: {describe(plan, action)}"
             elif (what, process) not in ends:
                 yield f"process {process} has no part in what it does: {describe(plan, action)}"
-            found.add(key)
+            unmatched.add(key)
     for (end, number, member), action in wanted.items():
-        if (end, number, member) not in found:
+        if (end, number, member) not in unmatched:
             yield f"process {member} leaves out its part (to {end}): {describe(plan, action)}"
 
 

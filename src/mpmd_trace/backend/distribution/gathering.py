@@ -31,8 +31,8 @@ def gather(job: Job | None, tree: Any) -> Any:
     for x in given:
         leaves += x.parts if isinstance(x, Pieces) else [x]
     parts = iter(_gathered(job, leaves))
-    found = [x.whole(itertools.islice(parts, len(x.parts))) if isinstance(x, Pieces) else next(parts) for x in given]
-    return jax.tree.unflatten(structure, found)
+    gathered = [x.whole(itertools.islice(parts, len(x.parts))) if isinstance(x, Pieces) else next(parts) for x in given]
+    return jax.tree.unflatten(structure, gathered)
 
 
 def _gathered(job: Job | None, leaves: list[Any]) -> list[Any]:
@@ -45,10 +45,10 @@ def _gathered(job: Job | None, leaves: list[Any]) -> list[Any]:
         if job is None:
             raise MpmdError("these arrays are on devices of other processes; call mpmd_trace.initialize() first")
         whole.update(_from_all(job, {i: arrays[i] for i in shared}))
-    found = [whole.get(i, x) for i, x in enumerate(arrays)]
+    result = [whole.get(i, x) for i, x in enumerate(arrays)]
     for i, impl in keys.items():
-        found[i] = jax.random.wrap_key_data(found[i], impl=impl)
-    return found
+        result[i] = jax.random.wrap_key_data(result[i], impl=impl)
+    return result
 
 
 def _is_shared(job: Job | None, array: jax.Array) -> bool:
@@ -71,7 +71,7 @@ def _from_all(job: Job, arrays: dict[int, jax.Array]) -> dict[int, np.ndarray[An
             "where they are (x.addressable_shards), or save them with mpmd_trace.save"
         )
     types = [[i, f"{x.dtype}{list(x.shape)}", sorted(d.id for d in x.sharding.device_set)] for i, x in arrays.items()]
-    found = {i: np.empty(array.shape, array.dtype) for i, array in arrays.items()}
+    result = {i: np.empty(array.shape, array.dtype) for i, array in arrays.items()}
     head = json.dumps({"types": types, "parts": listed}).encode()
     for process, message in enumerate(job.peers.agree("fetch", head + b"\n" + b"".join(parts))):
         line, _, data = message.partition(b"\n")
@@ -83,12 +83,12 @@ def _from_all(job: Job, arrays: dict[int, jax.Array]) -> dict[int, np.ndarray[An
             )
         at = 0
         for i, box in told["parts"]:
-            whole = found[i]
+            whole = result[i]
             shape = tuple(stop - start for start, stop in box)
             length = int(np.prod(shape)) * whole.dtype.itemsize
             whole[tuple(slice(*b) for b in box)] = np.frombuffer(data[at : at + length], whole.dtype).reshape(shape)
             at += length
-    return found
+    return result
 
 
 def _shown(types: list[list[Any]]) -> str:

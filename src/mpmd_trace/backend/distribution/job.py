@@ -99,14 +99,14 @@ def joined() -> Job:
     Raises:
         MpmdError: when `mpmd_trace.initialize` was not called.
     """
-    found = current()
-    if found is None:
+    result = current()
+    if result is None:
         raise MpmdError(
             "the topology has devices of other processes, and this process has not joined them: call "
             "mpmd_trace.initialize() at the start of the script, in the place of jax.distributed.initialize()"
         )
-    found.peers.check()
-    return found
+    result.peers.check()
+    return result
 
 
 def is_reachable(address: str) -> bool:
@@ -123,7 +123,7 @@ def own_address(coordinator: str) -> str:
     """The address of the interface of this host that reaches the coordinator."""
     host, _, port = coordinator.rpartition(":")
     host = host.strip("[]")
-    found: Any = socket.getaddrinfo(host, int(port), type=socket.SOCK_DGRAM)[0]
-    with socket.socket(found[0], socket.SOCK_DGRAM) as probe:
-        probe.connect(found[4])  # sends nothing
+    address: Any = socket.getaddrinfo(host, int(port), type=socket.SOCK_DGRAM)[0]
+    with socket.socket(address[0], socket.SOCK_DGRAM) as probe:
+        probe.connect(address[4])  # sends nothing
         return str(probe.getsockname()[0])

@@ -73,27 +73,27 @@ def _accepted(store: Store, count: int, host: str, timeout: float) -> dict[int, 
             for key, _ in selector.select(max(0.0, min(until, next_end) - now)):
                 if key.fileobj is server:
                     with contextlib.suppress(OSError):
-                        found, _ = server.accept()
-                        found.setblocking(False)
-                        greetings[found] = _Greeting(time.monotonic() + _GREETING)
-                        selector.register(found, selectors.EVENT_READ)
+                        connection, _ = server.accept()
+                        connection.setblocking(False)
+                        greetings[connection] = _Greeting(time.monotonic() + _GREETING)
+                        selector.register(connection, selectors.EVENT_READ)
                     continue
-                found = key.fileobj  # type: ignore[assignment]
-                greeting = greetings[found]
-                process = greeting.process(found, token)
+                connection = key.fileobj  # type: ignore[assignment]
+                greeting = greetings[connection]
+                process = greeting.process(connection, token)
                 if process is not None:
-                    selector.unregister(found)
-                    del greetings[found]
+                    selector.unregister(connection)
+                    del greetings[connection]
                     if 0 < process < count and process not in links:
-                        links[process] = Link(found, greeting.rest)
+                        links[process] = Link(connection, greeting.rest)
                     else:
-                        found.close()
-            for found in [one for one, greeting in greetings.items() if time.monotonic() > greeting.until]:
-                selector.unregister(found)
-                del greetings[found]
-                found.close()
-        for found in greetings:
-            found.close()
+                        connection.close()
+            for connection in [one for one, greeting in greetings.items() if time.monotonic() > greeting.until]:
+                selector.unregister(connection)
+                del greetings[connection]
+                connection.close()
+        for connection in greetings:
+            connection.close()
     return links
 
 
@@ -134,6 +134,6 @@ def _first(store: Store, process: int, timeout: float) -> Link:
     if value is None:
         raise PeerError(f"process 0 did not come up within {timeout:g} s", 0)
     place = json.loads(value)
-    found = socket.create_connection((place["host"], place["port"]), timeout=timeout)
-    found.sendall(json.dumps({"process": process, "token": place["token"]}).encode() + b"\n")
-    return Link(found)
+    connection = socket.create_connection((place["host"], place["port"]), timeout=timeout)
+    connection.sendall(json.dumps({"process": process, "token": place["token"]}).encode() + b"\n")
+    return Link(connection)

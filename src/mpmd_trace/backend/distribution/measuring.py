@@ -37,16 +37,16 @@ def measure_together(
     """
     peers = runtime.job.peers
     offset = offset_of(peers.clock)
-    found = _Part(runtime, args)
+    measurement = _Part(runtime, args)
     with peers.telling(f"in step {runtime.step}, which is measured, of {plan.name}"):
         peers.agree("start of a measurement", b"")
         with runtime.job.in_flight.not_counted():
-            results, _ = found.run()
+            results, _ = measurement.run()
         peers.wait()
     runtime.step += 1
     for array in runtime.donated(args):
         array.delete()
-    mine = found.spans(offset.seconds)
+    mine = measurement.spans(offset.seconds)
     everyone: list[list[Span]] = [json.loads(x) for x in peers.agree("timeline", json.dumps(mine).encode())]
     spans, seconds = merged(everyone)
     entries = tuple(in_order(plan, spans))
@@ -68,7 +68,7 @@ def in_order(plan: Plan, spans: Sequence[Span]) -> list[TimelineEntry]:
     numbers = (at for at, instruction in enumerate(plan.instructions) if not isinstance(instruction, Free))
     number = {at: n for n, at in enumerate(numbers)}
     ended: dict[int | str, float] = {}
-    found = []
+    result = []
     for at, start, end in spans:
         instruction = plan.instructions[at]
         assert not isinstance(instruction, Free)
@@ -78,8 +78,8 @@ def in_order(plan: Plan, spans: Sequence[Span]) -> list[TimelineEntry]:
         start = max([start, *(ended.get(before, 0.0) for before in waits_for)])
         end = max(start, end)
         ended.update(dict.fromkeys((lane, *instruction.outputs), end))
-        found.append(TimelineEntry(number[at], lane, instruction.label, program, start, end))
-    return found
+        result.append(TimelineEntry(number[at], lane, instruction.label, program, start, end))
+    return result
 
 
 class _Part(Measurement):
@@ -115,9 +115,9 @@ class _Part(Measurement):
         return isinstance(self._first(at), Work) and not self._is_collective(at) and super().shares_devices(at)
 
     def finish(self, outputs: Sequence[Any]) -> Sequence[Any]:
-        found = [here(array) for array in outputs]
-        super().finish([array for array in found if array is not None])
-        return found
+        result = [here(array) for array in outputs]
+        super().finish([array for array in result if array is not None])
+        return result
 
     def join(self, threads: Sequence[threading.Thread]) -> None:
         # At a fault some of them wait for what never comes; they end with the process.

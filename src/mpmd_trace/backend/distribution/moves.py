@@ -27,8 +27,8 @@ def move(job: Job, array: jax.Array, to: jax.ShapeDtypeStruct) -> jax.Array:
     me = job.process
     parts = parts_of(array.shape, source, target)
     between = {pair: (at, pieces) for at, (pair, pieces) in enumerate(parts.items()) if pair[0] != pair[1]}
-    sends = {q: found for (p, q), found in between.items() if p == me}
-    receives = {p: found for (p, q), found in between.items() if q == me}
+    sends = {q: pieces_between for (p, q), pieces_between in between.items() if p == me}
+    receives = {p: pieces_between for (p, q), pieces_between in between.items() if q == me}
     parcel = Parcel(
         jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=target),
         source,
@@ -47,5 +47,5 @@ def move(job: Job, array: jax.Array, to: jax.ShapeDtypeStruct) -> jax.Array:
         ends = f"send to process {process}" if way == "to" else f"receive from process {process}"
         return f"{ends} {array.dtype}{list(array.shape)}, an argument (tag {tags[way, process]:#x})"
 
-    found = job.transport.transfer(tags, array, parcel, Log(what, (0, number)), lent=True, given=True)
-    return parcel.nothing() if found is None else here(found)
+    pieces_between = job.transport.transfer(tags, array, parcel, Log(what, (0, number)), lent=True, given=True)
+    return parcel.nothing() if pieces_between is None else here(pieces_between)

@@ -143,7 +143,7 @@ class Order:
 
     def parts(self) -> dict[int, tuple[Action, ...]]:
         """What each process issues, in this order.  A `Free` names only what the process holds."""
-        found: dict[int, list[Action]] = {p: [] for p in sorted({p for own in self.owners.values() for p in own})}
+        parts: dict[int, list[Action]] = {p: [] for p in sorted({p for own in self.owners.values() for p in own})}
         for action in self.actions:
             if isinstance(action, Free):
                 mine: dict[int, list[int]] = {}
@@ -151,11 +151,11 @@ class Order:
                     for process in self.held[slot]:
                         mine.setdefault(process, []).append(slot)
                 for process, slots in mine.items():
-                    found[process].append(Free(tuple(slots)))
+                    parts[process].append(Free(tuple(slots)))
             else:
                 for process in processes_of(action):
-                    found[process].append(action)
-        return {process: tuple(actions) for process, actions in found.items()}
+                    parts[process].append(action)
+        return {process: tuple(actions) for process, actions in parts.items()}
 
     def of(self, process: int) -> tuple[Action, ...]:
         """The part of one process, empty where it holds no mesh."""
@@ -190,7 +190,7 @@ class _Distributor:
     def __init__(self, plan: Plan, owners: Mapping[str, Sequence[int]]) -> None:
         self.plan = plan
         self.owners = {name: tuple(owners[name]) for name in plan.meshes}
-        self.members = {name: tuple(sorted(set(found))) for name, found in self.owners.items()}
+        self.members = {name: tuple(sorted(set(processes))) for name, processes in self.owners.items()}
         self.meshes = {name: _mesh(body) for name, body in plan.meshes.items()}
         self.boxes: dict[object, tuple[Box, ...]] = {}
         #: For two types, what goes from process to process.
@@ -213,15 +213,15 @@ class _Distributor:
         source, target = self.members[transfer.source], self.members[transfer.target]
         if transfer.source == transfer.target or (source == target and len(source) == 1):
             return [Work(at, transfer, source)]
-        found: list[Action] = []
+        result: list[Action] = []
         for slot, value in zip(transfer.inputs, transfer.outputs, strict=True):
-            found += self.value(at, slot, value)
-        return found
+            result += self.value(at, slot, value)
+        return result
 
     def value(self, at: int, slot: int, value: int) -> list[Action]:
         """The messages for one value, in the order of their processes, and then the value itself."""
         before, after = self.plan.slots[slot], self.plan.slots[value]
-        found: list[Action] = []
+        result: list[Action] = []
         tags: dict[int, list[int]] = {}
         own: dict[int, tuple[Piece, ...]] = {}
         for (source, destination), those in self.exchange(before, after):
@@ -231,10 +231,10 @@ class _Distributor:
             message = Message(len(self.messages), at, slot, value, source, destination, those)
             self.messages.append(message)
             tags.setdefault(destination, []).append(message.tag)
-            found += [Send(message), Receive(message)]
+            result += [Send(message), Receive(message)]
         for process in self.members[after.mesh]:
-            found.append(Keep(at, slot, value, process, own.get(process, ()), tuple(tags.get(process, ()))))
-        return found
+            result.append(Keep(at, slot, value, process, own.get(process, ()), tuple(tags.get(process, ()))))
+        return result
 
     def exchange(self, before: Slot, after: Slot) -> list[tuple[tuple[int, int], tuple[Piece, ...]]]:
         """What goes from process to process, in the order of their numbers, where a value has these places."""

@@ -38,10 +38,10 @@ def parts_of(
 ) -> dict[tuple[int, int], tuple[Piece, ...]]:
     """For each pair of processes (sender, receiver) the pieces that go between them; see `boxes.pieces`."""
     owners, wanted = owners_of(source), owners_of(target)
-    found: dict[tuple[int, int], list[Piece]] = {}
+    parts: dict[tuple[int, int], list[Piece]] = {}
     for piece in pieces(boxes_of(shape, source), boxes_of(shape, target), owners, wanted):
-        found.setdefault((owners[piece.source], wanted[piece.targets[0]]), []).append(piece)
-    return {pair: tuple(those) for pair, those in sorted(found.items())}
+        parts.setdefault((owners[piece.source], wanted[piece.targets[0]]), []).append(piece)
+    return {pair: tuple(those) for pair, those in sorted(parts.items())}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,9 +66,9 @@ class Parcel:
 
     @property
     def target(self) -> NamedSharding:
-        found = self.spec.sharding
-        assert isinstance(found, NamedSharding)
-        return found
+        result = self.spec.sharding
+        assert isinstance(result, NamedSharding)
+        return result
 
     @functools.cached_property
     def _held(self) -> tuple[Box, ...]:
@@ -120,15 +120,15 @@ class Parcel:
     def blocks(self, array: jax.Array, which: Sequence[Piece], fresh: bool = False) -> list[jax.Array]:
         """Pieces of the array, each on the device that holds it; `fresh` ones share no buffer with it."""
         shards = shards_of(array)
-        found = []
+        result = []
         for piece in which:
             block, held = shards[self._shard[piece.source]], self._held[piece.source]
             if held != piece.box:
                 block = _cut(block, held, piece.box)
             elif fresh:
                 block = jax.device_put(block, block.sharding, may_alias=False)
-            found.append(block)
-        return found
+            result.append(block)
+        return result
 
     def incoming(self, process: int) -> list[jax.ShapeDtypeStruct]:
         """Shape, dtype and device of the pieces that another process sends."""
@@ -145,15 +145,15 @@ class Parcel:
         """The array where it is wanted, of the pieces that stayed and those that arrived from each process."""
         if self._arrives_whole is not None:
             return self._make(list(arrived[self._arrives_whole]))
-        found = list(zip(self.own, own, strict=True))
+        placed_blocks = list(zip(self.own, own, strict=True))
         for process, blocks in arrived.items():
-            found += zip(self.receives[process], blocks, strict=True)
+            placed_blocks += zip(self.receives[process], blocks, strict=True)
         devices = self.target.mesh.devices.flat
         me = jax.process_index()
         made = []
         for position, device in enumerate(devices):
             if device.process_index == me:
-                parts = [(p.box, block) for p, block in found if position in p.targets]
+                parts = [(p.box, block) for p, block in placed_blocks if position in p.targets]
                 made.append(self._block(position, device, parts))
         return self._make(made)
 
@@ -180,8 +180,8 @@ def sample(array: jax.Array) -> jax.Array:
     if block.ndim == 0:
         return jax.device_put(block, block.sharding, may_alias=False)
     with jax.enable_x64(True), jax.disable_jit(False):
-        found: jax.Array = _slice(block, (0,) * block.ndim, (1,) * block.ndim)
-    return found
+        result: jax.Array = _slice(block, (0,) * block.ndim, (1,) * block.ndim)
+    return result
 
 
 def _cut(block: jax.Array, held: Box, box: Box) -> jax.Array:
@@ -189,8 +189,8 @@ def _cut(block: jax.Array, held: Box, box: Box) -> jax.Array:
     start = tuple(a - h for (a, _), (h, _) in zip(box, held, strict=True))
     stop = tuple(b - h for (_, b), (h, _) in zip(box, held, strict=True))
     with jax.enable_x64(True), jax.disable_jit(False):
-        found: jax.Array = _slice(block, start, stop)
-    return found
+        result: jax.Array = _slice(block, start, stop)
+    return result
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2))
@@ -201,8 +201,8 @@ def _slice(block: Any, start: tuple[int, ...], stop: tuple[int, ...]) -> Any:
 def _joined(places: tuple[Box, ...], blocks: Sequence[jax.Array]) -> jax.Array:
     """The blocks, which lie in a grid, as one."""
     with jax.enable_x64(True), jax.disable_jit(False):
-        found: jax.Array = _join(places, list(blocks))
-    return found
+        result: jax.Array = _join(places, list(blocks))
+    return result
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -55,7 +55,7 @@ def _part(plan: Plan, process: int, those: Sequence[Action]) -> Part:
         actions.setdefault(action.at, []).append(action)
         if isinstance(action, Keep) and action.tags:
             arriving.add(action.value)
-    in_turn = {at: tuple(sorted(found, key=_turn)) for at, found in actions.items()}
+    in_turn = {at: tuple(sorted(actions_at, key=_turn)) for at, actions_at in actions.items()}
     return Part(process, tuple(instructions), in_turn, frozenset(arriving))
 
 
@@ -65,7 +65,7 @@ def issued(plan: Plan, order: Order) -> dict[int, tuple[Action, ...]]:
     Copies that share a call are one after the other, as many as may, and what is dropped between them is dropped
     after them.
     """
-    found: dict[int, tuple[Action, ...]] = {}
+    result: dict[int, tuple[Action, ...]] = {}
     for process, those in order.parts().items():
         part = _part(plan, process, those)
         leading, steps = make_steps(part.instructions, functools.partial(part.is_copy, order=order))
@@ -76,8 +76,8 @@ def issued(plan: Plan, order: Order) -> dict[int, tuple[Action, ...]]:
                 actions += next(groups)
             if step.frees:
                 actions.append(Free(step.frees))
-        found[process] = tuple(actions)
-    return found
+        result[process] = tuple(actions)
+    return result
 
 
 def value_of(action: Exchanged) -> int:

@@ -122,7 +122,7 @@ class Peers:
         number = self._agreements[what] = self._agreements.get(what, -1) + 1
         name = f"mpmd_trace/{what}/{number}"
         self.store.put(f"{name}/{self.process}", mine)
-        found = []
+        result = []
         for process in range(self.count):
             text = f"did not come to the {what}"
             missing = _Missing((_LAST, process, text), time.monotonic())
@@ -139,10 +139,10 @@ class Peers:
                     warnings.warn(late, MpmdWarning, stacklevel=2)
                     until = math.inf
             self._missing = None
-            found.append(value)
+            result.append(value)
         if number > 1:  # everybody is beyond the one before the last
             self.store.drop(f"mpmd_trace/{what}/{number - 2}/{self.process}")
-        return found
+        return result
 
     def clock(self) -> float:
         """What process 0 has for `time.perf_counter()`.
@@ -337,7 +337,7 @@ class Peers:
         missing = [p for p in self._links if p not in self._answers and p not in self._gone]
         if missing and time.monotonic() - self._asked < max(1.0, 3 * self._beat):
             return
-        waiting = sorted((found, p) for p, found in self._answers.items() if found is not None)
+        waiting = sorted((position, p) for p, position in self._answers.items() if position is not None)
         self._answers = {}
         if missing:
             self.report(Fault(missing[0], f"has not answered for {self.timeout:g} s"))
@@ -413,8 +413,10 @@ class Peers:
             if "ask" in message:
                 self._send(process, {"awaits": self._awaited()})
             if "awaits" in message and self._answers:
-                found = message["awaits"]
-                self._answers[process] = None if found is None else (tuple(found[0]), int(found[1]), str(found[2]))
+                awaited = message["awaits"]
+                self._answers[process] = (
+                    None if awaited is None else (tuple(awaited[0]), int(awaited[1]), str(awaited[2]))
+                )
             if "bye" in message:
                 self._gone.add(process)
                 self._see_whether_all_are_gone()

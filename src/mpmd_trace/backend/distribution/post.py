@@ -113,11 +113,11 @@ class Post:
         """
         with self._changed:
             self._unsent += 1
-            found = self._queues.get(process)
-            if found is None:
-                found = self._queues[process] = queue.SimpleQueue()
-                threading.Thread(target=self._send, args=(process, found), name="mpmd-send", daemon=True).start()
-        found.put((tag, parts))
+            outgoing = self._queues.get(process)
+            if outgoing is None:
+                outgoing = self._queues[process] = queue.SimpleQueue()
+                threading.Thread(target=self._send, args=(process, outgoing), name="mpmd-send", daemon=True).start()
+        outgoing.put((tag, parts))
 
     @property
     def has_sent_all(self) -> bool:
@@ -127,7 +127,7 @@ class Post:
     def expect(self, process: int, tag: int, count: int) -> list[Arrival]:
         """The parts of the message with this tag that a process sends; returns at once."""
         with self._changed:
-            found = []
+            result = []
             for number in range(count):
                 arrival = self._arrivals.get((tag, number)) or Arrival(self, process, (tag, number))
                 if not arrival._there:
@@ -137,8 +137,8 @@ class Post:
                 why = self._broken or self._ended.get(process)
                 if why is not None and not arrival._there:
                     self._fail(arrival, why)
-                found.append(arrival)
-            return found
+                result.append(arrival)
+            return result
 
     def wait_for(self, arrival: Arrival) -> None:
         """Return when it has come, or is an error."""
@@ -336,9 +336,9 @@ def _tune(link: socket.socket) -> None:
 
 
 def _read(link: socket.socket, size: int) -> bytes:
-    found = bytearray(size)
-    _read_into(link, memoryview(found))
-    return bytes(found)
+    buffer = bytearray(size)
+    _read_into(link, memoryview(buffer))
+    return bytes(buffer)
 
 
 def _read_into(link: socket.socket, room: memoryview) -> None:

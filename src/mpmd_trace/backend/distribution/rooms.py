@@ -61,7 +61,7 @@ class _Lease:
 
 
 def _new(size: int) -> mmap.mmap:
-    found = mmap.mmap(-1, size)
+    result = mmap.mmap(-1, size)
     if size >= _LARGE and hasattr(mmap, "MADV_HUGEPAGE"):
-        found.madvise(mmap.MADV_HUGEPAGE)
-    return found
+        result.madvise(mmap.MADV_HUGEPAGE)
+    return result

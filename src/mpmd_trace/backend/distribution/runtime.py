@@ -78,7 +78,7 @@ class ProcessRuntime(Runtime):
         """These numbers of each process that has a part in the program; all of them call this."""
         if not self.program:
             return [mine]
-        return [json.loads(found) for found in self.job.peers.agree(what, json.dumps(mine).encode())]
+        return [json.loads(message) for message in self.job.peers.agree(what, json.dumps(mine).encode())]
 
     def run(self, args: list[jax.Array]) -> list[jax.Array]:
         """As `Runtime.run`; returns when what comes from other processes has come.
@@ -89,14 +89,14 @@ class ProcessRuntime(Runtime):
         peers = self.job.peers
         peers.check()
         with peers.telling(f"in step {self.step} of {self.plan.name}"):
-            found = super().run(args)
+            results = super().run(args)
             peers.wait()
         self.step += 1
-        return self.with_all_results(found)
+        return self.with_all_results(results)
 
-    def with_all_results(self, found: Sequence[Any]) -> list[jax.Array]:
+    def with_all_results(self, results: Sequence[Any]) -> list[jax.Array]:
         """The results, where those of other processes are arrays without blocks."""
-        return [self._elsewhere[i]([]) if x is None else here(x) for i, x in enumerate(found)]
+        return [self._elsewhere[i]([]) if x is None else here(x) for i, x in enumerate(results)]
 
     def _call(self, instruction: Run | Transfer) -> Call:
         actions = self.part.actions[self.numbers[len(self.instructions) - 1]]
@@ -119,18 +119,18 @@ class ProcessRuntime(Runtime):
         lasting = next((i for i, s in enumerate(instruction.outputs) if s not in self._given), None)
         peers, in_flight = self.job.peers, self.job.in_flight
 
-        def last(found: Sequence[Any]) -> Any:
+        def last(outputs: Sequence[Any]) -> Any:
             """Something that is there when the program has run, and that nothing takes the buffer of."""
-            return sample(found[0]) if lasting is None else found[lasting]
+            return sample(outputs[0]) if lasting is None else outputs[lasting]
 
         if len(first.members) == 1:
             if len(self.placement.meshes[instruction.mesh].local_devices) == 1:
                 return call
 
             def counted(arrays: Sequence[Any]) -> Sequence[Any]:
-                found = call(arrays)
-                in_flight.launched(last(found))
-                return found
+                outputs = call(arrays)
+                in_flight.launched(last(outputs))
+                return outputs
 
             return counted
 
@@ -138,11 +138,11 @@ class ProcessRuntime(Runtime):
             step, place = self.step, (self.program, self.step, first.at)
             wait = Wait(None, first.members, lambda: self._what(first, step), place)
             with peers.inside(wait):
-                found = call(arrays)
-            array = last(found)
+                outputs = call(arrays)
+            array = last(outputs)
             in_flight.launched(array)
             peers.watch(dataclasses.replace(wait, array=array))
-            return found
+            return outputs
 
         return collective
 
@@ -208,10 +208,10 @@ class ProcessRuntime(Runtime):
             if prepare is not None:
                 array = prepare(array)
             log = Log(lambda way, p: self._what(said[way, p], step), (self.program, step, actions[0].at))
-            found = transport.transfer(tags, array, parcel, log, lent=lent, given=given)
-            if unusual and found is not None:
-                found = put(here(found), self.placement.spec(*after.place))
-            return found
+            result = transport.transfer(tags, array, parcel, log, lent=lent, given=given)
+            if unusual and result is not None:
+                result = put(here(result), self.placement.spec(*after.place))
+            return result
 
         return call
 

@@ -80,9 +80,9 @@ class Pending:
         return self._array
 
 
-def here(found: Any) -> Any:
+def here(value: Any) -> Any:
     """What a transport gave, once it is there: not pending any more."""
-    return found.get() if isinstance(found, Pending) else found
+    return value.get() if isinstance(value, Pending) else value
 
 
 class Transport(Protocol):
@@ -156,9 +156,9 @@ class Posting:
                 {
                     process: [
                         from_memory(_as(arrival.take(), spec), spec, copied=given)
-                        for arrival, spec in zip(found, parcel.incoming(process), strict=True)
+                        for arrival, spec in zip(received, parcel.incoming(process), strict=True)
                     ]
-                    for process, found in arrivals.items()
+                    for process, received in arrivals.items()
                 },
             )
 
@@ -168,8 +168,8 @@ class Posting:
 def _as(data: np.ndarray[Any, Any], spec: jax.ShapeDtypeStruct) -> np.ndarray[Any, Any]:
     if data.nbytes != math.prod(spec.shape) * np.dtype(spec.dtype).itemsize:
         raise MpmdError(f"another process sent {data.nbytes} bytes, which do not form a {spec.dtype}{list(spec.shape)}")
-    found: np.ndarray[Any, Any] = data.view(spec.dtype).reshape(spec.shape)
-    return found
+    result: np.ndarray[Any, Any] = data.view(spec.dtype).reshape(spec.shape)
+    return result
 
 
 class DevicePut:
@@ -185,7 +185,7 @@ class DevicePut:
     def transfer(
         self, tags: Tags, array: jax.Array | None, parcel: Parcel, log: Log, *, lent: bool, given: bool
     ) -> jax.Array | None:
-        found: jax.Array = jax.device_put(array, parcel.target)  # type: ignore[arg-type]
+        moved: jax.Array = jax.device_put(array, parcel.target)  # type: ignore[arg-type]
         for process in parcel.receives:
-            self.peers.watch(log.wait(sample(found) if given else found, (process,), "from", process))
-        return found if parcel.arrives else None
+            self.peers.watch(log.wait(sample(moved) if given else moved, (process,), "from", process))
+        return moved if parcel.arrives else None

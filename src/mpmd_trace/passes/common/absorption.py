@@ -251,8 +251,8 @@ class _Round:
 
     def transferred_operands(self, group: Group) -> list[TransferOp]:
         """The transfers that define operands of the group, in operand order."""
-        found = [slot.value.defining_op for slot in _in_operand_order(self.around[group].received)]
-        return list(dict.fromkeys(op for op in found if isinstance(op, TransferOp)))
+        definers = [slot.value.defining_op for slot in _in_operand_order(self.around[group].received)]
+        return list(dict.fromkeys(op for op in definers if isinstance(op, TransferOp)))
 
     def closest_consumer(self, producer: Group) -> Op | None:
         """The first op that uses the producer."""
@@ -478,16 +478,16 @@ class _Round:
             slots = self.around[group].visited
             for slot in _in_operand_order(slots):
                 definer = slot.value.defining_op
-                found = None if definer is None else self.groups.of(definer)
-                if found is None:
+                releasing = None if definer is None else self.groups.of(definer)
+                if releasing is None:
                     slots.discard(slot)
                 elif (
-                    found is not producer
-                    and self.may_absorb(found)
-                    and not self.rewriter.is_waiting(found.anchor)
+                    releasing is not producer
+                    and self.may_absorb(releasing)
+                    and not self.rewriter.is_waiting(releasing.anchor)
                     and users.issuperset(use.user for use in self.groups.uses_of(slot.value))
                 ):
-                    yield found
+                    yield releasing
 
     def may_absorb(self, group: Group) -> bool:
         """Whether a visit of the group may do something, now or ever."""
@@ -501,9 +501,9 @@ def _earliest(op: Op, others: Iterable[Op]) -> Op | None:
     assert block is not None
     first: Op | None = None
     for other in others:
-        found = other.ancestor_in(block)
-        if found is not None and (first is None or found.is_before(first)):
-            first = found
+        ancestor = other.ancestor_in(block)
+        if ancestor is not None and (first is None or ancestor.is_before(first)):
+            first = ancestor
     return first
 
 

@@ -181,15 +181,15 @@ class Groups:
 
     def users(self, group: Group) -> dict[Op | Group, None]:
         """The groups and other ops that use a result of the group, in no order."""
-        found: dict[Op | Group, None] = {}
+        result: dict[Op | Group, None] = {}
         group_of = self._group
         for value in group.results:
             use = value._first
             while use is not None:
-                found[group_of.get(use.owner, use.owner)] = None
+                result[group_of.get(use.owner, use.owner)] = None
                 use = use.next
-        found.pop(group, None)
-        return found
+        result.pop(group, None)
+        return result
 
     def slot_of(self, use: Use) -> Slot:
         """The operand of a group that a use by a member has become."""
@@ -213,17 +213,21 @@ class Groups:
                     merged[slot] = GroupUse(user, slot, use)
                 else:
                     oldest_first.append((0, GroupUse(user, slot, use)))
-        timed = [(found.user.stamp, slot.key, found) for slot, found in merged.items() if isinstance(found.user, Group)]
+        timed = [
+            (slot_use.user.stamp, slot.key, slot_use)
+            for slot, slot_use in merged.items()
+            if isinstance(slot_use.user, Group)
+        ]
         timed.sort(key=lambda item: item[:2])
-        oldest_first += [(stamp, found) for stamp, _, found in timed]
+        oldest_first += [(stamp, slot_use) for stamp, _, slot_use in timed]
         if len(oldest_first) < 2:
-            return [found for _, found in oldest_first]
+            return [slot_use for _, slot_use in oldest_first]
         line: deque[GroupUse] = deque()
-        for stamp, found in oldest_first:
+        for stamp, slot_use in oldest_first:
             if self._turns(value, stamp) % 2:
-                line.append(found)
+                line.append(slot_use)
             else:
-                line.appendleft(found)
+                line.appendleft(slot_use)
         return list(reversed(line) if self._turns(value, self._stamp) % 2 else line)
 
     def _turns(self, value: Value, until: int) -> int:
@@ -318,15 +322,15 @@ class Groups:
             return None
         if len(producer.results) != 1 or producer.data.live != 1:
             return None
-        found: Slot | None = None
+        result: Slot | None = None
         for use in self.outside_uses(producer, next(iter(producer.results))):
             if self._group.get(use.owner) is not consumer:
                 return None
             slot = self.slot_of(use)
-            if found is not None and slot is not found:
+            if result is not None and slot is not result:
                 return None
-            found = slot
-        return found
+            result = slot
+        return result
 
     # Building.
 

@@ -65,12 +65,12 @@ def _is_layout(op: Op) -> bool:
 def _dependent_ops(body: Region, arguments: tuple[int, ...]) -> list[Op]:
     block = body.block
     reached: set[Value] = {block.args[i] for i in arguments}
-    found = []
+    result = []
     for op in block:
         if op is not block.terminator and any(v in reached for v in effective_operands(op)):
             reached.update(op.results)
-            found.append(op)
-    return found
+            result.append(op)
+    return result
 
 
 def _reached_results(body: Region) -> dict[Op, int]:

@@ -112,10 +112,10 @@ def merged_inferred_by(producer: FragmentOp, consumer: FragmentOp) -> ArrayAttr 
 def union_inferred_by(first: Op, second: Op) -> ArrayAttr | None:
     """The entries of `mpmd.inferred_by` of both, each once; None when neither has the attribute."""
     arrays = [op.attrs.get("mpmd.inferred_by") for op in (first, second)]
-    found = [array for array in arrays if isinstance(array, ArrayAttr)]
-    if not found:
+    lists = [array for array in arrays if isinstance(array, ArrayAttr)]
+    if not lists:
         return None
-    return ArrayAttr.get(dict.fromkeys(entry for array in found for entry in array.elements))
+    return ArrayAttr.get(dict.fromkeys(entry for array in lists for entry in array.elements))
 
 
 def check_mergeable(producer: FragmentOp, consumer: FragmentOp, counts: tuple[int, int] | None = None) -> None:

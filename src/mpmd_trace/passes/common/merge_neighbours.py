@@ -149,18 +149,18 @@ class _Merger:
     def fragments(self) -> list[FragmentOp]:
         """The fragments, in order.  When some may be in loops, all are visited: those in loops are refused."""
         region = self.function.regions[0]
-        found: list[FragmentOp] = []
+        result: list[FragmentOp] = []
         op = region.blocks[0].first if len(region.blocks) == 1 else None
         while op is not None:
             if isinstance(op, FragmentOp):
                 if STAYS not in op.attrs and not self.stays(op):
-                    found.append(op)
+                    result.append(op)
             elif op.regions:
                 break
             op = op._next
         else:
             if len(region.blocks) == 1:
-                return found
+                return result
         self.prospects = None
         return [op for op in walk_mutable(region) if isinstance(op, FragmentOp)]
 
@@ -310,11 +310,11 @@ class _Merger:
     def number(self, op: Op | Group) -> int:
         """The place of an op or group.  Raises `MpmdError` for ops in loops, which have none."""
         group = op if isinstance(op, Group) else self.groups.of(op)
-        found = group.number if group is not None else self.order.get(op) if isinstance(op, Op) else None
-        if found is None:
+        result = group.number if group is not None else self.order.get(op) if isinstance(op, Op) else None
+        if result is None:
             where = op.anchor if isinstance(op, Group) else op
             raise error_at(where, f"'{where.name}' lies inside of a loop; unroll loops before fragments are merged")
-        return found
+        return result
 
     def fits_at_producer(self, producer: Group, consumer: Group, place: int) -> bool:
         """Whether everything the consumer needs is there when the producer runs."""

@@ -111,7 +111,7 @@ def _payload(type: Type) -> TensorType | None:
 
 def _bundles(producer: FragmentOp) -> dict[tuple[TensorType, FragmentOp], list[int]]:
     """The results that go to each consumer, by type; in the order in which they are found."""
-    found: dict[tuple[TensorType, FragmentOp], list[int]] = {}
+    results: dict[tuple[TensorType, FragmentOp], list[int]] = {}
     for result in producer.results:
         payload = _payload(result.type)
         if payload is None:
@@ -119,8 +119,8 @@ def _bundles(producer: FragmentOp) -> dict[tuple[TensorType, FragmentOp], list[i
         for transfer in _transfers(result):
             for consumer in transfer.distinct_users:
                 if isinstance(consumer, FragmentOp):
-                    found.setdefault((payload, consumer), []).append(result.index)
-    return found
+                    results.setdefault((payload, consumer), []).append(result.index)
+    return results
 
 
 def _bundle(producer: FragmentOp, payload: TensorType, consumer: FragmentOp, indices: list[int]) -> FragmentOp:

@@ -130,12 +130,12 @@ def _repeated_operands(op: Op) -> dict[int, int]:
         return {}
     seen: dict[tuple[Value, Type], int] = {}
     args = op.regions[0].block.args
-    found = {}
+    result = {}
     for i, value in enumerate(operands):
         first = seen.setdefault((value, args[i].type), i)
         if first != i:
-            found[i] = first
-    return found
+            result[i] = first
+    return result
 
 
 def _repeated_results(op: Op, facts: _Facts, rewriter: Rewriter) -> set[int]:
@@ -176,12 +176,12 @@ def _forward(op: Op, facts: _Facts, merged: dict[int, int], gone_results: set[in
 
 def _merge(arguments: Sequence[_Argument], merged: dict[int, int]) -> list[_Argument]:
     """The arguments after each use of a repeated one became a use of the first."""
-    found = list(arguments)
+    result = list(arguments)
     for i, first in merged.items():
-        a, b = found[first], found[i]
-        found[first] = _Argument(tuple(sorted(a.returned_at + b.returned_at)), a.used_otherwise or b.used_otherwise)
-        found[i] = _Argument((), False)
-    return found
+        a, b = result[first], result[i]
+        result[first] = _Argument(tuple(sorted(a.returned_at + b.returned_at)), a.used_otherwise or b.used_otherwise)
+        result[i] = _Argument((), False)
+    return result
 
 
 def _reduced(body: Region, merged: dict[int, int], operands: set[int], results: set[int], rewriter: Rewriter) -> Region:

@@ -132,10 +132,10 @@ class _MergeGroup:
             _log.error("the fragments of the rule %s depend on each other in a cycle", rule)
             return False
         if rule.target.mesh_name != op.mesh:
-            found = f"mesh '{rule.target.mesh_name}'" if rule.target.mesh_name else "no mesh"
+            mesh_text = f"mesh '{rule.target.mesh_name}'" if rule.target.mesh_name else "no mesh"
             raise error_at(
                 op,
-                f"the target of a merge rule names {found}, but {describe_fragment(op)}, which the rule merges, is "
+                f"the target of a merge rule names {mesh_text}, but {describe_fragment(op)}, which the rule merges, is "
                 f"on mesh '{op.mesh}': write mesh_name=\"{op.mesh}\" in the target of {rule}",
             )
         for member in group:

@@ -59,12 +59,12 @@ class SchedulingUnitsVerifier(FunctionPass):
         assert function.topology is not None
         for mesh in schedulable_meshes(function.topology):
             for count, phase in ((0, "forward"), (1, "backward")):
-                found = units[mesh, count]
-                if found != microbatches:
+                unit = units[mesh, count]
+                if unit != microbatches:
                     diagnostics.warning(
                         function,
                         f"Number of {phase} scheduling units in mesh {mesh} does not match expected number for "
-                        f"{microbatches} microbatches. Got {found}. A pipeline schedule needs one {phase} fragment "
+                        f"{microbatches} microbatches. Got {unit}. A pipeline schedule needs one {phase} fragment "
                         f"per microbatch: check that no inferred computation or transfer splits the {phase} pass on "
                         "this mesh, and that every named computation is inside a call",
                     )

@@ -23,14 +23,14 @@ __all__ = ["BlockSizes", "backward_closure", "split_fragment"]
 
 def backward_closure(body: Region, roots: Iterable[Value]) -> tuple[Op, ...]:
     """The ops of the body from which data flows into `roots`, in order; captured values count as operands."""
-    found: set[Op] = set()
+    closure: set[Op] = set()
     stack = list(roots)
     while stack:
         op = stack.pop().defining_op
-        if op is not None and op not in found:
-            found.add(op)
+        if op is not None and op not in closure:
+            closure.add(op)
             stack += effective_operands(op)
-    return tuple(op for op in body.block if op in found)
+    return tuple(op for op in body.block if op in closure)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -80,11 +80,11 @@ class VerifyStageMerging(FunctionPass):
             mesh, split, remat = fragment.mesh, split_type(fragment), has_remat(fragment)
             counter = call_counter(fragment)
             loop = loops.of(mesh, None if count else stage, counter) if self.in_each_loop else 0
-            found = recorded.setdefault((mesh, stage, count, split, remat, loop), {})
-            other = next(iter(found.values()), None) if counter is None else None
-            other = other or found.get(counter) or found.get(None)
+            recorded_here = recorded.setdefault((mesh, stage, count, split, remat, loop), {})
+            other = next(iter(recorded_here.values()), None) if counter is None else None
+            other = other or recorded_here.get(counter) or recorded_here.get(None)
             if other is None:
-                found[counter] = fragment
+                recorded_here[counter] = fragment
                 continue
             if not count:
                 twice.add((mesh, stage))

@@ -40,16 +40,16 @@ def function_fragments(function: FuncOp, *, reverse: bool = False) -> Iterator[F
 
 def calls_by_callee(module: Module) -> dict[str, list[CallOp]]:
     """Every `mpmd.call` of the module, by the name of the callee, in module order."""
-    found: dict[str, list[CallOp]] = {}
+    result: dict[str, list[CallOp]] = {}
     for function in module.functions:
         for op in function_ops(function):
             if isinstance(op, CallOp):
-                found.setdefault(op.callee, []).append(op)
-    return found
+                result.setdefault(op.callee, []).append(op)
+    return result
 
 
 def enclosing_function(op: Op) -> FuncOp:
     """The function that contains the op (or is it)."""
-    found = function_around(op)
-    assert found is not None, "the op is in no function"
-    return found
+    result = function_around(op)
+    assert result is not None, "the op is in no function"
+    return result

@@ -42,21 +42,21 @@ def moving_ops(body: Region) -> list[Op]:
 @remembers
 def _cheap_ops(body: Region) -> set[Op]:
     """The ops that make scalars of nothing but scalar arguments and constants, or fill arrays with such scalars."""
-    found: set[Op] = set()
+    result: set[Op] = set()
     for op in body.block:
-        if _is_cheap(op) and all(v.defining_op is None or v.defining_op in found for v in op.operands):
-            found.add(op)
-    return found
+        if _is_cheap(op) and all(v.defining_op is None or v.defining_op in result for v in op.operands):
+            result.add(op)
+    return result
 
 
 @remembers
 def _moving(body: Region) -> set[Value]:
     """The values that depend on arguments."""
-    found: set[Value] = set(body.block.args)
+    result: set[Value] = set(body.block.args)
     for op in body.block:
-        if not found.isdisjoint(effective_operands(op)):
-            found.update(op.results)
-    return found
+        if not result.isdisjoint(effective_operands(op)):
+            result.update(op.results)
+    return result
 
 
 @remembers
@@ -195,20 +195,20 @@ class _Divider:
 
     def _needed(self, own: Sequence[Value]) -> list[Value] | None:
         """The values that those of the rest depend on, these among them; None if too much would be computed twice."""
-        found: dict[Value, None] = {}
+        result: dict[Value, None] = {}
         stack = list(reversed(own))
         while stack:
             value = stack.pop()
-            if value in found:
+            if value in result:
                 continue
-            found[value] = None
+            result[value] = None
             op = value.defining_op
             if op is None or self._is_late(value):
                 continue
             if op in self.taken and op not in self.cheap:
                 return None
             stack += effective_operands(op)
-        return list(found)
+        return list(result)
 
     def _is_late(self, value: Value) -> bool:
         """Whether the rest takes the value from the part."""

@@ -78,8 +78,8 @@ class DelayConstants(FunctionPass):
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         symbols = mesh_symbols(module)
         constants = [op for op in function.body if isinstance(op, FragmentOp) and not op.num_operands and is_pure(op)]
-        found = [self._delay(op, symbols) for op in constants if not op.is_user]
-        return any(found)
+        delayed = [self._delay(op, symbols) for op in constants if not op.is_user]
+        return any(delayed)
 
     def _delay(self, op: FragmentOp, symbols: dict[str, MeshAttr]) -> bool:
         first = _first_user(op.results)

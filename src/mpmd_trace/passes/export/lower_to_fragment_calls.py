@@ -193,7 +193,7 @@ def _make_function(group: _Group, name: str, mesh: MeshAttr, shares_bodies: bool
     region = (_shared(first.body) if shares_bodies else None) or _for_function(first.body)
     attrs: dict[str, Attribute] = {"mesh_shape": mesh}
     reserved = [
-        found.value for op in group.members if isinstance(found := op.attrs.get("reserved_hbm_bytes"), IntegerAttr)
+        size.value for op in group.members if isinstance(size := op.attrs.get("reserved_hbm_bytes"), IntegerAttr)
     ]
     if reserved:
         attrs["reserved_hbm_bytes"] = IntegerAttr.get(max(reserved), "i64")

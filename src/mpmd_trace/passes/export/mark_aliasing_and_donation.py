@@ -129,7 +129,7 @@ class MarkAliasingAndDonation(FunctionPass):
 
 def _last_uses(function: FuncOp) -> tuple[list[tuple[FragmentOp, list[Use]]], set[Value]]:
     """Per fragment, last one first: its operands that nobody reads later, last one first.  Transferred values."""
-    found: list[tuple[FragmentOp, list[Use]]] = []
+    last_uses: list[tuple[FragmentOp, list[Use]]] = []
     seen: set[Value] = set()
     transferred: set[Value] = set()
     for op in reversed(function.body):
@@ -142,8 +142,8 @@ def _last_uses(function: FuncOp) -> tuple[list[tuple[FragmentOp, list[Use]]], se
                 seen.add(value)
                 uses.append(use)
         if uses and isinstance(op, FragmentOp):
-            found.append((op, uses))
-    return found, transferred
+            last_uses.append((op, uses))
+    return last_uses, transferred
 
 
 class _LateResults(NamedTuple):

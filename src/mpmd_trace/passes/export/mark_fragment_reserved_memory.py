@@ -102,20 +102,20 @@ class _Count:
                 size = byte_size(type, self.symbols)
             except ValueError as error:
                 self.diagnostics.refuse(value, f"cannot count the memory of a value of type {type}: {error}")
-        found = self.places[type] = (type.mesh if isinstance(type, MeshTensorType) else None, size)
-        return found
+        result = self.places[type] = (type.mesh if isinstance(type, MeshTensorType) else None, size)
+        return result
 
     def bytes(self, values: Sequence[Value]) -> dict[str, float]:
         """The bytes of the values together, per mesh."""
         types = tuple([value.type for value in values])
-        found = self.sums.get(types)
-        if found is None:
-            found = self.sums[types] = {}
+        result = self.sums.get(types)
+        if result is None:
+            result = self.sums[types] = {}
             for value in values:
                 mesh, size = self.places.get(value.type) or self.place(value)
                 if mesh is not None:
-                    found[mesh] = found.get(mesh, 0.0) + size
-        return found
+                    result[mesh] = result.get(mesh, 0.0) + size
+        return result
 
     def add(self, values: Sequence[Value], sign: int) -> None:
         for mesh, size in self.bytes(values).items():
@@ -146,7 +146,7 @@ class _Count:
 
 def _last_read(function: FuncOp, kept: set[Value]) -> dict[Op, list[Value]]:
     """Per op the values that nobody reads later, without those that are `kept`."""
-    found: dict[Op, list[Value]] = {}
+    result: dict[Op, list[Value]] = {}
     seen = kept
     for op in reversed(function.body):
         dying = []
@@ -156,5 +156,5 @@ def _last_read(function: FuncOp, kept: set[Value]) -> dict[Op, list[Value]]:
                 seen.add(value)
                 dying.append(value)
         if dying:
-            found[op] = dying
-    return found
+            result[op] = dying
+    return result

@@ -139,28 +139,28 @@ class _Marker:
             self.watched.add(before_transfers(value))
 
     def users(self, value: Value) -> _Users:
-        found = _Users()
+        result = _Users()
         use = value._first
         while use is not None:
             op, index = use.owner, use.index
             use = use.next
             if isinstance(op, TransferOp):
-                found.transfers += 1
-                found.to_cpu = found.to_cpu or _goes_to_cpu(op)
+                result.transfers += 1
+                result.to_cpu = result.to_cpu or _goes_to_cpu(op)
             elif op is self.terminator:
                 layout = _layout(self.res_attrs[index])
-                if not _compatible(layout, found.common):
+                if not _compatible(layout, result.common):
                     raise self.diagnostics.fatal(
                         op,
                         f"result {index} of @{self.function.sym_name} has layout {layout.text}, but the same value "
-                        f"is also result {found.decided_at}, with layout {found.common.text}; one buffer has one "
+                        f"is also result {result.decided_at}, with layout {result.common.text}; one buffer has one "
                         "layout, so give both results the same",
                     )
                 if layout is not _AUTO:
-                    found.common, found.decided_at = layout, index
+                    result.common, result.decided_at = layout, index
             else:
-                found.others += 1
-        return found
+                result.others += 1
+        return result
 
     def push(self, value: Value, layout: Attribute) -> None:
         """Tell the users of `value`, behind transfers too, which layout it has."""
@@ -237,13 +237,13 @@ class _Marker:
         """The `res_attrs` of a fragment none of whose results is watched: what is used has the default layout."""
         unused = tuple([k for k, result in enumerate(op.results) if result._first is None])
         key = (op.attrs.get("res_attrs"), len(op.results), unused)
-        found = self._outputs.get(key)
-        if found is None:
+        results = self._outputs.get(key)
+        if results is None:
             outputs = list(value_dicts(op, "res_attrs") or [EMPTY] * len(op.results))
             for k in range(len(outputs)):
                 _write(outputs, k, _AUTO if k in unused else _DEFAULT)
-            found = self._outputs[key] = array_of(outputs)
-        return found
+            results = self._outputs[key] = array_of(outputs)
+        return results
 
     def result_layout(self, result: Value, op: FragmentOp) -> Attribute:
         users = self.users(result)

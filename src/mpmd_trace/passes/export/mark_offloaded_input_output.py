@@ -85,11 +85,11 @@ def _mark(function: FuncOp, memory: HostMemory, diagnostics: Diagnostics) -> Non
                     if value in on_host:
                         inputs[i] = inserted(op, inputs[i], MEMORY_KIND, PINNED_HOST, diagnostics)
                 op.attrs["arg_attrs"] = array_of(inputs)
-            found = memory.host_results(op.body)
+            host_results = memory.host_results(op.body)
             _set_default(op, "res_attrs", len(op.results))
-            if found or mentions(cast(ArrayAttr, op.attrs["res_attrs"]), MEMORY_KIND, PINNED_HOST):
+            if host_results or mentions(cast(ArrayAttr, op.attrs["res_attrs"]), MEMORY_KIND, PINNED_HOST):
                 outputs = list(value_dicts(op, "res_attrs") or ())
-                for k in found:
+                for k in host_results:
                     outputs[k] = inserted(op, outputs[k], MEMORY_KIND, PINNED_HOST, diagnostics)
                 on_host.update(r for r, d in zip(op.results, outputs, strict=True) if is_pinned_host(d))
                 op.attrs["res_attrs"] = array_of(outputs)

@@ -129,13 +129,13 @@ def _maker(value: Value) -> Op | None:
 
 def _awaited_by(fragment: FragmentOp) -> set[Op | None]:
     """What has to run before a fragment, as far as it is of the same microbatch, and None for arguments."""
-    found: set[Op | None] = {None}
+    result: set[Op | None] = {None}
     pending = [fragment]
     while pending:
-        makers = {_maker(value) for value in pending.pop().operands} - found
-        found |= makers
+        makers = {_maker(value) for value in pending.pop().operands} - result
+        result |= makers
         pending += [op for op in makers if isinstance(op, FragmentOp) and call_counter(op) == call_counter(fragment)]
-    return found
+    return result
 
 
 def _on_host(value: Value) -> bool:

@@ -124,28 +124,28 @@ def _divide(op: FragmentOp, other: FragmentOp, times: int) -> list[FragmentOp]:
 
     Gives none where that cannot be, or does not pay as it runs so many further times.
     """
-    found = divided(op.body, other.body)
-    types = None if found is None else _types(found, op, other)
+    division = divided(op.body, other.body)
+    types = None if division is None else _types(division, op, other)
     block = op.block
-    if found is None or types is None or block is None:
+    if division is None or types is None or block is None:
         return []
-    if _sends_twice(op, found) and len(moving_ops(other.body)) < (OPS_OF_A_LAUNCH + OPS_OF_A_TRANSFER) * times:
+    if _sends_twice(op, division) and len(moving_ops(other.body)) < (OPS_OF_A_LAUNCH + OPS_OF_A_TRANSFER) * times:
         return []
     made: dict[bool, list[Value]] = {True: [], False: []}  # by the part, by the rest
     both: list[FragmentOp] = []
-    bodies = {True: (other.body, found.operands), False: (found.rest, found.rest_operands)}
-    for is_part in (not found.rest_first, found.rest_first):
+    bodies = {True: (other.body, division.operands), False: (division.rest, division.rest_operands)}
+    for is_part in (not division.rest_first, division.rest_first):
         body, operands = bodies[is_part]
         if body is not None:
             given = [made[not is_part][i] if inner else op.operand(i) for inner, i in operands]
-            origin = _origin(op.origin, len(other.origin), is_part, is_part != found.rest_first)
+            origin = _origin(op.origin, len(other.origin), is_part, is_part != division.rest_first)
             new = make_fragment(
                 op.mesh, given, types[is_part], body, origin=origin, stage=op.stage, attrs=op.attrs, loc=op.loc
             )
             block.insert_before(op, new)
             both.append(new)
             made[is_part] = list(new.results)
-    for result, (is_part, i) in zip(op.results, found.results, strict=True):
+    for result, (is_part, i) in zip(op.results, division.results, strict=True):
         result.replace_all_uses_with(made[is_part][i])
     op.erase()
     return both
@@ -157,20 +157,20 @@ def _origin(all: Sequence[UserOriginAttr], of_part: int, is_part: bool, is_first
     return all if not 0 < of_part < len(all) else all[:count] if is_first else all[len(all) - count :]
 
 
-def _sends_twice(op: FragmentOp, found: Division) -> bool:
+def _sends_twice(op: FragmentOp, division: Division) -> bool:
     """Whether both would make values that are sent, which travel together as long as one fragment makes them."""
-    pairs = zip(op.results, found.results, strict=True)
+    pairs = zip(op.results, division.results, strict=True)
     return len({part for value, (part, _) in pairs if any(isinstance(u, TransferOp) for u in value.users)}) > 1
 
 
-def _types(found: Division, op: FragmentOp, other: FragmentOp) -> dict[bool, list[Type]] | None:
+def _types(division: Division, op: FragmentOp, other: FragmentOp) -> dict[bool, list[Type]] | None:
     """The types of the results of the part (True) and of the rest; None where shardings differ."""
     rest: dict[int, Type] = {}
     part: dict[int, Type] = {}
-    for result, (is_part, i) in zip(op.results, found.results, strict=True):
+    for result, (is_part, i) in zip(op.results, division.results, strict=True):
         if (part if is_part else rest).setdefault(i, result.type) is not result.type:
             return None
-    for (made, i), value in zip(found.operands, other.operands, strict=True):
+    for (made, i), value in zip(division.operands, other.operands, strict=True):
         type = rest.setdefault(i, _moved(value, op.mesh)) if made else op.operand(i).type
         if not _alike(type, value.type):
             return None

@@ -112,9 +112,9 @@ def _places(large: Region, small: Region) -> list[int] | None:
     if len(large.blocks) != 1 or not same_ops(large.block, small.block, images, bind=True):
         return None
     args: dict[Value, int] = {arg: i for i, arg in enumerate(small.block.args)}
-    found = [args.get(images[arg]) if arg in images else None for arg in large.block.args]
-    places = [place for place in found if place is not None]
-    return places if len(places) == len(found) else None
+    counterparts = [args.get(images[arg]) if arg in images else None for arg in large.block.args]
+    places = [place for place in counterparts if place is not None]
+    return places if len(places) == len(counterparts) else None
 
 
 def _give_each_its_own(op: FragmentOp) -> bool:
@@ -130,10 +130,10 @@ def _give_each_its_own(op: FragmentOp) -> bool:
         if value.defining_op is None or not is_negligible(value.defining_op):
             continue
         uses = list(result.uses)
-        found = sorted((use for use in reversed(uses) if _may_overwrite(use)), key=lambda use: loops[use.owner])
-        if len(found) == len(uses):
-            found = found[1:]  # the first has what is there
-        for use in found:
+        overwriting = sorted((use for use in reversed(uses) if _may_overwrite(use)), key=lambda use: loops[use.owner])
+        if len(overwriting) == len(uses):
+            overwriting = overwriting[1:]  # the first has what is there
+        for use in overwriting:
             wanted.setdefault(loops[use.owner], []).append((i, use))
     for loop, uses_of in wanted.items():
         copied = tuple([i for i, _ in uses_of])
@@ -156,11 +156,11 @@ def _loops(op: FragmentOp) -> dict[Op, int]:
     """The users of a fragment in order, each with how many of its stage and kind are in front of it: one in a loop."""
     users = dict.fromkeys(user for result in op.results for user in result.users)
     seen: dict[Hashable, int] = {}
-    found: dict[Op, int] = {}
+    results: dict[Op, int] = {}
     for user in in_block_order(users):
         key = (user.stage, user.props.get("origin")) if isinstance(user, FragmentOp) else user
-        found[user] = seen[key] = seen.get(key, -1) + 1
-    return found
+        results[user] = seen[key] = seen.get(key, -1) + 1
+    return results
 
 
 def _may_overwrite(use: Use) -> bool:
@@ -196,7 +196,7 @@ def _copies(builder: BodyBuilder, returned: Sequence[Value], copied: Sequence[in
 
 def _replace(op: FragmentOp, operands: Sequence[Value], results: Sequence[Value], body: Region) -> FragmentOp:
     """The fragment with other operands and body; results of the types of these, of which the first take its place."""
-    found = make_fragment(
+    output = make_fragment(
         op.mesh,
         operands,
         [result.type for result in results],
@@ -207,7 +207,7 @@ def _replace(op: FragmentOp, operands: Sequence[Value], results: Sequence[Value]
         loc=op.loc,
     )
     assert op.block is not None
-    op.block.insert_before(op, found)
-    op.replace_all_uses_with(found.results[: len(op.results)])
+    op.block.insert_before(op, output)
+    op.replace_all_uses_with(output.results[: len(op.results)])
     op.erase()
-    return found
+    return output

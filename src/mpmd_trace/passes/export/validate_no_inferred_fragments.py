@@ -56,8 +56,12 @@ class ValidateNoInferredFragments(FunctionPass):
         return False
 
     def _report(self, op: FragmentOp, diagnostics: Diagnostics) -> None:
-        found = op.attrs.get("mpmd.inferred_by")
-        tags = [e.value for e in found.elements if isinstance(e, StringAttr)] if isinstance(found, ArrayAttr) else []
+        inferred_by = op.attrs.get("mpmd.inferred_by")
+        tags = (
+            [e.value for e in inferred_by.elements if isinstance(e, StringAttr)]
+            if isinstance(inferred_by, ArrayAttr)
+            else []
+        )
         if not tags:
             diagnostics.refuse(
                 op,

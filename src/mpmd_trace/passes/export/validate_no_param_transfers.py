@@ -52,8 +52,8 @@ class ValidateNoParamTransfers(FunctionPass):
         for op in function.body:
             if not isinstance(op, TransferOp):
                 continue
-            found = (matching(op.operand(0).location), matching(op.loc))
-            names = dict.fromkeys([name for name in found if name is not None])
+            matches = (matching(op.operand(0).location), matching(op.loc))
+            names = dict.fromkeys([name for name in matches if name is not None])
             if not names or op.is_intra_mesh:
                 continue
             report(

@@ -31,8 +31,8 @@ def array_of(dicts: Sequence[DictAttr]) -> ArrayAttr:
 
 def value_dicts(op: Op, which: str) -> Sequence[DictAttr] | None:
     """`arg_attrs` or `res_attrs` of a fragment; None when it has none."""
-    found = op.attrs.get(which)
-    return cast("tuple[DictAttr, ...]", found.elements) if isinstance(found, ArrayAttr) else None
+    dicts = op.attrs.get(which)
+    return cast("tuple[DictAttr, ...]", dicts.elements) if isinstance(dicts, ArrayAttr) else None
 
 
 @functools.lru_cache(maxsize=1 << 14)
@@ -63,8 +63,8 @@ def mentions(dicts: ArrayAttr, key: str, value: Attribute | None = None) -> bool
 
     Remembered, for few arrays serve many fragments.
     """
-    found = [cast(DictAttr, d).entries.get(key) for d in dicts.elements]
-    return value in found if value is not None else found.count(None) < len(found)
+    entries = [cast(DictAttr, d).entries.get(key) for d in dicts.elements]
+    return value in entries if value is not None else entries.count(None) < len(entries)
 
 
 def memory_kind(attributes: DictAttr) -> Attribute | None:

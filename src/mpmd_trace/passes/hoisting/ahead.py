@@ -43,7 +43,7 @@ def gathered(fragment: FragmentOp, known: Known, left: Container[Expression]) ->
         for (op, index), one in known.uses.items()
         if one in left and one.is_reshard and not any(result in known.values for result in op.results)
     }
-    found: list[Gathered] = []
+    results: list[Gathered] = []
     for op in fragment.body.block if len(at) > 1 else ():
         beside = next((i for i in range(op.num_operands) if op.operand(i) not in known.values), None)
         if op not in at or beside is None:
@@ -52,8 +52,8 @@ def gathered(fragment: FragmentOp, known: Known, left: Container[Expression]) ->
         other = body_sharding(fragment, op.operand(beside))
         own = one.operands[0].sharding
         shardings = None if own is None or other is None else sharding_list((own, other))
-        found.append(Gathered(op, index, one, beside, shardings))
-    return tuple(found)
+        results.append(Gathered(op, index, one, beside, shardings))
+    return tuple(results)
 
 
 def tie(gathers: Sequence[tuple[Gathered, Op]]) -> None:

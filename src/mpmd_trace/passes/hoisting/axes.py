@@ -42,10 +42,10 @@ def axes_of(sharding: TensorShardingAttr | None, rank: int) -> Axes | None:
     """The axes of each dimension; None where a part of an axis is among them, or something is unreduced."""
     if sharding is None:
         return ((),) * rank
-    found = [sharding.dim_axes(i) for i in range(len(sharding.dims))]
-    if sharding.unreduced or any(axis.size is not None for axes in found for axis in axes):
+    dim_axes = [sharding.dim_axes(i) for i in range(len(sharding.dims))]
+    if sharding.unreduced or any(axis.size is not None for axes in dim_axes for axis in axes):
         return None
-    return tuple(tuple(axis.name for axis in axes) for axes in found)
+    return tuple(tuple(axis.name for axis in axes) for axes in dim_axes)
 
 
 def axes_of_value(value: Value, of: ShardingOf) -> Axes | None:
@@ -131,10 +131,10 @@ def convolution_dimensions(op: Op) -> Convolution | None:
     """The dimensions of a `stablehlo.convolution`, if it has them all."""
     groups = [integer(op, name, absent=1) for name in ("feature_group_count", "batch_group_count")]
     attribute = op.props.get("dimension_numbers")
-    found = _CONVOLUTION.search("" if attribute is None else attribute.text)
-    if found is None:
+    match = _CONVOLUTION.search("" if attribute is None else attribute.text)
+    if match is None:
         return None
-    left, right, result = ([name.strip() for name in part.split(",")] for part in found.groups())
+    left, right, result = ([name.strip() for name in part.split(",")] for part in match.groups())
     places = (left.index("b"), left.index("f"), right.index("i"), right.index("o"), result.index("b"))
     return Convolution(*places, result.index("f"), *groups)
 

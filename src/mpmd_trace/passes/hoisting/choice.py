@@ -76,14 +76,14 @@ def choose(
             break
         too_large.append(selection.kept[worst])
         selection.refuse([worst])
-    found = tuple(
+    candidates = tuple(
         dataclasses.replace(h.kept, saved=h.saved, starts=h.copy.starts, is_late=h.copy.is_late)
         for _, h in sorted(held.items(), key=lambda item: item[0].number)
     )
     large, asked = tuple(too_large), tuple(each_time)
-    if not any(one.gathers for one in found) and sum(one.saved for one in found) < limits.launch:
-        return Choice((), large, found, asked)
-    return Choice(found, large, (), asked)
+    if not any(one.gathers for one in candidates) and sum(one.saved for one in candidates) < limits.launch:
+        return Choice((), large, candidates, asked)
+    return Choice(candidates, large, (), asked)
 
 
 def _hold(kept: Kept, worth: Worth, limits: Limits, timeline: Timeline) -> Held:
@@ -109,7 +109,7 @@ def _read_from_outside(
 
     A fragment that is given an expression, and makes others of it alone, does not read it.
     """
-    found: dict[Expression, set[FragmentOp]] = {}
+    readers: dict[Expression, set[FragmentOp]] = {}
     stored: dict[Expression, set[FragmentOp]] = {}
     own = set(fragments)
 
@@ -125,15 +125,15 @@ def _read_from_outside(
     for group in alike.values():
         read, handed = _read_and_handed(group[0], numbering.known[group[0]])
         for one in read:
-            found.setdefault(one, set()).update(group)
+            readers.setdefault(one, set()).update(group)
         for one, index in handed:
             for fragment in group:
                 uses = list(fragment.results[index].uses)
                 if uses:
                     stored.setdefault(one, set()).add(fragment)
                 if not all(is_given(use, one) for use in uses):
-                    found.setdefault(one, set()).add(fragment)
-    return found, stored
+                    readers.setdefault(one, set()).add(fragment)
+    return readers, stored
 
 
 def _read_and_handed(fragment: FragmentOp, known: Known) -> tuple[dict[Expression, None], list[tuple[Expression, int]]]:

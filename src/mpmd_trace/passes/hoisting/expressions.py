@@ -146,24 +146,24 @@ class Numbering:
         if key not in self._memo:
             self._memo[key] = self._in_body(fragment, given)
         known = self._memo[key]
-        for result, found in zip(fragment.results, known.returned, strict=True):
-            if found is None:
+        for result, expression in zip(fragment.results, known.returned, strict=True):
+            if expression is None:
                 continue
             outside = per_value(fragment.out_shardings, result.index)
-            if same_axes(outside, found.sharding, found.type.rank):
-                self._of_value[result] = found
+            if same_axes(outside, expression.sharding, expression.type.rank):
+                self._of_value[result] = expression
         return known
 
     def _operand(self, fragment: FragmentOp, index: int, value: Value) -> Expression | None:
-        found = self._of_value.get(value)
-        if found is None and value not in self._shared:
+        known = self._of_value.get(value)
+        if known is None and value not in self._shared:
             return None
         type = local_type(value.type)
         if not isinstance(type, TensorType) or not type.is_ranked:
             return None
         inside = in_sharding(fragment, index)
-        if found is not None:
-            return found if inside is None or same_axes(inside, found.sharding, type.rank) else None
+        if known is not None:
+            return known if inside is None or same_axes(inside, known.sharding, type.rank) else None
         sharding = inside or self._shardings.of(value)
         key = (value, sharding)
         if key not in self._table:
@@ -186,10 +186,10 @@ class Numbering:
                 continue
             operands = [self._use(op, i, values, uses, of) for i in range(op.num_operands)]
             if None not in operands and _may_move(op, block):
-                found = self._results(op, cast("list[Expression]", operands), of)
+                results = self._results(op, cast("list[Expression]", operands), of)
                 if op.name in SLICES:
-                    slices += found.values()
-                values.update({v: one for v, one in found.items() if op.name not in SLICES or one in self._open})
+                    slices += results.values()
+                values.update({v: one for v, one in results.items() if op.name not in SLICES or one in self._open})
         returned = tuple(values.get(value) for value in fragment.body.returned)
         return Known(values, uses, returned, tuple(slices))
 
@@ -202,13 +202,13 @@ class Numbering:
         of: ShardingOf,
     ) -> Expression | None:
         """The expression of an operand, in the sharding that the op wants."""
-        found = values.get(op.operand(index))
-        if found is None or found.sharding is None:
-            return found
-        wanted = wanted_sharding(op, index, found.sharding, of)
+        result = values.get(op.operand(index))
+        if result is None or result.sharding is None:
+            return result
+        wanted = wanted_sharding(op, index, result.sharding, of)
         if wanted is None:
-            return found
-        uses[op, index] = self._resharded(found, wanted)
+            return result
+        uses[op, index] = self._resharded(result, wanted)
         return uses[op, index]
 
     def _resharded(self, one: Expression, sharding: TensorShardingAttr) -> Expression:

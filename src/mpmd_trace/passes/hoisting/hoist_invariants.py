@@ -130,21 +130,21 @@ class HoistInvariants(FunctionPass):
         for mesh, fragments in on_mesh.items():
             timeline = Timeline(function, mesh, meshes, fragments)
             limits = Limits(room_on(mesh, self.limit, self.reserved), self.launch, self.least, self.gather)
-            found = choose(fragments, numbering, worth, limits, timeline)
+            choice = choose(fragments, numbering, worth, limits, timeline)
             room = limits.bytes - max(timeline.base) if self.limit else math.inf
-            _tell(found, mesh, room, function, diagnostics)
-            left = {one.expression for one in (*found.too_large, *found.each_time)}
-            changed |= _Mesh(function, mesh, fragments, numbering, found.kept, left).run()
+            _tell(choice, mesh, room, function, diagnostics)
+            left = {one.expression for one in (*choice.too_large, *choice.each_time)}
+            changed |= _Mesh(function, mesh, fragments, numbering, choice.kept, left).run()
         return changed
 
 
-def _tell(found: Choice, mesh: str, room: float, function: FuncOp, diagnostics: Diagnostics) -> None:
+def _tell(choice: Choice, mesh: str, room: float, function: FuncOp, diagnostics: Diagnostics) -> None:
     """Remark what is computed once on a mesh, and what is not and why."""
     for listed, why in (
-        (found.kept, None),
-        (found.too_large, f"stays with the microbatches: of the limit {max(room, 0):,.0f} bytes are left"),
-        (found.too_little, "stays with the microbatches: it saves less than launching a program costs"),
-        (found.each_time, "stays with the microbatches, as gather asks for"),
+        (choice.kept, None),
+        (choice.too_large, f"stays with the microbatches: of the limit {max(room, 0):,.0f} bytes are left"),
+        (choice.too_little, "stays with the microbatches: it saves less than launching a program costs"),
+        (choice.each_time, "stays with the microbatches, as gather asks for"),
     ):
         for one in listed:
             verdict = why or _how_often(one)
@@ -334,9 +334,9 @@ def _reading(
                     mapping[result] = new[at_values[result]]
         tie([(one, copied[one.op]) for one in gathers])
         returned = [v for v, keep in zip(terminator.operands, keep_results, strict=True) if keep]
-        found = _clean(builder.finish([mapping[v] for v in returned]))
-        used = tuple(arg.has_uses for arg in found.block.args)
-        return restrict(found, used, None), used
+        cleaned = _clean(builder.finish([mapping[v] for v in returned]))
+        used = tuple(arg.has_uses for arg in cleaned.block.args)
+        return restrict(cleaned, used, None), used
 
     return remembered(body, ("reading", replaced, uses, read, keep_results, gathers), make)
 
@@ -367,9 +367,9 @@ def _take_over_shardings(old: FragmentOp, new: FragmentOp, used: Sequence[bool],
         new.attrs.pop(UNSET, None)
         return
     mesh = old.in_shardings.shardings[0].mesh
-    found = [s for s, flag in zip(old.in_shardings.shardings, used, strict=True) if flag]
-    found += [fully_closed(mesh, rank_of(value)) for value in new.operands[len(found) :]]
-    new.props["in_shardings"] = sharding_list(tuple(found))
+    shardings = [s for s, flag in zip(old.in_shardings.shardings, used, strict=True) if flag]
+    shardings += [fully_closed(mesh, rank_of(value)) for value in new.operands[len(shardings) :]]
+    new.props["in_shardings"] = sharding_list(tuple(shardings))
     unset = old.attrs.get(UNSET)
     if isinstance(unset, DenseArrayAttr):
         at = {i: n for n, i in enumerate(itertools.compress(range(len(used)), used))}

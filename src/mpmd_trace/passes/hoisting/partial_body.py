@@ -43,8 +43,8 @@ def growth(body: Region, forms: Forms, given: Mapping[int, Form], allowed: Colle
     """
     block = body.block
     terminator = block.terminator
-    found = {j: forms.form.get(v, ZERO) for j, v in enumerate(terminator.operands) if j in allowed}
-    wanted = {j: axes for j, axes in found.items() if axes != ZERO}
+    wanted_forms = {j: forms.form.get(v, ZERO) for j, v in enumerate(terminator.operands) if j in allowed}
+    wanted = {j: axes for j, axes in wanted_forms.items() if axes != ZERO}
     slices = {j: _slice(terminator.operands[j], forms) for j in wanted}
     while True:
         ops = {op for j in wanted for op in slices[j][0]}
@@ -91,7 +91,7 @@ def _has_base(ops: Iterable[Op], forms: Forms) -> bool:
 
 def _grown(arg: Value, forms: Forms, terminator: Op) -> set[Op]:
     """The ops that add parts to an argument before it is finished."""
-    found: set[Op] = set()
+    result: set[Op] = set()
     value = arg
     while value.has_one_use:
         op = value.users[0]
@@ -102,17 +102,17 @@ def _grown(arg: Value, forms: Forms, terminator: Op) -> set[Op]:
             if other is not value:
                 ops, values = _slice(other, forms)
                 if not all(_is_inside(v, ops | {op}, terminator, {}) for v in values):
-                    return found
+                    return result
                 more |= ops
-        found |= {op} | more
+        result |= {op} | more
         value = op.results[0]
-    return found
+    return result
 
 
 def with_parts(
     body: Region,
     forms: Forms,
-    found: Growth,
+    growth: Growth,
     given: Mapping[int, Form],
     like: TensorShardingAttr,
     zeros: Iterable[TensorType],
@@ -141,7 +141,7 @@ def with_parts(
     for op in body.block:
         if op.is_terminator:
             continue
-        if op not in found.ops:
+        if op not in growth.ops:
             for value in (*op.operands, *free_values(op)):
                 get(value)
             builder.add(op, whole)
@@ -159,6 +159,6 @@ def with_parts(
             in_parts = parts_of(op)
             operands = [part(v, axes) if i in in_parts else get(v) for i, v in enumerate(op.operands)]
             parts[result] = ops.linear(op, operands, axes)
-    returned = [parts[v] if j in found.results else get(v) for j, v in enumerate(body.block.terminator.operands)]
+    returned = [parts[v] if j in growth.results else get(v) for j, v in enumerate(body.block.terminator.operands)]
     returned += [ops.zero(type, body.block.terminator.loc) for type in zeros]
     return without_dead_ops(builder.finish(returned))

@@ -79,7 +79,7 @@ def _base_of(op: Op, of: ShardingOf, sizes: Mapping[str, int]) -> Base | None:
         return _convolved(op, of, sizes)
     elif _is_sum(op):
         pairs = [(d,) for d in integers(op, "dimensions")]
-    found: list[tuple[int, Base]] = []
+    candidates: list[tuple[int, Base]] = []
     for pair in pairs:
         shardings = [axes_of_value(op.operand(i), of) for i in range(len(pair))]
         names = {None if axes is None else axes[d] for axes, d in zip(shardings, pair, strict=True)}
@@ -88,8 +88,8 @@ def _base_of(op: Op, of: ShardingOf, sizes: Mapping[str, int]) -> Base | None:
             continue
         count = math.prod(sizes[name] for name in only)
         if count > 1 and shape_of(op.operand(0))[pair[0]] % count == 0:
-            found.append((count, Base(only, pair)))
-    return max(found, key=lambda one: one[0])[1] if found else None
+            candidates.append((count, Base(only, pair)))
+    return max(candidates, key=lambda one: one[0])[1] if candidates else None
 
 
 def _scattered(op: Op, of: ShardingOf, sizes: Mapping[str, int]) -> Base | None:
@@ -170,9 +170,9 @@ class Forms:
         self.base: dict[Op, Base] = {}
         for op in block_ops:
             if len(op.results) == 1 and not op.is_terminator:
-                found = self._of_op(op)
-                if found is not None:
-                    self.form[op.results[0]] = found
+                forms_of_op = self._of_op(op)
+                if forms_of_op is not None:
+                    self.form[op.results[0]] = forms_of_op
 
     def _of_op(self, op: Op) -> Form | None:
         result = op.results[0].type
@@ -203,8 +203,8 @@ class Forms:
         if op.name == "stablehlo.reduce":
             return forms[0] if _is_sum(op) and forms[0] != ZERO else None
         if op.name in _SUMS or op.name == "stablehlo.concatenate":
-            found = {form for form in forms if form != ZERO}
-            return None if None in found or len(found) > 1 else found.pop() if found else ZERO
+            nonzero = {form for form in forms if form != ZERO}
+            return None if None in nonzero or len(nonzero) > 1 else nonzero.pop() if nonzero else ZERO
         if op.name == "stablehlo.pad":
             return forms[0] if is_zero(op.operand(1).defining_op) else None
         if op.name == "stablehlo.scatter":
@@ -219,5 +219,5 @@ class Forms:
             return is_zero(value.defining_op)
         if value.defining_op is not None and value.defining_op.name in _CONSTANTS:
             return True
-        found = axes_of_value(value, self.of)
-        return found is not None and not any(name in axes for names in found for name in names)
+        own_axes = axes_of_value(value, self.of)
+        return own_axes is not None and not any(name in axes for names in own_axes for name in names)

@@ -79,9 +79,11 @@ class PartialOps:
         block.append(make_op("stablehlo.return", added.results))
         props = {"dimensions": DenseArrayAttr.get([0])}
         regions = [Region([block])]
-        found = self.builder.op("stablehlo.reduce", [parts, zero], [whole.type], props=props, regions=regions, loc=loc)
+        reduced = self.builder.op(
+            "stablehlo.reduce", [parts, zero], [whole.type], props=props, regions=regions, loc=loc
+        )
         axes = axes_of(sharding, rank_of(whole))
-        return found.results[0] if axes is None else self.constrained(found.results[0], axes)
+        return reduced.results[0] if axes is None else self.constrained(reduced.results[0], axes)
 
     def base(self, op: Op, base: Base, operands: Sequence[Value], shardings: Sequence[Axes]) -> Value:
         """The parts of a sum: of each device what it has.  `shardings` are those of the operands."""
@@ -102,8 +104,8 @@ class PartialOps:
         """The value with dimension `dim` as two, the first of which is sharded."""
         shape = shape_of(value)
         split = _shaped(value, (*shape[:dim], count, shape[dim] // count, *shape[dim + 1 :]))
-        found = self.builder.op("stablehlo.reshape", [value], [split]).results[0]
-        return self.constrained(found, (*axes[:dim], over, (), *axes[dim + 1 :]))
+        reshaped = self.builder.op("stablehlo.reshape", [value], [split]).results[0]
+        return self.constrained(reshaped, (*axes[:dim], over, (), *axes[dim + 1 :]))
 
     def _copy(self, op: Op, operands: Sequence[Value], type: TensorType, **props: Attribute) -> Value:
         """The op of other operands and another type, with changed properties; what it says about shardings goes."""
@@ -174,9 +176,9 @@ class PartialOps:
     def _manual(self, axes: Axes) -> TensorShardingAttr:
         """A sharding that says of each axis of the mesh what it does."""
         left = [f'"{name}"' for name in self.sizes if not any(name in names for names in axes)]
-        found = with_axes(self.like, axes)
+        sharding = with_axes(self.like, axes)
         text = f", replicated={{{', '.join(left)}}}" if left else ""
-        return parse_sharding_body(f"<{found.mesh}, [{', '.join(found.dims)}]{text}>")
+        return parse_sharding_body(f"<{sharding.mesh}, [{', '.join(sharding.dims)}]{text}>")
 
     def _reduce(self, op: Op, base: Base, operands: Sequence[Value], count: int) -> Value:
         at, dims, whole = base.dims[0], integers(op, "dimensions"), shape_of(op.result)
@@ -204,15 +206,15 @@ class PartialOps:
         per_dimension = {"start_indices": 0, "limit_indices": first, "strides": 1}
         per_dimension |= dict.fromkeys(("edge_padding_low", "edge_padding_high", "interior_padding"), 0)
         props: dict[str, Attribute] = {}
-        for name, found in op.props.items():
-            if isinstance(found, IntegerAttr) and name == "dimension":
-                props[name] = IntegerAttr.get(found.value + 1, found.type)
-            elif isinstance(found, DenseArrayAttr) and name in per_dimension:
-                props[name] = DenseArrayAttr.get([per_dimension[name], *found.values])
-            elif isinstance(found, DenseArrayAttr) and name in ("permutation", "broadcast_dimensions"):
-                props[name] = DenseArrayAttr.get([0, *(d + 1 for d in found.values)])
-            elif isinstance(found, DenseArrayAttr) and name == "dimensions":
-                props[name] = DenseArrayAttr.get(d + 1 for d in found.values)
+        for name, attribute in op.props.items():
+            if isinstance(attribute, IntegerAttr) and name == "dimension":
+                props[name] = IntegerAttr.get(attribute.value + 1, attribute.type)
+            elif isinstance(attribute, DenseArrayAttr) and name in per_dimension:
+                props[name] = DenseArrayAttr.get([per_dimension[name], *attribute.values])
+            elif isinstance(attribute, DenseArrayAttr) and name in ("permutation", "broadcast_dimensions"):
+                props[name] = DenseArrayAttr.get([0, *(d + 1 for d in attribute.values)])
+            elif isinstance(attribute, DenseArrayAttr) and name == "dimensions":
+                props[name] = DenseArrayAttr.get(d + 1 for d in attribute.values)
         if op.name == "stablehlo.scatter":
             of = scatter_dimensions(op)
             props["scatter_dimension_numbers"] = _scatter_numbers(

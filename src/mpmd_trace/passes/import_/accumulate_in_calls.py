@@ -91,12 +91,12 @@ class _Sum:
 
 def _accumulate(function: FuncOp, calls: Sequence[CallOp]) -> bool:
     order = {op: i for i, op in enumerate(calls[0].block or ())}
-    found = [one for i in range(len(calls[0].results)) if (one := _sum(i, calls, order)) is not None]
-    for one in found:
+    sums = [one for i in range(len(calls[0].results)) if (one := _sum(i, calls, order)) is not None]
+    for one in sums:
         _take_in(function, calls, one)
-    if found:
+    if sums:
         function.refresh_type()
-    return bool(found)
+    return bool(sums)
 
 
 def _sum(index: int, calls: Sequence[CallOp], order: dict[Op, int]) -> _Sum | None:

@@ -191,10 +191,10 @@ def op_as_body(op: Op, values: Sequence[Value]) -> Region:
         tuple([v.type for v in values]),
         tuple([r.type for r in op.results]),
     )
-    found = _op_bodies.get(key)
-    if found is None:
-        found = _op_bodies[key] = interned_body(make())
-    return found
+    result = _op_bodies.get(key)
+    if result is None:
+        result = _op_bodies[key] = interned_body(make())
+    return result
 
 
 # Fragments.

@@ -117,7 +117,7 @@ def read_clean(
 
     through = to_generic_through if isinstance(given, str) else copy_to_generic_through
     try:
-        generic, found, seconds = through(
+        generic, diagnostics, seconds = through(
             given, f"builtin.module({_without_calls(keeps_chlo)})", inline if outlines else None
         )
     except MpmdError:
@@ -133,7 +133,7 @@ def read_clean(
                 op.erase()
     start = time.process_time()
     share_equal_bodies(module.functions)
-    return module, found, seconds + time.process_time() - start
+    return module, diagnostics, seconds + time.process_time() - start
 
 
 class CanonicalizeUnrolled(Pass):

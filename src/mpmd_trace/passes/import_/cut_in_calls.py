@@ -156,9 +156,9 @@ class _Callee:
             return False
         changed = self.mark_numbers()
         for i, arg in enumerate(list(self.function.body.args)):
-            found = _found([call.operand(i) for call in calls]) if arg.has_uses else None
-            if found is not None and not _is_sharded(found):
-                self.take_whole(arg, found)
+            cut = _found([call.operand(i) for call in calls]) if arg.has_uses else None
+            if cut is not None and not _is_sharded(cut):
+                self.take_whole(arg, cut)
                 changed = True
         if changed:
             self.function.refresh_type()
@@ -213,14 +213,14 @@ def _shard_rows_of_microbatches(module: Module, calls: Mapping[str, Sequence[Cal
     """Constrain what is reshaped to be cut into microbatches to be sharded in the rows of each; whether any was."""
     meshes = mesh_symbols(module)
     values = [value for same in calls.values() if len(same) > 1 for value in same[0].operands]
-    found: dict[Value, TensorShardingAttr] = {}
+    shardings: dict[Value, TensorShardingAttr] = {}
     for value in values:
         while (op := value.defining_op) is not None and op.name in (*_PASSED, "stablehlo.slice"):
             value = op.operand(0)
             sharding = _of_rows(op, meshes) if op.name == "stablehlo.reshape" else None
             if sharding is not None:
-                found[op.result] = sharding
-    for value, sharding in found.items():
+                shardings[op.result] = sharding
+    for value, sharding in shardings.items():
         reshape = value.defining_op
         assert reshape is not None and reshape.block is not None
         uses = list(value.uses)
@@ -228,7 +228,7 @@ def _shard_rows_of_microbatches(module: Module, calls: Mapping[str, Sequence[Cal
         reshape.block.insert_after(reshape, own)
         for use in uses:
             use.set(own.result)
-    return bool(found)
+    return bool(shardings)
 
 
 def _of_rows(reshape: Op, meshes: Mapping[str, MeshAttr]) -> TensorShardingAttr | None:
@@ -338,8 +338,8 @@ def _cut_of(ops: Sequence[Op], starts: Sequence[tuple[int, ...]], behind: tuple[
 
 
 def _numbers(op: Op, name: str) -> tuple[int, ...]:
-    found = op.attr(name)
-    return found.values if isinstance(found, DenseArrayAttr) else ()
+    attribute = op.attr(name)
+    return attribute.values if isinstance(attribute, DenseArrayAttr) else ()
 
 
 def _is_sharded(cut: _Cut) -> bool:
@@ -357,9 +357,9 @@ def _argument_sharding(value: Value) -> TensorShardingAttr | None:
     function = value.owner.parent_op if isinstance(value, BlockArg) else None
     if not isinstance(function, FuncOp) or not isinstance(value, BlockArg):
         return None
-    found = function.arg_attr(value.index, "sdy.sharding")
-    return found if isinstance(found, TensorShardingAttr) else None
+    attribute = function.arg_attr(value.index, "sdy.sharding")
+    return attribute if isinstance(attribute, TensorShardingAttr) else None
 
 
-def _shards(found: Attribute | None, dimension: int) -> bool:
-    return isinstance(found, TensorShardingAttr) and bool(found.dim_axes(dimension))
+def _shards(attribute: Attribute | None, dimension: int) -> bool:
+    return isinstance(attribute, TensorShardingAttr) and bool(attribute.dim_axes(dimension))

@@ -109,16 +109,16 @@ class _Flow:
             if op.is_terminator:
                 return operands
             if isinstance(op, (CallOp, ForOp)):
-                found = self._call(op, operands) if isinstance(op, CallOp) else self._loop(op, operands)
+                depths = self._call(op, operands) if isinstance(op, CallOp) else self._loop(op, operands)
             elif isinstance(op, FragmentOp) and is_forward(op):
-                found = [{op.mesh: (self._depth(op, _joined(operands)), op)}] * len(op.results)
+                depths = [{op.mesh: (self._depth(op, _joined(operands)), op)}] * len(op.results)
             elif isinstance(op, FragmentOp) and op.is_user:
                 continue  # the backward pass goes the other way
             elif any(operands):
-                found = [_joined(operands)] * len(op.results)
+                depths = [_joined(operands)] * len(op.results)
             else:
                 continue
-            sources.update(zip(op.results, found, strict=False))
+            sources.update(zip(op.results, depths, strict=False))
         return []
 
     def _depth(self, op: FragmentOp, given: _Sources) -> int:
@@ -134,19 +134,19 @@ class _Flow:
         return self._results[op.callee]
 
     def _loop(self, op: ForOp, arguments: list[_Sources]) -> list[_Sources]:
-        found = self.follow(op.regions[0].block, arguments)
-        return [_joined(pair) for pair in zip(arguments, found, strict=False)]
+        depths = self.follow(op.regions[0].block, arguments)
+        return [_joined(pair) for pair in zip(arguments, depths, strict=False)]
 
     def depths(self) -> dict[FragmentOp, int]:
         """The depths: the latest that what follows allows, for those before the first change of mesh."""
         after: dict[FragmentOp, list[FragmentOp]] = {}
         for one, other in self.edges:
             after.setdefault(one, []).append(other)
-        found = dict(self.early)
+        result = dict(self.early)
         for op in reversed(self.early):
             if self.early[op] == 0 and op in after:
-                found[op] = min(found[other] - (op.mesh != other.mesh) for other in after[op])
-        return found
+                result[op] = min(result[other] - (op.mesh != other.mesh) for other in after[op])
+        return result
 
     def contradictions(self, diagnostics: Diagnostics) -> bool:
         """Report stages that come before what they need, unless the flow goes round, as requests on a ring do."""
@@ -180,12 +180,12 @@ def _goes_round(follows: dict[int, set[int]]) -> bool:
 
 
 def _joined(several: Iterable[_Sources]) -> _Sources:
-    found: _Sources = {}
+    result: _Sources = {}
     for sources in several:
         for mesh, (depth, op) in sources.items():
-            if mesh not in found or depth > found[mesh][0]:
-                found[mesh] = (depth, op)
-    return found
+            if mesh not in result or depth > result[mesh][0]:
+                result[mesh] = (depth, op)
+    return result
 
 
 def _order_meshes(module: Module, topology: TopologyAttr, depths: dict[FragmentOp, int]) -> bool:
@@ -224,9 +224,9 @@ def _number_stages(module: Module, depths: dict[FragmentOp, int], *, turns: bool
             if of_name.setdefault(name, number) != number:
                 return False  # several stages share the name, which does not tell to which one its backward belongs
     for op in fragments:
-        found = {of_name[origin.name] for origin in op.origin if origin.name in of_name}
-        if len(found) == 1:
-            op.stage = found.pop()
+        numbers = {of_name[origin.name] for origin in op.origin if origin.name in of_name}
+        if len(numbers) == 1:
+            op.stage = numbers.pop()
     return bool(of_name)
 
 

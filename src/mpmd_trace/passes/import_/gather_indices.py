@@ -68,11 +68,11 @@ class GatherIndices(FunctionPass):
     stay: bool = True
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
-        found: dict[str, list[FragmentOp]] = {}
+        by_mesh: dict[str, list[FragmentOp]] = {}
         for op in function.body:
             if isinstance(op, FragmentOp) and not op.is_user and not op.num_operands and _makes_indices(op.body):
-                found.setdefault(op.mesh, []).append(op)
-        for mesh, fragments in reversed(found.items()):
+                by_mesh.setdefault(op.mesh, []).append(op)
+        for mesh, fragments in reversed(by_mesh.items()):
             builder = BodyBuilder()
             returned: list[Value] = []
             for fragment in fragments:
@@ -92,7 +92,7 @@ class GatherIndices(FunctionPass):
             for fragment in fragments:
                 fragment.replace_all_uses_with([next(results) for _ in fragment.results])
                 fragment.erase()
-        return bool(found)
+        return bool(by_mesh)
 
 
 @remembers

@@ -97,11 +97,11 @@ class _Retarget:
 
     def _body(self, body: Region) -> Region:
         """The retargeted body; the meshes are this module's, so it is not remembered for longer."""
-        found = self.bodies.get(body)
-        if found is None:
+        result = self.bodies.get(body)
+        if result is None:
             copy = body.clone()
-            found = self.bodies[body] = freeze(copy) if self._visit_region(copy) else body
-        return found
+            result = self.bodies[body] = freeze(copy) if self._visit_region(copy) else body
+        return result
 
     def _visit_region(self, region: Region) -> bool:
         changed = [self._visit(op) for block in region.blocks for op in block]
@@ -118,10 +118,10 @@ class _Retarget:
 
     def _referenced(self, sharding: TensorShardingAttr) -> MeshAttr:
         """The mesh that the sharding refers to now."""
-        found = mesh_of(sharding, self.old_meshes)
-        if found is None:
+        result = mesh_of(sharding, self.old_meshes)
+        if result is None:
             raise self.diagnostics.fatal(self.where, f"{sharding} refers to a mesh that is not in the module")
-        return found
+        return result
 
     def _mesh_prefix(self, sharding: TensorShardingAttr) -> str:
         prefixes: dict[str, str] = {}
@@ -165,8 +165,8 @@ class _Retarget:
 
 
 def _name(op: Op) -> str:
-    found = op.props.get("sym_name")
-    return found.value if isinstance(found, StringAttr) else ""
+    symbol = op.props.get("sym_name")
+    return symbol.value if isinstance(symbol, StringAttr) else ""
 
 
 def _mesh_of(op: Op) -> MeshAttr:

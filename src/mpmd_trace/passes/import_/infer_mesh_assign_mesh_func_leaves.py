@@ -155,8 +155,8 @@ class _Leaves:
                     f"its calls pass values without a common mesh; remove the argument, or {_ALLOW}",
                 )
                 return
-            found = insert(EMPTY, mesh or self.first, "inferred_unused_callee_in")
-            boundary.store(boundary.arg_use, arg.index, found)
+            meshes = insert(EMPTY, mesh or self.first, "inferred_unused_callee_in")
+            boundary.store(boundary.arg_use, arg.index, meshes)
 
     def unused_callee_outputs(self) -> None:
         name, boundary = function_name(self.function), self.sets.boundary(self.function)
@@ -174,8 +174,8 @@ class _Leaves:
                     f"of different meshes; do not return it, or {_ALLOW}",
                 )
                 return
-            found = insert(EMPTY, mesh or self.first, "inferred_unused_callee_out")
-            boundary.store(boundary.result_use, i, found)
+            meshes = insert(EMPTY, mesh or self.first, "inferred_unused_callee_out")
+            boundary.store(boundary.result_use, i, meshes)
 
     # Ops.
 

@@ -86,8 +86,8 @@ class _SrcSets:
         boundary = self.sets.boundary(function)
         for arg in function.body.args:
             if boundary.arg_use[arg.index].meshes:
-                found = relabeled(boundary.arg_use[arg.index], "inferred_in")
-                boundary.store(boundary.arg_src, arg.index, found)
+                meshes = relabeled(boundary.arg_use[arg.index], "inferred_in")
+                boundary.store(boundary.arg_src, arg.index, meshes)
         self.forward(function.body)
 
     def forward(self, block: Block) -> None:
@@ -97,10 +97,10 @@ class _SrcSets:
             if isinstance(op, ForOp):
                 self.forward(op.body.block)
 
-    def store(self, op: Op, found: MeshSet) -> None:
-        if src_of_op(op) is not found:
+    def store(self, op: Op, meshes: MeshSet) -> None:
+        if src_of_op(op) is not meshes:
             self.changed = True
-            op.attrs[SRC_SET] = found
+            op.attrs[SRC_SET] = meshes
 
     def op(self, op: Op) -> None:
         if isinstance(op, UnassignOp):
@@ -108,34 +108,34 @@ class _SrcSets:
         elif isinstance(op, CallOp):
             self.call(op)
         elif isinstance(op, AssignOp) or is_meshless(op):
-            found = src_of_op(op)
+            meshes = src_of_op(op)
             for use in op._operands:
                 other = self.sets.src_of(use.value)
-                if other is not found:
-                    found = intersect(found, other)
-            if found is not None:
-                self.store(op, found)
-                if not found.meshes or _reads_reduction(op):
+                if other is not meshes:
+                    meshes = intersect(meshes, other)
+            if meshes is not None:
+                self.store(op, meshes)
+                if not meshes.meshes or _reads_reduction(op):
                     self.tag_reduction(op)
         elif isinstance(op, ForOp):
             self.loop(op)
 
     def of_unassign(self, op: UnassignOp) -> MeshSet:
         value = op.operand(0)
-        found = insert(EMPTY, op.mesh_type.mesh, op.label)
+        result = insert(EMPTY, op.mesh_type.mesh, op.label)
         for user in value.users:
             if isinstance(user, TransferOp):
-                found = insert(found, user.target_type.mesh, "transfer")
+                result = insert(result, user.target_type.mesh, "transfer")
         if isinstance(value, BlockArg) and enclosing_function(op).is_entry_point:
-            found = union(found, relabeled(self.sets.needed(op.result), "inferred_in"))
-        return found
+            result = union(result, relabeled(self.sets.needed(op.result), "inferred_in"))
+        return result
 
     def loop(self, loop: ForOp) -> None:
         for i, operand in enumerate(loop.operands):
-            found = self.sets.src_of(operand)
-            if found is not None and loop_set(loop, i, SRC_SET) is not found:
+            meshes = self.sets.src_of(operand)
+            if meshes is not None and loop_set(loop, i, SRC_SET) is not meshes:
                 self.changed = True
-                set_loop_set(loop, i, SRC_SET, found)
+                set_loop_set(loop, i, SRC_SET, meshes)
 
     def tag_reduction(self, op: Op) -> None:
         """Mark `op` as part of a reduction across meshes when that resolves a conflict of its operands."""
@@ -145,11 +145,11 @@ class _SrcSets:
             return
         everything: MeshSet | None = None
         for operand in op.operands:
-            found = self.sets.src_of(operand)
-            if found is not None and not found.meshes:
+            meshes = self.sets.src_of(operand)
+            if meshes is not None and not meshes.meshes:
                 return
-            if found is not None:
-                everything = found if everything is None else union(everything, found)
+            if meshes is not None:
+                everything = meshes if everything is None else union(everything, meshes)
         if everything is None:
             return
         tag = ReductionAttr.get(kind)
@@ -168,11 +168,11 @@ class _SrcSets:
             return
         boundary = self.sets.boundary(callee)
         for use, old in zip(call._operands, list(boundary.arg_src), strict=False):
-            found = self.sets.src_of(use.value)
-            if found is not old:
-                found = intersect(found, old)
-                if found is not None:
-                    boundary.store(boundary.arg_src, use.index, found)
+            meshes = self.sets.src_of(use.value)
+            if meshes is not old:
+                meshes = intersect(meshes, old)
+                if meshes is not None:
+                    boundary.store(boundary.arg_src, use.index, meshes)
         args = list(boundary.arg_src)
         if self.settled.get(callee) == args:
             return

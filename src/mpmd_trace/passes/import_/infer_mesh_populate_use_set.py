@@ -92,8 +92,8 @@ class _UseSets:
         boundary = self.sets.boundary(function)
         old = list(boundary.arg_use)
         for arg in function.body.args:
-            found = union(boundary.arg_use[arg.index], self.sets.needed(arg))
-            boundary.store(boundary.arg_use, arg.index, found)
+            meshes = union(boundary.arg_use[arg.index], self.sets.needed(arg))
+            boundary.store(boundary.arg_use, arg.index, meshes)
         changed = self.changed or old != boundary.arg_use
         self.changed = self.changed or before
         return changed
@@ -101,11 +101,11 @@ class _UseSets:
     def extend(self, op: Op, needed: MeshSet) -> None:
         self.store(op, union(use_of_op(op), needed))
 
-    def store(self, op: Op, found: MeshSet) -> None:
-        if op.attrs.get(USE_SET, EMPTY) is not found:
+    def store(self, op: Op, meshes: MeshSet) -> None:
+        if op.attrs.get(USE_SET, EMPTY) is not meshes:
             self.changed = True
-            if found.meshes:
-                op.attrs[USE_SET] = found
+            if meshes.meshes:
+                op.attrs[USE_SET] = meshes
 
     def op(self, op: Op) -> None:
         if type(op) is Op and is_meshless(op):  # nearly all ops
@@ -119,10 +119,10 @@ class _UseSets:
         elif isinstance(op, ForOp):
             for arg in op.body.block.args:
                 old = loop_set(op, arg.index, USE_SET) or EMPTY
-                found = union(old, self.sets.needed(arg))
-                if found is not old:
+                meshes = union(old, self.sets.needed(arg))
+                if meshes is not old:
                     self.changed = True
-                    set_loop_set(op, arg.index, USE_SET, found)
+                    set_loop_set(op, arg.index, USE_SET, meshes)
         elif op.name == "mpmd.return":
             self.loop_return(op)
         elif is_meshless(op) or is_terminal(op) or isinstance(op, UnassignOp):
@@ -144,8 +144,8 @@ class _UseSets:
             if callee is not None and result.index < callee.body.terminator.num_operands:
                 # The reference extends the callee's result with the number of the loop's result.
                 boundary = self.sets.boundary(callee)
-                found = union(boundary.result_use[result.index], needed)
-                boundary.store(boundary.result_use, result.index, found)
+                meshes = union(boundary.result_use[result.index], needed)
+                boundary.store(boundary.result_use, result.index, meshes)
 
     def call(self, call: CallOp) -> None:
         callee = self.sets.callee(call)
@@ -166,9 +166,9 @@ class _UseSets:
             old, needed = boundary.result_use[result.index], self.sets.needed(result)
             if needed is old:
                 continue
-            found = union(old, needed)
-            if len(found.meshes) != len(old.meshes):  # new labels alone are not stored
-                boundary.store(boundary.result_use, result.index, found)
+            meshes = union(old, needed)
+            if len(meshes.meshes) != len(old.meshes):  # new labels alone are not stored
+                boundary.store(boundary.result_use, result.index, meshes)
                 grown = True
         if not grown and any(s.meshes for s in boundary.arg_use):
             return False

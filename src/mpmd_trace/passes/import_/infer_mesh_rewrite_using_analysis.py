@@ -350,8 +350,8 @@ class _Signature:
 
 
 def _positions(dicts: Sequence[DictAttr]) -> list[tuple[int, ...]]:
-    copies = [found.entries.get(COPIES) for found in dicts]
-    return [(i, *(found.values if isinstance(found, DenseArrayAttr) else ())) for i, found in enumerate(copies)]
+    copies = [entry.entries.get(COPIES) for entry in dicts]
+    return [(i, *(entry.values if isinstance(entry, DenseArrayAttr) else ())) for i, entry in enumerate(copies)]
 
 
 def _is_trivial(op: Op) -> bool:

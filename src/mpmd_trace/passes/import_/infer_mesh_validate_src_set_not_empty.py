@@ -58,10 +58,10 @@ class InferMeshValidateSrcSetNotEmpty(Pass):
         return False
 
     def _check_args(self, function: FuncOp, flow: Flow, errors: ErrorCounter) -> None:
-        for i, found in enumerate(flow.sets.boundary(function).arg_src):
+        for i, meshes in enumerate(flow.sets.boundary(function).arg_src):
             if errors.full:
                 return
-            if found is None or found.meshes:
+            if meshes is None or meshes.meshes:
                 continue
             operands = [flow.sets.src_of(call.operand(i)) for call in flow.sets.used_calls(function)]
             if all(o is None or o.meshes for o in operands):
@@ -70,10 +70,10 @@ class InferMeshValidateSrcSetNotEmpty(Pass):
 
 def _starts_conflict(op: Op, sets: MeshSets) -> bool:
     """Whether the op has no mesh although its operands have one."""
-    found = src_of_op(op)
-    if found is None:
+    meshes = src_of_op(op)
+    if meshes is None:
         return False
-    if not found.meshes:
+    if not meshes.meshes:
         operands = [sets.src_of(o) for o in op.operands]
         return all(o is None or o.meshes for o in operands)
     if REDUCE not in op.attrs:
@@ -111,8 +111,8 @@ def _op_message(op: Op, flow: Flow) -> str:
 
 def _available(what: str, value: Value, comes: str, flow: Flow) -> list[str]:
     """Where the value can be, and what it comes from."""
-    found = flow.sets.src_of(value)
-    title = f"{what} available on {'any mesh' if found is None else mesh_list(names(found))}"
+    meshes = flow.sets.src_of(value)
+    title = f"{what} available on {'any mesh' if meshes is None else mesh_list(names(meshes))}"
     return lines(f"{title}; {comes}", flow.sources([value])) or [f"  {title}"]
 
 

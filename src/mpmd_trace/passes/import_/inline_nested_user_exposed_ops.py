@@ -82,9 +82,9 @@ class _Inliner:
         """The body of the computation without nested named ops; the same one when it has none."""
         body = computation.body
         key = (body, computation.origin.name)
-        found = self.known.get(key)
-        if found is not None:
-            return found
+        result = self.known.get(key)
+        if result is not None:
+            return result
         reported = len(self.diagnostics.found)
         flat = body
         if _has_exposed(body):

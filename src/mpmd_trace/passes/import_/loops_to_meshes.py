@@ -20,8 +20,8 @@ def place_loop_results(loop: ForOp, diagnostics: Diagnostics) -> None:
     for i, value in enumerate(terminator.operands):
         if not isinstance(value.type, TensorType):
             continue
-        found = use_of_op(value.op) if isinstance(value, OpResult) else EMPTY
-        meshes = names(found)
+        destinations = use_of_op(value.op) if isinstance(value, OpResult) else EMPTY
+        meshes = names(destinations)
         if len(meshes) != 1:
             raise diagnostics.fatal(
                 loop,
@@ -87,10 +87,10 @@ def _type_arguments(loop: ForOp, diagnostics: Diagnostics) -> None:
 
 
 def _drop_sets(loop: ForOp) -> None:
-    found = loop.attrs.get("arg_attrs")
-    if not isinstance(found, ArrayAttr):
+    attributes = loop.attrs.get("arg_attrs")
+    if not isinstance(attributes, ArrayAttr):
         return
-    cleaned = [without_sets(d) for d in found.elements if isinstance(d, DictAttr)]
+    cleaned = [without_sets(d) for d in attributes.elements if isinstance(d, DictAttr)]
     kept = [d for d in cleaned if d.entries]
     if kept:
         loop.attrs["arg_attrs"] = ArrayAttr.get(kept)

@@ -143,13 +143,13 @@ def _check_body(op: NamedComputationOp, diagnostics: Diagnostics) -> None:
 
 @remembers
 def _named_ops(body: Region) -> list[str]:
-    found = []
+    result = []
     for op in body.walk():
         if isinstance(op, NamedComputationOp):
-            found.append(f"named computation '{op.origin.name}'")
+            result.append(f"named computation '{op.origin.name}'")
         elif isinstance(op, NamedTensorOp):
-            found.append(f"named tensor '{op.tensor_name}'")
-    return found
+            result.append(f"named tensor '{op.tensor_name}'")
+    return result
 
 
 def _map_tensor(op: NamedTensorOp, targets: Mapping[str, Assignment], diagnostics: Diagnostics) -> None:

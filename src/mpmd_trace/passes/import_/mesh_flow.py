@@ -119,7 +119,7 @@ class Flow:
 
     def step_forward(self, value: Value) -> list[Value]:
         """The values that are made of `value` directly."""
-        found: list[Value] = []
+        result: list[Value] = []
         for use in value.uses:
             user = use.owner
             if value.block is not None and user.block is not value.block:
@@ -127,20 +127,20 @@ class Flow:
             if isinstance(user, CallOp):
                 callee = self.sets.callee(user)
                 if callee is not None:
-                    found.append(callee.body.args[use.index])
+                    result.append(callee.body.args[use.index])
             elif isinstance(user, ForOp):
-                found.append(user.body.block.args[use.index])
+                result.append(user.body.block.args[use.index])
             elif user.name == "func.return":
                 function = user.parent_op
                 if isinstance(function, FuncOp) and not function.is_entry_point:
-                    found += [call.results[use.index] for call in self.sets.used_calls(function)]
+                    result += [call.results[use.index] for call in self.sets.used_calls(function)]
             elif user.name == "mpmd.return":
                 loop = user.parent_op
                 if isinstance(loop, ForOp):
-                    found.append(loop.results[use.index])
+                    result.append(loop.results[use.index])
             elif is_meshless(user):
-                found += user.results
-        return found
+                result += user.results
+        return result
 
     def sources(self, values: Iterable[Value]) -> list[End]:
         """The values on meshes, and the inputs, from which `values` are computed."""
@@ -164,10 +164,10 @@ class Flow:
             for use in value.uses:
                 user = use.owner
                 if isinstance(user, AssignOp):
-                    found = use_of_op(user)
-                    if not found.meshes:
-                        found = MeshSet.get({user.mesh_type.mesh: (user.label,) if user.label else ()})
-                    ends.append(End("needed", found, user.loc, value))
+                    meshes = use_of_op(user)
+                    if not meshes.meshes:
+                        meshes = MeshSet.get({user.mesh_type.mesh: (user.label,) if user.label else ()})
+                    ends.append(End("needed", meshes, user.loc, value))
                 elif user.name == "func.return":
                     function = user.parent_op
                     if isinstance(function, FuncOp) and function.is_entry_point:
@@ -179,15 +179,15 @@ class Flow:
         """`values` and what `step` reaches from them, last pushed first."""
         waiting = list(dict.fromkeys(values))
         seen = set(waiting)
-        found = []
+        result = []
         while waiting:
             value = waiting.pop()
-            found.append(value)
+            result.append(value)
             for following in step(value):
                 if following not in seen:
                     seen.add(following)
                     waiting.append(following)
-        return found
+        return result
 
     @staticmethod
     def _producer(op: UnassignOp) -> str:

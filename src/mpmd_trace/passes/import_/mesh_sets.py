@@ -65,8 +65,8 @@ def _make(meshes: Mapping[str, Iterable[str]], wildcard: Iterable[str] = ()) -> 
     return MeshSet.get({**meshes, WILDCARD: wild} if wild else meshes)
 
 
-def _split(found: MeshSet) -> tuple[dict[str, tuple[str, ...]], tuple[str, ...]]:
-    meshes = dict(found.meshes)
+def _split(mesh_set: MeshSet) -> tuple[dict[str, tuple[str, ...]], tuple[str, ...]]:
+    meshes = dict(mesh_set.meshes)
     return meshes, meshes.pop(WILDCARD, ())
 
 
@@ -75,10 +75,10 @@ def _joined(first: Iterable[str], second: Iterable[str]) -> tuple[str, ...]:
 
 
 @functools.lru_cache(maxsize=1 << 16)
-def insert(found: MeshSet, mesh: str, label: str | None = None) -> MeshSet:
+def insert(mesh_set: MeshSet, mesh: str, label: str | None = None) -> MeshSet:
     """The set with `mesh` (new meshes go to the end) and, for it, `label`."""
     labels = () if label is None else (label,)
-    meshes, wildcard = _split(found)
+    meshes, wildcard = _split(mesh_set)
     meshes[mesh] = _joined(meshes.get(mesh, ()), labels)
     return _make(meshes, wildcard)
 
@@ -117,18 +117,18 @@ def intersect(a: MeshSet | None, b: MeshSet | None) -> MeshSet | None:
     return _make(kept, _joined(left_wild, right_wild) if left_wild and right_wild else ())
 
 
-def names(found: MeshSet) -> tuple[str, ...]:
+def names(mesh_set: MeshSet) -> tuple[str, ...]:
     """The names of the meshes, in the order of the set."""
-    return tuple(m for m in found.meshes if m != WILDCARD)
+    return tuple(m for m in mesh_set.meshes if m != WILDCARD)
 
 
 @functools.lru_cache(maxsize=1 << 16)
-def pick(found: MeshSet, preferred: MeshSet = EMPTY) -> str | None:
+def pick(mesh_set: MeshSet, preferred: MeshSet = EMPTY) -> str | None:
     """One mesh of the set, of those that `preferred` has if there are any; None for the empty set.
 
     Meshes that are there only because of a broadcast come last; among equals the smallest name wins.
     """
-    meshes, wildcard = _split(found)
+    meshes, wildcard = _split(mesh_set)
     candidates = [m for m in names(preferred) if wildcard or m in meshes] or list(meshes)
     if not candidates:
         return None
@@ -147,13 +147,13 @@ def is_subset(a: MeshSet, b: MeshSet) -> bool:
 
 
 @functools.lru_cache(maxsize=1 << 16)
-def relabeled(found: MeshSet, label: str) -> MeshSet:
+def relabeled(result: MeshSet, label: str) -> MeshSet:
     """The meshes of the set, each with this label alone."""
-    return MeshSet.get(dict.fromkeys(names(found), (label,)))
+    return MeshSet.get(dict.fromkeys(names(result), (label,)))
 
 
-def cast_set(found: Attribute | None) -> MeshSet | None:
-    return found if isinstance(found, MeshesWithOriginsAttr) else None
+def cast_set(attribute: Attribute | None) -> MeshSet | None:
+    return attribute if isinstance(attribute, MeshesWithOriginsAttr) else None
 
 
 # Sets of ops.
@@ -190,12 +190,12 @@ def is_meshless(op: Op) -> bool:
     """
     if op.successors:
         return False
-    found = _meshless.get(op.name)
-    if found is None:
-        found = _meshless[op.name] = not (
+    result = _meshless.get(op.name)
+    if result is None:
+        result = _meshless[op.name] = not (
             op.name.startswith("mpmd.") or op.is_terminator or op.name in ("func.func", "builtin.module")
         )
-    return found
+    return result
 
 
 def is_terminal(op: Op) -> bool:
@@ -239,10 +239,10 @@ class _Boundary:
         function.set_all_arg_attrs([updated(old, SRC_SET, src) for old, src in args])
         function.set_all_res_attrs(with_uses(function.res_attrs, self.result_use))
 
-    def store(self, sets: list[Stored], index: int, found: Stored) -> None:
+    def store(self, sets: list[Stored], index: int, stored: Stored) -> None:
         """Change one of the sets."""
-        if sets[index] is not found:
-            sets[index] = found
+        if sets[index] is not stored:
+            sets[index] = stored
             self.changed = True
 
 
@@ -269,15 +269,15 @@ class MeshSets:
         return [call for call in self._calls.get(callee.sym_name, []) if call.has_uses]
 
     def boundary(self, function: FuncOp) -> _Boundary:
-        found = self._boundaries.get(function)
-        if found is None:
-            found = self._boundaries[function] = _Boundary(function)
-        return found
+        result = self._boundaries.get(function)
+        if result is None:
+            result = self._boundaries[function] = _Boundary(function)
+        return result
 
     def callee(self, call: CallOp) -> FuncOp | None:
         """The function that is called, if it has a body."""
-        found = self.functions.get(call.callee)
-        return None if found is None or found.is_declaration else found
+        callee = self.functions.get(call.callee)
+        return None if callee is None or callee.is_declaration else callee
 
     def boundary_of(self, call: CallOp) -> _Boundary | None:
         """The sets of the function that is called, if it has a body."""
@@ -285,8 +285,8 @@ class MeshSets:
             return self._called[call]
         except KeyError:
             callee = self.callee(call)
-            found = self._called[call] = None if callee is None else self.boundary(callee)
-            return found
+            result = self._called[call] = None if callee is None else self.boundary(callee)
+            return result
 
     def flush(self) -> bool:
         """Write the sets of function arguments and results; says whether any changed."""
@@ -344,10 +344,10 @@ class MeshSets:
 
     def needed(self, value: Value) -> MeshSet:
         """The meshes needed by the uses of `value`, from the sets of its users, newest use first."""
-        found = EMPTY
+        result = EMPTY
         use = value._first
         if use is None:
-            return found
+            return result
         block = value.block
         broadcast = isinstance(value, OpResult) and value.op.name == "mpmd.broadcast"
         while use is not None:
@@ -356,10 +356,10 @@ class MeshSets:
                 needed = user.attrs.get(USE_SET)
             else:
                 needed = self._needed_by(user, use.index, block, broadcast)
-            if needed is not found and isinstance(needed, MeshSet):
-                found = union(found, needed) if found.meshes else needed
+            if needed is not result and isinstance(needed, MeshSet):
+                result = union(result, needed) if result.meshes else needed
             use = use.next
-        return found
+        return result
 
     def _needed_by(self, user: Op, index: int, block: object, of_broadcast: bool) -> MeshSet:
         if isinstance(user, CallOp) and user.block is block:
@@ -387,26 +387,26 @@ class MeshSets:
     def needed_by_results(self, op: Op) -> MeshSet:
         if len(op.results) == 1:
             return self.needed(op.results[0])
-        found = EMPTY
+        results = EMPTY
         for result in op.results:
-            found = union(found, self.needed(result))
-        return found
+            results = union(results, self.needed(result))
+        return results
 
 
 def loop_set(loop: ForOp, index: int, name: str) -> MeshSet | None:
     """A set of argument `index` of the loop body."""
-    found = loop.attrs.get("arg_attrs")
-    if not isinstance(found, ArrayAttr) or index >= len(found.elements):
+    attributes = loop.attrs.get("arg_attrs")
+    if not isinstance(attributes, ArrayAttr) or index >= len(attributes.elements):
         return None
-    entry = found.elements[index]
+    entry = attributes.elements[index]
     return cast_set(entry.entries.get(name)) if isinstance(entry, DictAttr) else None
 
 
 def set_loop_set(loop: ForOp, index: int, name: str, value: MeshSet) -> None:
     """Set a set of argument `index` of the loop body."""
-    found = loop.attrs.get("arg_attrs")
+    attributes = loop.attrs.get("arg_attrs")
     count = len(loop.body.block.args)
-    entries = list(found.elements) if isinstance(found, ArrayAttr) else [DictAttr.get({})] * count
+    entries = list(attributes.elements) if isinstance(attributes, ArrayAttr) else [DictAttr.get({})] * count
     old = entries[index]
     assert isinstance(old, DictAttr)
     entries[index] = old.with_(name, value)

@@ -16,11 +16,11 @@ REDUCE = "mpmd.reduce"
 
 def _single_integer(op: Op, name: str) -> int | None:
     """The value of an attribute that is one integer, or an array of one."""
-    found = op.attr(name)
-    if found is None:
+    attribute = op.attr(name)
+    if attribute is None:
         return None
-    value = getattr(found, "value", None)
-    values = getattr(found, "values", None)
+    value = getattr(attribute, "value", None)
+    values = getattr(attribute, "values", None)
     if value is not None:
         return int(value)
     return int(values[0]) if values is not None and len(values) == 1 else None
@@ -58,8 +58,8 @@ _INTEGER_TYPE = re.compile(r"(ui|i)([0-9]+)$")
 def is_neutral(value: Value, kind: str) -> bool:
     """Whether the scalar is known to be a constant that does not change what it is reduced with."""
     op = value.defining_op
-    found = None if op is None or op.name != "stablehlo.constant" else op.attr("value")
-    match = None if found is None else _CONSTANT.match(found.text)
+    constant = None if op is None or op.name != "stablehlo.constant" else op.attr("value")
+    match = None if constant is None else _CONSTANT.match(constant.text)
     if match is None:
         return False
     text, element = match.groups()

@@ -106,7 +106,7 @@ def stages_of(
                 key = fragment.stage if fragment.stage is not None else fragment.origin
                 groups.setdefault(key, []).append(Forward(fragment, backwards))
     devices = math.prod(size for _, size in shape.axes)
-    found = []
+    result = []
     for forwards in groups.values():
         checkpointed = any(has_checkpoint(b.body) for one in forwards for b in one.backwards)
         options = [Option("keep", 0.0, Change())]
@@ -120,8 +120,8 @@ def stages_of(
         first = forwards[0]
         size = max(sum(held.size(f.fragment.results[i]) for i in f.left) for f in forwards)
         names = tuple(dict.fromkeys(origin.name for origin in first.fragment.origin))
-        found.append(Stage(names, tuple(forwards), checkpointed, tuple(options), size))
-    return found
+        result.append(Stage(names, tuple(forwards), checkpointed, tuple(options), size))
+    return result
 
 
 def _backwards(forward: FragmentOp) -> Iterator[FragmentOp]:

@@ -38,14 +38,14 @@ def _cost(costs: Sequence[Sequence[float]], choice: Sequence[int]) -> float:
 def _exact(costs: Sequence[Sequence[float]], excess: Callable[[tuple[int, ...]], float]) -> tuple[int, ...]:
     every = sorted(itertools.product(*map(range, map(len, costs))), key=lambda c: (_cost(costs, c), c))
     least = math.inf
-    found = every[0]
+    result = every[0]
     for choice in every:
         over = excess(choice)
         if over <= 0:
             return choice
         if over < least:
-            least, found = over, choice
-    return found
+            least, result = over, choice
+    return result
 
 
 def _greedy(costs: Sequence[Sequence[float]], excess: Callable[[tuple[int, ...]], float]) -> tuple[int, ...]:

@@ -49,11 +49,11 @@ class Replaced(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> Replaced:
         """Raises `MpmdError` for text that is not of this form."""
-        found = _TEXT.fullmatch(text.strip())
-        if found is None:
+        match = _TEXT.fullmatch(text.strip())
+        if match is None:
             forms = "ARGUMENT:RESULT or ARGUMENT:RESULT:LIKE, e.g. 1:0"
             raise MpmdError(f"'{text}' is not a replaced argument: write {forms}")
-        return cls(int(found[1]), int(found[2]), None if found[3] is None else int(found[3]))
+        return cls(int(match[1]), int(match[2]), None if match[3] is None else int(match[3]))
 
     def __str__(self) -> str:
         return ":".join(str(n) for n in self if n is not None)
@@ -144,7 +144,7 @@ class _State:
         """The arrays that are sharded, each with its new sharding."""
         args, attrs = self.function.args, self.function.arg_attrs
         reads = {one.argument: set(self._forward_reads(args[one.argument])) for one in replaced}
-        found = []
+        result = []
         for one in replaced:
             value, sure = args[one.argument], True in reads[one.argument]
             is_like = one.like not in (None, one.argument) and bool(reads.get(one.like))
@@ -159,8 +159,8 @@ class _State:
             done, left = self.counts.get(mesh, (0, 0))
             self.counts[mesh] = (done + (wanted is not None), left + (wanted is None))
             if wanted is not None:
-                found.append((one, wanted))
-        return found
+                result.append((one, wanted))
+        return result
 
     def _forward_reads(self, value: Value) -> Iterator[bool]:
         """For each forward fragment with a name that reads the value, or what code without names makes of it alone,
@@ -331,5 +331,5 @@ def _sources(value: Value) -> list[int]:
 
 def _arguments(value: Value, read: Callable[[Op], Iterable[Value]]) -> list[int]:
     """The arguments that a value is made of, by what `read` says that ops read."""
-    found = reached([value], lambda one: () if one.defining_op is None else read(one.defining_op))
-    return [one.index for one in found if isinstance(one, BlockArg)]
+    producers = reached([value], lambda one: () if one.defining_op is None else read(one.defining_op))
+    return [one.index for one in producers if isinstance(one, BlockArg)]

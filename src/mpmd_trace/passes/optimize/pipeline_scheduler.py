@@ -69,10 +69,10 @@ def scheduling_units(function: FuncOp, ops: Sequence[Op]) -> dict[FragmentOp, Un
 
 
 def _by_mesh(units: Mapping[FragmentOp, Unit]) -> list[list[Unit]]:
-    found: dict[str, list[Unit]] = {}
+    by_mesh: dict[str, list[Unit]] = {}
     for unit in units.values():
-        found.setdefault(unit.mesh, []).append(unit)
-    return list(found.values())
+        by_mesh.setdefault(unit.mesh, []).append(unit)
+    return list(by_mesh.values())
 
 
 def _by_loop(units: Mapping[FragmentOp, Unit], repeats: bool) -> Iterator[list[list[Unit]]]:
@@ -81,7 +81,7 @@ def _by_loop(units: Mapping[FragmentOp, Unit], repeats: bool) -> Iterator[list[l
     What it runs again, with something of other meshes in between, has another `time` (if the schedule `repeats`); the
     second way has it apart.
     """
-    found: dict[tuple[str, int], list[Unit]] = {}
+    by_loop: dict[tuple[str, int], list[Unit]] = {}
     loops = LoopNumbers()
     times: dict[tuple[Hashable, ...], int] = {}
     last: dict[int, int] = {}
@@ -91,17 +91,19 @@ def _by_loop(units: Mapping[FragmentOp, Unit], repeats: bool) -> Iterator[list[l
         key = loop, unit.mesh, origin, unit.transpose, unit.drops_transferred, unit.counter
         time = times[key] = times.get(key, -1) + 1
         last[loop] = max(last.get(loop, 0), time)
-        found.setdefault((unit.mesh, loop), []).append(dataclasses.replace(unit, time=time))
+        by_loop.setdefault((unit.mesh, loop), []).append(dataclasses.replace(unit, time=time))
     if repeats and any(last.values()):
-        yield [[dataclasses.replace(u, times=last[loop] + 1) for u in group] for (_, loop), group in found.items()]
-    yield [[u for u in group if u.time == time] for group in found.values() for time in sorted({u.time for u in group})]
+        yield [[dataclasses.replace(u, times=last[loop] + 1) for u in group] for (_, loop), group in by_loop.items()]
+    yield [
+        [u for u in group if u.time == time] for group in by_loop.values() for time in sorted({u.time for u in group})
+    ]
 
 
-def _as_graph(found: list[Constraints]) -> tuple[list[tuple[int, int]], list[Join]]:
+def _as_graph(given: list[Constraints]) -> tuple[list[tuple[int, int]], list[Join]]:
     """Edges between op indices, and joins for the orders between whole groups."""
     edges: list[tuple[int, int]] = []
     joins: list[Join] = []
-    for constraints in found:
+    for constraints in given:
         edges += [(a.index, b.index) for a, b in constraints.edges]
         for firsts, seconds in constraints.barriers:
             joins.append(Join([u.index for u in firsts], [u.index for u in seconds]))
@@ -245,9 +247,9 @@ class PipelineScheduler(FunctionPass):
 
     def _warn(self, ops: Sequence[Op], units: dict[FragmentOp, Unit], diagnostics: Diagnostics) -> None:
         """Say why the schedule cannot be followed, unless only asking about pairs would tell."""
-        found = self._constraints(_by_mesh(units))
-        if found is not None:
-            edges, joins = _as_graph(found)
+        constraints = self._constraints(_by_mesh(units))
+        if constraints is not None:
+            edges, joins = _as_graph(constraints)
             reason = obstacle(ops, block_dependencies(ops), edges, joins, f"the schedule '{self.schedule}'")
             diagnostics.warning(None, f"{INEXACT}: {reason}\n{self._several_stages(units) or _INSTEAD}")
 
@@ -317,9 +319,9 @@ class PipelineScheduler(FunctionPass):
         self, function: FuncOp, ops: Sequence[Op], units: dict[FragmentOp, Unit]
     ) -> tuple[list[tuple[int, int]], list[Join]]:
         """What the schedule orders, as edges between the places of the ops, and joins."""
-        found = self._constraints(_by_mesh(units))
-        if found is not None:
-            return _as_graph(found)
+        constraints = self._constraints(_by_mesh(units))
+        if constraints is not None:
+            return _as_graph(constraints)
         before = [set(p) for p in block_dependencies(ops)]
         self._add_pair_by_pair(units)
         edges = [(p, i) for i, ps in enumerate(block_dependencies(ops)) for p in ps if p not in before[i]]
@@ -340,13 +342,13 @@ class PipelineScheduler(FunctionPass):
 
     def _constraints(self, groups: Sequence[Sequence[Unit]]) -> list[Constraints] | None:
         """The constraints of groups of units of one mesh; None where pairs have to be asked."""
-        found: list[Constraints] = []
+        result: list[Constraints] = []
         for group in groups:
             constraints = self.schedule.constraints(group)
             if constraints is None:
                 return None
-            found.append(constraints)
-        return found
+            result.append(constraints)
+        return result
 
     def _of_loops(self, units: dict[FragmentOp, Unit]) -> Iterator[list[Constraints]]:
         """Constraints with which each loop over microbatches follows the schedule by itself, if there are several."""
@@ -355,21 +357,21 @@ class PipelineScheduler(FunctionPass):
             if len(groups) == whole and groups[0][0].times == 1:
                 continue
             try:
-                found = self._constraints(groups)
+                constraints = self._constraints(groups)
             except ScheduleError:  # a loop has not all stages, say
                 continue
-            if found is not None:
-                yield found
+            if constraints is not None:
+                yield constraints
 
     def _in_loops(self, ops: Sequence[Op], units: dict[FragmentOp, Unit]) -> list[Op] | None:
-        orders = (self._sorted(ops, found) for found in self._of_loops(units))
+        orders = (self._sorted(ops, constraints) for constraints in self._of_loops(units))
         return next((order for order in orders if order is not None), None)
 
-    def _sorted(self, ops: Sequence[Op], found: list[Constraints] | None) -> list[Op] | None:
+    def _sorted(self, ops: Sequence[Op], constraints: list[Constraints] | None) -> list[Op] | None:
         """The ops in the order of the constraints; None where these and the uses have a cycle."""
-        if found is None:
+        if constraints is None:
             return None
-        order = scan_order(block_dependencies(ops), *_as_graph(found))
+        order = scan_order(block_dependencies(ops), *_as_graph(constraints))
         return None if order is None else [ops[i] for i in order]
 
     def _explicit_order(
@@ -390,8 +392,8 @@ class PipelineScheduler(FunctionPass):
         """The order of the schedule as far as the uses allow; other ops come as soon as they can."""
         rank = [-1] * len(ops)
         for group in _by_mesh(units):
-            found = self.schedule.constraints(group)
-            for chain in found.chains if found is not None else ():
+            constraints = self.schedule.constraints(group)
+            for chain in constraints.chains if constraints is not None else ():
                 for place, members in enumerate(chain):
                     for unit in members:
                         rank[unit.index] = place

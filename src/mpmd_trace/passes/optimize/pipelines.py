@@ -59,28 +59,28 @@ class OptimizePipeline(Pipeline):
                 f"option mpmd-optimize-pipeline pipeline-schedule is one of {', '.join(_TEXT_SCHEDULES)}, "
                 f"not '{self.pipeline_schedule}'; run mpmd-pipeline-scheduler for the others"
             )
-        found = self._scheduling() if self.user_rules is None else self._with_rules(self.user_rules)
+        result = self._scheduling() if self.user_rules is None else self._with_rules(self.user_rules)
         if self.apply_fragment_remat:
-            found.append(RematFragment(merge_remat_fragments=self.merge_remat_fragments))
-        found.append(VerifyStageMerging(in_each_loop=self.warns_of_schedules))
+            result.append(RematFragment(merge_remat_fragments=self.merge_remat_fragments))
+        result.append(VerifyStageMerging(in_each_loop=self.warns_of_schedules))
         if self.merge_after_scheduling:
-            found += merge_inferred(self.absorb_on_entry_point, microbatches_apart=self.microbatches_apart)
+            result += merge_inferred(self.absorb_on_entry_point, microbatches_apart=self.microbatches_apart)
         if self.merge_forward_with_backward:
-            found.append(MergeForwardWithBackward())
+            result.append(MergeForwardWithBackward())
         if self.merge_backward_with_forward:
-            found.append(MergeBackwardWithForward())
-        return found
+            result.append(MergeBackwardWithForward())
+        return result
 
     def _scheduling(self) -> list[Pass]:
         """Scheduling and rule-based merging as the reference does them: rules instead of a schedule."""
-        found: list[Pass] = []
+        result: list[Pass] = []
         keep_control = bool(self.fragment_merge_rules)
         if self.fragment_schedule_rules:
-            found.append(
+            result.append(
                 RuleBasedSchedule(rules=self.fragment_schedule_rules, remove_control_dependencies=not keep_control)
             )
         else:
-            found.append(
+            result.append(
                 PipelineScheduler(
                     schedule=self.pipeline_schedule,
                     remove_control_dependencies=not keep_control,
@@ -88,12 +88,12 @@ class OptimizePipeline(Pipeline):
                 )
             )
         if self.fragment_merge_rules:
-            found.append(RuleBasedMerge(rules=self.fragment_merge_rules))
-        return found
+            result.append(RuleBasedMerge(rules=self.fragment_merge_rules))
+        return result
 
     def _with_rules(self, rules: UserRules) -> list[Pass]:
         """A schedule, the user's orders on top of it, and the user's merges."""
-        found: list[Pass] = [
+        result: list[Pass] = [
             PipelineScheduler(
                 schedule=rules.comparator or self.pipeline_schedule,
                 remove_control_dependencies=not rules.merge,
@@ -101,7 +101,7 @@ class OptimizePipeline(Pipeline):
             )
         ]
         if rules.merge:
-            found.append(RuleBasedMerge(rules=rules.merge, strict=True))
+            result.append(RuleBasedMerge(rules=rules.merge, strict=True))
         if rules.may_merge is not None:
-            found.append(MergeFollowers(rules.may_merge))
-        return found
+            result.append(MergeFollowers(rules.may_merge))
+        return result

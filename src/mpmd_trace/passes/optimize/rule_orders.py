@@ -43,11 +43,11 @@ class UserRules:
 
 def _named_fragments(ops: Iterable[Op]) -> dict[FragmentInfo, list[int]]:
     """The places of the fragments of each identity; those without a name have none."""
-    found: dict[FragmentInfo, list[int]] = {}
+    result: dict[FragmentInfo, list[int]] = {}
     for index, op in enumerate(ops):
         if isinstance(op, FragmentOp) and op.is_user:
-            found.setdefault(FragmentInfo.of(op), []).append(index)
-    return found
+            result.setdefault(FragmentInfo.of(op), []).append(index)
+    return result
 
 
 def ordered_pairs(rules: Sequence[ScheduleRule], ops: Sequence[Op]) -> list[tuple[int, int]]:

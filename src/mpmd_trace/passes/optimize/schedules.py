@@ -95,7 +95,7 @@ class Rule(Protocol):
     def orders(self, a: Unit, b: Unit) -> bool:
         """Whether `a` precedes `b`.  Raises `ScheduleError`."""
 
-    def add_to(self, found: Constraints, units: Sequence[Unit]) -> None:
+    def add_to(self, constraints: Constraints, units: Sequence[Unit]) -> None:
         """Say the same of all units.  Raises `ScheduleError` where two of them would be an error."""
 
 
@@ -114,7 +114,7 @@ class ByKey:
             raise ScheduleError(self.clash.format(unit=a))
         return bool(left < right)
 
-    def add_to(self, found: Constraints, units: Sequence[Unit]) -> None:
+    def add_to(self, constraints: Constraints, units: Sequence[Unit]) -> None:
         groups: dict[Any, list[Unit]] = {}
         for unit in units:
             key = self.key(unit)
@@ -122,7 +122,7 @@ class ByKey:
                 groups.setdefault(key, []).append(unit)
         if self.clash is not None and any(len(group) > 1 for group in groups.values()):
             raise ScheduleError(self.clash)
-        found.chains.append([groups[key] for key in sorted(groups)])
+        constraints.chains.append([groups[key] for key in sorted(groups)])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,13 +136,13 @@ class Lag:
     def orders(self, a: Unit, b: Unit) -> bool:
         return self.first(a) and self.second(b) and a.counter == b.counter + self.lag
 
-    def add_to(self, found: Constraints, units: Sequence[Unit]) -> None:
+    def add_to(self, constraints: Constraints, units: Sequence[Unit]) -> None:
         firsts: dict[int, list[Unit]] = {}
         for unit in units:
             if self.first(unit):
                 firsts.setdefault(unit.counter, []).append(unit)
         seconds = [unit for unit in units if self.second(unit)]
-        found.edges += [(a, b) for b in seconds for a in firsts.get(b.counter + self.lag, ())]
+        constraints.edges += [(a, b) for b in seconds for a in firsts.get(b.counter + self.lag, ())]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,8 +155,8 @@ class Barrier:
     def orders(self, a: Unit, b: Unit) -> bool:
         return self.first(a) and self.second(b)
 
-    def add_to(self, found: Constraints, units: Sequence[Unit]) -> None:
-        found.barriers.append(([u for u in units if self.first(u)], [u for u in units if self.second(u)]))
+    def add_to(self, constraints: Constraints, units: Sequence[Unit]) -> None:
+        constraints.barriers.append(([u for u in units if self.first(u)], [u for u in units if self.second(u)]))
 
 
 def _f(u: Unit) -> bool:
@@ -187,12 +187,12 @@ class Order:
     @classmethod
     def parse(cls, text: str) -> Order:
         """The reference's schedule of this name.  Raises `MpmdError`."""
-        found = find_schedule(text)
-        if found is None:
+        result = find_schedule(text)
+        if result is None:
             raise MpmdError(
                 f"there is no schedule '{text}'{nearest(text, SCHEDULES) or '; known: ' + ', '.join(SCHEDULES)}"
             )
-        return found
+        return result
 
     def before(self, a: Unit, b: Unit) -> bool:
         """Whether unit `a` must precede `b`, another one of its mesh.  Raises `ScheduleError`."""
@@ -225,13 +225,13 @@ class Schedule(Order):
         return any(rule.orders(a, b) for rule in self.rules(a))
 
     def constraints(self, units: Sequence[Unit]) -> Constraints | None:
-        found = Constraints()
+        result = Constraints()
         try:
             for rule in self.rules(units[0]):
-                rule.add_to(found, units)
+                rule.add_to(result, units)
         except ScheduleError:  # an error only for units that do not depend on each other
             return None
-        return found
+        return result
 
 
 @dataclasses.dataclass(frozen=True)

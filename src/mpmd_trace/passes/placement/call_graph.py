@@ -44,20 +44,20 @@ class CallGraph:
         for callee, calls in self.calls.items():
             for call in calls:
                 calling[self.caller[call]][callee] = None
-        found: dict[FuncOp, None] = {}
+        result: dict[FuncOp, None] = {}
 
         def visit(function: FuncOp) -> None:
-            if function in found:
+            if function in result:
                 return
             for callee in calling[function]:
                 visit(callee)
-            found[function] = None
+            result[function] = None
 
         for function in calling:
             visit(function)
-        return list(found)
+        return list(result)
 
 
 def _is_integer(type: Type) -> bool:
-    found = local_type(type)
-    return isinstance(found, TensorType) and found.element.startswith(("i", "ui"))
+    local = local_type(type)
+    return isinstance(local, TensorType) and local.element.startswith(("i", "ui"))

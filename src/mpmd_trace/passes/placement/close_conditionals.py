@@ -119,7 +119,7 @@ class _Closing:
         return [groups[key] for key in sorted(groups)]
 
     def _members_read(self, op: Op) -> dict[Op, list[Value]]:
-        found: dict[Op, list[Value]] = {}
+        result: dict[Op, list[Value]] = {}
         inner = [number for number, _ in branch_of(op) if number != self.number]
         pending = [*effective_operands(op), *(self.conditions[number] for number in inner if number in self.conditions)]
         seen = set(pending)
@@ -127,12 +127,12 @@ class _Closing:
             value = pending.pop()
             maker = value.defining_op
             if maker in self.inside:
-                found.setdefault(maker, []).append(value)
+                result.setdefault(maker, []).append(value)
             elif maker is not None and maker in self.free:
                 new = [v for v in effective_operands(maker) if v not in seen]
                 seen.update(new)
                 pending += new
-        return found
+        return result
 
 
 class _Body:

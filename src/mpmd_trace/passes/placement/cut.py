@@ -48,10 +48,10 @@ def cut(nodes: int, labels: int, edges: Iterable[Edge]) -> list[int]:
     graph = _Contraction(nodes, labels, edges)
     graph.contract(range(labels, nodes))
     graph.join_clusters()
-    found = list(range(labels)) + [0] * (nodes - labels)
+    assignment = list(range(labels)) + [0] * (nodes - labels)
     for part in graph.parts():
-        _label_part(part, graph, found)
-    return [found[graph.root(node)] for node in range(nodes)]
+        _label_part(part, graph, assignment)
+    return [assignment[graph.root(node)] for node in range(nodes)]
 
 
 class _Contraction:
@@ -83,12 +83,12 @@ class _Contraction:
 
     def root(self, node: int) -> int:
         """The node that stands for this one."""
-        found = node
-        while self.parent[found] != found:
-            found = self.parent[found]
-        while self.parent[node] != found:
-            self.parent[node], node = found, self.parent[node]
-        return found
+        result = node
+        while self.parent[result] != result:
+            result = self.parent[result]
+        while self.parent[node] != result:
+            self.parent[node], node = result, self.parent[node]
+        return result
 
     def contract(self, nodes: Iterable[int]) -> None:
         """Join these nodes, and those for which that may matter, as long as that is known to keep an optimum."""
@@ -172,9 +172,9 @@ class _Contraction:
             for part in parts:
                 at = dict.fromkeys(edge for node in part for edge in self.at[node])
                 heavy = [edge for edge in at if self.weights[edge] > limit]
-                found = {pin for edge in heavy for pin in self.pins[edge] if pin < self.labels}
-                if len(found) == 1 and len(heavy) < len(at):
-                    label = found.pop()
+                pinned = {pin for edge in heavy for pin in self.pins[edge] if pin < self.labels}
+                if len(pinned) == 1 and len(heavy) < len(at):
+                    label = pinned.pop()
                     touched: dict[int, None] = {}
                     for node in self._tied(label, part, at):
                         touched.update(dict.fromkeys(self._join(node, label)))
@@ -205,7 +205,7 @@ class _Contraction:
     def parts(self, limit: int = 0) -> list[list[int]]:
         """The free nodes, in groups that no edge above the limit connects other than through nodes with a label."""
         seen: set[int] = set()
-        found = []
+        result = []
         for start in range(self.labels, len(self.parent)):
             if start in seen or all(self.weights[edge] <= limit for edge in self.at[start]):
                 continue
@@ -222,25 +222,25 @@ class _Contraction:
                         if pin >= self.labels and pin not in seen:
                             seen.add(pin)
                             stack.append(pin)
-            found.append(sorted(part))
-        return found
+            result.append(sorted(part))
+        return result
 
 
-def _label_part(part: list[int], graph: _Contraction, found: list[int]) -> None:
+def _label_part(part: list[int], graph: _Contraction, assignment: list[int]) -> None:
     """Label nodes that nothing but labels ties to others."""
     numbers = dict.fromkeys(edge for node in part for edge in graph.at[node])
     edges = [(graph.weights[edge], list(graph.pins[edge])) for edge in numbers]
     labels = sorted({pin for _, pins in edges for pin in pins if pin < graph.labels})
     for node in part:
-        found[node] = labels[0] if labels else 0
-    best, since = cost(edges, found), 0
+        assignment[node] = labels[0] if labels else 0
+    best, since = cost(edges, assignment), 0
     for label in itertools.cycle(labels[1:] if len(labels) == 2 else labels):
         if since == len(labels):
             return
-        before = {node: found[node] for node in _expansion(label, part, edges, found)}
+        before = {node: assignment[node] for node in _expansion(label, part, edges, assignment)}
         for node in before:
-            found[node] = label
-        now = cost(edges, found)
+            assignment[node] = label
+        now = cost(edges, assignment)
         if now < best:
             best, since = now, 0
             if len(labels) == 2:  # the second label has taken the best there is
@@ -248,26 +248,26 @@ def _label_part(part: list[int], graph: _Contraction, found: list[int]) -> None:
         else:
             since += 1
             for node, old in before.items():
-                found[node] = old
+                assignment[node] = old
 
 
-def _expansion(label: int, part: list[int], edges: Sequence[Edge], found: Sequence[int]) -> list[int]:
+def _expansion(label: int, part: list[int], edges: Sequence[Edge], assignment: Sequence[int]) -> list[int]:
     """The nodes that take `label` in the cheapest labelling in which each node keeps its label or takes that one.
 
     The sink's side takes it.  An edge pays for `label` when one of its nodes has it, and for another label as long
     as one of its nodes keeps that one.
     """
-    free = [node for node in part if found[node] != label]
+    free = [node for node in part if assignment[node] != label]
     number = {node: i + 2 for i, node in enumerate(free)}
     network = FlowNetwork(len(free) + 2)
     for weight, pins in edges:
         keeping: dict[int, list[int]] = {}
         moving = True
         for pin in pins:
-            if found[pin] == label:
+            if assignment[pin] == label:
                 moving = False
             elif pin in number:
-                keeping.setdefault(found[pin], []).append(number[pin])
+                keeping.setdefault(assignment[pin], []).append(number[pin])
         movable = [node for nodes in keeping.values() for node in nodes]
         if moving and movable:
             _any(network, movable, weight, to_sink=False)

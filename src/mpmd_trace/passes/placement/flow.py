@@ -112,7 +112,7 @@ class Flow:
         """
         if len(op.results) != 1 or op.regions or BRANCH in op.attrs:
             return None
-        type, found, alone, settled = op.results[0].type, None, False, []
+        type, result, alone, settled = op.results[0].type, None, False, []
         for value in op.operands:
             maker, only = value.defining_op, value.has_one_use
             if maker in self.node_of:
@@ -129,14 +129,14 @@ class Flow:
                     mesh, only = self.mesh_number[maker.mesh_type.mesh], only and maker.operand(0).has_one_use
                 else:
                     return None
-            if mesh >= len(self.meshes) or (found is not None and mesh != found):
+            if mesh >= len(self.meshes) or (result is not None and mesh != result):
                 return None
-            found = mesh
+            result = mesh
             alone = alone or (only and value.type is type)
         if not alone:
             return None
         self.settled.update(settled)
-        return found
+        return result
 
     # Readers.
 
@@ -190,11 +190,11 @@ class Flow:
             )
 
     def _add(self, value: Value, nodes: dict[int, None]) -> None:
-        found = self.readers.get(value)
-        if found is None:
+        readers = self.readers.get(value)
+        if readers is None:
             self.readers[value] = dict(nodes)
-        elif found is not nodes:
-            found.update(nodes)
+        elif readers is not nodes:
+            readers.update(nodes)
 
     # Edges.
 
@@ -252,19 +252,19 @@ class Flow:
     def _where_it_is(self, value: Value) -> list[int]:
         """The meshes that a value with a mesh is on, or is sent to by the user."""
         assert isinstance(value.type, MeshTensorType)
-        found = [self.mesh_number[value.type.mesh]]
+        result = [self.mesh_number[value.type.mesh]]
         for user in value.users:
             if isinstance(user, TransferOp):
-                found += self._where_it_is(user.result)
-        return found
+                result += self._where_it_is(user.result)
+        return result
 
     def _outside(self, function: FuncOp, results: Sequence[int]) -> dict[tuple[int, ...], int]:
         """Who reads results of a function outside of it, and in how many runs these do."""
-        found: dict[tuple[int, ...], int] = {}
+        result: dict[tuple[int, ...], int] = {}
         for call in self.graph.calls[function]:
             nodes: Iterable[int] = self.readers.get(call.results[results[0]], ())
             if len(results) > 1:
                 nodes = {node for i in results for node in self.readers.get(call.results[i], ())}
             key = tuple(sorted(nodes))
-            found[key] = found.get(key, 0) + self.graph.runs[self.graph.caller[call]]
-        return found
+            result[key] = result.get(key, 0) + self.graph.runs[self.graph.caller[call]]
+        return result

@@ -48,32 +48,32 @@ _byte_sizes: dict[Type, int] = run_cache()
 
 def byte_size(type: Type) -> int:
     """The bytes of a whole value, at least 1; 0 for what is no tensor of known size."""
-    found = _byte_sizes.get(type)
-    if found is None:
-        found = _byte_sizes[type] = _count_bytes(type)
-    return found
+    result = _byte_sizes.get(type)
+    if result is None:
+        result = _byte_sizes[type] = _count_bytes(type)
+    return result
 
 
 def _count_bytes(type: Type) -> int:
-    found = local_type(type)
-    if not isinstance(found, TensorType) or found.shape is None:
+    local = local_type(type)
+    if not isinstance(local, TensorType) or local.shape is None:
         return 0
-    count = math.prod(max(size, 1) for size in found.shape)
+    count = math.prod(max(size, 1) for size in local.shape)
     try:
-        return -(-count * bit_width(found.element) // 8)
+        return -(-count * bit_width(local.element) // 8)
     except ValueError:
         return count
 
 
 def _slices(function: FuncOp) -> set[Op]:
     """The slices of values that are small, and no larger than all of their slices."""
-    found: dict[Value, list[Op]] = {}
+    slices: dict[Value, list[Op]] = {}
     for op in function.body:
         if op.name == "stablehlo.slice" and byte_size(op.operand(0).type) <= _BATCH_BYTES:
-            found.setdefault(op.operand(0), []).append(op)
+            slices.setdefault(op.operand(0), []).append(op)
     return {
         op
-        for value, ops in found.items()
+        for value, ops in slices.items()
         if len(ops) > 1 and sum(byte_size(op.results[0].type) for op in ops) >= byte_size(value.type)
         for op in ops
     }
@@ -110,32 +110,32 @@ def free_ops(function: FuncOp, graph: CallGraph) -> dict[Op, tuple[Value, ...]]:
     runs = graph.runs[function]
     slices = _slices(function)
 
-    found: dict[Op, tuple[Value, ...]] = {}
+    result: dict[Op, tuple[Value, ...]] = {}
     leaving = set() if function.is_entry_point else set(function.returned)
     for op in function.body:
         if len(op.results) != 1 or op.regions or not is_meshless(op):
             continue
-        if _reads_as_much(op, found) or not is_pure(op):
+        if _reads_as_much(op, result) or not is_pure(op):
             continue
         if not op.num_operands:
-            found[op] = ()
+            result[op] = ()
             continue
         if op.results[0] in leaving:
             continue
         sources: dict[Value, None] = {}
         for value in op.operands:
             producer = value.defining_op
-            sources.update(dict.fromkeys(found[producer]) if producer in found else {value: None})
+            sources.update(dict.fromkeys(result[producer]) if producer in result else {value: None})
         if not sources:
-            found[op] = ()
+            result[op] = ()
         if (op.name not in CHEAP and op not in slices and not _is_thin(op)) or len(sources) > _MOST_SOURCES:
             continue
         if op in slices or (op.name == "stablehlo.reshape" and op.operand(0).defining_op in slices):
-            found[op] = tuple(sources)
+            result[op] = tuple(sources)
             slices.add(op)
             continue
         size = byte_size(op.results[0].type)
         needed = sum(byte_size(value.type) * graph.passed.get(value, runs) for value in sources)
         if 2 * needed <= size * runs or (len(sources) <= 1 and needed <= min(size, _SMALL_BYTES) * runs):
-            found[op] = tuple(sources)
-    return found
+            result[op] = tuple(sources)
+    return result

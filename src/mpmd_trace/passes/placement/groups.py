@@ -90,7 +90,7 @@ class _Place(NamedTuple):
 
 def _places(block: Block, meshes: Mapping[Op, str], free: Mapping[Op, object]) -> dict[Op, _Place]:
     """The place of each op: what is not grouped stays, and free ops are where their readers are."""
-    found: dict[Op, _Place] = {}
+    results: dict[Op, _Place] = {}
     #: The meshes where a free op is made (None: outside of what is grouped), with the highest level there.
     made: dict[Op, dict[str | None, int]] = {}
     ops = block.ops
@@ -99,7 +99,7 @@ def _places(block: Block, meshes: Mapping[Op, str], free: Mapping[Op, object]) -
         here = meshes.get(op)
         use = op.results[0]._first if here is not None and len(op.results) == 1 else None
         if use is not None and use.next is None and meshes.get(use.owner) == here:  # as nearly all
-            found[op] = found[use.owner]
+            results[op] = results[use.owner]
             continue
         readers: dict[str | None, int] = {}
         before = len(ops) - 1
@@ -112,7 +112,7 @@ def _places(block: Block, meshes: Mapping[Op, str], free: Mapping[Op, object]) -
                     outer = user.ancestor_in(block)
                     assert outer is not None
                     user = outer
-                first, level = found[user]
+                first, level = results[user]
                 before = min(before, first)
                 for mesh, above in made[user].items() if user in made else ((meshes.get(user), level),):
                     if above > readers.get(mesh, -1):
@@ -122,8 +122,8 @@ def _places(block: Block, meshes: Mapping[Op, str], free: Mapping[Op, object]) -
             made[op] = readers
         if here is None and (op not in free or None in readers):  # it stays where it is
             before = place
-        found[op] = _Place(before, level)
-    return found
+        results[op] = _Place(before, level)
+    return results
 
 
 class _Group:
@@ -220,11 +220,11 @@ class _Group:
     def _body(self, results: list[OpResult]) -> Region:
         types = [local_type(value.type) for value in self.operands]
         key = (*self._key, *types, *[self._number[result] for result in results])
-        found = _bodies.get(key)
-        if found is None:
+        output = _bodies.get(key)
+        if output is None:
             builder = BodyBuilder()
             mapping = {value: builder.arg(local_type(value.type), value.location) for value in self.operands}
             for op in self._ops:
                 builder.add(op, mapping)
-            found = _bodies[key] = builder.finish([mapping[result] for result in results])
-        return found
+            output = _bodies[key] = builder.finish([mapping[result] for result in results])
+        return output

@@ -35,8 +35,8 @@ Branch = tuple[tuple[int, int], ...]
 
 def branch_of(op: Op) -> Branch:
     """The conditionals around an op, from the outside in, and in which branch of each it is."""
-    found = op.attrs.get(BRANCH)
-    return _parsed(found.value) if isinstance(found, StringAttr) else ()
+    attribute = op.attrs.get(BRANCH)
+    return _parsed(attribute.value) if isinstance(attribute, StringAttr) else ()
 
 
 @functools.lru_cache(maxsize=1 << 12)
@@ -47,8 +47,8 @@ def _parsed(text: str) -> Branch:
 
 def selected_by(op: Op) -> int | None:
     """The number of the conditional one of whose results the op selects, if it does."""
-    found = op.attrs.get(SELECTS)
-    return found.value if isinstance(found, IntegerAttr) else None
+    attribute = op.attrs.get(SELECTS)
+    return attribute.value if isinstance(attribute, IntegerAttr) else None
 
 
 def conditions_of(ops: Iterable[Op]) -> dict[int, Value]:
@@ -158,7 +158,7 @@ def _open(op: Op, number: int) -> list[Op]:
     block = op.block
     assert block is not None
     outer = branch_of(op)
-    found: list[Op] = []
+    results: list[Op] = []
     returned: list[list[Value]] = []
     # Region 0 is taken when the condition of an `if` is true, and when the index of a `case` is 0.
     for taken, region in zip((1, 0) if op.name == "stablehlo.if" else (0, 1), op.regions, strict=True):
@@ -172,7 +172,7 @@ def _open(op: Op, number: int) -> list[Op]:
                 inner.attrs[BRANCH] = mark
             inner.move_before(op)
             if inner.name in _KINDS and len(inner.regions) > 1 and _has_zeros(inner):
-                found.append(_of_two_branches(inner))
+                results.append(_of_two_branches(inner))
     condition = op.operand(0)
     if op.name == "stablehlo.case":
         returned.reverse()
@@ -187,7 +187,7 @@ def _open(op: Op, number: int) -> list[Op]:
         selects += block.insert_before(op, select).results
     op.replace_all_uses_with(selects)
     op.erase()
-    return found
+    return results
 
 
 def _is_not_zero(op: Op, index: Value) -> Value:

@@ -78,10 +78,10 @@ def _open_concatenations(function: FuncOp, origins: Origins) -> bool:
     """A reduction over concatenated scalars of several meshes is a chain of ops."""
     changed = False
     for op in list(function.body):
-        found = concat_reduction(op) if op.name == "stablehlo.concatenate" else None
-        if found is None or len({origins.of(v) for v in op.operands} - {None}) < 2:
+        reduction = concat_reduction(op) if op.name == "stablehlo.concatenate" else None
+        if reduction is None or len({origins.of(v) for v in op.operands} - {None}) < 2:
             continue
-        reduce, kind = found
+        reduce, kind = reduction
         type = reduce.results[0].type
         values: list[Value] = []
         for value in op.operands:
@@ -129,14 +129,14 @@ def _alike_first(groups: dict[str | None, list[Leaf]]) -> list[list[Leaf]]:
         return sum(count for other, count in distinct.items() if _place(look, other) is not None), len(look)
 
     common = max(distinct, key=spread)
-    found = []
+    result = []
     for mesh, group in groups.items():
         start = _place(common, looks[mesh]) if mesh is not None else None
         if start is not None:
             end = start + len(common)
             group = [*group[start:end], *group[:start], *group[end:]]
-        found.append(group)
-    return found
+        result.append(group)
+    return result
 
 
 def _look(leaf: Leaf) -> Hashable:

@@ -84,15 +84,15 @@ class _Splitting:
         if op.name in _ELEMENTWISE:
             self._elementwise(op)
             return
-        found: Value | None = None
+        part: Value | None = None
         if op.name == "stablehlo.slice":
-            found = self._slice(op)
+            part = self._slice(op)
         elif op.name == "stablehlo.reduce" and op.num_operands == 2 and op.operand(0) in self.parts:
-            found = self._reduction(op)
+            part = self._reduction(op)
         elif op.name == "stablehlo.dot_general" and op.results[0].type.is_scalar:
-            found = self._product(op)
-        if found is not None:
-            op.results[0].replace_all_uses_with(found)
+            part = self._product(op)
+        if part is not None:
+            op.results[0].replace_all_uses_with(part)
             self.changed = True
 
     def _elementwise(self, op: Op) -> None:

@@ -77,8 +77,8 @@ class Origins:
                 return [second] if first is None else [first, second]
         operands = [(byte_size(v.type), v) for v in effective_operands(op) if v.defining_op not in self.free]
         largest = max((size for size, _ in operands), default=0)
-        found = {self.found.get(v) for size, v in operands if 2 * size >= largest}
-        return [mesh for mesh in found if mesh is not None]
+        meshes = {self.found.get(v) for size, v in operands if 2 * size >= largest}
+        return [mesh for mesh in meshes if mesh is not None]
 
 
 def change_each(module: Module, kinds: Collection[str], change: Callable[[FuncOp, Origins], bool]) -> bool:
@@ -113,7 +113,7 @@ def leaves_of(root: Op, origins: Origins) -> list[Leaf]:
     """
     kind = reduction_kind(root)
     mixed = _Mixed(origins)
-    found: list[Leaf] = []
+    result: list[Leaf] = []
     pending = [Leaf(value) for value in reversed(root.operands)]
     while pending:
         leaf = pending.pop()
@@ -128,8 +128,8 @@ def leaves_of(root: Op, origins: Origins) -> list[Leaf]:
             if inner is not None and mixed.is_mixed(inner, shared=op.name == _PRODUCT):
                 pending.append(Leaf(inner, (op, *leaf.path)))
                 continue
-        found.append(leaf)
-    return found
+        result.append(leaf)
+    return result
 
 
 def _scale_type(root: Op, leaf: Leaf) -> object:
@@ -210,8 +210,8 @@ class _Mixed:
 
 
 def _origins_of(leaves: Iterable[Leaf], origins: Origins) -> dict[str, None]:
-    found = dict.fromkeys(origins.of(leaf.value) for leaf in leaves)
-    return {mesh: None for mesh in found if mesh is not None}
+    origins_found = dict.fromkeys(origins.of(leaf.value) for leaf in leaves)
+    return {mesh: None for mesh in origins_found if mesh is not None}
 
 
 def by_mesh(leaves: Sequence[Leaf], origins: Origins) -> dict[str | None, list[Leaf]]:
@@ -242,22 +242,22 @@ def summed(root: Op, leaves: Sequence[Leaf]) -> Value:
 
 def total(root: Op, values: Sequence[Value]) -> Value:
     """The values combined, from the first to the last, by ops like `root`, each as early as possible."""
-    found = values[0]
+    result = values[0]
     for value in values[1:]:
-        op = op_like(root, [found, value], [found.type])
+        op = op_like(root, [result, value], [result.type])
         _insert(op, root)
-        found = op.results[0]
-    return found
+        result = op.results[0]
+    return result
 
 
 def reduced(op: Op, kind: str, values: Sequence[Value]) -> Value:
     """The values combined, from the first to the last, right in front of an op whose result is that."""
     assert op.block is not None
-    found = values[0]
+    result = values[0]
     for value in values[1:]:
-        both = make_op(REDUCTION_OPS[kind], [found, value], [op.results[0].type], attrs=op.attrs, loc=op.loc)
-        found = op.block.insert_before(op, both).results[0]
-    return found
+        both = make_op(REDUCTION_OPS[kind], [result, value], [op.results[0].type], attrs=op.attrs, loc=op.loc)
+        result = op.block.insert_before(op, both).results[0]
+    return result
 
 
 def _insert(op: Op, root: Op) -> None:

@@ -45,12 +45,12 @@ def agrees(fragments: Iterable[FragmentOp], rules: Mapping[Op, Attribute], topol
                 axes += [axes_of(end, rank_of(value)) for end, value in zip(outside, op.operands, strict=True)]
             if None in axes:
                 return False
-            found = tuple(cast("list[Axes]", axes))
-            if not any(names for dims in found for names in dims):
+            tuples = tuple(cast("list[Axes]", axes))
+            if not any(names for dims in tuples for names in dims):
                 continue
             if op is returned or op.name == CONSTRAINT:
-                half = len(found) // 2
-                if found[:half] != found[half:]:
+                half = len(tuples) // 2
+                if tuples[:half] != tuples[half:]:
                     return False
                 continue
             rule = rules.get(op)
@@ -58,9 +58,9 @@ def agrees(fragments: Iterable[FragmentOp], rules: Mapping[Op, Attribute], topol
                 if op.operands or len(op.results) > 1:
                     return False
                 continue
-            key = mesh, rule.text, found
+            key = mesh, rule.text, tuples
             if key not in known:
-                known[key] = _fits(rule.text, found, dict(mesh.axes))
+                known[key] = _fits(rule.text, tuples, dict(mesh.axes))
             if not known[key]:
                 return False
     return True
@@ -70,8 +70,8 @@ def _fits(rule: str, axes: tuple[Axes, ...], sizes: Mapping[str, int]) -> bool:
     """Whether the values of each factor have the same axes."""
     tensors, factors = _parsed(rule)
     held: dict[str, tuple[str, ...]] = {}
-    for dims, found in zip(tensors, axes, strict=True):
-        for names, those in zip(dims, found, strict=True):
+    for dims, axes_given in zip(tensors, axes, strict=True):
+        for names, those in zip(dims, axes_given, strict=True):
             parts = _spread(names, those, factors, sizes)
             if parts is None or any(held.setdefault(name, part) != part for name, part in parts.items()):
                 return False
@@ -83,17 +83,17 @@ def _spread(
 ) -> dict[str, tuple[str, ...]] | None:
     """The axes of each factor of a dimension, the first factor first; None where they do not fit."""
     rest = list(axes)
-    found = {}
+    spread = {}
     for name in names:
         part: list[str] = []
         left = factors[name]
         while rest and left > 1 and left % sizes[rest[0]] == 0:
             left //= sizes[rest[0]]
             part.append(rest.pop(0))
-        found[name] = tuple(part)
+        spread[name] = tuple(part)
         if rest and left > 1:
             return None
-    return None if rest else found
+    return None if rest else spread
 
 
 @functools.lru_cache(maxsize=4096)

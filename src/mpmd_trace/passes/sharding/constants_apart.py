@@ -119,13 +119,13 @@ def _is_split(op: Op) -> bool:
 
 def _shared_expressions(region: Region) -> set[Op]:
     """The constant expressions in the region; none if no use of one needs a copy of its own."""
-    found: set[Op | None] = set()
+    seen: set[Op | None] = set()
     shared = False
     for op in list(region.walk(post_order=False)):
-        if op.name in EXPRESSIONS and found.issuperset([v.defining_op for v in op.operands]):
-            found.add(op)
+        if op.name in EXPRESSIONS and seen.issuperset([v.defining_op for v in op.operands]):
+            seen.add(op)
             shared = shared or (len(op.results[0].uses) > 1 and _is_split(op))
-    return {op for op in found if op is not None} if shared else set()
+    return {op for op in seen if op is not None} if shared else set()
 
 
 def _split(region: Region, expressions: set[Op]) -> None:

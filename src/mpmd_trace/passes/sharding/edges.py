@@ -42,14 +42,14 @@ UNSET = "mpmd.unset_in_shardings"
 
 def user_sharding(attributes: DictAttr) -> TensorShardingAttr | None:
     """The sharding among the attributes of an argument or a result of a function."""
-    found = attributes.entries.get(SHARDING)
-    return found if isinstance(found, TensorShardingAttr) else None
+    sharding = attributes.entries.get(SHARDING)
+    return sharding if isinstance(sharding, TensorShardingAttr) else None
 
 
-def per_value(found: Attribute | None, index: int) -> TensorShardingAttr | None:
+def per_value(shardings: Attribute | None, index: int) -> TensorShardingAttr | None:
     """Entry `index` of a list of shardings; None when there is no list or the entry says nothing."""
-    if isinstance(found, TensorShardingPerValueAttr) and index < len(found.shardings):
-        return found.shardings[index]
+    if isinstance(shardings, TensorShardingPerValueAttr) and index < len(shardings.shardings):
+        return shardings.shardings[index]
     return None
 
 
@@ -84,14 +84,14 @@ def body_sharding(fragment: FragmentOp, value: Value) -> TensorShardingAttr | No
     if op is None:
         return in_sharding(fragment, value.index)
     if op.name == CONSTRAINT:
-        found = op.attr("sharding")
-        return found if isinstance(found, TensorShardingAttr) else None
+        sharding = op.attr("sharding")
+        return sharding if isinstance(sharding, TensorShardingAttr) else None
     return per_value(op.attrs.get(SHARDING), value.index)
 
 
 def _unset(op: FragmentOp) -> tuple[int, ...]:
-    found = op.attrs.get(UNSET)
-    return found.values if isinstance(found, DenseArrayAttr) else ()
+    unset = op.attrs.get(UNSET)
+    return unset.values if isinstance(unset, DenseArrayAttr) else ()
 
 
 @functools.lru_cache(maxsize=1 << 14)
@@ -122,10 +122,10 @@ def set_fragment_shardings(
     """
     if not entries:
         return
-    found = op.props.get(which)
+    result = op.props.get(which)
     unset: set[int] = set(_unset(op)) if which == "in_shardings" else set()
-    if isinstance(found, TensorShardingPerValueAttr):
-        shardings = list(found.shardings)
+    if isinstance(result, TensorShardingPerValueAttr):
+        shardings = list(result.shardings)
     else:
         values: Sequence[Value] = op.operands if which == "in_shardings" else op.results
         mesh = next(iter(entries.values())).mesh

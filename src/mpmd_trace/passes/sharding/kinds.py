@@ -63,8 +63,8 @@ def _alike(function: FuncOp) -> dict[str, str]:
     first: dict[Hashable, str] = {}
     if topology is None:
         return {}
-    found = {name: first.setdefault(mesh, name) for name, mesh in topology.meshes.items()}
-    return found if len(first) < len(found) else {}
+    first_alike = {name: first.setdefault(mesh, name) for name, mesh in topology.meshes.items()}
+    return first_alike if len(first) < len(first_alike) else {}
 
 
 class Kinds:
@@ -149,12 +149,12 @@ class Kinds:
 
     def _inputs_of(self, op: Op) -> list[Value | int]:
         """The operands, or fixed numbers for those that come from another microbatch."""
-        found: list[Value | int] = op.operands  # type: ignore[assignment]  # a fresh list
+        result: list[Value | int] = op.operands  # type: ignore[assignment]  # a fresh list
         for i, v in enumerate(op.operands):
             if isinstance(v, OpResult) and self._crosses(v.op, op) and not is_scalar(v):
                 fixed = self._number(("from", self._look[v.op], self._labels[v.op][v.index]))
-                found[i] = self.value[fixed] = fixed
-        return found
+                result[i] = self.value[fixed] = fixed
+        return result
 
     def _crosses(self, producer: Op, consumer: Op) -> bool:
         """Whether an edge leads from one microbatch to another, or from mesh to mesh where those look the same."""
@@ -173,12 +173,12 @@ class Kinds:
         for _ in range(_MOST_ROUNDS):
             self._forward()
             self._backward()
-            found = len(set(self.op.values()))
-            if found == count:
+            before = len(set(self.op.values()))
+            if before == count:
                 self.stable = True
                 self._forward()
                 return
-            count = found
+            count = before
         self.stable = False
 
     def _forward(self) -> None:
@@ -187,10 +187,10 @@ class Kinds:
             inputs = tuple(map(values.__getitem__, self._inputs[op]))
             kind = kinds[op] = number((kinds[op], inputs))
             key = kind, self._read_by.get(op)
-            found = self._results_of.get(key)
-            if found is None:
-                found = self._results_of[key] = self._kinds_of_results(op, kind)
-            values.update(zip(op.results, found, strict=True))
+            known = self._results_of.get(key)
+            if known is None:
+                known = self._results_of[key] = self._kinds_of_results(op, kind)
+            values.update(zip(op.results, known, strict=True))
 
     def _kinds_of_results(self, op: Op, kind: int) -> tuple[int, ...]:
         read_by = self._read_by.get(op)
@@ -218,11 +218,11 @@ class Kinds:
         use = value._first
         if use is None or use.next is None:  # as most of them
             return self._number(None if use is None else self._reader(use))
-        found = set()
+        readers = set()
         while use is not None:
-            found.add(self._reader(use))
+            readers.add(self._reader(use))
             use = use.next
-        return self._number(frozenset(found) if len(found) > 1 else found.pop())
+        return self._number(frozenset(readers) if len(readers) > 1 else readers.pop())
 
     def _reader(self, use: Use) -> tuple[int, int]:
         owner, index = use.owner, use.index

@@ -62,12 +62,12 @@ def _requested(body: Region) -> list[TensorShardingAttr | None]:
 
 
 def _look_for_requests(body: Region) -> list[TensorShardingAttr | None]:
-    found: list[TensorShardingAttr | None] = []
+    requests: list[TensorShardingAttr | None] = []
     for value in body.returned:
         op = value.defining_op
         sharding = op.attr("sharding") if op is not None and op.name == CONSTRAINT else None
-        found.append(sharding if isinstance(sharding, TensorShardingAttr) and sharding.unreduced else None)
-    return found if any(found) else []
+        requests.append(sharding if isinstance(sharding, TensorShardingAttr) and sharding.unreduced else None)
+    return requests if any(requests) else []
 
 
 def _populate(op: FragmentOp) -> bool:

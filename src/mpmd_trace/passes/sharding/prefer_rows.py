@@ -65,7 +65,7 @@ class PreferRows(FunctionPass):
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         arguments, results = function.arg_attrs, function.res_attrs
-        shardings = [user_sharding(found) for found in arguments]
+        shardings = [user_sharding(attributes) for attributes in arguments]
         if not any(shardings):
             return False
         known: dict[Value, bool] = {}
@@ -76,8 +76,10 @@ class PreferRows(FunctionPass):
         axes = {axis.name for i, one in enumerate(shardings) if one is not None and rows[i] for axis in one.all_axes}
         if not axes:
             return False
-        function.set_all_arg_attrs([found if rows[i] else _later(found, axes) for i, found in enumerate(arguments)])
-        function.set_all_res_attrs([_later(found, axes) for found in results])
+        function.set_all_arg_attrs(
+            [attributes if rows[i] else _later(attributes, axes) for i, attributes in enumerate(arguments)]
+        )
+        function.set_all_res_attrs([_later(attributes, axes) for attributes in results])
         return function.arg_attrs != arguments or function.res_attrs != results
 
 
@@ -105,11 +107,11 @@ def _is_batch(value: Value, known: Mapping[Value, bool]) -> bool:
 
 def _later(attributes: DictAttr, axes: Collection[str]) -> DictAttr:
     """The attributes with a priority for the dimensions that are sharded over one of the axes."""
-    found = user_sharding(attributes)
-    if found is None:
+    sharding = user_sharding(attributes)
+    if sharding is None:
         return attributes
     dims = [
-        f"{dim}p1" if dim.endswith("}") and any(axis.name in axes for axis in found.dim_axes(i)) else dim
-        for i, dim in enumerate(found.dims)
+        f"{dim}p1" if dim.endswith("}") and any(axis.name in axes for axis in sharding.dim_axes(i)) else dim
+        for i, dim in enumerate(sharding.dims)
     ]
-    return attributes.with_(SHARDING, sharding_like(found, dims=dims))
+    return attributes.with_(SHARDING, sharding_like(sharding, dims=dims))

@@ -292,8 +292,8 @@ def _same(a: TensorShardingAttr | None, b: TensorShardingAttr | None) -> bool:
     return given is None or same_axes(a, b, len(given.dims))
 
 
-def _entries(found: Attribute | None, count: int) -> tuple[TensorShardingAttr | None, ...]:
-    return found.shardings if isinstance(found, TensorShardingPerValueAttr) else (None,) * count
+def _entries(attribute: Attribute | None, count: int) -> tuple[TensorShardingAttr | None, ...]:
+    return attribute.shardings if isinstance(attribute, TensorShardingPerValueAttr) else (None,) * count
 
 
 def _with_shardings(old: DictAttr, new: DictAttr) -> DictAttr:

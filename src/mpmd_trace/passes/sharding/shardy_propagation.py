@@ -94,8 +94,8 @@ class ShardyPropagation(Pass):
             if kinds.body and 2 * _size(reduction.body) > size:
                 continue  # not worth it
             if kinds.alike:
-                found = run_shardy_with_rules(reduction.module, diagnostics)
-                after, rules = found if found is not None else (None, {})
+                propagated = run_shardy_with_rules(reduction.module, diagnostics)
+                after, rules = propagated if propagated is not None else (None, {})
             else:
                 after, rules = run_shardy(reduction.module, diagnostics), {}
             if after is None:

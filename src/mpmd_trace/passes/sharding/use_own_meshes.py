@@ -102,15 +102,15 @@ class _Retarget:
         return self._replace_meshes() or changed
 
     def _signature(self, values: Sequence[Value], dicts: Sequence[DictAttr]) -> list[DictAttr]:
-        found = []
+        result = []
         for value, attrs in zip(values, dicts, strict=True):
             sharding = user_sharding(attrs)
             name = attrs.entries.get("jax.result_info")
             what = f"the sharding of {name.value}" if isinstance(name, StringAttr) else "a sharding"
             if sharding is not None:
                 attrs = attrs.with_(SHARDING, self._of_value(sharding, value, value, what))
-            found.append(attrs)
-        return found
+            result.append(attrs)
+        return result
 
     def _op(self, op: Op) -> bool:
         """Retarget what an op of the function says about its operands and results, and in its body."""
@@ -136,12 +136,12 @@ class _Retarget:
 
     def _body(self, body: Region, mesh: str) -> Region:
         """The body on this mesh; the symbols are this module's, so it is not remembered for longer."""
-        found = self.bodies.get((body, mesh))
-        if found is None:
+        result = self.bodies.get((body, mesh))
+        if result is None:
             copy = body.clone()
             changed = [self._inner(op, mesh) for op in copy.walk()]
-            found = self.bodies[body, mesh] = freeze(copy) if any(changed) else body
-        return found
+            result = self.bodies[body, mesh] = freeze(copy) if any(changed) else body
+        return result
 
     def _inner(self, op: Op, mesh: str) -> bool:
         change = functools.partial(self._on, mesh=mesh, where=op)
@@ -159,8 +159,8 @@ class _Retarget:
         """The attribute of another kind with the symbol of `mesh`: groups of devices in a manual computation."""
 
         def symbol(match: re.Match[str]) -> str:
-            found = self.before.get(match[1].strip('"'))
-            if found is None or not found.axes:
+            renamed = self.before.get(match[1].strip('"'))
+            if renamed is None or not renamed.axes:
                 return match[0]
             self.used.add(mesh)
             return mesh_ref(self.symbols[mesh])

@@ -77,18 +77,18 @@ def splat_text(value: Value) -> str | None:
 
     It is there for every element type, complex ones too.
     """
-    found = _body(value)
-    if found is None or not found[0] or found[0][0] in '["':
+    body = _body(value)
+    if body is None or not body[0] or body[0][0] in '["':
         return None
-    return found[0]
+    return body[0]
 
 
 def constant_of(value: Value) -> Constant | None:
     """The constant that defines `value`; None if it is something else, or of an unusual element type."""
-    found = _body(value)
-    if found is None:
+    payload = _body(value)
+    if payload is None:
         return None
-    body, type_ = found
+    body, type_ = payload
     dtype = _DTYPES.get(type_.element)
     if dtype is None:
         return None

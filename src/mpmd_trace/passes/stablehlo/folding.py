@@ -126,21 +126,21 @@ _COMPARISONS: dict[str, Callable[[Array, Array], Any]] = {
 
 def comparison(op: Op) -> str:
     """EQ, NE, LT, LE, GT or GE."""
-    found: Attribute = op.props["comparison_direction"]
-    return found.text.rstrip(">").rsplit(" ", 1)[-1]
+    direction: Attribute = op.props["comparison_direction"]
+    return direction.text.rstrip(">").rsplit(" ", 1)[-1]
 
 
 def _constants(op: Op) -> list[Constant] | None:
     """The constants that are the operands; None unless all are."""
     if not all(static(r) and is_foldable(_type(r.type)) for r in op.results):
         return None
-    found = []
+    result = []
     for value in op.operands:
         constant = constant_of(value)
         if constant is None:
             return None
-        found.append(constant)
-    return found
+        result.append(constant)
+    return result
 
 
 def _type(type_: object) -> TensorType:

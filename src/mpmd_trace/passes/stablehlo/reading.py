@@ -13,30 +13,30 @@ __all__ = ["integer", "integers", "listed", "ranked", "shape_of"]
 
 def integers(op: Op, name: str) -> tuple[int, ...]:
     """The values of an attribute such as `dimensions = array<i64: 0, 1>`."""
-    found = op.props.get(name)
-    return found.values if isinstance(found, DenseArrayAttr) else ()
+    attribute = op.props.get(name)
+    return attribute.values if isinstance(attribute, DenseArrayAttr) else ()
 
 
 def integer(op: Op, name: str, absent: int = 0) -> int:
     """The value of an integer attribute."""
-    found = op.props.get(name)
-    return found.value if isinstance(found, IntegerAttr) else absent
+    attribute = op.props.get(name)
+    return attribute.value if isinstance(attribute, IntegerAttr) else absent
 
 
 def listed(op: Op, attribute: str, name: str) -> tuple[int, ...]:
     """The numbers behind `name = [` (or the one behind `name = `) in an attribute such as `dot_dimension_numbers`."""
-    found = op.props.get(attribute)
-    match = None if found is None else re.search(rf"\b{name} = \[?([-\d, ]*)", found.text)
+    attr = op.props.get(attribute)
+    match = None if attr is None else re.search(rf"\b{name} = \[?([-\d, ]*)", attr.text)
     return tuple(int(n) for n in match[1].split(",") if n.strip()) if match else ()
 
 
 def ranked(value: Value) -> TensorType | None:
     """The type of the value if it is a tensor of known rank."""
-    found = value.type
-    return found if isinstance(found, TensorType) and found.shape is not None else None
+    type = value.type
+    return type if isinstance(type, TensorType) and type.shape is not None else None
 
 
 def shape_of(value: Value) -> tuple[int, ...]:
     """The shape of a ranked tensor."""
-    found = ranked(value)
-    return () if found is None or found.shape is None else found.shape
+    type = ranked(value)
+    return () if type is None or type.shape is None else type.shape

@@ -128,8 +128,8 @@ def of_integers(value: Value) -> bool:
 
 def static(value: Value) -> bool:
     """A tensor all of whose dimensions are known."""
-    found = ranked(value)
-    return found is not None and -1 not in (found.shape or ())
+    type = ranked(value)
+    return type is not None and -1 not in (type.shape or ())
 
 
 def _needing_constant(matches: Matcher) -> Matcher:
@@ -152,10 +152,10 @@ def splat(what: int) -> Matcher:
     """A constant that repeats 0, 1, or (-1) all bits set."""
 
     def matches(value: Value) -> bool:
-        found = constant_of(value)
-        if found is None or not found.is_splat:
+        constant = constant_of(value)
+        if constant is None or not constant.is_splat:
             return False
-        element: Any = found.values
+        element: Any = constant.values
         if element.dtype == bool:
             return bool(element) is (what != 0)
         if what == -1:

@@ -302,10 +302,10 @@ class _EmptyOperands:
         self.op_name: str | None = f"stablehlo.{name}"
 
     def match_and_rewrite(self, op: Op, rewriter: Rewriter) -> bool:
-        found = [i for i, v in enumerate(op.operands) if _is_empty(v.type) and not constant(v)]
-        if not found or not is_pure(op):
+        empty = [i for i, v in enumerate(op.operands) if _is_empty(v.type) and not constant(v)]
+        if not empty or not is_pure(op):
             return False
-        for i in found:
+        for i in empty:
             type_ = op.operand(i).type
             assert isinstance(type_, TensorType)
             op.set_operand(i, rewriter.insert_before(op, make_constant("", type_, op.loc)).results[0])

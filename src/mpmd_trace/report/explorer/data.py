@@ -78,10 +78,10 @@ class Recorder:
         row: dict[str, Any] = {"pass": number, "spec": run.spec, "ms": milliseconds, "changed": run.changed}
         main = module.lookup("main")
         if run.changed and main is not None:
-            found = outline(module)
+            current = outline(module)
             if self._last is not None:
-                row["changes"] = _told(changes(self._last, found))
-            self._last = found
+                row["changes"] = _told(changes(self._last, current))
+            self._last = current
             view = self.views[number] = self._view(module, main)
             self._tell_ends(number, view)
             nodes = view["nodes"]
@@ -207,26 +207,26 @@ class Recorder:
         return self._functions[function]
 
     def _text(self, text: str, ops: Sequence[Op], work: float) -> int:
-        found = self._of_text.get(text)
-        if found is None:
-            found = self._of_text[text] = len(self.bodies)
+        result = self._of_text.get(text)
+        if result is None:
+            result = self._of_text[text] = len(self.bodies)
             shown = _LONG.sub(lambda m: f'dense<"{m.group(1)}..."> /* {len(m.group())} characters */', text)
             sources = written_in(ops)
             self.bodies.append({"text": shown, "ops": len(ops), "flops": work, "sources": sources})
             for source in sources:
                 file, _, line = source.rpartition(":")
                 self.lines.setdefault(source, linecache.getline(file, int(line)).strip())
-        return found
+        return result
 
 
-def _told(found: Changes) -> dict[str, Any]:
+def _told(changes: Changes) -> dict[str, Any]:
     """The changes for the page: lines, and lists of things with their number in the view (none where they are gone)."""
     lists = {
         name: [[str(thing), None if name == "gone" else thing.place] for thing in things[:_THINGS]]
-        for name, things in found.things.items()
+        for name, things in changes.things.items()
     }
-    counts = {name: len(things) for name, things in found.things.items()}
-    return {"head": found.head(), "lists": lists, "counts": counts}
+    counts = {name: len(things) for name, things in changes.things.items()}
+    return {"head": changes.head(), "lists": lists, "counts": counts}
 
 
 def _place(node: dict[str, Any]) -> str:

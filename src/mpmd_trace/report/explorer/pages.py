@@ -196,7 +196,7 @@ def measured_rows(measured: Sequence[Timeline]) -> list[list[list[Any]]]:
 @functools.cache
 def _schedules(meshes: int, microbatches: int) -> str:
     """Every schedule of the library that there is for a size, for the page to play with costs of its user."""
-    found: dict[str, Any] = {}
+    pages: dict[str, Any] = {}
     for name in schedule_names():
         try:
             with warnings.catch_warnings():  # of schedules that are made for more microbatches; seen in the picture
@@ -204,10 +204,10 @@ def _schedules(meshes: int, microbatches: int) -> str:
                 schedule = get_schedule(name, meshes, microbatches)
         except ScheduleError:
             continue  # not for this size
-        found[name] = {
+        pages[name] = {
             "orders": [" ".join(row) for row in schedule.texts()],
             "needs": simulate(schedule).program.needs,
             "mesh": schedule.placement.mesh_of,
             "chunks": schedule.chunks_of,
         }
-    return _json(found)
+    return _json(pages)
